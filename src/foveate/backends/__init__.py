@@ -1,0 +1,1 @@
+"""Engines whose caches can be compressed."""

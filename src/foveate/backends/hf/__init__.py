@@ -1,0 +1,6 @@
+"""Hugging Face transformers, 5.4 and later."""
+
+from foveate.backends.hf.attach import Session, compress
+from foveate.backends.hf.stats import LayerStats, Stats
+
+__all__ = ["LayerStats", "Session", "Stats", "compress"]

@@ -1,0 +1,293 @@
+"""``with foveate.compress(model, policy) as session:`` - attaches on entry, restores on exit."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import inspect
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from foveate.backends.hf import persist
+from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.modality import image_of_tokens
+from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.stats import Stats
+from foveate.backends.hf.support import (
+    check_model,
+    convert,
+    foveate_layers,
+    state_of,
+    text_config,
+)
+from foveate.core.errors import (
+    InvalidInput,
+    NothingCompressed,
+    UnsupportedCache,
+    UnsupportedModel,
+)
+from foveate.core.method import policy as policy_of
+from foveate.core.policy import Policy
+
+
+def compress(
+    model: PreTrainedModel, policy: Policy | str, *, vision: Tensor | None = None
+) -> Session:
+    """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
+
+    For inference: gradients do not flow through the cache. On exit, also after an exception, the
+    model is as it was.
+
+    Args:
+        model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
+        policy: a policy, or its spec string.
+        vision: True at visual tokens of the prompt, [batch, tokens]. Only needed with
+            ``inputs_embeds``; otherwise it is read off ``input_ids``.
+
+    Raises:
+        UnsupportedModel: the model's cache cannot be compressed exactly; the message says why.
+        AlreadyCompressing: the model is inside another block (raised on entry).
+    """
+    return Session(model, policy_of(policy), vision)
+
+
+class Session:
+    """One ``compress`` block."""
+
+    def __init__(self, model: PreTrainedModel, policy: Policy, vision: Tensor | None = None):
+        check_model(model)
+        self.model, self.policy = model, policy
+        self._vision = vision
+        self._link = Link()
+        self._length: int | None = None  # declared length of the prompt that comes next
+        self._cache: DynamicCache | None = None
+        self._undo: list[Any] = []
+
+    # Attaching
+
+    def __enter__(self) -> Self:
+        check_model(self.model)
+        self._link.open = True
+        config = text_config(self.model)
+        before = config._attn_implementation
+        config._attn_implementation_internal = NAMES[before]
+        self._undo.append(lambda: setattr(config, "_attn_implementation_internal", before))
+        for register, hook in (
+            (self.model.register_forward_pre_hook, self._before_forward),
+            (self.model.register_forward_hook, self._after_forward),
+        ):
+            self._undo.append(register(hook, with_kwargs=True).remove)  # type: ignore[operator]
+        self._undo.append(_wrap(self.model, "generate", self._generate))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:  # fmt: skip
+        self._link.open = False
+        while self._undo:
+            self._undo.pop()()
+
+    # Results
+
+    @property
+    def cache(self) -> DynamicCache:
+        """The cache of the latest prompt.
+
+        Raises:
+            NothingCompressed: no prompt has been read in this block.
+        """
+        if self._cache is None:
+            raise NothingCompressed(
+                "no prompt has been read in this block yet: call model.generate(...), "
+                "model(...) or session.prefill(...) inside it."
+            )
+        return self._cache
+
+    @property
+    def stats(self) -> Stats:
+        """What was kept of the latest prompt, per layer and head, in bytes and in seconds."""
+        return self._state(self.cache).stats
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes that the compressed layers of the latest cache hold now."""
+        return sum(layer.pairs.nbytes for layer in foveate_layers(self.cache) if layer.pairs)
+
+    # Contexts that are used again
+
+    def expect(self, tokens: int) -> None:
+        """Declares the length of the prompt that comes next, padding included.
+
+        Only needed when you call the model yourself, chunk by chunk; ``generate`` declares it.
+        """
+        if tokens < 1:
+            raise InvalidInput(f"a prompt of {tokens} tokens is empty.")
+        self._length = tokens
+
+    def prefill(self, **inputs: Any) -> DynamicCache:
+        """Reads and compresses a context; returns its cache, ready for questions.
+
+        Pass it on with ``model.generate(**whole, past_key_values=session.fork(cache))``, where
+        ``whole`` holds the context's tokens and the question's.
+        """
+        cache = inputs.pop("past_key_values", None) or DynamicCache(config=self.model.config)
+        parameters = inspect.signature(self.model.forward).parameters
+        if "logits_to_keep" in parameters:
+            inputs.setdefault("logits_to_keep", 1)
+        with torch.no_grad():
+            self.model(**inputs, past_key_values=cache, use_cache=True)
+        return cache
+
+    def fork(self, cache: DynamicCache | None = None) -> DynamicCache:
+        """An independent copy of a compressed cache, so that one context serves many questions."""
+        return copy.deepcopy(self.cache if cache is None else cache)
+
+    def rearm(self, cache: DynamicCache | None = None) -> None:
+        """Has the next turn's prompt compressed too, together with all that came before it.
+
+        Without this, what follows a compressed prompt (answer, questions) is kept whole.
+        """
+        self._state(self.cache if cache is None else cache).awaiting = True
+
+    def save(self, path: str | Path, *, cache: DynamicCache | None = None,
+             tokenizer: PreTrainedTokenizerBase | None = None) -> Path:  # fmt: skip
+        """Writes a compressed cache to a safetensors file, with the model's fingerprint."""
+        cache = self.cache if cache is None else cache
+        self._state(cache)
+        return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
+
+    def load(self, path: str | Path, *,
+             tokenizer: PreTrainedTokenizerBase | None = None) -> DynamicCache:  # fmt: skip
+        """Reads a cache that ``save`` wrote, in this or another process.
+
+        Raises:
+            CacheMismatch: it belongs to another model, tokenizer or policy.
+            InvalidInput: the file is missing or is no saved cache.
+        """
+        cache = DynamicCache(config=self.model.config)
+        convert(cache, text_config(self.model), self.policy, self._link)
+        persist.load(Path(path), cache, self.model, self.policy, tokenizer)
+        self._cache = cache
+        return cache
+
+    # What happens around the model's calls
+
+    def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("assistant_early_exit"):
+            raise UnsupportedModel(
+                "assistant_early_exit drafts with the same model and cache, which is being "
+                "compressed. Use assistant_model or prompt_lookup_num_tokens."
+            )
+        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        whole = kwargs.get("inputs_embeds") if ids is None else ids
+        mask = kwargs.get("attention_mask")
+        if whole is not None:
+            self._length = mask.shape[1] if mask is not None else whole.shape[1]
+        if (state := state_of(kwargs.get("past_key_values"))) is not None:
+            self._restore_extras(state)
+        try:
+            return generate(*args, **kwargs)
+        finally:
+            self._length = None
+
+    def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kwargs = {**_named(model, args), **kwargs}
+        tokens = kwargs.get("input_ids")
+        given = tokens if tokens is not None else kwargs.get("inputs_embeds")
+        if given is None or given.shape[1] == 0:
+            raise InvalidInput("the prompt is empty: pass at least one token.")
+        if kwargs.get("use_cache") is False:
+            raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = DynamicCache(config=model.config)
+            kwargs.update(past_key_values=cache, use_cache=True)
+        state = self._adopt(cache)
+        seen = foveate_layers(cache)[0].seen
+        self._arm(state, seen, seen + given.shape[1])
+        vision = self._vision if seen == 0 else None
+        state.extend_image(image_of_tokens(model.config, tokens, vision, tuple(given.shape[:2])))
+        if seen:
+            self._restore_extras(state)
+        return (), kwargs
+
+    def _adopt(self, cache: Any) -> CacheState:
+        state = state_of(cache)
+        if state is None:
+            return convert(cache, text_config(self.model), self.policy, self._link)
+        if state.link is not self._link:
+            if state.link.open or state.policy != self.policy:
+                raise UnsupportedCache(
+                    f"this cache was compressed under {state.policy} in another compress() block; "
+                    f"this block's policy is {self.policy}."
+                )
+            state.link = self._link
+        return state
+
+    def _arm(self, state: CacheState, seen: int, end: int) -> None:
+        if not state.awaiting:
+            return
+        declared, self._length = self._length, None
+        if declared is not None and declared <= seen:
+            raise InvalidInput(
+                f"the prompt was declared {declared} tokens long, but the cache has seen {seen}."
+            )
+        state.prompt_end = end if declared is None else declared
+        state.awaiting = False
+        state.stats = Stats(state.policy.spec)
+
+    def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        self._cache = cache = kwargs["past_key_values"]
+        state, layers = self._state(cache), foveate_layers(cache)
+        silent = [layer.index for layer in layers if not layer.linked or not layer.is_initialized]
+        if silent:
+            raise UnsupportedModel(
+                f"{type(model).__name__} cannot be compressed: the attention of layers {silent} "
+                "does not go through transformers' attention interface with the cached keys."
+            )
+        if state.prompt_end is not None and not layers[-1].armed:
+            state.stats.layers = [layer.stats() for layer in layers]
+            state.prompt_end = None
+        self._save_extras(state)
+
+    def _save_extras(self, state: CacheState) -> None:
+        for name, module in self._stateful():
+            delta = module.rope_deltas
+            state.extras[name] = None if delta is None else delta.clone()
+
+    def _restore_extras(self, state: CacheState) -> None:
+        for name, module in self._stateful():
+            if name in state.extras:
+                module.rope_deltas = state.extras[name]
+
+    def _stateful(self) -> list[tuple[str, Any]]:
+        """Modules that keep M-RoPE offsets of the latest prompt on themselves (Qwen-VL)."""
+        return [(n, m) for n, m in self.model.named_modules() if hasattr(m, "rope_deltas")]
+
+    def _state(self, cache: Any) -> CacheState:
+        state = state_of(cache)
+        if state is None:
+            raise UnsupportedCache(f"this {type(cache).__name__} was not compressed by Foveate.")
+        return state
+
+
+def _named(model: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments of ``forward`` by name."""
+    return dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
+
+
+def _wrap(model: Any, name: str, around: Any) -> Any:
+    """Replaces a bound method by ``around(method, ...)``; returns what undoes it."""
+    original = getattr(model, name)
+    had = name in vars(model)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    setattr(model, name, wrapped)
+    return lambda: setattr(model, name, original) if had else delattr(model, name)

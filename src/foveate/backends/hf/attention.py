@@ -1,0 +1,66 @@
+"""The attention and mask functions that transformers calls, registered once at import.
+
+The name must not contain "sdpa", "flash" or "flex": transformers branches on those. Registering a
+mask function beside the attention function matters: without one, transformers builds no mask at all
+and left padding is ignored.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from foveate.core.errors import UnsupportedModel
+
+NAMES = {"sdpa": "foveate", "eager": "foveate_eager"}
+_UNREAD = ("softcap", "s_aux", "position_bias")
+
+
+def eager_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                    attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The eager attention of the model that the module belongs to."""
+    forward = sys.modules[type(module).__module__].eager_attention_forward
+    out: tuple[Tensor, Tensor] = forward(module, query, key, value, attention_mask, **kwargs)
+    return out
+
+
+def _through_the_cache(base: Any) -> Any:
+    """``base`` for keys that no cache of ours returned, the cache layer's attention for the others."""
+
+    def forward(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+                attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        layer = getattr(key, "_foveate", None)
+        if layer is None:
+            out: tuple[Tensor, Tensor | None] = base(module, query, key, value, attention_mask, **kwargs)
+            return out
+        for name in _UNREAD:
+            if kwargs.get(name) is not None:
+                raise UnsupportedModel(
+                    f"{type(module).__name__} passes {name!r} to its attention, which the scores "
+                    "and the ragged attention do not model. This model cannot be compressed."
+                )
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+            out: tuple[Tensor, Tensor | None] = base(module, q, k, v, mask, **kwargs)
+            return out
+
+        scale = kwargs.get("scaling")
+        done: tuple[Tensor, Tensor | None] = layer.attend(
+            attend, query, attention_mask, query.shape[-1] ** -0.5 if scale is None else scale
+        )
+        return done
+
+    return forward
+
+
+for _implementation, _base, _mask in (
+    ("sdpa", sdpa_attention_forward, sdpa_mask),
+    ("eager", eager_attention, eager_mask),
+):
+    ALL_ATTENTION_FUNCTIONS.register(NAMES[_implementation], _through_the_cache(_base))
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAMES[_implementation], _mask)

@@ -1,0 +1,84 @@
+"""From the model's mask over columns to a mask over the slots that are left."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.compress import left_padding
+from foveate.core.errors import UnsupportedModel
+
+
+class MaskFacts(NamedTuple):
+    """What one forward pass's mask says, worked out once for all layers.
+
+    ``causal``: apart from padding, a query sees every column up to its own.
+    ``open``: the last query sees every column that is not padding.
+    """
+
+    pads: Int[Tensor, "b"]
+    causal: bool
+    open: bool
+
+
+def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:
+    """True where a query sees a column, from a boolean or an additive mask.
+
+    Raises:
+        UnsupportedModel: a mask that differs between heads.
+    """
+    if mask.ndim != 4 or mask.shape[1] != 1:
+        raise UnsupportedModel(
+            f"the attention mask has shape {tuple(mask.shape)}; only masks that all heads share, "
+            "[batch, 1, queries, columns], can be followed through a compressed cache."
+        )
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def examine(mask: Tensor | None, pads: Int[Tensor, "b"] | None, shape: tuple[int, int, int],
+            device: torch.device) -> MaskFacts:  # fmt: skip
+    """Reads the facts off a mask for ``shape`` = (rows, queries, columns).
+
+    ``pads`` is None on a conversation's first pass, which then tells where padding stands.
+    """
+    b, m, n = shape
+    if mask is None:
+        return MaskFacts(torch.zeros(b, dtype=torch.long, device=device), True, True)
+    visible = as_bool(mask).expand(b, 1, m, n)[:, 0]
+    if pads is None:
+        pads = left_padding(visible[:, -1], b, n)
+    columns = torch.arange(n, device=device)
+    real = columns >= pads[:, None]
+    is_open = bool((visible[:, -1] == real).all())
+    if m == 1:
+        return MaskFacts(pads, is_open, is_open)
+    queries = columns[n - m :]
+    causal = (columns <= queries[:, None]) & real[:, None]
+    seeing = queries >= pads[:, None]  # what padding queries see does not matter
+    same = (visible == causal) | ~seeing[:, :, None]
+    return MaskFacts(pads, bool(same.all()), is_open)
+
+
+def over_slots(
+    mask: Tensor | None, columns: Int[Tensor, "b h s"], queries: Int[Tensor, "m"]
+) -> Bool[Tensor, "b h m s"]:
+    """Which slots each query sees: the mask over columns, gathered; causal where it is None."""
+    held = (columns >= 0)[:, :, None]
+    if mask is None:
+        return held & (columns[:, :, None] <= queries[:, None])
+    b, h, s = columns.shape
+    visible = as_bool(mask).expand(b, h, len(queries), mask.shape[-1])
+    index = columns.clamp_min(0)[:, :, None].expand(b, h, len(queries), s)
+    return visible.gather(3, index) & held
+
+
+def for_model(visible: Bool[Tensor, "b h m s"], groups: int, additive: torch.dtype | None) -> Tensor:
+    """The mask in the form that the model's attention takes: per query head, boolean or additive."""
+    per_query_head = visible.repeat_interleave(groups, dim=1)
+    if additive is None:
+        return per_query_head
+    zeros = torch.zeros(per_query_head.shape, dtype=additive, device=visible.device)
+    return zeros.masked_fill(~per_query_head, torch.finfo(additive).min)

@@ -1,0 +1,149 @@
+"""Compressed caches on disk: safetensors, with fingerprints of model, tokenizer and policy."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+
+from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.state import CacheState
+from foveate.backends.hf.support import foveate_layers
+from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
+from foveate.core.policy import Policy
+from foveate.core.storage import DensePairs, RaggedPairs
+
+SCHEMA = "foveate-cache-1"
+_VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+
+
+def model_fingerprint(model: PreTrainedModel) -> str:
+    """A hash of the architecture and of samples of the weights."""
+    config = {k: v for k, v in model.config.to_dict().items() if k not in _VOLATILE}
+    digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, weight in sorted(model.named_parameters()):
+        digest.update(f"{name}{tuple(weight.shape)}".encode())
+        sample = weight.detach().flatten()[:16].float().cpu()
+        digest.update(sample.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """A hash of the vocabulary; empty if no tokenizer was given."""
+    if tokenizer is None:
+        return ""
+    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(vocabulary.encode()).hexdigest()
+
+
+def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy,
+         tokenizer: PreTrainedTokenizerBase | None) -> Path:  # fmt: skip
+    """Writes the cache; spare room is left out."""
+    layers = foveate_layers(cache)
+    if not layers or layers[0].pairs is None or layers[0].armed:
+        raise InvalidInput("this cache holds no finished prompt yet: nothing to save.")
+    tensors: dict[str, Tensor] = {}
+    seen = {}
+    for index, layer in enumerate(cache.layers):
+        if isinstance(layer, FoveateLayer):
+            tensors |= {f"{index}.{k}": v for k, v in _tensors(layer).items()}
+            seen[index] = [layer.seen, layer.finished, _first(layer)]
+        elif layer.is_initialized:
+            if not isinstance(getattr(layer, "keys", None), Tensor):
+                raise UnsupportedCache(f"a {type(layer).__name__} cannot be saved.")
+            tensors |= {f"{index}.keys": layer.keys, f"{index}.values": layer.values}
+            seen[index] = [getattr(layer, "cumulative_length", 0)]
+    state = layers[0].state
+    extras = {k: v for k, v in state.extras.items() if isinstance(v, Tensor)}
+    tensors |= {f"extra.{k}": v for k, v in extras.items()}
+    tensors["pads"] = state.pads  # type: ignore[assignment]
+    if state.image is not None and state.image_known:
+        tensors["image"] = state.image
+    note = {"schema": SCHEMA, "model": model_fingerprint(model), "policy": policy.spec,
+            "tokenizer": tokenizer_fingerprint(tokenizer), "seen": json.dumps(seen)}  # fmt: skip
+    save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, note)
+    return path
+
+
+def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy,
+         tokenizer: PreTrainedTokenizerBase | None) -> None:  # fmt: skip
+    """Fills a converted, empty cache from a file."""
+    try:
+        with safe_open(path, "pt", device=str(model.device)) as file:
+            note = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InvalidInput(f"{path} is not a saved cache: {error}") from error
+    _check(path, note, model, policy, tokenizer)
+    seen: dict[str, list[int]] = json.loads(note["seen"])
+    for index, layer in enumerate(cache.layers):
+        mine = {k.split(".", 1)[1]: v for k, v in tensors.items() if k.startswith(f"{index}.")}
+        if isinstance(layer, FoveateLayer):
+            layer.seen, layer.finished, first = seen[str(index)]
+            layer.pairs = _pairs(mine, first)
+            layer.is_initialized = True
+        elif mine:
+            layer.lazy_initialization(mine["keys"], mine["values"])
+            layer.keys, layer.values = mine["keys"], mine["values"]
+            if hasattr(layer, "cumulative_length"):
+                layer.cumulative_length = seen[str(index)][0]
+    _fill(foveate_layers(cache)[0].state, tensors)
+
+
+def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
+    state.pads, state.image = tensors["pads"], tensors.get("image")
+    state.image_known, state.awaiting = state.image is not None, False
+    state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+
+
+def _check(path: Path, note: dict[str, str], model: PreTrainedModel, policy: Policy,
+           tokenizer: PreTrainedTokenizerBase | None) -> None:  # fmt: skip
+    if note.get("schema") != SCHEMA:
+        raise InvalidInput(f"{path} has the schema {note.get('schema')!r}, expected {SCHEMA!r}.")
+    if note["model"] != model_fingerprint(model):
+        raise CacheMismatch(
+            f"{path} was written with another model (other configuration or weights). Load it "
+            "with the model that wrote it, or compress the context again."
+        )
+    if note["policy"] != policy.spec:
+        raise CacheMismatch(
+            f"{path} was compressed with {note['policy']!r}, but this block's policy is "
+            f"{policy.spec!r}. Open the block with foveate.policy({note['policy']!r})."
+        )
+    mine = tokenizer_fingerprint(tokenizer)
+    if mine and note["tokenizer"] and mine != note["tokenizer"]:
+        raise CacheMismatch(f"{path} was written with another tokenizer.")
+
+
+def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
+    pairs = layer.pairs
+    if isinstance(pairs, DensePairs):
+        found = {"k": pairs.k, "v": pairs.v}
+        if pairs.columns_of_mixed is not None:
+            found["columns"] = pairs.columns_of_mixed
+        return found
+    ragged: Any = pairs
+    return {"flat_k": ragged.flat_k, "flat_v": ragged.flat_v,
+            "columns": ragged.flat_columns, "counts": ragged.body_counts,
+            "k": ragged.tail.k, "v": ragged.tail.v}  # fmt: skip
+
+
+def _first(layer: FoveateLayer) -> int:
+    pairs = layer.pairs
+    return pairs.first if isinstance(pairs, DensePairs) else pairs.tail.first  # type: ignore[union-attr]
+
+
+def _pairs(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:
+    if "flat_k" not in found:
+        return DensePairs(found["k"], found["v"], found.get("columns"), first)
+    ragged = RaggedPairs(found["flat_k"], found["flat_v"], found["columns"], found["counts"], first)
+    if found["k"].shape[2]:
+        ragged.append(found["k"], found["v"])
+    return ragged

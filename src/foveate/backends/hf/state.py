@@ -1,0 +1,116 @@
+"""What the layers of one cache share: the prompt's end, padding, images, and statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.backends.hf.masks import MaskFacts, examine
+from foveate.backends.hf.stats import Stats
+from foveate.core.compress import Scored, keep
+from foveate.core.errors import UnsupportedCache
+from foveate.core.policy import Policy
+
+if TYPE_CHECKING:
+    from foveate.backends.hf.layer import FoveateLayer
+
+
+class Link:
+    """Ties caches to the ``compress`` block that they were filled in; copies share it."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Link:
+        return self
+
+    def check(self) -> None:
+        """Raises UnsupportedCache after the block was left."""
+        if not self.open:
+            raise UnsupportedCache(
+                "this compressed cache belongs to a compress() block that was left, and the model "
+                "alone cannot read it. Use it inside a compress(model, policy) block."
+            )
+
+
+class CacheState:
+    """Shared by all layers of one cache."""
+
+    def __init__(self, policy: Policy, link: Link, depth: int):
+        self.policy = policy
+        self.link = link
+        self.depth = depth
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the conversation."""
+        self.prompt_end: int | None = None  # column where the prompt ends; None: nothing to do
+        self.awaiting = True  # the next pass begins a prompt that is to be compressed
+        self.image: Int[Tensor, "b seen"] | None = None
+        self.image_known = True
+        self.pads: Int[Tensor, "b"] | None = None
+        self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
+        self.notes: list[Mapping[str, Tensor]] = []
+        self.waiting: list[tuple[FoveateLayer, Scored]] = []
+        self.stats = Stats(self.policy.spec)
+        self._mask: Tensor | None = None
+        self._facts: MaskFacts | None = None
+        self._shape: tuple[int, int, int] | None = None
+
+    def facts(self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device) -> MaskFacts:
+        """The facts of this pass's mask, read once for all layers."""
+        if self._facts is None or mask is not self._mask or shape != self._shape:
+            self._facts = examine(mask, self.pads, shape, device)
+            self._mask, self._shape = mask, shape
+        if self.pads is None:
+            self.pads = self._facts.pads
+        return self._facts._replace(pads=self.pads)
+
+    def extend_image(self, image: Int[Tensor, "b t"] | None) -> None:
+        """Notes which image each new token belongs to; None: unknown."""
+        if image is None:
+            self.image_known = False
+        elif self.image is None:
+            self.image = image
+        else:
+            image = torch.where(image >= 0, image + int(self.image.max()) + 1, -1)
+            self.image = torch.cat([self.image, image], dim=1)
+
+    def image_of(self, columns: Int[Tensor, "b h s"]) -> Int[Tensor, "b h s"] | None:
+        """Which image each slot's token belongs to, -1 for text; None if unknown."""
+        if not self.image_known or self.image is None:
+            return None
+        b, h, s = columns.shape
+        image = self.image.to(columns.device)
+        late = columns.max() + 1 - image.shape[1]
+        if late > 0:  # answers are text
+            image = torch.nn.functional.pad(image, (0, int(late)), value=-1)
+        found = image[:, None].expand(b, h, -1).gather(2, columns.clamp_min(0))
+        return found.masked_fill(columns < 0, -1)
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """Follows the batch when the cache is reordered, repeated or cut."""
+        if self.image is not None and self.image.shape[0] > int(rows.max()):
+            self.image = self.image.index_select(0, rows.to(self.image.device))
+        if self.pads is not None:
+            self.pads = self.pads.index_select(0, rows.to(self.pads.device))
+        self._facts = self._mask = None
+        for key, value in self.extras.items():
+            if isinstance(value, Tensor) and value.shape[0] > int(rows.max()):
+                self.extras[key] = value.index_select(0, rows.to(value.device))
+
+    def wait_for_all(self, layer: FoveateLayer, scored: Scored | None, pair_bytes: int) -> None:
+        """Model scope: collects the layers' scores, and compresses all after the last one's."""
+        if scored is not None:
+            self.waiting.append((layer, scored))
+        if layer.place != self.depth - 1:
+            return
+        waiting, self.waiting = self.waiting, []
+        if waiting:
+            kept = keep(self.policy, [one for _, one in waiting], pair_bytes)
+            for (owner, _), one in zip(waiting, kept, strict=True):
+                owner.hold(one)

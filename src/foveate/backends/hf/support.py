@@ -1,0 +1,120 @@
+"""Which models, layers and caches can be compressed exactly, and why not otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
+
+from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.state import CacheState, Link
+from foveate.core.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
+from foveate.core.policy import Policy
+
+
+def text_config(model: PreTrainedModel) -> PreTrainedConfig:
+    """The configuration of the decoder whose cache is compressed."""
+    config: PreTrainedConfig = model.config.get_text_config(decoder=True)
+    return config
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuses models whose cache cannot be compressed exactly.
+
+    Raises:
+        UnsupportedModel: with the reason.
+        AlreadyCompressing: the model is inside another ``compress`` block.
+    """
+    if not isinstance(model, PreTrainedModel):
+        raise UnsupportedModel(
+            f"{type(model).__name__} is not a transformers model. Pass the PreTrainedModel itself "
+            "(for a PEFT model: model.get_base_model())."
+        )
+    config, name = text_config(model), type(model).__name__
+    if config._attn_implementation in NAMES.values():
+        raise AlreadyCompressing(
+            f"this {name} is inside a compress() block already. Leave that block first; one block "
+            "holds one policy."
+        )
+    for reason in _reasons(model, config):
+        raise UnsupportedModel(f"{name} cannot be compressed: {reason}")
+
+
+def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
+    reasons = []
+    if model.config.is_encoder_decoder:
+        reasons.append("it is an encoder-decoder model; only decoder caches are compressed.")
+    if getattr(config, "kv_lora_rank", None):
+        reasons.append(
+            "it uses multi-head latent attention (MLA), whose cache holds no keys and values per "
+            "head."
+        )
+    if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "kv_sharing_modes", None):
+        reasons.append("some of its layers read the cache of other layers (KV sharing).")
+    if config._attn_implementation not in NAMES:
+        reasons.append(
+            f"its attention implementation is {config._attn_implementation!r}. Load it with "
+            "attn_implementation='sdpa' (or 'eager')."
+        )
+    if not reasons and not compressible_layers(config):
+        reasons.append(
+            "none of its layers has full attention (all are sliding-window or linear), so their "
+            "caches are bounded already."
+        )
+    return reasons
+
+
+def compressible_layers(config: PreTrainedConfig) -> list[int]:
+    """Indices of the layers whose cache grows with the prompt: full self-attention."""
+    cross = set(getattr(config, "cross_attention_layers", None) or [])
+    layers = DynamicCache(config=config).layers
+    return [i for i, layer in enumerate(layers) if type(layer) is DynamicLayer and i not in cross]
+
+
+def state_of(cache: object) -> CacheState | None:
+    """The state of a cache that Foveate converted; None for any other object."""
+    for layer in getattr(cache, "layers", []):
+        if isinstance(layer, FoveateLayer):
+            return layer.state
+    return None
+
+
+def foveate_layers(cache: Any) -> list[FoveateLayer]:
+    """The layers of a converted cache that are compressed."""
+    return [layer for layer in cache.layers if isinstance(layer, FoveateLayer)]
+
+
+def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) -> CacheState:
+    """Turns an empty DynamicCache into one under a policy, in place.
+
+    Raises:
+        UnsupportedCache: a cache that is not an empty DynamicCache in main memory.
+    """
+    kind = type(cache).__name__
+    if not isinstance(cache, DynamicCache) or getattr(cache, "offloading", False):
+        raise UnsupportedCache(
+            f"a {kind}{' with offloading' if isinstance(cache, DynamicCache) else ''} cannot be "
+            "compressed. Leave out cache_implementation and past_key_values, or pass "
+            "transformers.DynamicCache()."
+        )
+    if any(getattr(layer, "is_initialized", False) for layer in cache.layers):
+        raise UnsupportedCache(
+            f"this {kind} was filled outside the compress() block, so what its tokens are is not "
+            "known. Let the block read the whole prompt, or load a cache with session.load()."
+        )
+    fresh = DynamicCache(config=config).layers
+    if cache.layers and [type(a) for a in cache.layers] != [type(b) for b in fresh]:
+        raise UnsupportedCache(
+            f"this {kind} has other layers than the model's own cache: "
+            f"{sorted({type(layer).__name__ for layer in cache.layers})}. Pass "
+            "transformers.DynamicCache(config=model.config)."
+        )
+    places = compressible_layers(config)
+    state = CacheState(policy, link, len(places))
+    for place, index in enumerate(places):
+        fresh[index] = FoveateLayer(state, index, place)
+    cache.layers = fresh
+    return state

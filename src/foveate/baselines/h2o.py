@@ -1,0 +1,42 @@
+"""H2O: heavy hitters, the tokens that have received the most attention so far.
+
+Once after the prefill by default, as the multimodal papers use it; ``when=over_budget`` is the
+paper's own rule, evicting one pair per decoded token while the scores go on adding up. Departs from
+the authors' code: true positions, KV-head granularity under GQA, float32 sums.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import ColumnSums
+from foveate.stages.score.groups import Reduction
+from foveate.stages.select import TopK
+
+
+@method(
+    Paper(
+        title="H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language "
+        "Models",
+        authors=(
+            "Zhang, Zhenyu", "Sheng, Ying", "Zhou, Tianyi", "Chen, Tianlong", "Zheng, Lianmin",
+            "Cai, Ruisi", "Song, Zhao", "Tian, Yuandong", "R{\\'e}, Christopher", "Barrett, Clark",
+            "Wang, Zhangyang", "Chen, Beidi",
+        ),
+        year=2023,
+        venue="Advances in Neural Information Processing Systems",
+        key="zhang2023h2o",
+        arxiv="2306.14048",
+        code="https://github.com/FMInference/H2O",
+    )
+)  # fmt: skip
+def h2o(*, budget: Amount, recent: int | float = 0.5, group: Reduction = "mean") -> Policy:
+    """Keeps the tokens that received the most attention from all queries, and the most recent.
+
+    ``recent`` is a number of tokens or a share of the budget.
+    """
+    return Policy(
+        score=ColumnSums(group=group), budget=Uniform(amount=budget), select=TopK(recent=recent)
+    )

@@ -1,0 +1,30 @@
+"""KNorm: keys of low L2 norm, which tend to receive much attention.
+
+Departs from the authors' code: no layers are skipped by default, and the budget is met exactly
+(the release rounds up). Nothing is protected, as in the release.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import KeyNorm
+from foveate.stages.select import TopK
+
+
+@method(
+    Paper(
+        title="A Simple and Effective L2 Norm-Based Strategy for KV Cache Compression",
+        authors=("Devoto, Alessio", "Zhao, Yu", "Scardapane, Simone", "Minervini, Pasquale"),
+        year=2024,
+        venue="Conference on Empirical Methods in Natural Language Processing",
+        key="devoto2024knorm",
+        arxiv="2406.11430",
+        code="https://github.com/alessiodevoto/l2compress",
+    )
+)
+def knorm(*, budget: Amount, recent: int = 0) -> Policy:
+    """Keeps the tokens whose keys have the lowest norms; needs no attention."""
+    return Policy(score=KeyNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

@@ -1,0 +1,18 @@
+"""Random: the floor that every method has to beat."""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import RandomScore
+from foveate.stages.select import TopK
+
+
+@method()
+def random(*, budget: Amount, seed: int = 0, recent: int = 0) -> Policy:
+    """Keeps tokens drawn at random per layer and KV head, and optionally the ``recent`` last."""
+    return Policy(
+        score=RandomScore(seed=seed), budget=Uniform(amount=budget), select=TopK(recent=recent)
+    )

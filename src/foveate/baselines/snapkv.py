@@ -1,0 +1,48 @@
+"""SnapKV: the prompt's last queries vote for what the answer will need.
+
+Scores are the mean over the last ``window`` queries of the float32 softmax (the release sums them:
+same ranking), reduced over the query heads of a KV head, then pooled; the window is always kept and
+counts inside the budget. Departs from the authors' code: one kept set per KV head, where the
+release first repeats keys and values to all query heads and so holds ``hq / h`` times the memory.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import WindowAttention
+from foveate.stages.score.groups import Reduction
+from foveate.stages.score.window import Pool
+from foveate.stages.select import TopK
+
+
+@method(
+    Paper(
+        title="SnapKV: LLM Knows What You are Looking for Before Generation",
+        authors=(
+            "Li, Yuhong", "Huang, Yingbing", "Yang, Bowen", "Venkitesh, Bharat", "Locatelli, Acyr",
+            "Ye, Hanchen", "Cai, Tianle", "Lewis, Patrick", "Chen, Deming",
+        ),
+        year=2024,
+        venue="Advances in Neural Information Processing Systems",
+        key="li2024snapkv",
+        arxiv="2404.14469",
+        code="https://github.com/FasterDecoding/SnapKV",
+    )
+)  # fmt: skip
+def snapkv(
+    *,
+    budget: Amount,
+    window: int = 32,
+    kernel: int = 5,
+    pool: Pool = "avg",
+    group: Reduction = "mean",
+) -> Policy:
+    """Keeps what the last queries of the prompt attend to, and those last tokens themselves."""
+    return Policy(
+        score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),
+        budget=Uniform(amount=budget),
+        select=TopK(recent=window),
+    )

@@ -1,0 +1,31 @@
+"""StreamingLLM: attention sinks and the most recent tokens.
+
+Departs from the authors' code in one point: keys keep the rotary positions that they were cached
+with (the release caches keys before rotation and rotates them by their place in the cache, which is
+undefined for the multi-axis positions of Qwen-VL; the multimodal papers compare with this variant).
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import Recency
+from foveate.stages.select import TopK
+
+
+@method(
+    Paper(
+        title="Efficient Streaming Language Models with Attention Sinks",
+        authors=("Xiao, Guangxuan", "Tian, Yuandong", "Chen, Beidi", "Han, Song", "Lewis, Mike"),
+        year=2024,
+        venue="International Conference on Learning Representations",
+        key="xiao2024streamingllm",
+        arxiv="2309.17453",
+        code="https://github.com/mit-han-lab/streaming-llm",
+    )
+)
+def streaming_llm(*, budget: Amount, sinks: int = 4) -> Policy:
+    """Keeps the first ``sinks`` tokens and the most recent ones."""
+    return Policy(score=Recency(), budget=Uniform(amount=budget), select=TopK(sinks=sinks))

@@ -1,0 +1,1 @@
+"""Nouns and verbs of Foveate: torch only, no paper names, no model names."""

@@ -1,0 +1,119 @@
+"""How much is kept: a fraction of the prompt, a number of tokens, or a number of bytes."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidBudget
+
+_BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+_WAY_OUT = "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB')."
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Tokens kept per KV head and layer, on average over the scope of the budget.
+
+    ``kind`` is ``"fraction"`` (of the tokens seen, exact rational arithmetic), ``"tokens"``, or
+    ``"bytes"`` (of all compressed layers and all rows of the batch together).
+    """
+
+    kind: Literal["fraction", "tokens", "bytes"]
+    value: Fraction
+    text: str
+
+    @classmethod
+    def of(cls, raw: object) -> Amount:
+        """Reads 0.2, "20%", 256 or "64MB".
+
+        Raises:
+            InvalidBudget: zero, negative, NaN, a fraction over 1, or no amount at all.
+        """
+        if isinstance(raw, Amount):
+            return raw
+        if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
+            raise InvalidBudget(f"budget {raw!r} is no amount. {_WAY_OUT}")
+        if isinstance(raw, float) and not math.isfinite(raw):
+            raise InvalidBudget(f"budget {raw!r} is not a finite number. {_WAY_OUT}")
+        kind, value = _read(raw)
+        if value <= 0:
+            raise InvalidBudget(f"budget {raw!r} keeps nothing. {_WAY_OUT}")
+        if kind == "fraction" and value > 1:
+            hint = f" For {int(value)} tokens write the integer {int(value)}." if value >= 2 else ""
+            raise InvalidBudget(f"budget {raw!r} is more than the whole prompt.{hint} {_WAY_OUT}")
+        return cls(kind, value, _print(kind, value))
+
+    @property
+    def everything(self) -> bool:
+        """True for 100 %."""
+        return self.kind == "fraction" and self.value == 1
+
+    def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
+        """Tokens kept per KV head and layer, one number a row.
+
+        Args:
+            lengths: tokens seen by each row, padding excluded.
+            pair_bytes: bytes of one token's keys and values over all heads of all compressed
+                layers (only used by a budget in bytes).
+
+        A fraction is rounded down, and at least one token is kept.
+
+        Raises:
+            InvalidBudget: the bytes do not hold one token a row.
+        """
+        if self.kind == "tokens":
+            return torch.full_like(lengths, int(self.value))
+        if self.kind == "bytes":
+            each = int(self.value) // (pair_bytes * lengths.numel())
+            if each < 1:
+                least = pair_bytes * lengths.numel()
+                raise InvalidBudget(
+                    f"budget {self.text} holds no token: one token of this batch takes {least} "
+                    f"bytes over all layers. Give at least that."
+                )
+            return torch.full_like(lengths, each)
+        kept = [max(1, length * self.value.numerator // self.value.denominator)
+                for length in lengths.tolist()]  # fmt: skip
+        return torch.tensor(kept, dtype=lengths.dtype, device=lengths.device)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _read(raw: int | float | str) -> tuple[Literal["fraction", "tokens", "bytes"], Fraction]:
+    if isinstance(raw, int):
+        return "tokens", Fraction(raw)
+    if isinstance(raw, float):
+        return "fraction", Fraction(str(raw))
+    text = raw.strip()
+    number = re.fullmatch(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(%|[kKmMgG]?[iI]?[bB])?", text)
+    if number is None:
+        raise InvalidBudget(f"budget {raw!r} is no amount. {_WAY_OUT}")
+    value, unit = Fraction(number[1]), (number[2] or "").upper()
+    if unit == "%":
+        return "fraction", value / 100
+    if unit in _BYTES:
+        return "bytes", value * _BYTES[unit]
+    if unit:
+        raise InvalidBudget(f"budget {raw!r} has the unknown unit {number[2]!r}. {_WAY_OUT}")
+    return ("tokens" if re.fullmatch(r"[+-]?\d+", number[1]) else "fraction"), value
+
+
+def _print(kind: str, value: Fraction) -> str:
+    """The shortest text that reads back as the same amount."""
+    if kind == "tokens":
+        return str(int(value))
+    if kind == "bytes":
+        for unit in ("GB", "MB", "KB"):
+            if value % _BYTES[unit] == 0:
+                return f"{value // _BYTES[unit]}{unit}"
+        return f"{math.floor(value)}B"
+    return f"{float(value * 100):.12g}%"

@@ -1,0 +1,239 @@
+"""The verb: a policy applied to layers. Every backend calls this, and so may you."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter
+from foveate.core.layer import Layer, Scored
+from foveate.core.policy import Policy, RunningScore
+from foveate.core.storage import Pairs, store
+
+QKV = tuple[Tensor, Tensor, Tensor]
+
+
+class Kept(NamedTuple):
+    """What a policy keeps of one layer.
+
+    ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None where the
+    whole layer fits the budget and nothing was scored.
+    """
+
+    mask: Bool[Tensor, "b h n"]
+    scores: Float[Tensor, "b h n"] | None
+    k: Float[Tensor, "b h n d"]
+    v: Float[Tensor, "b h n e"]
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs kept per row and KV head."""
+        return self.mask.sum(-1)
+
+    def positions(self, row: int, head: int) -> Int[Tensor, "s"]:
+        """Kept positions of one head, ascending, counted in the input as given."""
+        return self.mask[row, head].nonzero()[:, 0]
+
+    def keys(self, row: int, head: int) -> Float[Tensor, "s d"]:
+        """Kept (and merged) keys of one head."""
+        return self.k[row, head, self.mask[row, head]]
+
+    def values(self, row: int, head: int) -> Float[Tensor, "s e"]:
+        """Kept (and merged) values of one head."""
+        return self.v[row, head, self.mask[row, head]]
+
+    def store(self, columns: Int[Tensor, "b h n"], first: int) -> Pairs:
+        """The kept pairs alone, dense or ragged."""
+        return store(self.k, self.v, columns, self.mask, first)
+
+
+def compress_tensors(
+    policy: Policy,
+    layers: Sequence[QKV],
+    vision: Bool[Tensor, "b n"] | None = None,
+    attention_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> list[Kept]:
+    """What a policy keeps of a prompt, from its tensors alone.
+
+    Args:
+        policy: what to keep.
+        layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
+        vision: True at visual tokens.
+        attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
+        scale: of the attention logits; 1/sqrt(d) by default.
+
+    Raises:
+        InvalidInput: shapes that do not fit together, or padding that is not on the left.
+        InvalidBudget: a budget below what is protected.
+        MissingModality: the policy needs ``vision``.
+    """
+    if not layers:
+        raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
+    b, _, n, _ = layers[0][1].shape
+    pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
+    image = None if vision is None else image_index(vision)
+    made: list[Layer] = []
+    for index, (q, k, v) in enumerate(layers):
+        check_shapes(index, q, k, v)
+        pos = torch.arange(n, device=k.device) - pads[:, None]
+        made.append(
+            Layer(q=q, k=k, v=v, pos=pos[:, None].expand(*k.shape[:3]), q_pos=pos,
+                  image=None if image is None else image[:, None].expand(*k.shape[:3]),
+                  scale=q.shape[-1] ** -0.5 if scale is None else scale,
+                  index=index, depth=len(layers))  # fmt: skip
+        )
+    return compress_layers(policy, made)
+
+
+def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
+    """Scores, budgets, selects and merges, layer by layer or over all, as the policy's scope says."""
+    pair_bytes = sum(bytes_of_a_token(layer) for layer in layers)
+    notes: list[Mapping[str, Tensor]] = []
+    scored: list[Scored | None] = []
+    for layer in layers:
+        layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes))
+        one = score(policy, layer, policy.budget.amount.tokens(layer.lengths, pair_bytes))
+        notes.append(one.scores.notes if one else {})
+        scored.append(one)
+    if policy.scope == "layer":
+        return [keep(policy, [one], pair_bytes)[0] if one else everything(layer)
+                for one, layer in zip(scored, layers, strict=True)]  # fmt: skip
+    some = [one for one in scored if one is not None]
+    done = iter(keep(policy, some, pair_bytes) if some else [])
+    return [next(done) if one else everything(layer)
+            for one, layer in zip(scored, layers, strict=True)]  # fmt: skip
+
+
+def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
+    """The layer's running state after its queries have been seen."""
+    running = isinstance(policy.score, RunningScore)
+    return policy.score.observe(layer) if running else layer.state  # type: ignore[attr-defined]
+
+
+def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | None:
+    """The layer's scores with protected and padded slots marked; None if every row fits.
+
+    Raises:
+        InvalidBudget: a row's budget is below what is protected in it.
+    """
+    available = layer.valid.sum(-1)
+    if bool((available <= tokens[:, None]).all()):
+        return None
+    protected = policy.select.protect(layer, tokens) & layer.valid
+    too_many = (protected.sum(-1) > tokens[:, None]) & (available > tokens[:, None])
+    if bool(too_many.any()):
+        row = int(too_many.any(-1).nonzero()[0, 0])
+        raise InvalidBudget(
+            f"budget {policy.budget.amount} keeps {int(tokens[row])} of the "
+            f"{int(layer.lengths[row])} tokens of row {row}, fewer than the "
+            f"{int(protected[row].sum(-1).max())} that are always kept (observation window and "
+            f"sinks count inside the budget). Raise the budget or lower the window."
+        )
+    scores = policy.score(layer)
+    if bool(scores.values.isnan().any()):
+        raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
+    values = scores.values.float().masked_fill(protected, torch.inf)
+    return Scored(layer, scores._replace(values=values.masked_fill(~layer.valid, -torch.inf)))
+
+
+def keep(policy: Policy, scored: Sequence[Scored], pair_bytes: int) -> list[Kept]:
+    """Budgets, selects and merges layers that have been scored."""
+    tokens = policy.budget.amount.tokens(scored[0].layer.lengths, pair_bytes)
+    counts = policy.budget(scored, tokens)
+    _check_counts(policy, scored, counts, tokens)
+    kept = []
+    for one, count in zip(scored, counts, strict=True):
+        mask = policy.select(one, count)
+        if not torch.equal(mask.sum(-1), count):
+            raise InvalidParameter(f"{policy.select!r} kept another number of slots than {count}.")
+        k, v = policy.merge(one, mask)
+        kept.append(Kept(mask, one.scores.values, k, v))
+    return kept
+
+
+def everything(layer: Layer) -> Kept:
+    """All real tokens of a layer that fits its budget."""
+    return Kept(layer.valid, None, layer.k, layer.v)
+
+
+def bytes_of_a_token(layer: Layer) -> int:
+    """Bytes of one token's keys and values over the layer's KV heads."""
+    heads = layer.k.shape[1]
+    return heads * (layer.k.shape[-1] + layer.v.shape[-1]) * layer.k.element_size()
+
+
+def left_padding(attention_mask: Tensor | None, b: int, n: int) -> Int[Tensor, "b"]:
+    """Number of padding columns in front of each row.
+
+    Raises:
+        InvalidInput: another shape than [b, n], padding elsewhere than on the left, an empty row.
+    """
+    if attention_mask is None:
+        return torch.zeros(b, dtype=torch.long)
+    if attention_mask.shape != (b, n):
+        raise InvalidInput(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, expected {(b, n)}."
+        )
+    valid = attention_mask.bool()
+    pads = n - valid.sum(-1)
+    rows = torch.arange(n, device=valid.device) >= pads[:, None]
+    if not torch.equal(rows, valid):
+        raise InvalidInput(
+            "padding stands in the middle or on the right of a row. Pad on the left "
+            "(tokenizer.padding_side = 'left')."
+        )
+    if bool((pads == n).any()):
+        raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
+    return pads
+
+
+def image_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Which image each token belongs to, -1 for text: a run of visual tokens is an image."""
+    before = torch.nn.functional.pad(vision, (1, 0))[:, :-1]
+    starts = vision & ~before
+    return torch.where(vision, starts.cumsum(-1) - 1, -1)
+
+
+def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises InvalidInput where q, k and v of a layer do not fit together."""
+    fits = (
+        q.ndim == k.ndim == v.ndim == 4
+        and q.shape[0] == k.shape[0] == v.shape[0]
+        and k.shape[1] == v.shape[1]
+        and k.shape[1] > 0
+        and q.shape[1] % k.shape[1] == 0
+        and q.shape[2] == k.shape[2] == v.shape[2] > 0
+        and q.shape[3] == k.shape[3]
+    )
+    if not fits:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
+        raise InvalidInput(
+            f"layer {index}: q, k, v of shapes {shapes}; expected [b, hq, n, d], [b, h, n, d], "
+            f"[b, h, n, e] with hq a multiple of h."
+        )
+
+
+def _check_counts(
+    policy: Policy,
+    scored: Sequence[Scored],
+    counts: Sequence[Int[Tensor, "b h"]],
+    tokens: Int[Tensor, "b"],
+) -> None:
+    """Budgets are exact, whoever wrote the budget stage."""
+    held = torch.stack([c.sum(-1) for c in counts]).sum(0)
+    room = torch.stack([one.available.sum(-1) for one in scored]).sum(0)
+    heads = sum(one.layer.k.shape[1] for one in scored)
+    exact = torch.equal(held, torch.minimum(tokens * heads, room))
+    inside = all(bool(((c >= torch.minimum(one.protected, one.available)) & (c <= one.available)).all())
+                 for c, one in zip(counts, scored, strict=True))  # fmt: skip
+    if not (exact and inside):
+        raise InvalidParameter(
+            f"{policy.budget!r} allocated {held.tolist()} pairs over {heads} heads where "
+            f"{(tokens * heads).tolist()} were asked for, or left a head outside its limits."
+        )

@@ -1,0 +1,82 @@
+"""Everything that Foveate raises on purpose.
+
+    FoveateError
+    ├── InvalidBudget        a budget that cannot be met                        (ValueError)
+    ├── InvalidParameter     a method's or stage's parameter is out of range    (ValueError)
+    ├── InvalidInput         a prompt, image, mask or tensor that cannot be read (ValueError)
+    ├── InvalidSpec          a spec string that cannot be parsed                (ValueError)
+    ├── UnknownMethod        no method or stage of that name                    (LookupError)
+    ├── ModelNotFound        no model at that place                             (LookupError)
+    ├── UnsupportedModel     a model whose cache cannot be compressed exactly   (TypeError)
+    ├── UnsupportedCache     a cache that is static, foreign or already closed  (TypeError)
+    ├── AlreadyCompressing   a second ``compress`` block on one model           (RuntimeError)
+    ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
+    ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
+    └── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
+
+Each message names the offending value and the way out.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FoveateError(Exception):
+    """Base of every error that Foveate raises on purpose."""
+
+
+class InvalidBudget(FoveateError, ValueError):
+    """A budget that cannot be met: zero, negative, NaN, over 100 %, or below what is protected."""
+
+
+class InvalidParameter(FoveateError, ValueError):
+    """A parameter of a method or a stage that is out of its range."""
+
+
+class InvalidInput(FoveateError, ValueError):
+    """A prompt, an image, a mask or a tensor that cannot be used."""
+
+
+class InvalidSpec(FoveateError, ValueError):
+    """A spec string that does not parse, or that names an unknown parameter."""
+
+
+class UnknownMethod(FoveateError, LookupError):
+    """No method (or stage) of that name."""
+
+
+class ModelNotFound(FoveateError, LookupError):
+    """No model, or no weights, at the place given."""
+
+
+class UnsupportedModel(FoveateError, TypeError):
+    """A model whose cache cannot be compressed exactly."""
+
+
+class UnsupportedCache(FoveateError, TypeError):
+    """A cache that cannot be compressed: static, quantised, filled elsewhere, or already closed."""
+
+
+class AlreadyCompressing(FoveateError, RuntimeError):
+    """A second ``compress`` block on a model that is inside one."""
+
+
+class NothingCompressed(FoveateError, RuntimeError):
+    """Results were asked for before any prompt was compressed."""
+
+
+class MissingModality(FoveateError, RuntimeError):
+    """The policy needs to know which tokens are visual, and nothing tells."""
+
+
+class CacheMismatch(FoveateError, RuntimeError):
+    """A saved cache that belongs to another model, tokenizer or policy."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A sentence that helps: the closest known name if there is one, otherwise all of them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."

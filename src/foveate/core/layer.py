@@ -1,0 +1,115 @@
+"""All that a stage may see of one attention layer.
+
+Axis letters, used in every signature of the package:
+
+    b  rows of the batch          h  KV heads            g  query heads per KV head (hq = h * g)
+    n  slots: stored KV pairs     m  queries at hand     w  queries of the observation window
+    d  head size of q and k       e  head size of v
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.errors import MissingModality
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer's queries, keys and values, all post-RoPE, and where they come from.
+
+    ``pos`` is the index of a slot's token within its own row, counted without padding; a slot with
+    a negative ``pos`` is padding (or empty) and is never scored and never kept. Slots ascend in
+    ``pos``; empty ones stand in front. ``q_pos`` is the same for queries, which are the last ``m``
+    of the prompt. A ``mask`` of None means causal: a query sees every slot with
+    ``0 <= pos <= q_pos``.
+    """
+
+    q: Float[Tensor, "b hq m d"]
+    k: Float[Tensor, "b h n d"]
+    v: Float[Tensor, "b h n e"]
+    pos: Int[Tensor, "b h n"]
+    q_pos: Int[Tensor, "b m"]
+    image: Int[Tensor, "b h n"] | None = None  # index of the image a slot belongs to; -1: text
+    mask: Bool[Tensor, "b #h m n"] | None = None
+    scale: float
+    index: int = 0  # place among the compressed layers
+    depth: int = 1  # number of compressed layers
+    state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
+    earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
+
+    @property
+    def groups(self) -> int:
+        """Query heads per KV head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def valid(self) -> Bool[Tensor, "b h n"]:
+        """True where a slot holds a real token."""
+        return self.pos >= 0
+
+    @property
+    def vision(self) -> Bool[Tensor, "b h n"]:
+        """True at visual tokens.
+
+        Raises:
+            MissingModality: nothing told which tokens are visual.
+        """
+        if self.image is None:
+            raise MissingModality(
+                "this policy treats visual and text tokens differently, and nothing tells which "
+                "tokens are visual. Pass vision= (bool, [batch, tokens]) to compress() or "
+                "compress_tensors()."
+            )
+        return self.image >= 0
+
+    @property
+    def lengths(self) -> Int[Tensor, "b"]:
+        """Tokens that each row has seen, padding excluded."""
+        return self.q_pos[:, -1] + 1
+
+    def visible(self, w: int) -> Bool[Tensor, "b #h w n"]:
+        """Which slots each of the last ``w`` queries attends to."""
+        if self.mask is not None:
+            return self.mask[:, :, -w:, :]
+        pos = self.pos[:, :, None, :]
+        return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
+
+
+class Scores(NamedTuple):
+    """What a score says of one layer.
+
+    ``values`` rank the slots, high is important. ``parts`` are named components of them, for a
+    selection that draws on several lists. ``notes`` are facts about the layer ([b ...]) that the
+    stages of later layers may read in ``Layer.earlier``.
+    """
+
+    values: Float[Tensor, "b h n"]
+    parts: Mapping[str, Tensor] = {}
+    notes: Mapping[str, Tensor] = {}
+
+
+class Scored(NamedTuple):
+    """A layer with its scores: what budgets and selections work on.
+
+    In ``scores.values`` a protected slot is +inf and an empty or padded one is -inf, so ranking
+    alone keeps the one and never the other.
+    """
+
+    layer: Layer
+    scores: Scores
+
+    @property
+    def available(self) -> Int[Tensor, "b h"]:
+        """Slots that can be kept."""
+        return self.layer.valid.sum(-1)
+
+    @property
+    def protected(self) -> Int[Tensor, "b h"]:
+        """Slots that are kept whatever their score."""
+        return (self.scores.values == float("inf")).sum(-1)

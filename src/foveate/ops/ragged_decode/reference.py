@@ -1,0 +1,45 @@
+"""A loop over the KV heads of a flat body, joined with a dense tail in one softmax."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def ragged_decode(
+    q: Float[Tensor, "b hq 1 d"],
+    flat_k: Float[Tensor, "f d"],
+    flat_v: Float[Tensor, "f e"],
+    lengths: list[int],
+    tail_k: Float[Tensor, "b h t d"],
+    tail_v: Float[Tensor, "b h t e"],
+    scale: float,
+) -> Float[Tensor, "b hq 1 e"]:
+    """Attention of one query per row over its heads' bodies and tails; nothing is masked.
+
+    Args:
+        q: one query per row and query head, ``hq = h * g``.
+        flat_k, flat_v: the bodies, head after head, row after row.
+        lengths: body length of each (row, KV head), in that order.
+        tail_k, tail_v: pairs appended later, the same number for every head.
+        scale: of the logits.
+
+    Softmax in float32; the products in the inputs' dtype.
+    """
+    b, hq, _, d = q.shape
+    h, t = tail_k.shape[1], tail_k.shape[2]
+    grouped = (q * scale).reshape(b * h, hq // h, d)
+    late_logits = (grouped @ tail_k.reshape(b * h, t, d).transpose(1, 2)).float()
+    out = torch.empty(b * h, hq // h, flat_v.shape[1], dtype=q.dtype, device=q.device)
+    late_weights = torch.empty_like(late_logits)
+    start = 0
+    for head, length in enumerate(lengths):
+        end = start + length
+        logits = torch.cat([(grouped[head] @ flat_k[start:end].t()).float(), late_logits[head]], -1)
+        weights = logits.softmax(-1)
+        late_weights[head] = weights[:, length:]
+        torch.mm(weights[:, :length].to(q.dtype), flat_v[start:end], out=out[head])
+        start = end
+    out += late_weights.to(q.dtype) @ tail_v.reshape(b * h, t, -1)
+    return out.view(b, hq, 1, -1)

@@ -1,0 +1,30 @@
+"""Plain torch: softmax in float32, whatever the inputs' dtype."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+
+def window_attention(
+    q: Float[Tensor, "b hq w d"],
+    k: Float[Tensor, "b h n d"],
+    visible: Bool[Tensor, "b #h w n"],
+    scale: float,
+) -> Float[Tensor, "b h g w n"]:
+    """Attention probabilities of ``w`` queries over all slots.
+
+    Args:
+        q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
+        k: keys.
+        visible: which slots each query attends to; a query that sees none gets zeros.
+        scale: of the logits.
+    """
+    b, hq, w, d = q.shape
+    h = k.shape[1]
+    grouped = q.reshape(b, h, (hq // h) * w, d).float()
+    logits = (grouped @ k.float().transpose(2, 3)).view(b, h, hq // h, w, -1).mul_(scale)
+    logits.masked_fill_(~visible[:, :, None], -torch.inf)
+    blind = ~visible.any(-1)[:, :, None, :, None]
+    return logits.softmax(-1).masked_fill_(blind, 0.0)

@@ -1,0 +1,1 @@
+"""The five papers that Foveate implements, one file each."""

@@ -1,0 +1,45 @@
+"""H2O's score: attention received from all queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scores
+from foveate.core.spec import stage
+from foveate.ops.column_sums import column_sums
+from foveate.stages.score.groups import Reduction, over_group
+
+
+@stage("column_sums")
+@dataclass(frozen=True, kw_only=True)
+class ColumnSums:
+    """Sum over all queries of the causal softmax in float32, reduced over the query heads of a KV
+    head. It runs on: queries of later passes (chunks of a prompt, decoding) add to it.
+
+    Source: H2O (arXiv:2306.14048), section 4.
+    """
+
+    group: Reduction = "mean"
+    queries: int = 0
+
+    def __post_init__(self) -> None:
+        if self.group not in ("mean", "max"):
+            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds what this pass's queries pay."""
+        b, hq, m, _ = layer.q.shape
+        h, n = layer.k.shape[1], layer.k.shape[2]
+        holes = layer.mask is None and bool((layer.pos[:, :1] != layer.pos).any())
+        mask = layer.visible(m) if holes else layer.mask
+        pads = None if holes else (layer.pos[:, 0] < 0).sum(-1).tolist()
+        sums = column_sums(layer.q, layer.k, layer.scale, mask, pads)
+        received = over_group(sums.view(b, h, hq // h, n), self.group)
+        return {"received": layer.state.get("received", 0) + received}
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.state["received"])

@@ -1,0 +1,15 @@
+"""From query heads to KV heads: one score per KV head."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor
+
+Reduction = Literal["mean", "max"]
+
+
+def over_group(scores: Float[Tensor, "b h g n"], how: Reduction) -> Float[Tensor, "b h n"]:
+    """Mean or maximum over the query heads that share a KV head."""
+    return scores.mean(2) if how == "mean" else scores.amax(2)

@@ -1,0 +1,58 @@
+"""The highest scores, beside what is always kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scored
+from foveate.core.spec import stage
+
+
+@stage("top_k")
+@dataclass(frozen=True, kw_only=True)
+class TopK:
+    """The first ``sinks`` tokens, the last ``recent`` tokens, and the highest scores of the rest.
+
+    ``recent`` is a number of tokens (int) or a share of the budget (float in [0, 1)). Both count
+    inside the budget. Of equal scores the earlier token wins.
+    """
+
+    recent: int | float = 0
+    sinks: int = 0
+
+    def __post_init__(self) -> None:
+        if self.recent < 0 or (isinstance(self.recent, float) and not self.recent < 1):
+            raise InvalidParameter(
+                f"recent={self.recent}: give a number of tokens (int) or a share in [0, 1)."
+            )
+        if self.sinks < 0:
+            raise InvalidParameter(f"sinks={self.sinks} is negative.")
+
+    @property
+    def protects(self) -> int:
+        return self.sinks + (self.recent if isinstance(self.recent, int) else 0)
+
+    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+        if isinstance(self.recent, float):
+            last = (tokens * self.recent).long()
+        else:
+            last = tokens.new_full(tokens.shape, self.recent)
+        late = layer.pos >= (layer.lengths - last)[:, None, None]
+        return late | ((layer.pos >= 0) & (layer.pos < self.sinks))
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        return highest(scored.scores.values, counts)
+
+
+def highest(scores: Tensor, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+    """Marks the ``counts`` highest scores of each row and head; of equal ones the earlier."""
+    most = int(counts.max())
+    ranked = scores.topk(most, dim=-1).values
+    threshold = ranked.gather(-1, (counts - 1).clamp_min(0)[..., None])
+    above, ties = scores > threshold, scores == threshold
+    wanted = counts[..., None] - above.sum(-1, keepdim=True)
+    return (above | (ties & (ties.cumsum(-1) <= wanted))) & (counts > 0)[..., None]

@@ -1,0 +1,29 @@
+"""Bounded memory: compress again whenever the answer has outgrown the budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.policy import Moment
+from foveate.core.spec import stage
+
+
+@stage("over_budget")
+@dataclass(frozen=True, kw_only=True)
+class OverBudget:
+    """After the prefill, and then whenever a layer holds ``every`` pairs more than its budget.
+
+    ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
+    compressing over that many decoded tokens.
+    """
+
+    every: int = 1
+    decodes: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise InvalidParameter(f"every={self.every}: give at least one token.")
+
+    def __call__(self, moment: Moment) -> bool:
+        return moment.prompt or moment.stored >= moment.tokens + self.every
