@@ -8,6 +8,7 @@ from __future__ import annotations
 from .catalogue import FAMILIES, REFUSED_FAMILIES, TEXT_FAMILIES, VLM_FAMILIES, build, fresh
 from .directory import save_llama, save_llava
 from .family import IMAGE, PAD, TEXT_FROM, VOCAB
+from .limits import second_turn_limit
 from .prompts import Inputs, Turn, append, extend, prompt, row
 
 __all__ = [
@@ -29,4 +30,5 @@ __all__ = [
     "row",
     "save_llama",
     "save_llava",
+    "second_turn_limit",
 ]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy
 import PIL.Image
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -17,6 +19,7 @@ from transformers import (
     DynamicCache,
     PreTrainedModel,
 )
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from tests import zoo
 
@@ -28,13 +31,17 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 def logits(model: PreTrainedModel, inputs: zoo.Inputs) -> Tensor:
     """Last-token logits of a forward pass."""
     with torch.no_grad():
-        return model(**inputs).logits[:, -1]
+        output: CausalLMOutputWithPast = model(**inputs)
+    assert output.logits is not None
+    return output.logits[:, -1]
 
 
 def positions(model: PreTrainedModel, inputs: zoo.Inputs) -> Tensor:
     """Positions of a Qwen-VL prompt: time, height and width."""
     keys = ("input_ids", "mm_token_type_ids", "image_grid_thw", "attention_mask")
-    return model.model.get_rope_index(**{key: inputs[key] for key in keys})[0]
+    base: Any = model.model
+    found: Tensor = base.get_rope_index(**{key: inputs[key] for key in keys})[0]
+    return found
 
 
 def generate(
@@ -42,7 +49,8 @@ def generate(
 ) -> tuple[Tensor, Tensor]:
     """New tokens of a greedy run and the raw logits of each step, ``[steps, rows, vocabulary]``."""
     extra = {} if cache is None else {"past_key_values": cache}
-    result = model.generate(
+    runner: Any = model
+    result = runner.generate(
         **inputs,
         **extra,
         max_new_tokens=tokens,
@@ -118,7 +126,14 @@ class TestFamily:
             assert peaks.mean() > 4 / weights.shape[-1]
 
 
-TURNS = [(name, 0) for name in zoo.FAMILIES] + [(name, 1) for name in zoo.VLM_FAMILIES]
+def turn(name: str, images: int) -> ParameterSet:
+    """A case of `test_second_turn`."""
+    limit = zoo.second_turn_limit(name, images)
+    marks = () if limit is None else (pytest.mark.xfail(reason=limit, strict=False),)
+    return pytest.param(name, images, id=f"{name}-{images} image(s)", marks=marks)
+
+
+TURNS = [turn(name, 0) for name in zoo.FAMILIES] + [turn(name, 1) for name in zoo.VLM_FAMILIES]
 
 
 @pytest.mark.parametrize(("name", "images"), TURNS)
@@ -128,11 +143,11 @@ def test_second_turn(name: str, images: int, lengths: tuple[int, ...]) -> None:
     model, inputs = zoo.build(name), zoo.prompt(name, lengths=lengths)
     cache = DynamicCache(config=model.config)
     answer, _ = generate(model, inputs, cache=cache)
-    turn = zoo.extend(name, zoo.append(name, inputs, answer), new_text=9, images=images)
+    later = zoo.extend(name, zoo.append(name, inputs, answer), new_text=9, images=images)
     # Something else runs in between: nothing of it may be left in the model.
     generate(model, zoo.prompt(name, lengths=(33,) * len(lengths), seed=9))
-    tokens, steps = generate(model, turn.cached, cache=cache)
-    expected_tokens, expected_steps = generate(model, turn.full)
+    tokens, steps = generate(model, later.cached, cache=cache)
+    expected_tokens, expected_steps = generate(model, later.full)
     torch.testing.assert_close(steps, expected_steps, atol=1e-4, rtol=0)
     assert torch.equal(tokens, expected_tokens)
 
@@ -177,7 +192,7 @@ def test_llava_directory(tmp_path: Path) -> None:
     """A saved LLaVA loads with its processor and answers a chat about images."""
     path = zoo.save_llava(tmp_path / "llava")
     processor = AutoProcessor.from_pretrained(path)
-    model = AutoModelForImageTextToText.from_pretrained(path)
+    model: Any = AutoModelForImageTextToText.from_pretrained(path)
     pixels = [numpy.full((30, 40, 3), shade, dtype=numpy.uint8) for shade in (20, 200)]
     words = {"type": "text", "text": "What is this, then?"}
     chats = [
@@ -211,8 +226,8 @@ def test_llava_directory(tmp_path: Path) -> None:
 def test_llama_directory(tmp_path: Path) -> None:
     """A saved Llama loads with its tokenizer and chat template."""
     path = zoo.save_llama(tmp_path / "llama")
-    words = AutoTokenizer.from_pretrained(path)
-    model = AutoModelForCausalLM.from_pretrained(path)
+    words: Any = AutoTokenizer.from_pretrained(path)
+    model: Any = AutoModelForCausalLM.from_pretrained(path)
     text = "Hello, you {there}! ~ 12"
     assert words.decode(words(text)["input_ids"]) == text
     chat = [{"role": "user", "content": text}]

@@ -168,11 +168,14 @@ def bytes_of_a_token(layer: Layer) -> int:
     return heads * (layer.k.shape[-1] + layer.v.shape[-1]) * layer.k.element_size()
 
 
-def left_padding(attention_mask: Tensor | None, b: int, n: int) -> Int[Tensor, "b"]:
+def left_padding(
+    attention_mask: Tensor | None, b: int, n: int, *, whole: bool = True
+) -> Int[Tensor, "b"]:
     """Number of padding columns in front of each row.
 
     Raises:
-        InvalidInput: another shape than [b, n], padding elsewhere than on the left, an empty row.
+        InvalidInput: another shape than [b, n], padding elsewhere than on the left, or, unless
+            these are the first columns of longer rows (``whole=False``), a row without a token.
     """
     if attention_mask is None:
         return torch.zeros(b, dtype=torch.long)
@@ -188,7 +191,7 @@ def left_padding(attention_mask: Tensor | None, b: int, n: int) -> Int[Tensor, "
             "padding stands in the middle or on the right of a row. Pad on the left "
             "(tokenizer.padding_side = 'left')."
         )
-    if bool((pads == n).any()):
+    if whole and bool((pads == n).any()):
         raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
     return pads
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -198,7 +198,7 @@ class Policy:
     def __str__(self) -> str:
         return self.spec
 
-    def but(self, **changes: Any) -> Self:
+    def but(self, **changes: Any) -> Policy:
         """A copy in which some stages, or some of the method's parameters, are others.
 
         ``snapkv(budget=0.2).but(budget=0.1)``, ``.but(window=16)``, ``.but(select=TopK(recent=8))``.
@@ -222,7 +222,7 @@ class Policy:
             fresh, **overrides, origin=Origin(build, fresh.origin.arguments, overrides)
         )
 
-    def _replace_by_hand(self, stages: dict[str, Any], others: dict[str, Any]) -> Self:
+    def _replace_by_hand(self, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
         if "budget" in others:
             amount = Amount.of(others.pop("budget"))
             stages["budget"] = dataclasses.replace(self.budget, amount=amount)  # type: ignore[type-var]

@@ -7,7 +7,7 @@ import functools
 import inspect
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +70,7 @@ class Session:
 
     # Attaching
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Session:
         check_model(self.model)
         self._link.open = True
         config = text_config(self.model)

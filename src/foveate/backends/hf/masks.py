@@ -42,14 +42,16 @@ def examine(mask: Tensor | None, pads: Int[Tensor, "b"] | None, shape: tuple[int
             device: torch.device) -> MaskFacts:  # fmt: skip
     """Reads the facts off a mask for ``shape`` = (rows, queries, columns).
 
-    ``pads`` is None on a conversation's first pass, which then tells where padding stands.
+    ``pads`` is None while a prompt is read, whose mask tells where padding stands. A row may be
+    nothing but padding so far.
     """
     b, m, n = shape
     if mask is None:
-        return MaskFacts(torch.zeros(b, dtype=torch.long, device=device), True, True)
+        none = torch.zeros(b, dtype=torch.long, device=device)
+        return MaskFacts(none if pads is None else pads, True, True)
     visible = as_bool(mask).expand(b, 1, m, n)[:, 0]
     if pads is None:
-        pads = left_padding(visible[:, -1], b, n)
+        pads = left_padding(visible[:, -1], b, n, whole=False)
     columns = torch.arange(n, device=device)
     real = columns >= pads[:, None]
     is_open = bool((visible[:, -1] == real).all())

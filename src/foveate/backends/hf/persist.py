@@ -88,6 +88,8 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
         if isinstance(layer, FoveateLayer):
             layer.seen, layer.finished, first = seen[str(index)]
             layer.pairs = _pairs(mine, first)
+            layer.queries = mine.get("queries")
+            layer.running = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
             layer.is_initialized = True
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
@@ -123,14 +125,16 @@ def _check(path: Path, note: dict[str, str], model: PreTrainedModel, policy: Pol
 
 
 def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
-    pairs = layer.pairs
-    if isinstance(pairs, DensePairs):
-        found = {"k": pairs.k, "v": pairs.v}
-        if pairs.columns_of_mixed is not None:
-            found["columns"] = pairs.columns_of_mixed
+    found = {f"running.{name}": t for name, t in layer.running.items()}
+    if layer.queries is not None:
+        found["queries"] = layer.queries
+    if isinstance(layer.pairs, DensePairs):
+        found |= {"k": layer.pairs.k, "v": layer.pairs.v}
+        if layer.pairs.columns_of_mixed is not None:
+            found["columns"] = layer.pairs.columns_of_mixed
         return found
-    ragged: Any = pairs
-    return {"flat_k": ragged.flat_k, "flat_v": ragged.flat_v,
+    ragged: Any = layer.pairs
+    return found | {"flat_k": ragged.flat_k, "flat_v": ragged.flat_v,
             "columns": ragged.flat_columns, "counts": ragged.body_counts,
             "k": ragged.tail.k, "v": ragged.tail.v}  # fmt: skip
 

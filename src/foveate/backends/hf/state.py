@@ -64,11 +64,11 @@ class CacheState:
     def facts(self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device) -> MaskFacts:
         """The facts of this pass's mask, read once for all layers."""
         if self._facts is None or mask is not self._mask or shape != self._shape:
-            self._facts = examine(mask, self.pads, shape, device)
+            known = self.pads if mask is None or self.prompt_end is None else None
+            self._facts = examine(mask, known, shape, device)
             self._mask, self._shape = mask, shape
-        if self.pads is None:
             self.pads = self._facts.pads
-        return self._facts._replace(pads=self.pads)
+        return self._facts
 
     def extend_image(self, image: Int[Tensor, "b t"] | None) -> None:
         """Notes which image each new token belongs to; None: unknown."""

@@ -114,7 +114,8 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         )
     places = compressible_layers(config)
     state = CacheState(policy, link, len(places))
+    layers = list(cache.layers or fresh)  # other layers stay the very objects: they may be recording
     for place, index in enumerate(places):
-        fresh[index] = FoveateLayer(state, index, place)
-    cache.layers = fresh
+        layers[index] = FoveateLayer(state, index, place)
+    cache.layers = layers
     return state

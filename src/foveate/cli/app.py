@@ -1,0 +1,55 @@
+"""The commands, put together; and what happens to errors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+import foveate
+from foveate.cli.cite import cite
+from foveate.cli.methods import methods
+from foveate.cli.run import run
+from foveate.cli.show import show
+from foveate.core.errors import FoveateError
+
+
+class Commands(TyperGroup):
+    """Commands whose expected errors are one line on stderr and exit code 2, with no traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Runs the command."""
+        try:
+            return super().invoke(ctx)
+        except FoveateError as error:
+            typer.echo(f"Error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"foveate {foveate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Shrink the key-value cache of vision-language models, with the answer unchanged."""
+
+
+for command in (methods, show, cite, run):
+    app.command()(command)

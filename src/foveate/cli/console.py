@@ -1,0 +1,77 @@
+"""Where output goes: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from huggingface_hub.utils.tqdm import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
+from rich import box
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from transformers.utils import logging
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
+
+
+def print_json(value: Any) -> None:
+    """Prints JSON alone on stdout, in ASCII, so that every terminal and pipe can take it."""
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def show(*parts: RenderableType) -> None:
+    """Prints tables and text on stdout, as wide as the terminal, at most 100 columns."""
+    console = Console(highlight=False, markup=False)
+    console.width = min(console.width, 100)
+    for part in parts:
+        console.print(part)
+
+
+def table(*columns: str, **options: Any) -> Table:
+    """A table with a line under its header and none elsewhere."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, **options)
+    for column in columns:
+        made.add_column(column)
+    return made
+
+
+@contextmanager
+def progress(hidden: bool) -> Iterator[Progress]:
+    """Progress bars on stderr, which vanish when the work is done.
+
+    The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
+    """
+    console = Console(stderr=True)
+    hidden = hidden or not console.is_terminal
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    if hidden:
+        disable_progress_bars()
+    try:
+        with Progress(*columns, console=console, disable=hidden, transient=True) as bars:
+            yield bars
+    finally:
+        if loading:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+        if downloads and hidden:
+            enable_progress_bars()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silences what transformers has to say about generation settings."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

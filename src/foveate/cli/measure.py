@@ -1,0 +1,111 @@
+"""One answer under one policy, with its memory and its time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
+from foveate.backends.hf import compress
+from foveate.cli.model import Loaded
+from foveate.cli.policies import budget_of, label
+from foveate.cli.prompt import Prompt
+from foveate.core.method import policy as policy_of
+from foveate.core.policy import Policy
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison. Bytes and kept tokens are those right after the compression.
+
+    ``decode_ms_per_token`` is the median (None if the answer is one token long),
+    ``first_divergence`` the index of the first token that differs from the full cache's (None if
+    none does).
+    """
+
+    method: str
+    budget: str | None
+    answer: str
+    kept_tokens: float
+    kv_bytes: int
+    prefill_s: float
+    compress_s: float
+    decode_ms_per_token: float | None
+    first_divergence: int | None
+
+
+class Clock(StoppingCriteria):
+    """Stops nothing, but notes when each token was there."""
+
+    def __init__(self, tick: Callable[[], object]):
+        self.times: list[float] = []
+        self._tick = tick
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> torch.BoolTensor:
+        """Called by ``generate`` after each token."""
+        self.times.append(now(input_ids.device))
+        self._tick()
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
+
+
+def now(device: torch.device) -> float:
+    """The time, after the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def warm_up(loaded: Loaded, prompt: Prompt) -> None:
+    """Two tokens under the full cache, so that the first row does not pay for first calls."""
+    measure(loaded, prompt, policy_of("full"), 2, lambda: None)
+
+
+def measure(
+    loaded: Loaded, prompt: Prompt, policy: Policy, tokens: int, tick: Callable[[], object]
+) -> tuple[Row, list[int]]:
+    """Generates greedily under the policy; returns the row, and the answer's token ids.
+
+    Args:
+        loaded: the model.
+        prompt: what it reads.
+        policy: what its cache keeps.
+        tokens: the most tokens that it answers.
+        tick: called after each token.
+    """
+    model, clock = loaded.model, Clock(tick)
+    with compress(model, policy) as session:
+        start = now(model.device)
+        done = model.generate(  # type: ignore[operator]
+            **prompt.inputs, max_new_tokens=tokens, do_sample=False, num_beams=1,
+            stopping_criteria=StoppingCriteriaList([clock]),
+        )  # fmt: skip
+        stats = session.stats
+    ids: list[int] = done[0, prompt.tokens :].tolist()
+    steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
+    row = Row(
+        method=label(policy),
+        budget=budget_of(policy),
+        answer=loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(),
+        kept_tokens=stats.kept_tokens,
+        kv_bytes=stats.bytes_after,
+        prefill_s=round(clock.times[0] - start - stats.seconds, 4),
+        compress_s=round(stats.seconds, 4),
+        decode_ms_per_token=round(median(steps) * 1e3, 3) if steps else None,
+        first_divergence=None,
+    )
+    return row, ids
+
+
+def against(row: Row, ids: list[int], full: list[int]) -> Row:
+    """The row, with the place where its answer leaves that of the full cache."""
+    if ids == full:
+        return row
+    agreeing = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, full, strict=False))
+    return replace(row, first_divergence=len(list(agreeing)))

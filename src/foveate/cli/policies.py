@@ -1,0 +1,56 @@
+"""The policies that ``foveate run`` compares, and what their rows are called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foveate.core.amount import Amount
+from foveate.core.method import METHODS
+from foveate.core.method import policy as policy_of
+from foveate.core.policy import Policy
+from foveate.core.spec import parse_arguments, print_arguments
+
+METHODS_BY_DEFAULT = ("snapkv", "h2o", "streaming_llm")
+BUDGET_BY_DEFAULT = "20%"
+
+
+def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
+    """The full cache, then each spec at each budget; equal ones once.
+
+    Budgets given replace those in the specs. A spec without a budget gets 20 % if none is given.
+
+    Raises:
+        FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.
+    """
+    found = [policy_of("full")]
+    for spec in specs or METHODS_BY_DEFAULT:
+        found += _at_each(spec, budgets)
+    return list({policy.spec: policy for policy in found}.values())
+
+
+def _at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:
+    name, _, rest = spec.partition(":")
+    name = name.strip()
+    by_hand = name in ("", "policy")
+    if not by_hand and "budget" not in METHODS[name].parameters:
+        return [policy_of(spec)]
+    if by_hand or "budget" in parse_arguments(rest):
+        made = policy_of(spec)
+        return [made.but(budget=budget) for budget in budgets] or [made]
+    return [policy_of(spec, budget=budget) for budget in budgets or (BUDGET_BY_DEFAULT,)]
+
+
+def label(policy: Policy) -> str:
+    """The policy's spec without its budget, which has a column of its own."""
+    if policy.origin is None:
+        return policy.spec
+    given = policy.origin.build.given(policy.origin.arguments) | dict(policy.origin.overrides)
+    rest = {key: value for key, value in given.items() if not isinstance(value, Amount)}
+    return f"{policy.name}:{print_arguments(rest)}" if rest else policy.name
+
+
+def budget_of(policy: Policy) -> str | None:
+    """How much the policy keeps; None for a method that has no budget, such as the full cache."""
+    if policy.origin is not None and "budget" not in policy.origin.build.parameters:
+        return None
+    return str(policy.budget.amount)

@@ -1,0 +1,114 @@
+"""``foveate run``: one prompt, answered from the full cache and from compressed ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress
+from rich.text import Text
+
+from foveate.cli import console
+from foveate.cli.measure import Row, against, measure, warm_up
+from foveate.cli.model import DEFAULT, Loaded, load
+from foveate.cli.policies import budget_of, label, policies
+from foveate.cli.prompt import Prompt, check_text, default_text, open_images, read
+from foveate.cli.rows import rendered
+from foveate.core.errors import InvalidInput
+from foveate.core.policy import Policy
+
+
+def run(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="ID_OR_DIR", help=f"A directory or hub id. [default: {DEFAULT}]"),
+    ] = None,
+    image: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="What to ask. [default: about a text of 1,000 words]"),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SPEC", help="snapkv, or h2o:budget=256,recent=0.25; repeatable."),
+    ] = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
+    ] = 64,
+    json: console.Json = False,
+) -> None:
+    """Answer a prompt from the full cache and from compressed ones, and compare.
+
+    The full cache comes first, then each method at each budget (snapkv, h2o and streaming_llm at
+    20% if none is named).
+    """
+    chosen = policies(method or [], budget or [])
+    images = open_images(image or [])
+    text = default_text(len(images)) if prompt is None else prompt
+    check_text(text)
+    if images and model is None:
+        raise InvalidInput(
+            f"{DEFAULT} reads text only, and {len(images)} image(s) were given. Choose a "
+            "vision-language model with --model, or leave out --image."
+        )
+    done: list[Row] = []
+    try:
+        with console.progress(hidden=json) as bars:
+            loaded = _load(model, bars)
+            asked = read(loaded, text, images)
+            for row in _rows(loaded, asked, chosen, max_new_tokens, bars):
+                done.append(row)
+    finally:
+        if done and not json:  # also the rows before one that failed
+            console.show(_head(loaded, asked, text), rendered(done))
+    if json:
+        _print_json(loaded, asked, done)
+
+
+def _load(name: str | None, bars: Progress) -> Loaded:
+    task = bars.add_task(f"loading {name or DEFAULT}", total=None)
+    loaded = load(name)
+    bars.remove_task(task)
+    return loaded
+
+
+def _rows(
+    loaded: Loaded, prompt: Prompt, chosen: Sequence[Policy], tokens: int, bars: Progress
+) -> Iterator[Row]:
+    """The rows, one after the other; the first is that of the full cache."""
+    task = bars.add_task("warming up", total=None)
+    with console.quiet():
+        warm_up(loaded, prompt)
+    full: list[int] | None = None
+    for number, policy in enumerate(chosen, start=1):
+        what = f"{label(policy)} {budget_of(policy) or ''} ({number} of {len(chosen)})"
+        bars.reset(task, description=what, total=tokens)
+        with console.quiet():
+            row, ids = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
+        full = ids if full is None else full
+        yield against(row, ids, full)
+    bars.remove_task(task)
+
+
+def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row]) -> None:
+    asked = {"tokens": prompt.tokens, "visual_tokens": prompt.visual_tokens,
+             "images": prompt.images}  # fmt: skip
+    console.print_json(
+        {"model": loaded.name, "prompt": asked, "rows": [asdict(row) for row in rows]}
+    )
+
+
+def _head(loaded: Loaded, prompt: Prompt, text: str) -> Text:
+    """Who was asked what: the last line of the prompt, which is the question in long ones."""
+    visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
+    last = text.strip().splitlines()[-1]
+    return Text(f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}")

@@ -1,0 +1,32 @@
+"""The policies that every family and mode is tried with."""
+
+from __future__ import annotations
+
+import foveate
+from foveate.stages.score import RandomScore
+from foveate.stages.select import TopK
+
+from .budgets import RandomHeads, RandomLayers
+
+RANDOM = {
+    "dense": foveate.random(budget=0.4),
+    "ragged": foveate.random(budget=0.4).but(budget=RandomHeads(amount=0.4)),
+    "dense, layers differ": foveate.Policy(
+        score=RandomScore(seed=1), budget=RandomLayers(amount=0.4), select=TopK(recent=2)
+    ),
+    "ragged, all layers together": foveate.Policy(
+        score=RandomScore(seed=2), budget=RandomHeads(amount=0.4, scope="model"), select=TopK()
+    ),
+}
+LAYER_SCOPE = {name: p for name, p in RANDOM.items() if p.scope == "layer"}
+
+
+def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
+    """A registered method with parameters that fit a tiny prompt."""
+    method = foveate.METHODS[name]
+    small = {"budget": budget, "window": 4}
+    return method(**{k: v for k, v in small.items() if k in method.parameters})
+
+
+METHODS = {name: of_method(name) for name in foveate.METHODS}
+EVERY = {**RANDOM, **{name: p for name, p in METHODS.items() if name != "full"}}

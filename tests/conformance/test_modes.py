@@ -1,0 +1,201 @@
+"""Every way to use a cache equals the full cache with the evicted positions masked."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import foveate
+from tests import zoo
+
+from .compare import GREEDY, TOLERANCE, check_generate, difference
+from .oracle import event_of, oracle
+from .policies import LAYER_SCOPE, RANDOM
+
+BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
+ANSWER = 4
+
+every_family = pytest.mark.parametrize("family", zoo.FAMILIES)
+every_batch = pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
+every_storage = pytest.mark.parametrize("policy", RANDOM.values(), ids=RANDOM.keys())
+
+
+@every_family
+@pytest.mark.parametrize("how", [{"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2}])
+@every_storage
+def test_beam_search(family, policy, how):
+    check_generate(zoo.build(family), policy, zoo.prompt(family, lengths=(23, 31)), **how)
+
+
+@pytest.mark.parametrize("family", ["llama", "llava", "qwen2_5_vl"])
+@every_storage
+def test_several_sampled_answers(family, policy):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
+    how = {**GREEDY, "do_sample": True, "num_return_sequences": 3}
+    with foveate.compress(model, policy) as session:
+        torch.manual_seed(3)
+        ours = model.generate(**inputs, **how)
+        event = event_of(session.cache)
+    with oracle(model, event):
+        torch.manual_seed(3)
+        theirs = model.generate(**inputs, **how)
+    assert difference(ours, theirs) <= TOLERANCE
+
+
+def lookup_prompt(family):
+    """A prompt that repeats itself, so that prompt lookup finds candidates at once."""
+    inputs = zoo.prompt(family, lengths=(30,))
+    tail = inputs["input_ids"][:, -6:]
+    return zoo.append(family, inputs, torch.cat([tail, tail], 1))
+
+
+# Mllama's own cross-attention mask has a fixed number of queries: the stock model fails here.
+@pytest.mark.parametrize("family", [f for f in zoo.FAMILIES if f != "mllama"])
+@pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
+def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
+    model, inputs = zoo.build(family), lookup_prompt(family)
+    with foveate.compress(model, policy) as session:
+        plain = model.generate(**inputs, **GREEDY)
+        event = event_of(session.cache)
+        looked_up = model.generate(**inputs, **GREEDY, prompt_lookup_num_tokens=4)
+        assert all(torch.equal(a, event.kept[i]) for i, a in event_of(session.cache).kept.items())
+    assert difference(looked_up, plain) <= TOLERANCE
+    with oracle(model, event):
+        theirs = model.generate(**inputs, **GREEDY)
+    assert difference(looked_up, theirs) <= TOLERANCE
+
+
+@pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
+def test_assisted_decoding_gives_what_plain_decoding_gives(policy):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama")
+    how = {**GREEDY, "max_new_tokens": 12}
+    with foveate.compress(model, policy):
+        plain = model.generate(**inputs, **how)
+        # drafts with the uncompressed model: right at first, then cropped again and again
+        drafted = model.generate(**inputs, **how, assistant_model=zoo.fresh("llama"))
+    assert difference(drafted, plain) <= TOLERANCE
+
+
+@every_family
+@every_storage
+def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(family, policy):
+    images = None if family in zoo.TEXT_FAMILIES else 0
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40), images=images)
+    whole = check_generate(model, policy, inputs)
+    with foveate.compress(model, policy) as session:
+        ours = model.generate(**inputs, **GREEDY, prefill_chunk_size=7)
+        chunked = event_of(session.cache)
+    assert all(torch.equal(chunked.kept[i], kept) for i, kept in whole.kept.items())
+    with oracle(model, whole):
+        theirs = model.generate(**inputs, **GREEDY, prefill_chunk_size=7)
+    assert difference(ours, theirs) <= TOLERANCE
+
+
+@every_family
+@every_batch
+@every_storage
+@pytest.mark.parametrize("again", [False, True], ids=["kept whole", "compressed again"])
+def test_second_turn_with_a_new_image(family, lengths, policy, again):
+    model, first = zoo.build(family), zoo.prompt(family, lengths=lengths)
+    vision = family in zoo.VLM_FAMILIES
+    with foveate.compress(model, policy) as session:
+        answer = model.generate(**first, **{**GREEDY, "max_new_tokens": ANSWER})
+        cache, events = answer.past_key_values, [event_of(session.cache)]
+        told = zoo.append(family, first, answer.sequences[:, -ANSWER:])
+        turn = zoo.extend(family, told, new_text=24, images=int(vision)).cached
+        if again:
+            session.rearm(cache)
+        ours = model.generate(**turn, past_key_values=cache, **GREEDY)
+        if again:
+            events.append(event_of(cache))
+            assert events[1].end == turn["input_ids"].shape[1]
+    stock = DynamicCache(config=model.config)
+    with oracle(model, *events):
+        model.generate(**first, past_key_values=stock, **{**GREEDY, "max_new_tokens": ANSWER})
+        theirs = model.generate(**turn, past_key_values=stock, **GREEDY)
+    assert difference(ours, theirs) <= TOLERANCE
+
+
+@every_family
+@every_storage
+def test_one_context_serves_several_questions(family, policy):
+    """Compressed once, forked for every question, and nothing of one question reaches another."""
+    model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
+    with foveate.compress(model, policy) as session:
+        cache = session.prefill(**context)
+        seen = cache.get_seq_length()
+        for seed in (1, 2, 1):
+            question = zoo.extend(family, context, new_text=6, seed=seed).cached
+            ours = model.generate(**question, past_key_values=session.fork(cache), **GREEDY)
+            with foveate_paused(session), oracle(model, event_of(cache)):
+                stock = DynamicCache(config=model.config)
+                model(**context, past_key_values=stock)
+                theirs = model.generate(**question, past_key_values=stock, **GREEDY)
+            assert difference(ours, theirs) <= TOLERANCE
+            assert cache.get_seq_length() == seen
+
+
+class foveate_paused:  # noqa: N801
+    """Leaves a block for a moment, so that the stock model can run."""
+
+    def __init__(self, session):
+        self.session = session
+
+    def __enter__(self):
+        self.session.__exit__(None, None, None)
+
+    def __exit__(self, *_):
+        self.session.__enter__()
+
+
+@pytest.mark.parametrize("family", ["llava", "internvl", "qwen2_vl", "llama"])
+@every_storage
+def test_a_prompt_of_embeddings(family, policy):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 40), images=0)
+    ids = inputs.pop("input_ids")
+    embedded = {"attention_mask": inputs["attention_mask"],
+                "inputs_embeds": model.get_input_embeddings()(ids)}  # fmt: skip
+    vision = torch.zeros_like(ids, dtype=torch.bool)
+    vision[:, 20:30] = True
+    with foveate.compress(model, policy, vision=vision) as session:
+        ours = model.generate(**embedded, **GREEDY)
+        event = event_of(session.cache)
+        layer = session.cache.layers[0]
+        columns = torch.arange(40).expand(2, 1, 40)
+        assert torch.equal(layer.state.image_of(columns)[:, 0] >= 0, vision)
+    with oracle(model, event):
+        theirs = model.generate(**embedded, **GREEDY)
+    assert difference(ours, theirs) <= TOLERANCE
+
+
+READER = """
+import sys, torch, foveate
+from tests import zoo
+from tests.conformance.compare import GREEDY
+from tests.conformance.policies import RANDOM
+family, name, path, out = sys.argv[1:]
+model = zoo.build(family)
+question = zoo.extend(family, zoo.prompt(family, lengths=(23, 31)), new_text=6, seed=1).cached
+with foveate.compress(model, RANDOM[name]) as session:
+    cache = session.load(path)
+    torch.save(model.generate(**question, past_key_values=cache, **GREEDY).logits, out)
+"""
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_vl", "gemma3", "mllama"])
+@pytest.mark.parametrize("name", ["dense", "ragged"])
+def test_a_saved_context_is_read_by_another_process(family, name, tmp_path):
+    model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
+    question = zoo.extend(family, context, new_text=6, seed=1).cached
+    with foveate.compress(model, RANDOM[name]) as session:
+        cache = session.prefill(**context)
+        path = session.save(tmp_path / "context.safetensors")
+        ours = model.generate(**question, past_key_values=cache, **GREEDY)
+    arguments = [family, name, str(path), str(tmp_path / "out.pt")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", READER, *arguments], check=True, env=environment)
+    theirs = torch.load(tmp_path / "out.pt")
+    assert all(torch.equal(a, b) for a, b in zip(ours.logits, theirs, strict=True))
