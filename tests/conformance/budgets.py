@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from foveate.core.amount import Amount
+from foveate.core.amount import Amount, AmountLike
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import fill
 
@@ -17,7 +17,7 @@ from foveate.stages.budget.exact import fill
 class RandomHeads:
     """Random counts per head, and per layer with scope "model"; the total is exact."""
 
-    amount: Amount
+    amount: AmountLike
     scope: Literal["layer", "model"] = "layer"
 
     def __post_init__(self):
@@ -43,7 +43,7 @@ class RandomHeads:
 class RandomLayers:
     """Random counts per layer, the same for every head: dense storage, scope "model"."""
 
-    amount: Amount
+    amount: AmountLike
     scope: Literal["layer", "model"] = "model"
 
     def __post_init__(self):

@@ -36,10 +36,11 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"foveate {foveate.__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

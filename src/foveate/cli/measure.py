@@ -45,14 +45,15 @@ class Clock(StoppingCriteria):
     """Stops nothing, but notes when each token was there."""
 
     def __init__(self, tick: Callable[[], object]):
+        """Calls ``tick`` after each token."""
         self.times: list[float] = []
         self._tick = tick
 
-    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> torch.BoolTensor:
-        """Called by ``generate`` after each token."""
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+        """Notes the time; ``generate`` calls this after each token."""
         self.times.append(now(input_ids.device))
         self._tick()
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)  # type: ignore[return-value]
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 def now(device: torch.device) -> float:

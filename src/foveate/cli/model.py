@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,8 +72,7 @@ def _place(name: str) -> str:
                 "save_pretrained wrote."
             )
         return str(path)
-    separators = {"/", os.sep}
-    if path.exists() or name[:1] in {".", "~", *separators} or name.count("/") != 1 or "\\" in name:
+    if path.exists() or name[0] in "./~" or name.count("/") > 1:
         what = "is a file" if path.exists() else "does not exist"
         hint = "Give a directory that save_pretrained wrote, or a hub id such as owner/model."
         raise ModelNotFound(f"the model directory {name!r} {what}. {hint}")
@@ -85,7 +83,8 @@ def _config(name: str, place: str) -> PreTrainedConfig:
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, trust_remote_code=False)
     except OSError as error:
-        raise ModelNotFound(f"no model found at {name!r}: {_first(error)}") from error
+        what = "directory with a model" if Path(place).is_dir() else "directory and no hub model"
+        raise ModelNotFound(f"no {what} named {name!r}: {_first(error)}") from error
     except ValueError as error:
         raise UnsupportedModel(f"transformers cannot read {name!r}: {_first(error)}") from error
     return config

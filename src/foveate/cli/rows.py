@@ -23,10 +23,11 @@ def rendered(rows: Sequence[Row]) -> Group:
         numbers.add_column(header, justify="right", no_wrap=True)
     answers = Table.grid(padding=(0, 2))
     answers.add_column(max_width=24, overflow="fold")
+    answers.add_column(overflow="fold")
     for row in rows:
         numbers.add_row(Text(row.method), *_numbers(row))
-        answers.add_row(Text(f"{row.method} {row.budget or ''}".strip(), "bold"), Text(row.answer))
-    return Group(numbers, answers)
+        answers.add_row(Text(f"{row.method} {row.budget or ''}".strip(), "bold"), Text(row.answer or "(nothing)"))
+    return Group(numbers, "", answers)
 
 
 def _numbers(row: Row) -> tuple[str, ...]:

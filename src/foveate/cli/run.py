@@ -20,6 +20,8 @@ from foveate.cli.rows import rendered
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 
+_SHOWN = 200  # characters of the prompt's end that stand above the table
+
 
 def run(
     model: Annotated[
@@ -111,4 +113,5 @@ def _head(loaded: Loaded, prompt: Prompt, text: str) -> Text:
     """Who was asked what: the last line of the prompt, which is the question in long ones."""
     visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
     last = text.strip().splitlines()[-1]
+    last = last if len(last) <= _SHOWN else f"...{last[-_SHOWN:]}"
     return Text(f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}")

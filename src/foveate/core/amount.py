@@ -117,3 +117,7 @@ def _print(kind: str, value: Fraction) -> str:
                 return f"{value // _BYTES[unit]}{unit}"
         return f"{math.floor(value)}B"
     return f"{float(value * 100):.12g}%"
+
+
+AmountLike = Amount | float | int | str
+"""What a budget may be written as."""

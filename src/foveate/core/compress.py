@@ -98,7 +98,7 @@ def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
     scored: list[Scored | None] = []
     for layer in layers:
         layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes))
-        one = score(policy, layer, policy.budget.amount.tokens(layer.lengths, pair_bytes))
+        one = score(policy, layer, policy.amount.tokens(layer.lengths, pair_bytes))
         notes.append(one.scores.notes if one else {})
         scored.append(one)
     if policy.scope == "layer":
@@ -130,7 +130,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
     if bool(too_many.any()):
         row = int(too_many.any(-1).nonzero()[0, 0])
         raise InvalidBudget(
-            f"budget {policy.budget.amount} keeps {int(tokens[row])} of the "
+            f"budget {policy.amount} keeps {int(tokens[row])} of the "
             f"{int(layer.lengths[row])} tokens of row {row}, fewer than the "
             f"{int(protected[row].sum(-1).max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
@@ -144,7 +144,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
 
 def keep(policy: Policy, scored: Sequence[Scored], pair_bytes: int) -> list[Kept]:
     """Budgets, selects and merges layers that have been scored."""
-    tokens = policy.budget.amount.tokens(scored[0].layer.lengths, pair_bytes)
+    tokens = policy.amount.tokens(scored[0].layer.lengths, pair_bytes)
     counts = policy.budget(scored, tokens)
     _check_counts(policy, scored, counts, tokens)
     kept = []

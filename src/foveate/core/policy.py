@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
+from foveate.core.amount import Amount, AmountLike
 from foveate.core.errors import InvalidBudget, InvalidParameter, suggest
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.spec import SLOTS, print_arguments, stage
@@ -59,7 +59,7 @@ class Budget(Protocol):
     """
 
     @property
-    def amount(self) -> Amount: ...
+    def amount(self) -> AmountLike: ...
 
     @property
     def scope(self) -> Scope: ...
@@ -169,7 +169,7 @@ class Policy:
                     f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
                     f"foveate.core.policy.{protocol.__name__} asks for."
                 )
-        amount, protected = self.budget.amount, self.select.protects
+        amount, protected = self.amount, self.select.protects
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
@@ -181,6 +181,11 @@ class Policy:
     def name(self) -> str:
         """The method's name, or "policy" for one that was put together by hand."""
         return self.origin.build.name if self.origin else "policy"
+
+    @property
+    def amount(self) -> Amount:
+        """How much is kept."""
+        return Amount.of(self.budget.amount)
 
     @property
     def scope(self) -> Scope:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.backends.hf import persist
@@ -36,7 +36,7 @@ from foveate.core.policy import Policy
 
 
 def compress(
-    model: PreTrainedModel, policy: Policy | str, *, vision: Tensor | None = None
+    model: nn.Module, policy: Policy | str, *, vision: Tensor | None = None
 ) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
@@ -59,9 +59,9 @@ def compress(
 class Session:
     """One ``compress`` block."""
 
-    def __init__(self, model: PreTrainedModel, policy: Policy, vision: Tensor | None = None):
-        check_model(model)
-        self.model, self.policy = model, policy
+    def __init__(self, model: nn.Module, policy: Policy, vision: Tensor | None = None):
+        self.model: PreTrainedModel = check_model(model)
+        self.policy = policy
         self._vision = vision
         self._link = Link()
         self._length: int | None = None  # declared length of the prompt that comes next

@@ -219,6 +219,7 @@ class FoveateLayer(DynamicLayer):
             self.queries = layer.q[:, :, -max(1, policy.score.queries) :]
             if armed and self.seen < self.state.prompt_end:  # type: ignore[operator]
                 return
+            self._refuse_empty_rows(layer)
             self._compress(layer, armed)
         if armed:
             self.finished = self.seen
@@ -252,6 +253,11 @@ class FoveateLayer(DynamicLayer):
         back = torch.arange(1 - q.shape[2], 1, device=q.device)
         return replace(layer, q=q, q_pos=layer.q_pos[:, -1:] + back)
 
+    def _refuse_empty_rows(self, layer: Layer) -> None:
+        if self.place == 0 and bool((layer.lengths < 1).any()):
+            row = int((layer.lengths < 1).nonzero()[0, 0])
+            raise InvalidInput(f"row {row} is nothing but padding.")
+
     def _running_now(self, slots: int) -> Mapping[str, Tensor]:
         """The running statistics, with zeros for the slots that are new."""
         return {name: torch.nn.functional.pad(t, (0, slots - t.shape[-1]))
@@ -261,7 +267,7 @@ class FoveateLayer(DynamicLayer):
         """Scores the layer and, if the rule says so, keeps what the policy keeps."""
         policy, state = self.state.policy, self.state
         pair_bytes = bytes_of_a_token(layer) * state.depth
-        tokens = policy.budget.amount.tokens(layer.lengths, pair_bytes)
+        tokens = policy.amount.tokens(layer.lengths, pair_bytes)
         self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_a_token(layer)
         if not policy.when(Moment(prompt, self.pairs.longest, int(tokens.min()))):  # type: ignore[union-attr]
             return

@@ -21,8 +21,8 @@ def text_config(model: PreTrainedModel) -> PreTrainedConfig:
     return config
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuses models whose cache cannot be compressed exactly.
+def check_model(model: nn.Module) -> PreTrainedModel:
+    """The model itself; refuses models whose cache cannot be compressed exactly.
 
     Raises:
         UnsupportedModel: with the reason.
@@ -41,6 +41,7 @@ def check_model(model: nn.Module) -> None:
         )
     for reason in _reasons(model, config):
         raise UnsupportedModel(f"{name} cannot be compressed: {reason}")
+    return model
 
 
 def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:

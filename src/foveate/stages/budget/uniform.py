@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
+from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
 from foveate.core.policy import Scope
 from foveate.core.spec import stage
@@ -21,7 +21,7 @@ from foveate.stages.budget.exact import fill
 class Uniform:
     """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
 
-    amount: Amount
+    amount: AmountLike
     scope: Scope = field(default="layer", init=False)
 
     def __post_init__(self) -> None:

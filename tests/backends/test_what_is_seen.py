@@ -1,0 +1,199 @@
+"""What stages see of a model is the model's own attention, and what they keep is the sample's own."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import foveate
+from foveate.core.layer import Scores
+from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+from tests import zoo
+from tests.conformance.budgets import RandomHeads
+from tests.conformance.policies import METHODS
+
+SEEN = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spy:
+    """A score that writes down the layers it is shown."""
+
+    queries: int = 10**6
+
+    def __call__(self, layer):
+        SEEN.append(layer)
+        return Scores(layer.pos.float())
+
+
+def spy_on(model, inputs):
+    SEEN.clear()
+    policy = foveate.Policy(score=Spy(), budget=Uniform(amount=8), select=TopK())
+    with foveate.compress(model, policy) as session:
+        session.prefill(**inputs)
+        indices = [layer.index for layer in session.cache.layers if hasattr(layer, "pairs")]
+    return dict(zip(indices, SEEN, strict=True))
+
+
+@pytest.mark.parametrize("lengths", [(40,), (23, 31, 40)], ids=["alone", "left-padded"])
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_attention_recomputed_from_what_is_seen_equals_the_models_own(family, lengths):
+    model, inputs = zoo.fresh(family), zoo.prompt(family, lengths=lengths)
+    for config in (model.config, model.config.get_text_config(decoder=True)):
+        config._attn_implementation_internal = "eager"
+    theirs = model(**inputs, output_attentions=True).attentions
+    for index, layer in spy_on(model, inputs).items():
+        k = layer.k.repeat_interleave(layer.groups, 1)
+        visible = layer.visible(layer.q.shape[2]).expand(-1, layer.k.shape[1], -1, -1)
+        logits = (layer.q @ k.transpose(2, 3)) * layer.scale
+        hidden = ~visible.repeat_interleave(layer.groups, 1)
+        ours = logits.masked_fill(hidden, float("-inf")).softmax(-1)
+        real = layer.q_pos >= 0
+        assert theirs[index].shape == ours.shape
+        for row, queries in enumerate(real):
+            difference = ours[row][:, queries] - theirs[index][row][:, queries]
+            assert difference.abs().max() <= 1e-5, (index, row)
+
+
+@pytest.mark.parametrize("family", zoo.VLM_FAMILIES)
+def test_visual_tokens_are_the_placeholders_and_images_are_counted(family):
+    inputs = zoo.prompt(family, lengths=(60, 70), images=2)
+    model = zoo.build(family)
+    ids = inputs["input_ids"]
+    placeholders = ids == model.config.image_token_id
+    layer = next(iter(spy_on(model, inputs).values()))
+    assert torch.equal(layer.vision[:, 0], placeholders)
+    if family != "mllama":  # one token stands for a whole image there
+        assert layer.image.max() == 1
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "full"])
+def test_a_samples_kept_set_does_not_depend_on_its_batch_or_padding(family, method):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40))
+    policy = recorded(METHODS[method])
+    together, scores = kept_of(model, policy, inputs), list(SCORES)
+    for row in range(3):
+        alone = kept_of(model, policy, zoo.row(family, inputs, row))
+        for layer, (a, b) in enumerate(zip(together, alone, strict=True)):
+            for head, (ours, theirs) in enumerate(zip(a[row], b[0], strict=True)):
+                own = scores[layer][row, head, -inputs["attention_mask"][row].sum() :]
+                assert same_up_to_ties(ours, theirs, own), (layer, row, head)
+
+
+SCORES = []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A score that is written down."""
+
+    inner: object
+
+    @property
+    def queries(self):
+        return self.inner.queries
+
+    def observe(self, layer):
+        return self.inner.observe(layer) if hasattr(self.inner, "observe") else layer.state
+
+    def __call__(self, layer):
+        if layer.index == 0:
+            SCORES.clear()
+        SCORES.append(self.inner(layer).values)
+        return Scores(SCORES[-1])
+
+
+def recorded(policy):
+    return policy.but(score=Recorded(inner=policy.score))
+
+
+def same_up_to_ties(ours, theirs, scores):
+    """Equal sets, but for tokens that score the same to rounding.
+
+    A word that stands in a prompt twice has the same key norm twice in the first layer; which of
+    the two is kept hangs on the last bit, which changes with the shape of a matrix product.
+    """
+    ours, theirs = set(ours), set(theirs)
+    odd = torch.tensor(sorted(ours ^ theirs), dtype=torch.long)
+    tied = len(odd) == 0 or float(scores[odd].max() - scores[odd].min()) <= 1e-5
+    return len(ours) == len(theirs) and tied
+
+
+def kept_of(model, policy, inputs):
+    """Kept token indices per layer, row and head, counted without padding."""
+    with foveate.compress(model, policy) as session:
+        cache = session.prefill(**inputs)
+    pads = (inputs["attention_mask"] == 0).sum(-1)
+    return [
+        [[[c - int(pad) for c in head if c >= 0] for head in heads]
+         for heads, pad in zip(layer.pairs.columns.tolist(), pads, strict=True)]
+        for layer in cache.layers if hasattr(layer, "pairs")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_runs_are_deterministic(method):
+    model, inputs = zoo.build("qwen2_5_vl"), zoo.prompt("qwen2_5_vl", lengths=(31, 40))
+    one, two = (kept_of(model, METHODS[method], inputs) for _ in range(2))
+    assert one == two
+
+
+def held_bytes(thing, seen=None):
+    """Bytes of every distinct tensor storage that an object holds, found by walking it."""
+    seen = {} if seen is None else seen
+    for value in vars(thing).values():
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(value, DensePairs | RaggedPairs):
+            held_bytes(value, seen)
+    return sum(seen.values())
+
+
+@pytest.mark.parametrize("ragged", [False, True], ids=["dense", "ragged"])
+def test_bytes_reported_are_the_bytes_of_the_tensors_held(ragged):
+    model, inputs = zoo.build("llava"), zoo.prompt("llava", lengths=(40, 40))
+    policy = foveate.random(budget=0.3)
+    policy = policy.but(budget=RandomHeads(amount=0.3)) if ragged else policy
+    with foveate.compress(model, policy) as session:
+        session.prefill(**inputs)
+        layers = session.cache.layers
+        assert isinstance(layers[0].pairs, RaggedPairs if ragged else DensePairs)
+        assert session.stats.bytes_after == sum(held_bytes(layer.pairs) for layer in layers)
+        full = 2 * 40 * 2 * (16 + 16) * 4 * len(layers)
+        assert session.stats.bytes_before == full
+        columns = sum(layer.pairs.counts.numel() * 8 for layer in layers) if ragged else 0
+        kept = sum(int(layer.kept.sum()) for layer in session.stats.layers)
+        assert session.stats.bytes_after == kept * (32 * 4 + 4) + columns
+        assert kept == 12 * 2 * 2 * len(layers)
+        model.generate(**inputs, max_new_tokens=20)
+        assert session.bytes_held == sum(held_bytes(x.pairs) for x in session.cache.layers)
+
+
+def test_stats_say_what_was_kept():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(20, 40))
+    with foveate.compress(model, "snapkv:budget=50%,window=4") as session:
+        model.generate(**inputs, max_new_tokens=3)
+        stats = session.stats
+    assert all(kept.tolist() == [[10, 10], [20, 20]] for kept in stats.kept)
+    assert stats.seen == 40
+    assert stats.kept_tokens == 15
+    assert 0 < stats.bytes_after < stats.bytes_before
+    assert stats.seconds > 0
+    assert "snapkv:budget=50%,window=4" in str(stats)
+
+
+def test_memory_stays_bounded_while_decoding_over_budget():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama")
+    with foveate.compress(model, "h2o:budget=16,when=over_budget(every=4)") as session:
+        sizes = []
+        cache = session.prefill(**inputs)
+        for _ in range(60):
+            model(torch.tensor([[33]]), past_key_values=cache)
+            sizes.append(max(layer.pairs.longest for layer in cache.layers))
+        assert cache.get_seq_length() == 100
+    assert max(sizes) <= 16 + 3
+    assert set(sizes) == {16, 17, 18, 19}
