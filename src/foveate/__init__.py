@@ -1,7 +1,7 @@
 """Foveate: shrink the key-value cache of vision-language models, with the answer unchanged."""
 
-from foveate.backends.hf import Session, Stats, compress
 from foveate import stages
+from foveate.backends.hf import Session, Stats, compress
 from foveate.baselines import full, h2o, knorm, random, snapkv, streaming_llm, vnorm
 from foveate.core.compress import Kept, compress_tensors
 from foveate.core.errors import FoveateError

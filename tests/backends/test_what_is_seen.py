@@ -1,4 +1,4 @@
-"""What stages see of a model is the model's own attention, and what they keep is the sample's own."""
+"""What stages see is the model's own attention, and what they keep is the sample's own."""
 
 from dataclasses import dataclass
 

@@ -9,6 +9,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.core.errors import UnsupportedCache
 from tests import zoo
 
 from .compare import GREEDY, TOLERANCE, check_generate, difference
@@ -66,6 +67,15 @@ def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
     with oracle(model, event):
         theirs = model.generate(**inputs, **GREEDY)
     assert difference(looked_up, theirs) <= TOLERANCE
+
+
+def test_drafts_are_refused_where_the_budget_spans_all_layers():
+    model, inputs = zoo.build("llama"), lookup_prompt("llama")
+    with (
+        foveate.compress(model, RANDOM["ragged, all layers together"]),
+        pytest.raises(UnsupportedCache, match="without assisted"),
+    ):
+        model.generate(**inputs, **GREEDY, prompt_lookup_num_tokens=4)
 
 
 @pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
@@ -138,7 +148,7 @@ def test_one_context_serves_several_questions(family, policy):
             assert cache.get_seq_length() == seen
 
 
-class foveate_paused:  # noqa: N801
+class foveate_paused:
     """Leaves a block for a moment, so that the stock model can run."""
 
     def __init__(self, session):

@@ -27,5 +27,5 @@ from foveate.stages.select import TopK
     )
 )
 def streaming_llm(*, budget: Amount, sinks: int = 4) -> Policy:
-    """Keeps the first ``sinks`` tokens and the most recent ones."""
+    """Keeps the first `sinks` tokens and the most recent ones."""
     return Policy(score=Recency(), budget=Uniform(amount=budget), select=TopK(sinks=sinks))

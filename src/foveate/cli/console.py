@@ -51,7 +51,8 @@ def progress(hidden: bool) -> Iterator[Progress]:
     """
     console = Console(stderr=True)
     hidden = hidden or not console.is_terminal
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    what = TextColumn("{task.description}", markup=False)
+    columns = (SpinnerColumn(), what, BarColumn(), TimeElapsedColumn())
     loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hidden:

@@ -49,7 +49,7 @@ class Clock(StoppingCriteria):
         self.times: list[float] = []
         self._tick = tick
 
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Notes the time; ``generate`` calls this after each token."""
         self.times.append(now(input_ids.device))
         self._tick()

@@ -26,8 +26,16 @@ def rendered(rows: Sequence[Row]) -> Group:
     answers.add_column(overflow="fold")
     for row in rows:
         numbers.add_row(Text(row.method), *_numbers(row))
-        answers.add_row(Text(f"{row.method} {row.budget or ''}".strip(), "bold"), Text(row.answer or "(nothing)"))
+        answers.add_row(
+            Text(f"{row.method} {row.budget or ''}".strip(), "bold"),
+            Text(_compact(row.answer) or "(nothing)"),
+        )
     return Group(numbers, "", answers)
+
+
+def _compact(answer: str) -> str:
+    """The answer without blank lines."""
+    return "\n".join(line for line in answer.splitlines() if line.strip())
 
 
 def _numbers(row: Row) -> tuple[str, ...]:

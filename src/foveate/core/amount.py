@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import Literal
 
@@ -15,7 +16,9 @@ from torch import Tensor
 from foveate.core.errors import InvalidBudget
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-_WAY_OUT = "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB')."
+_WAY_OUT = (
+    "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB')."
+)
 
 
 @dataclass(frozen=True)
@@ -116,7 +119,9 @@ def _print(kind: str, value: Fraction) -> str:
             if value % _BYTES[unit] == 0:
                 return f"{value // _BYTES[unit]}{unit}"
         return f"{math.floor(value)}B"
-    return f"{float(value * 100):.12g}%"
+    with localcontext(prec=50):
+        percent = Decimal(value.numerator) * 100 / Decimal(value.denominator)
+    return f"{percent.normalize():f}%"
 
 
 AmountLike = Amount | float | int | str

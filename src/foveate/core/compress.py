@@ -83,16 +83,23 @@ def compress_tensors(
         check_shapes(index, q, k, v)
         pos = torch.arange(n, device=k.device) - pads[:, None]
         made.append(
-            Layer(q=q, k=k, v=v, pos=pos[:, None].expand(*k.shape[:3]), q_pos=pos,
-                  image=None if image is None else image[:, None].expand(*k.shape[:3]),
-                  scale=q.shape[-1] ** -0.5 if scale is None else scale,
-                  index=index, depth=len(layers))  # fmt: skip
+            Layer(
+                q=q,
+                k=k,
+                v=v,
+                pos=pos[:, None].expand(*k.shape[:3]),
+                q_pos=pos,
+                image=None if image is None else image[:, None].expand(*k.shape[:3]),
+                scale=q.shape[-1] ** -0.5 if scale is None else scale,
+                index=index,
+                depth=len(layers),
+            )
         )
     return compress_layers(policy, made)
 
 
 def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
-    """Scores, budgets, selects and merges, layer by layer or over all, as the policy's scope says."""
+    """Scores, budgets, selects and merges, layer by layer or over all, as the scope says."""
     pair_bytes = sum(bytes_of_a_token(layer) for layer in layers)
     notes: list[Mapping[str, Tensor]] = []
     scored: list[Scored | None] = []
@@ -233,8 +240,10 @@ def _check_counts(
     room = torch.stack([one.available.sum(-1) for one in scored]).sum(0)
     heads = sum(one.layer.k.shape[1] for one in scored)
     exact = torch.equal(held, torch.minimum(tokens * heads, room))
-    inside = all(bool(((c >= torch.minimum(one.protected, one.available)) & (c <= one.available)).all())
-                 for c, one in zip(counts, scored, strict=True))  # fmt: skip
+    inside = all(
+        bool(((c >= one.protected) & (c <= one.available)).all())
+        for c, one in zip(counts, scored, strict=True)
+    )
     if not (exact and inside):
         raise InvalidParameter(
             f"{policy.budget!r} allocated {held.tolist()} pairs over {heads} heads where "

@@ -186,10 +186,13 @@ def policy(spec: str | Policy, **changes: Any) -> Policy:
     if not name:
         raise InvalidSpec(f"{spec!r} names no method. Write for example 'snapkv:budget=20%'.")
     arguments = {**parse_arguments(rest), **changes}
-    stages = {slot: _as_stage(arguments.pop(slot)) for slot in SLOTS
-              if slot in arguments and (slot != "budget" or hasattr(arguments[slot], "spec_name"))}  # fmt: skip
+    given = [slot for slot in SLOTS if slot in arguments]
+    if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
+        given.remove("budget")  # an amount, not a stage
+    stages = {slot: _as_stage(arguments.pop(slot)) for slot in given}
     if name == "policy":
-        return _by_hand(spec, stages, arguments)
+        amount = {"budget": arguments.pop("budget")} if "budget" in changes else {}
+        return _by_hand(spec, stages, arguments).but(**amount)
     build = METHODS[name]
     if "budget" in stages and "budget" in build.parameters:
         arguments["budget"] = stages["budget"].amount

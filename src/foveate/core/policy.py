@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.errors import InvalidBudget, InvalidParameter, suggest
 from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.spec import SLOTS, print_arguments, stage
+from foveate.core.spec import SLOTS, make_stage, print_arguments, stage
 
 Scope = Literal["layer", "model"]
 
@@ -112,7 +112,8 @@ class Moment(NamedTuple):
 @runtime_checkable
 class When(Protocol):
     """When a layer is compressed. ``decodes`` is False if the answer stays every time "no" during
-    decoding, which then costs nothing."""
+    decoding, which then costs nothing.
+    """
 
     @property
     def decodes(self) -> bool: ...
@@ -189,7 +190,7 @@ class Policy:
 
     @property
     def scope(self) -> Scope:
-        """"layer": compressed layer by layer during the prefill; "model": after all layers."""
+        """Whether it compresses layer by layer during the prefill, or once after all layers."""
         return self.budget.scope
 
     @property
@@ -206,12 +207,16 @@ class Policy:
     def but(self, **changes: Any) -> Policy:
         """A copy in which some stages, or some of the method's parameters, are others.
 
-        ``snapkv(budget=0.2).but(budget=0.1)``, ``.but(window=16)``, ``.but(select=TopK(recent=8))``.
+        ``policy.but(budget=0.1)``, ``.but(window=16)``, ``.but(select=TopK(recent=8))``.
 
         Raises:
             InvalidParameter: a name that is neither a stage nor a parameter of the method.
         """
-        stages = {k: v for k, v in changes.items() if k in SLOTS and not _is_amount(v)}
+        stages = {
+            slot: make_stage(new, {}) if isinstance(new, str) else new
+            for slot, new in changes.items()
+            if slot in SLOTS and not (slot == "budget" and _is_amount(new))
+        }
         others = {k: v for k, v in changes.items() if k not in stages}
         if self.origin is None:
             return self._replace_by_hand(stages, others)
@@ -222,10 +227,13 @@ class Policy:
             overrides["budget"] = dataclasses.replace(overrides["budget"], amount=amount)
         elif "budget" in stages and "budget" in build.parameters:
             others["budget"] = stages["budget"].amount
-        fresh = build(**{**arguments, **others})
-        return dataclasses.replace(
-            fresh, **overrides, origin=Origin(build, fresh.origin.arguments, overrides)
+        fresh: Policy = build(**{**arguments, **others})
+        made: Policy = dataclasses.replace(
+            fresh,
+            **overrides,
+            origin=fresh.origin._replace(overrides=overrides),  # type: ignore[union-attr]
         )
+        return made
 
     def _replace_by_hand(self, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
         if "budget" in others:

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from foveate.core.amount import Amount
 from foveate.core.errors import InvalidSpec, UnknownMethod, suggest
 
 SLOTS = ("score", "budget", "select", "merge", "when")
@@ -43,7 +42,9 @@ def print_value(value: Any) -> str:
     for word, meaning in _WORDS.items():
         if value is meaning:
             return word
-    if isinstance(value, str) and (parse_value_safely(value) != value or re.search(r"[\s,=()']", value)):
+    if isinstance(value, str) and (
+        parse_value_safely(value) != value or re.search(r"[\s,=()']", value)
+    ):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return str(value)
 
@@ -107,7 +108,9 @@ def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
         if key not in known:
             raise InvalidSpec(f"{name} has no parameter {key!r}. {suggest(key, known)}")
     for f in fields:
-        optional = f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+        optional = (
+            f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
+        )
         if f.name not in arguments and not optional:
             raise InvalidSpec(f"{name} needs {f.name!r}: {name}({f.name}=...).")
     return STAGES[name](**arguments)
@@ -137,4 +140,3 @@ def _split(text: str) -> list[str]:
     if depth or quoted:
         raise InvalidSpec(f"{text!r} has an unclosed {'quote' if quoted else 'parenthesis'}.")
     return [part.strip() for part in [*parts, current] if part.strip()]
-

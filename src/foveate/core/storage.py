@@ -1,7 +1,7 @@
 """Kept pairs, stored for real.
 
-:class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise: flat, head
-after head, never padded to the longest. Both grow at the end while decoding, by copying rarely
+:class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise: flat,
+head after head, never padded to the longest. Both grow at the end while decoding, by copying rarely
 (growth is a sixteenth, at least ``GROWTH`` tokens), and both know the original column of each slot.
 A column is a token's index in the batch's padded input, counted from the start of the conversation.
 """
@@ -18,7 +18,7 @@ GROWTH = 32
 
 
 class Padded(NamedTuple):
-    """A transient view of all slots, right-aligned; ``columns`` is -1 in the empty ones in front."""
+    """A transient view of all slots, right-aligned; ``columns`` is -1 in the empty ones."""
 
     k: Float[Tensor, "b h n d"]
     v: Float[Tensor, "b h n e"]

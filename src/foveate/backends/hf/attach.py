@@ -35,9 +35,7 @@ from foveate.core.method import policy as policy_of
 from foveate.core.policy import Policy
 
 
-def compress(
-    model: nn.Module, policy: Policy | str, *, vision: Tensor | None = None
-) -> Session:
+def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = None) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
     For inference: gradients do not flow through the cache. On exit, also after an exception, the
@@ -74,14 +72,12 @@ class Session:
         check_model(self.model)
         self._link.open = True
         config = text_config(self.model)
-        before = config._attn_implementation
-        config._attn_implementation_internal = NAMES[before]
-        self._undo.append(lambda: setattr(config, "_attn_implementation_internal", before))
-        for register, hook in (
-            (self.model.register_forward_pre_hook, self._before_forward),
-            (self.model.register_forward_hook, self._after_forward),
-        ):
-            self._undo.append(register(hook, with_kwargs=True).remove)  # type: ignore[operator]
+        own = config._attn_implementation
+        config._attn_implementation_internal = NAMES[own]
+        self._undo.append(lambda: setattr(config, "_attn_implementation_internal", own))
+        before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
+        self._undo += [before.remove, after.remove]
         self._undo.append(_wrap(self.model, "generate", self._generate))
         return self
 
@@ -115,7 +111,7 @@ class Session:
     @property
     def bytes_held(self) -> int:
         """Bytes that the compressed layers of the latest cache hold now."""
-        return sum(layer.pairs.nbytes for layer in foveate_layers(self.cache) if layer.pairs)
+        return sum(layer.nbytes for layer in foveate_layers(self.cache))
 
     # Contexts that are used again
 

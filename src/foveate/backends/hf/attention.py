@@ -8,6 +8,7 @@ and left padding is ignored.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,29 +16,34 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from foveate.backends.hf.layer import LINK, FoveateLayer, Output
 from foveate.core.errors import UnsupportedModel
 
 NAMES = {"sdpa": "foveate", "eager": "foveate_eager"}
 _UNREAD = ("softcap", "s_aux", "position_bias")
 
 
-def eager_attention(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                    attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor]:  # fmt: skip
+def eager_attention(module: nn.Module, *tensors: Tensor | None, **kwargs: Any) -> Output:
     """The eager attention of the model that the module belongs to."""
-    forward = sys.modules[type(module).__module__].eager_attention_forward
-    out: tuple[Tensor, Tensor] = forward(module, query, key, value, attention_mask, **kwargs)
+    model = sys.modules[type(module).__module__]
+    out: Output = model.eager_attention_forward(module, *tensors, **kwargs)
     return out
 
 
-def _through_the_cache(base: Any) -> Any:
-    """``base`` for keys that no cache of ours returned, the cache layer's attention for the others."""
+def _through_the_cache(base: Callable[..., Output]) -> Callable[..., Output]:
+    """``base`` for keys that no cache of ours returned, the cache layer's attention for ours."""
 
-    def forward(module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
-                attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        layer = getattr(key, "_foveate", None)
+    def forward(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **kwargs: Any,
+    ) -> Output:
+        layer: FoveateLayer | None = getattr(key, LINK, None)
         if layer is None:
-            out: tuple[Tensor, Tensor | None] = base(module, query, key, value, attention_mask, **kwargs)
-            return out
+            return base(module, query, key, value, attention_mask, **kwargs)
         for name in _UNREAD:
             if kwargs.get(name) is not None:
                 raise UnsupportedModel(
@@ -45,15 +51,12 @@ def _through_the_cache(base: Any) -> Any:
                     "and the ragged attention do not model. This model cannot be compressed."
                 )
 
-        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-            out: tuple[Tensor, Tensor | None] = base(module, q, k, v, mask, **kwargs)
-            return out
+        def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
+            return base(module, q, k, v, mask, **kwargs)
 
         scale = kwargs.get("scaling")
-        done: tuple[Tensor, Tensor | None] = layer.attend(
-            attend, query, attention_mask, query.shape[-1] ** -0.5 if scale is None else scale
-        )
-        return done
+        scale = query.shape[-1] ** -0.5 if scale is None else scale
+        return layer.attend(attend, query, attention_mask, scale)
 
     return forward
 

@@ -77,7 +77,9 @@ def over_slots(
     return visible.gather(3, index) & held
 
 
-def for_model(visible: Bool[Tensor, "b h m s"], groups: int, additive: torch.dtype | None) -> Tensor:
+def for_model(
+    visible: Bool[Tensor, "b h m s"], groups: int, additive: torch.dtype | None
+) -> Tensor:
     """The mask in the form that the model's attention takes: per query head, boolean or additive."""
     per_query_head = visible.repeat_interleave(groups, dim=1)
     if additive is None:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -47,11 +46,12 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
          tokenizer: PreTrainedTokenizerBase | None) -> Path:  # fmt: skip
     """Writes the cache; spare room is left out."""
     layers = foveate_layers(cache)
-    if not layers or layers[0].pairs is None or layers[0].armed:
+    if not layers or not layers[0].is_initialized or layers[0].armed:
         raise InvalidInput("this cache holds no finished prompt yet: nothing to save.")
     tensors: dict[str, Tensor] = {}
     seen = {}
-    for index, layer in enumerate(cache.layers):
+    every: list[Any] = cache.layers
+    for index, layer in enumerate(every):
         if isinstance(layer, FoveateLayer):
             tensors |= {f"{index}.{k}": v for k, v in _tensors(layer).items()}
             seen[index] = [layer.seen, layer.finished, _first(layer)]
@@ -83,14 +83,14 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
         raise InvalidInput(f"{path} is not a saved cache: {error}") from error
     _check(path, note, model, policy, tokenizer)
     seen: dict[str, list[int]] = json.loads(note["seen"])
-    for index, layer in enumerate(cache.layers):
+    every: list[Any] = cache.layers
+    for index, layer in enumerate(every):
         mine = {k.split(".", 1)[1]: v for k, v in tensors.items() if k.startswith(f"{index}.")}
         if isinstance(layer, FoveateLayer):
-            layer.seen, layer.finished, first = seen[str(index)]
-            layer.pairs = _pairs(mine, first)
+            columns, finished, first = seen[str(index)]
+            layer.refill(_pairs(mine, first), columns, finished)
             layer.queries = mine.get("queries")
             layer.running = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
-            layer.is_initialized = True
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
             layer.keys, layer.values = mine["keys"], mine["values"]
@@ -141,7 +141,7 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
 
 def _first(layer: FoveateLayer) -> int:
     pairs = layer.pairs
-    return pairs.first if isinstance(pairs, DensePairs) else pairs.tail.first  # type: ignore[union-attr]
+    return pairs.first if isinstance(pairs, DensePairs) else pairs.tail.first
 
 
 def _pairs(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from foveate.backends.hf.masks import MaskFacts, examine
 from foveate.backends.hf.stats import Stats
-from foveate.core.compress import Scored, keep
+from foveate.core.compress import keep
 from foveate.core.errors import UnsupportedCache
+from foveate.core.layer import Scored
 from foveate.core.policy import Policy
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ class CacheState:
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
 
-    def facts(self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device) -> MaskFacts:
+    def facts(
+        self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
+    ) -> MaskFacts:
         """The facts of this pass's mask, read once for all layers."""
         if self._facts is None or mask is not self._mask or shape != self._shape:
             known = self.pads if mask is None or self.prompt_end is None else None
@@ -84,7 +87,7 @@ class CacheState:
         """Which image each slot's token belongs to, -1 for text; None if unknown."""
         if not self.image_known or self.image is None:
             return None
-        b, h, s = columns.shape
+        b, h, _ = columns.shape
         image = self.image.to(columns.device)
         late = columns.max() + 1 - image.shape[1]
         if late > 0:  # answers are text

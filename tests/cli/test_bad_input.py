@@ -1,0 +1,148 @@
+"""Bad input to ``foveate run``: one line that names the value and the way out."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import DeepseekV3ForCausalLM
+
+from tests.zoo.text_models import deepseek_v3_config
+
+from .conftest import Foveate
+
+WORDS = "Which of these words is seen best, the first or the last?"
+
+
+def refused(foveate: Foveate, *arguments: object) -> str:
+    """The error message, after a check of what every refusal has in common."""
+    result = foveate("run", *arguments)
+    assert result.exit_code == 2, (result.stdout, result.exception)
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    message: str = result.stderr.splitlines()[-1]
+    assert message.startswith("Error: ")
+    return message
+
+
+@pytest.mark.parametrize("name", ["missing.png", "folder", "text.png", "cut.png"])
+def test_image_files_that_cannot_be_read(
+    foveate: Foveate, tmp_path: Path, llava: Path, picture: Path, name: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text.png").write_text("no picture")
+    (tmp_path / "cut.png").write_bytes(picture.read_bytes()[:60])
+    message = refused(foveate, "--model", llava, "--image", tmp_path / name)
+    assert str(tmp_path / name) in message
+
+
+def test_a_directory_that_does_not_exist(foveate: Foveate, tmp_path: Path) -> None:
+    message = refused(foveate, "--model", tmp_path / "nowhere")
+    assert f"{str(tmp_path / 'nowhere')!r} does not exist" in message
+    assert "hub id" in message
+
+
+def test_a_file_instead_of_a_directory(foveate: Foveate, picture: Path) -> None:
+    assert "is a file" in refused(foveate, "--model", picture)
+
+
+def test_a_directory_without_a_model(foveate: Foveate, tmp_path: Path) -> None:
+    message = refused(foveate, "--model", tmp_path)
+    assert "no config.json" in message
+    assert "save_pretrained" in message
+
+
+@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"model_type": "nobody_knows"})])
+def test_a_config_that_cannot_be_read(foveate: Foveate, tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert str(tmp_path) in refused(foveate, "--model", tmp_path)
+
+
+def test_a_directory_without_weights(foveate: Foveate, llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text((llama / "config.json").read_text())
+    message = refused(foveate, "--model", tmp_path)
+    assert f"no weights found at {str(tmp_path)!r}" in message
+
+
+def test_weights_that_were_cut_off(foveate: Foveate, llama: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(llama, tmp_path / "broken")
+    weights = (llama / "model.safetensors").read_bytes()
+    (broken / "model.safetensors").write_bytes(weights[:-100])
+    assert "no weights found" in refused(foveate, "--model", broken)
+
+
+def test_a_directory_without_a_tokenizer(foveate: Foveate, llama: Path, tmp_path: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(llama / name, tmp_path / name)
+    assert "no tokenizer found" in refused(foveate, "--model", tmp_path)
+
+
+def test_a_hub_that_cannot_be_reached(foveate: Foveate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    message = refused(foveate, "--model", "nobody/has-this-model")
+    assert "no directory and no hub model named 'nobody/has-this-model'" in message
+
+
+def test_a_model_whose_cache_holds_no_keys_per_head(foveate: Foveate, tmp_path: Path) -> None:
+    DeepseekV3ForCausalLM(deepseek_v3_config()).save_pretrained(tmp_path)
+    assert "multi-head latent attention" in refused(foveate, "--model", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "images"), [("<image> and <image>", 1), ("one <image>", 2), ("<image>", 0)]
+)
+def test_placeholders_must_match_the_images(
+    foveate: Foveate, llava: Path, picture: Path, prompt: str, images: int
+) -> None:
+    given = [argument for _ in range(images) for argument in ("--image", picture)]
+    message = refused(foveate, "--model", llava, "--prompt", prompt, *given)
+    assert f"{prompt.count('<image>')} '<image>' placeholder(s), but {images} image(s)" in message
+
+
+@pytest.mark.parametrize("prompt", ["", " \n"])
+def test_an_empty_prompt(foveate: Foveate, llama: Path, prompt: str) -> None:
+    assert "empty" in refused(foveate, "--model", llama, "--prompt", prompt)
+
+
+def test_images_for_a_text_model(foveate: Foveate, llama: Path, picture: Path) -> None:
+    message = refused(foveate, "--model", llama, "--prompt", WORDS, "--image", picture)
+    assert "reads text only" in message
+    assert "--model" in message
+
+
+def test_images_for_the_default_model_are_refused_before_it_is_loaded(
+    foveate: Foveate, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("foveate.demo.smollm2.load")
+    assert "SmolLM2-135M-Instruct reads text only" in refused(foveate, "--image", picture)
+
+
+def test_an_unknown_method(foveate: Foveate) -> None:
+    assert "Did you mean 'snapkv'?" in refused(foveate, "--method", "snapk")
+
+
+@pytest.mark.parametrize("budget", ["0", "0.0", "-5", "-10%", "nan", "inf", "1.5", "120%", "ten"])
+def test_budgets_that_make_no_sense(foveate: Foveate, budget: str) -> None:
+    message = refused(foveate, "--budget", budget)
+    assert repr(budget) in message
+    assert "Give a fraction" in message
+
+
+def test_a_budget_below_the_window_is_refused_before_anything_runs(foveate: Foveate) -> None:
+    message = refused(foveate, "--method", "snapkv", "--budget", "31")
+    assert "budget 31 is smaller than the 32 tokens" in message
+
+
+def test_a_share_below_the_window_keeps_the_rows_before_it(foveate: Foveate, llama: Path) -> None:
+    arguments = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
+    result = foveate(*arguments, "--method", "snapkv", "--budget", "5%")
+    assert result.exit_code == 2
+    assert "full" in result.stdout
+    assert "lower the window" in result.stderr
+
+
+def test_nothing_but_json_is_printed_with_json(foveate: Foveate, llama: Path) -> None:
+    arguments = ("--model", llama, "--prompt", WORDS, "--method", "snapkv", "--json")
+    assert "lower the window" in refused(foveate, *arguments, "--budget", "5%")

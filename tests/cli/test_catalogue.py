@@ -1,0 +1,108 @@
+"""``methods``, ``show``, ``cite`` and ``--version``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import foveate as library
+
+from .conftest import Foveate
+
+
+def test_version_is_the_librarys(foveate: Foveate) -> None:
+    assert foveate("--version").stdout == f"foveate {library.__version__}\n"
+
+
+def test_the_program_starts_with_a_list_of_its_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["foveate", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        __import__("foveate.cli").cli.main()
+    words = capsys.readouterr().out.split()
+    assert {"methods", "show", "cite", "run"} <= set(words)
+
+
+def test_methods_lists_every_method_with_its_parameters_and_paper(
+    as_json: Callable[..., Any],
+) -> None:
+    listed = {one["name"]: one for one in as_json("methods")}
+    assert sorted(listed) == sorted(library.METHODS)
+    assert listed["full"]["paper"] is None
+    assert listed["snapkv"]["paper"]["year"] == 2024
+    assert listed["snapkv"]["paper"]["arxiv"] == "2404.14469"
+    assert listed["snapkv"]["parameters"][:2] == [
+        {"name": "budget", "required": True, "default": None},
+        {"name": "window", "required": False, "default": 32},
+    ]
+
+
+def test_the_table_of_methods_fits_100_columns(foveate: Foveate) -> None:
+    lines = foveate("methods").stdout.splitlines()
+    assert max(len(line) for line in lines) <= 100
+    for name in library.METHODS:
+        assert any(line.startswith(f"{name} ") for line in lines)
+    assert any("budget, window=32, kernel=5" in line for line in lines)
+
+
+def test_show_writes_defaults_out(foveate: Foveate) -> None:
+    text = foveate("show", "snapkv:window=16,budget=0.25,kernel=5").stdout
+    assert text.splitlines()[0] == "snapkv:budget=25%,window=16"
+    assert "window_attention(window=16, kernel=5, pool=avg, group=mean)" in text
+    assert "uniform(amount=25%)" in text
+    assert "after_prefill()" in text
+    assert "SnapKV: LLM Knows What You are Looking for" in text
+
+
+def test_what_show_prints_in_full_is_a_spec_of_the_same_policy(as_json: Callable[..., Any]) -> None:
+    shown = as_json("show", "h2o:budget=64,when=over_budget(every=4)")
+    by_hand = "policy:" + ",".join(f"{slot}={text}" for slot, text in shown["stages"].items())
+    assert library.policy(by_hand) == library.policy(shown["spec"])
+    assert shown["scope"] == "layer"
+    assert shown["paper"].startswith("H2O: Heavy-Hitter Oracle")
+
+
+def test_show_knows_policies_without_a_paper(foveate: Foveate) -> None:
+    result = foveate("show", "policy:score=recency(),budget=uniform(amount=8),select=top_k()")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1].split() == ["paper", "none"]
+
+
+@pytest.mark.parametrize("spec", ["snapkv", "snapkv:budget=20%"])
+def test_cite_prints_bibtex(foveate: Foveate, spec: str) -> None:
+    text = foveate("cite", spec).stdout
+    assert text.startswith("@inproceedings{li2024snapkv,\n")
+    assert "eprint = {2404.14469}" in text
+
+
+@pytest.mark.parametrize(
+    "spec", ["full", "policy:score=recency(),budget=uniform(amount=8),select=top_k()"]
+)
+def test_cite_says_that_there_is_no_paper(foveate: Foveate, spec: str) -> None:
+    result = foveate("cite", spec)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "comes from no paper" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["show", "cite"])
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("snapk:budget=20%", "Did you mean 'snapkv'?"),
+        ("snapkv:budgte=20%", "Did you mean 'budget'?"),
+        ("snapkv:budget=20", "budget 20 is smaller than the 32"),
+        ("snapkv:budget", "is not of the form key=value"),
+        ("", "no method"),
+    ],
+)
+def test_a_bad_spec_is_one_line_on_stderr(
+    foveate: Foveate, command: str, spec: str, hint: str
+) -> None:
+    result = foveate(command, spec)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: ")
+    assert hint in result.stderr
+    assert result.stderr.count("\n") == 1

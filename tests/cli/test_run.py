@@ -1,0 +1,192 @@
+"""``foveate run``: what is compared, and how it is printed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+
+from foveate.cli.measure import Row, against, measure
+from foveate.cli.model import load
+from foveate.cli.policies import budget_of, label, policies
+from foveate.cli.prompt import QUESTION, default_text, open_images, read
+
+from .conftest import Foveate
+
+WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
+Read = Callable[..., Any]
+
+
+def chosen(specs: list[str], budgets: list[str]) -> list[tuple[str, str | None]]:
+    """Names and budgets of the rows, without the full cache's."""
+    first, *rest = policies(specs, budgets)
+    assert (label(first), budget_of(first)) == ("full", None)
+    return [(label(policy), budget_of(policy)) for policy in rest]
+
+
+def test_three_methods_run_at_20_percent_by_default() -> None:
+    assert chosen([], []) == [("snapkv", "20%"), ("h2o", "20%"), ("streaming_llm", "20%")]
+
+
+def test_each_method_runs_at_each_budget() -> None:
+    assert chosen(["knorm", "vnorm:budget=1%"], ["10%", "64"]) == [
+        ("knorm", "10%"),
+        ("knorm", "64"),
+        ("vnorm", "10%"),
+        ("vnorm", "64"),
+    ]
+
+
+def test_a_spec_keeps_its_own_budget_where_none_is_given() -> None:
+    by_hand = "policy:score=recency(),budget=uniform(amount=8),select=top_k()"
+    rows = chosen(["snapkv:window=16,budget=0.5", by_hand], [])
+    assert rows[0] == ("snapkv:window=16", "50%")
+    assert rows[1][0].startswith("policy:score=recency()")
+    assert rows[1][1] == "8"
+
+
+def test_nothing_runs_twice() -> None:
+    assert chosen(["full", "knorm:budget=20%", "knorm"], ["20%"]) == [("knorm", "20%")]
+
+
+def test_divergence_is_the_first_token_that_differs() -> None:
+    row = Row("knorm", "20%", "", 1.0, 1, 0.0, 0.0, None, None)
+    for ids, expected in (([5, 6, 7], None), ([5, 9, 7], 1), ([5, 6], 2), ([5, 6, 7, 8], 3)):
+        assert against(row, ids, [5, 6, 7]).first_divergence == expected
+
+
+def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
+    result = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "streaming_llm",
+                     "--budget", "25%", "--budget", "10", "--max-new-tokens", "6")  # fmt: skip
+    assert list(result) == ["model", "prompt", "rows"]
+    assert result["model"] == str(llama)
+    tokens = result["prompt"]["tokens"]
+    assert result["prompt"] == {"tokens": tokens, "visual_tokens": 0, "images": 0}
+    rows = result["rows"]
+    assert [(row["method"], row["budget"]) for row in rows] == [
+        ("full", None), ("streaming_llm", "25%"), ("streaming_llm", "10"),
+    ]  # fmt: skip
+    assert [row["kept_tokens"] for row in rows] == [tokens, tokens // 4, 10]
+    for row in rows:
+        assert list(row) == [
+            "method", "budget", "answer", "kept_tokens", "kv_bytes", "prefill_s", "compress_s",
+            "decode_ms_per_token", "first_divergence",
+        ]  # fmt: skip
+        assert row["prefill_s"] > 0
+        assert row["compress_s"] >= 0
+        assert row["decode_ms_per_token"] > 0
+
+
+def test_the_full_row_is_what_the_model_says_on_its_own(as_json: Read, llama: Path) -> None:
+    model, words = AutoModelForCausalLM.from_pretrained(llama), AutoTokenizer.from_pretrained(llama)
+    inputs = words.apply_chat_template([{"role": "user", "content": WORDS}], return_dict=True,
+                                       add_generation_prompt=True, return_tensors="pt")  # fmt: skip
+    length = inputs["input_ids"].shape[1]
+    with torch.no_grad():
+        cache = model(**inputs, use_cache=True).past_key_values
+    expected = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, length:]
+
+    rows = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=100%",
+                   "--max-new-tokens", 12)["rows"]  # fmt: skip
+    whole = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+    for row in rows:  # a policy that keeps everything changes nothing either
+        assert row["answer"] == words.decode(expected, skip_special_tokens=True).strip()
+        assert row["first_divergence"] is None
+        assert row["kv_bytes"] == whole
+
+
+def test_images_stand_in_front_of_the_prompt(as_json: Read, llava: Path, picture: Path) -> None:
+    result = as_json("run", "--model", llava, "--image", picture, "--image", picture,
+                     "--method", "knorm", "--max-new-tokens", 3)  # fmt: skip
+    assert result["prompt"]["images"] == 2
+    assert result["prompt"]["visual_tokens"] == 18
+    words = len("user : ") + len(default_text(images=2)) + len("\nassistant : ")
+    assert result["prompt"]["tokens"] == words + 18
+
+
+def test_images_may_be_placed_in_the_prompt(as_json: Read, llava: Path, picture: Path) -> None:
+    common = ("run", "--model", llava, "--image", picture, "--method", "knorm:budget=30")
+    behind = as_json(*common, "--prompt", "What is this? <image>")
+    before = as_json(*common, "--prompt", "<image>What is this? ")
+    assert behind["prompt"] == before["prompt"]
+    assert behind["rows"][0]["answer"] != before["rows"][0]["answer"]
+
+
+def test_a_vision_model_reads_plain_text(as_json: Read, llava: Path) -> None:
+    result = as_json("run", "--model", llava, "--prompt", WORDS, "--method", "knorm",
+                     "--max-new-tokens", 2)  # fmt: skip
+    assert result["prompt"]["visual_tokens"] == 0
+
+
+def test_models_without_a_chat_template_read_the_plain_prompt(
+    as_json: Read, llama: Path, llava: Path, picture: Path, tmp_path: Path
+) -> None:
+    for directory, images in ((llama, []), (llava, ["--image", picture])):
+        bare = shutil.copytree(directory, tmp_path / directory.name)
+        (bare / "chat_template.jinja").unlink()
+        result = as_json("run", "--model", bare, "--prompt", WORDS, *images, "--method", "knorm",
+                         "--max-new-tokens", 2)  # fmt: skip
+        assert result["prompt"]["tokens"] == len(WORDS) + (9 if images else 0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU computes in float16")
+@pytest.mark.parametrize(
+    ("stored", "used"), [("float16", torch.float32), ("bfloat16", torch.bfloat16)]
+)
+def test_only_float16_is_widened_on_a_cpu(
+    llava: Path, picture: Path, tmp_path: Path, stored: str, used: torch.dtype
+) -> None:
+    half = shutil.copytree(llava, tmp_path / "half")
+    model = AutoModelForImageTextToText.from_pretrained(llava, dtype=getattr(torch, stored))
+    model.save_pretrained(half)
+    loaded = load(str(half))
+    asked = read(loaded, WORDS, open_images([picture]))
+    assert loaded.model.dtype == used
+    assert asked.inputs["pixel_values"].dtype == used
+    row, _ = measure(loaded, asked, policies(["full"], [])[0], 2, lambda: None)
+    assert row.kept_tokens == asked.tokens
+
+
+def test_an_answer_of_one_token_has_no_decoding_speed(as_json: Read, llama: Path) -> None:
+    result = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "knorm",
+                     "--max-new-tokens", 1)  # fmt: skip
+    assert {row["decode_ms_per_token"] for row in result["rows"]} == {None}
+
+
+def test_the_table_fits_100_columns_and_holds_the_answers(foveate: Foveate, llama: Path) -> None:
+    arguments = ("run", "--model", llama, "--prompt", WORDS, "--method", "streaming_llm:sinks=2")
+    result = foveate(*arguments, "--max-new-tokens", 80)
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert max(len(line) for line in lines) <= 100
+    assert any(line.startswith("full ") and "never" in line for line in lines)
+    assert any(line.startswith("streaming_llm:sinks=2 ") and "20%" in line for line in lines)
+    assert WORDS.split()[-1] in result.stdout
+    assert "…" not in result.stdout
+    assert "\x1b" not in result.stderr  # no progress bar where nobody sees it move
+
+
+def test_without_a_model_the_packaged_one_answers_about_the_packaged_text(
+    as_json: Read, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> tuple[Any, Any]:
+        model = AutoModelForCausalLM.from_pretrained(llama)
+        return model, AutoTokenizer.from_pretrained(llama)
+
+    monkeypatch.setattr("foveate.demo.smollm2.load", load)
+    result = as_json("run", "--method", "streaming_llm", "--max-new-tokens", 2)
+    assert result["model"] == "SmolLM2-135M-Instruct"
+    assert result["prompt"]["tokens"] > 5000  # of one byte each, in the tiny model's tokenizer
+
+
+def test_the_default_text_is_a_thousand_words_and_holds_the_answer() -> None:
+    text = default_text(images=0)
+    assert text.endswith(QUESTION)
+    assert 900 < len(text.split()) < 1150
+    middle = text.index("The Unexpected Visitor") / len(text)
+    assert 0.4 < middle < 0.75

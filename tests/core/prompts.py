@@ -1,0 +1,99 @@
+"""Random prompts as tensors, and the stages that only tests need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Scores
+from foveate.core.spec import stage
+
+
+class Prompt(NamedTuple):
+    """Layers of (q, k, v), and how many columns in front of each row are padding."""
+
+    layers: list[tuple[Tensor, Tensor, Tensor]]
+    pads: list[int]
+
+    @property
+    def columns(self) -> int:
+        return self.layers[0][1].shape[2]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [self.columns - pad for pad in self.pads]
+
+    @property
+    def mask(self) -> Tensor:
+        columns = torch.arange(self.columns)
+        return (columns >= torch.tensor(self.pads)[:, None]).long()
+
+    def rows(self, order: list[int]) -> Prompt:
+        layers = [tuple(t[order] for t in layer) for layer in self.layers]
+        return Prompt(layers, [self.pads[i] for i in order])
+
+    def alone(self, row: int) -> Prompt:
+        """One row, without its padding."""
+        cut = self.pads[row]
+        layers = [tuple(t[row : row + 1, :, cut:] for t in layer) for layer in self.layers]
+        return Prompt(layers, [0])
+
+
+def prompt(lengths, *, h=2, g=1, d=4, e=4, depth=1, seed=0) -> Prompt:
+    """Normal deviates, padding included: whatever stands there must not matter."""
+    generator = torch.Generator().manual_seed(seed)
+    b, n = len(lengths), max(lengths)
+
+    def normal(heads, size):
+        return torch.randn(b, heads, n, size, generator=generator)
+
+    layers = [(normal(h * g, d), normal(h, d), normal(h, e)) for _ in range(depth)]
+    return Prompt(layers, [n - length for length in lengths])
+
+
+prompts = st.builds(
+    prompt,
+    st.lists(st.integers(1, 20), min_size=1, max_size=3),
+    h=st.integers(1, 3),
+    g=st.integers(1, 2),
+    d=st.integers(1, 5),
+    e=st.integers(1, 5),
+    depth=st.integers(1, 2),
+    seed=st.integers(0, 9),
+)
+
+
+@stage("test_spy")
+@dataclass(frozen=True, kw_only=True)
+class Spy:
+    """A score that keeps the layers that it was shown, and leaves a note in each."""
+
+    shown: list[Any] = field(default_factory=list, compare=False)
+    queries: int = field(default=0, init=False)
+
+    def __call__(self, layer):
+        self.shown.append(layer)
+        return Scores(layer.pos.float(), notes={"index": torch.tensor([layer.index])})
+
+
+@stage("test_given_counts")
+@dataclass(frozen=True, kw_only=True)
+class GivenCounts:
+    """A budget that returns what it was told to: per layer, per row, per head."""
+
+    amount: Amount
+    counts: Any = ()
+    scope: str = "layer"
+    calls: list[Any] = field(default_factory=list, compare=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+
+    def __call__(self, scored, tokens):
+        self.calls.append((len(scored), tokens.tolist()))
+        return [torch.tensor(self.counts[one.layer.index]) for one in scored]

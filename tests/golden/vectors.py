@@ -1,0 +1,24 @@
+"""What the authors' own code returned for seeded random inputs: data alone, none of their code.
+
+Each file's metadata names the repository, the commit, the function and its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+
+DATA = Path(__file__).with_name("data")
+
+
+def load(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors of a file, and the arguments that the authors' function was called with."""
+    path = DATA / f"{name}.safetensors"
+    with safe_open(path, "pt") as file:
+        arguments: dict[str, Any] = json.loads(file.metadata()["args"])
+    return load_file(path), arguments

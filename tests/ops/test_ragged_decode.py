@@ -1,0 +1,84 @@
+"""One step's attention over heads of different lengths, against one softmax per head."""
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch.testing import assert_close
+
+from foveate.ops.ragged_decode import ragged_decode
+from tests.core.lean import lean
+
+
+def literal(q, bodies, tail_k, tail_v, scale):
+    """``bodies[row][head]`` is (k, v); query head i reads KV head i // g."""
+    b, hq = q.shape[:2]
+    g = hq // tail_k.shape[1]
+    out = torch.zeros(b, hq, 1, tail_v.shape[3], dtype=torch.float64)
+    for row in range(b):
+        for head in range(hq):
+            k, v = bodies[row][head // g]
+            k = torch.cat([k, tail_k[row, head // g]]).double()
+            v = torch.cat([v, tail_v[row, head // g]]).double()
+            weights = (scale * (k @ q[row, head, 0].double())).softmax(0)
+            out[row, head, 0] = weights @ v
+    return out
+
+
+def case(lengths, t, g=2, d=4, e=3, dtype=torch.float32, seed=0):
+    """``lengths`` [b][h]."""
+    generator = torch.Generator().manual_seed(seed)
+    b, h = len(lengths), len(lengths[0])
+
+    def normal(*shape):
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    bodies = [[(normal(n, d), normal(n, e)) for n in row] for row in lengths]
+    flat = [torch.cat([body[i] for row in bodies for body in row]) for i in (0, 1)]
+    q, tail_k, tail_v = normal(b, h * g, 1, d), normal(b, h, t, d), normal(b, h, t, e)
+    return bodies, (q, *flat, [n for row in lengths for n in row], tail_k, tail_v)
+
+
+@st.composite
+def ragged(draw):
+    b, h = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    row = st.lists(st.integers(0, 9), min_size=h, max_size=h)
+    return draw(st.lists(row, min_size=b, max_size=b))
+
+
+@lean
+@given(
+    lengths=ragged(), t=st.integers(1, 5), g=st.integers(1, 3), d=st.integers(1, 5),
+    e=st.integers(1, 5), seed=st.integers(0, 99),
+)  # fmt: skip
+@example(lengths=[[0, 0]], t=1, g=1, d=2, e=2, seed=0)
+def test_it_is_one_softmax_per_head_over_body_and_tail(lengths, t, g, d, e, seed):
+    bodies, arguments = case(lengths, t, g, d, e, seed=seed)
+    ours = ragged_decode(*arguments, 0.5)
+    q, *_, tail_k, tail_v = arguments
+    assert_close(ours.double(), literal(q, bodies, tail_k, tail_v, 0.5), rtol=1e-5, atol=1e-6)
+
+
+def test_the_tail_may_be_empty():
+    bodies, arguments = case([[3, 1], [5, 2]], t=0)
+    ours = ragged_decode(*arguments, 0.5)
+    q, *_, tail_k, tail_v = arguments
+    assert_close(ours.double(), literal(q, bodies, tail_k, tail_v, 0.5), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_comes_back_in_its_own_type_and_close(dtype):
+    bodies, arguments = case([[30, 4], [12, 9]], t=3, d=16, e=16, dtype=dtype)
+    ours = ragged_decode(*arguments, 0.25)
+    assert ours.dtype == dtype
+    q, *_, tail_k, tail_v = arguments
+    expected = literal(q, bodies, tail_k, tail_v, 0.25)
+    assert_close(ours.double(), expected, rtol=0.0, atol=6 * torch.finfo(dtype).eps)
+
+
+def test_it_works_while_gradients_are_recorded():
+    """A model's forward pass outside of torch.no_grad, as a user may run it."""
+    bodies, (q, *rest) = case([[3, 1]], t=2)
+    ours = ragged_decode(q.clone().requires_grad_(), *rest, 0.5)
+    expected = literal(q, bodies, rest[3], rest[4], 0.5)
+    assert_close(ours.detach().double(), expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,26 @@
+"""Layers for the stages' tests, whole or in passes."""
+
+from __future__ import annotations
+
+import torch
+
+from foveate.core.layer import Layer
+
+
+def layer_of(q, k, v=None, *, pads=None, scale=0.5, **facts):
+    """The layer of a prompt whose rows have ``pads`` columns of padding in front."""
+    (b, _, m, _), (h, n) = q.shape, k.shape[1:3]
+    columns = torch.arange(n) - torch.tensor(pads or [0] * b)[:, None]
+    return Layer(
+        q=q, k=k, v=k if v is None else v, pos=columns[:, None].expand(b, h, n).contiguous(),
+        q_pos=columns[:, n - m :], scale=scale, **facts,
+    )  # fmt: skip
+
+
+def random_layer(lengths=(12,), *, h=2, g=2, d=4, m=None, seed=0, **facts):
+    """Normal deviates; ``m`` queries, of all tokens by default."""
+    generator = torch.Generator().manual_seed(seed)
+    b, n = len(lengths), max(lengths)
+    q = torch.randn(b, h * g, n if m is None else m, d, generator=generator)
+    k, v = (torch.randn(b, h, n, d, generator=generator) for _ in "kv")
+    return layer_of(q, k, v, pads=[n - length for length in lengths], **facts)

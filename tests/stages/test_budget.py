@@ -1,0 +1,109 @@
+"""Exact totals, whatever was wished for."""
+
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foveate.core.layer import Scored, Scores
+from foveate.stages.budget import Uniform
+from foveate.stages.budget.exact import fill
+from tests.core.lean import lean
+
+from .layers import random_layer
+
+
+@st.composite
+def wishes(draw):
+    places = st.integers(1, 8)
+    limits = st.tuples(st.integers(0, 20), st.integers(0, 20)).map(sorted)
+    bounds = draw(st.lists(limits, min_size=1, max_size=draw(places)))
+    wish = draw(st.lists(st.integers(-5, 40), min_size=len(bounds), max_size=len(bounds)))
+    total = draw(st.integers(0, 1 + sum(most for _, most in bounds)))
+    return wish, [least for least, _ in bounds], [most for _, most in bounds], total
+
+
+def filled(wish, least, most, total):
+    return fill(*(torch.tensor(x) for x in (wish, least, most)), total).tolist()
+
+
+@lean
+@given(case=wishes())
+@example(case=([3, 3, 3], [0, 0, 0], [9, 9, 9], 10))
+@example(case=([0, 0], [0, 0], [0, 0], 5))
+@example(case=([9, 9, 9], [2, 3, 4], [9, 9, 9], 0))
+def test_the_total_is_met_exactly_within_the_limits_or_as_nearly_as_they_allow(case):
+    _, least, most, total = case
+    counts = filled(*case)
+    assert all(low <= c <= high for low, c, high in zip(least, counts, most, strict=True))
+    assert sum(counts) == sorted([sum(least), total, sum(most)])[1]
+
+
+@lean
+@given(case=wishes())
+def test_a_wish_that_fits_is_granted(case):
+    wish, least, most, _ = case
+    granted = [min(max(w, lo), hi) for w, lo, hi in zip(wish, least, most, strict=True)]
+    assert filled(wish, least, most, sum(granted)) == granted
+
+
+def one_by_one(wish, least, most, total):
+    """A place at a time, round after round, the earlier first in each round."""
+    counts = [min(max(w, lo), hi) for w, lo, hi in zip(wish, least, most, strict=True)]
+    total = sorted([sum(least), total, sum(most)])[1]
+    step = 1 if total > sum(counts) else -1
+    while sum(counts) != total:
+        for i in range(len(counts)):
+            if sum(counts) != total and least[i] <= counts[i] + step <= most[i]:
+                counts[i] += step
+    return counts
+
+
+@lean
+@given(case=wishes())
+@example(case=([0, 0, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 9, 9], 9))
+def test_what_is_missing_is_spread_evenly_as_if_handed_out_one_by_one(case):
+    assert filled(*case) == one_by_one(*case)
+
+
+def test_the_remainder_goes_to_the_earlier_places():
+    assert filled([3, 3, 3], [0, 0, 0], [9, 9, 9], 11) == [4, 4, 3]
+    assert filled([3, 3, 3], [0, 0, 0], [9, 9, 9], 7) == [2, 2, 3]
+    assert filled([5, 5, 5], [0, 0, 0], [2, 9, 9], 15) == [2, 7, 6]
+
+
+def scored_layer(available, protected):
+    """A layer of heads that hold ``available`` slots [b][h], of which ``protected`` must stay."""
+    n = max(max(row) for row in available)
+    layer = random_layer([n] * len(available), h=len(available[0]))
+    slots = torch.arange(n)
+    held = slots >= n - torch.tensor(available)[..., None]
+    pos = torch.where(held, slots, -1)
+    layer = type(layer)(q=layer.q, k=layer.k, v=layer.v, pos=pos, q_pos=layer.q_pos, scale=1.0)
+    values = torch.zeros(pos.shape).masked_fill(~held, -torch.inf)
+    values[slots >= n - torch.tensor(protected)[..., None]] = torch.inf
+    return Scored(layer, Scores(values))
+
+
+def test_uniform_gives_every_head_of_every_layer_the_same():
+    layers = [scored_layer([[9, 9], [7, 7]], [[1, 1], [1, 1]])] * 3
+    counts = Uniform(amount=4)(layers, torch.tensor([4, 6]))
+    assert [c.tolist() for c in counts] == [[[4, 4], [6, 6]]] * 3
+
+
+def test_a_head_that_holds_less_passes_the_rest_on_to_its_layer():
+    one = scored_layer([[2, 9, 9], [9, 9, 9]], [[1, 1, 1], [1, 1, 1]])
+    (counts,) = Uniform(amount=4)([one], torch.tensor([4, 4]))
+    assert counts.tolist() == [[2, 5, 5], [4, 4, 4]]
+
+
+def test_a_layer_that_holds_less_than_its_budget_keeps_all():
+    one = scored_layer([[2, 3, 4]], [[0, 0, 0]])
+    (counts,) = Uniform(amount=4)([one], torch.tensor([4]))
+    assert counts.tolist() == [[2, 3, 4]]
+
+
+def test_a_head_keeps_what_is_protected_even_while_others_pass_on():
+    one = scored_layer([[1, 9, 9]], [[1, 8, 2]])
+    (counts,) = Uniform(amount=4)([one], torch.tensor([4]))
+    assert counts.tolist()[0][1] >= 8
+    assert sum(counts.tolist()[0]) == 12
