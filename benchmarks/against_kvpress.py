@@ -104,8 +104,8 @@ def main() -> None:
                         sides[library].append(
                             measure(python, library, method, tokens, ids, options.repeats)
                         )
-                rows.append({"tokens": tokens, "method": method,
-                             **{name: median(results) for name, results in sides.items()}})  # fmt: skip
+                measured = {name: median(results) for name, results in sides.items()}
+                rows.append({"tokens": tokens, "method": method, **measured})
                 print(table(rows[-1:]), file=sys.stderr)
     write(rows)
 

@@ -261,7 +261,7 @@ def test_a_selection_that_keeps_another_number_is_refused():
         def __call__(self, scored, counts):
             return super().__call__(scored, counts + 1)
 
-    with pytest.raises(InvalidParameter, match="another number of slots"):
+    with pytest.raises(InvalidParameter, match="slots instead of"):
         compressed(foveate.knorm(budget=3).but(select=OneMore()), prompt([9]))
 
 

@@ -269,6 +269,19 @@ def test_a_fork_leaves_spare_room_behind_and_shares_nothing_that_changes(counts)
     assert pairs.longest - fork.longest == 4
 
 
+def test_a_fork_and_its_original_can_take_back_and_go_on_each_on_their_own():
+    """Full to the last slot, in one head: the arrangement in which a copy is easiest to forget."""
+    pairs = DensePairs(torch.zeros(1, 1, 4, D), torch.zeros(1, 1, 4, E))
+    fork = pairs.fork()
+    assert fork.crop(1)
+    fork.append(torch.full((1, 1, 1, D), 2.0), torch.full((1, 1, 1, E), 2.0))
+    assert pairs.k.tolist() == torch.zeros(1, 1, 4, D).tolist()
+    assert pairs.crop(2)
+    pairs.append(torch.full((1, 1, 2, D), 5.0), torch.full((1, 1, 2, E), 5.0))
+    assert fork.k[0, 0, :, 0].tolist() == [0.0, 0.0, 0.0, 2.0]
+    assert fork.v[0, 0, :, 0].tolist() == [0.0, 0.0, 0.0, 2.0]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("counts", [[[8, 8]], [[3, 13]]], ids=["dense", "ragged"])
 def test_pairs_keep_the_type_they_came_in(counts, dtype):

@@ -29,7 +29,7 @@ def names(tmp_path, monkeypatch):
     model, first = zoo.build("llava"), zoo.prompt("llava", lengths=(170,))
     policy = foveate.snapkv(budget=0.2)
     with foveate.compress(model, policy):
-        answer = model.generate(**first)[:, 170:]
+        answer = model.generate(**first, max_new_tokens=64)[:, 170:]
     told = zoo.append("llava", first, answer)
     return {
         "foveate": foveate, "model": model, "policy": policy, "inputs": first, "turn_1": first,

@@ -73,7 +73,7 @@ class Amount:
             InvalidBudget: the bytes do not hold one token a row.
         """
         if self.kind == "tokens":
-            return torch.full_like(lengths, int(self.value))
+            return torch.full_like(lengths, min(int(self.value), 2**31))
         if self.kind == "bytes":
             each = int(self.value) // (pair_bytes * lengths.numel())
             if each < 1:
@@ -97,14 +97,16 @@ def _read(raw: int | float | str) -> tuple[Literal["fraction", "tokens", "bytes"
     if isinstance(raw, float):
         return "fraction", Fraction(str(raw))
     text = raw.strip()
-    number = re.fullmatch(r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*(%|[kKmMgG]?[iI]?[bB])?", text)
+    number = re.fullmatch(
+        r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*(%|[kKmMgG]?[iI]?[bB])?", text
+    )
     if number is None:
         raise InvalidBudget(f"budget {raw!r} is no amount. {_WAY_OUT}")
     value, unit = Fraction(number[1]), (number[2] or "").upper()
     if unit == "%":
         return "fraction", value / 100
     if unit in _BYTES:
-        return "bytes", value * _BYTES[unit]
+        return "bytes", Fraction(math.floor(value * _BYTES[unit]))
     if unit:
         raise InvalidBudget(f"budget {raw!r} has the unknown unit {number[2]!r}. {_WAY_OUT}")
     return ("tokens" if re.fullmatch(r"[+-]?\d+", number[1]) else "fraction"), value

@@ -75,12 +75,23 @@ def compress_tensors(
     """
     if not layers:
         raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
+    for index, (q, k, v) in enumerate(layers):
+        check_shapes(index, q, k, v)
+        if (k.shape[0], k.shape[2]) != (layers[0][1].shape[0], layers[0][1].shape[2]):
+            raise InvalidInput(
+                f"layer {index}: k has shape {tuple(k.shape)}, that of layer 0 "
+                f"{tuple(layers[0][1].shape)}: rows and tokens must be the same."
+            )
     b, _, n, _ = layers[0][1].shape
+    if vision is not None and (vision.shape != (b, n) or vision.dtype != torch.bool):
+        raise InvalidInput(
+            f"vision has shape {tuple(vision.shape)} and type {vision.dtype}, expected {(b, n)} "
+            f"and torch.bool."
+        )
     pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
     image = None if vision is None else image_index(vision)
     made: list[Layer] = []
     for index, (q, k, v) in enumerate(layers):
-        check_shapes(index, q, k, v)
         pos = torch.arange(n, device=k.device) - pads[:, None]
         made.append(
             Layer(
@@ -157,8 +168,7 @@ def keep(policy: Policy, scored: Sequence[Scored], pair_bytes: int) -> list[Kept
     kept = []
     for one, count in zip(scored, counts, strict=True):
         mask = policy.select(one, count)
-        if not torch.equal(mask.sum(-1), count):
-            raise InvalidParameter(f"{policy.select!r} kept another number of slots than {count}.")
+        _check_mask(policy, one, mask, count)
         k, v = policy.merge(one, mask)
         kept.append(Kept(mask, one.scores.values, k, v))
     return kept
@@ -227,6 +237,18 @@ def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
             f"layer {index}: q, k, v of shapes {shapes}; expected [b, hq, n, d], [b, h, n, d], "
             f"[b, h, n, e] with hq a multiple of h."
         )
+
+
+def _check_mask(
+    policy: Policy, one: Scored, mask: Bool[Tensor, "b h n"], count: Int[Tensor, "b h"]
+) -> None:
+    """Selections keep what they were told to, whoever wrote the select stage."""
+    if not torch.equal(mask.sum(-1), count):
+        raise InvalidParameter(
+            f"{policy.select!r} kept {mask.sum(-1).tolist()} slots instead of {count.tolist()}."
+        )
+    if bool((mask & ~one.layer.valid).any()):
+        raise InvalidParameter(f"{policy.select!r} kept padding.")
 
 
 def _check_counts(

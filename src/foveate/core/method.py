@@ -11,12 +11,12 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, get_type_hints
 
 from foveate.core.amount import Amount
 from foveate.core.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 from foveate.core.policy import Origin, Policy
-from foveate.core.spec import SLOTS, make_stage, parse_arguments
+from foveate.core.spec import SLOTS, check_plain, make_stage, parse_arguments
 
 ENTRY_POINTS = "foveate.methods"
 
@@ -88,6 +88,7 @@ class Method:
                 )
         if "budget" in arguments:
             arguments["budget"] = Amount.of(arguments["budget"])
+        check_plain(get_type_hints(self.function), arguments)
         policy = self.function(**arguments)
         ordered = {k: arguments[k] for k in self.parameters if k in arguments}
         return replace(policy, origin=Origin(self, ordered, {}))
@@ -185,7 +186,15 @@ def policy(spec: str | Policy, **changes: Any) -> Policy:
     name = name.strip()
     if not name:
         raise InvalidSpec(f"{spec!r} names no method. Write for example 'snapkv:budget=20%'.")
-    arguments = {**parse_arguments(rest), **changes}
+    arguments = parse_arguments(rest)
+    if hasattr(arguments.get("budget"), "spec_name") and "budget" in changes:
+        new = changes.pop("budget")
+        arguments["budget"] = (
+            new
+            if hasattr(new, "spec_name")
+            else replace(arguments["budget"], amount=Amount.of(new))
+        )
+    arguments |= changes
     given = [slot for slot in SLOTS if slot in arguments]
     if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
         given.remove("budget")  # an amount, not a stage

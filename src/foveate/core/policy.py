@@ -165,7 +165,9 @@ class Policy:
     def __post_init__(self) -> None:
         protocols = (Score, Budget, Select, Merge, When)
         for slot, protocol in zip(SLOTS, protocols, strict=True):
-            if not isinstance(getattr(self, slot), protocol):
+            value = getattr(self, slot)
+            elsewhere = slot == "merge" and isinstance(value, (Score, Budget, Select, When))
+            if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
                     f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
                     f"foveate.core.policy.{protocol.__name__} asks for."
@@ -198,7 +200,8 @@ class Policy:
         """The text from which ``foveate.policy`` makes an equal policy."""
         if self.origin is None:
             return f"policy:{print_arguments({slot: getattr(self, slot) for slot in SLOTS})}"
-        given = self.origin.build.given(self.origin.arguments) | dict(self.origin.overrides)
+        overrides = {s: self.origin.overrides[s] for s in SLOTS if s in self.origin.overrides}
+        given = self.origin.build.given(self.origin.arguments) | overrides
         return f"{self.name}:{print_arguments(given)}" if given else self.name
 
     def __str__(self) -> str:

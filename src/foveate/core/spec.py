@@ -1,7 +1,7 @@
 """Policies as text: ``snapkv:budget=20%,select=top_k(recent=16)``.
 
 A spec is a method's name, a colon, and ``key=value`` pairs. A value is a number, an amount (20%,
-64MB), true, false, none, a word, a 'quoted string', or a stage: ``name(key=value, ...)``.
+64MB), true, false, null, a word, a 'quoted string', or a stage: ``name(key=value, ...)``.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from foveate.core.errors import InvalidSpec, UnknownMethod, suggest
+from foveate.core.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 
 SLOTS = ("score", "budget", "select", "merge", "when")
 STAGES: dict[str, type] = {}
-_WORDS: dict[str, Any] = {"true": True, "false": False, "none": None}
+_WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 T = TypeVar("T", bound=type)
 
 
@@ -43,7 +44,7 @@ def print_value(value: Any) -> str:
         if value is meaning:
             return word
     if isinstance(value, str) and (
-        parse_value_safely(value) != value or re.search(r"[\s,=()']", value)
+        not value or parse_value_safely(value) != value or re.search(r"[\s,=()']", value)
     ):
         return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
     return str(value)
@@ -93,6 +94,21 @@ def parse_value(text: str) -> Any:
     return text
 
 
+def check_plain(hints: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Refuses words where numbers belong: values whose hint is made of int, float, str and bool."""
+    for key, value in arguments.items():
+        hint = hints.get(key)
+        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+        if get_origin(hint) is Literal:
+            if value not in get_args(hint):
+                raise InvalidParameter(f"{key}={value!r}: choose one of {get_args(hint)}.")
+        elif all(kind in (int, float, str, bool) for kind in kinds):
+            allowed = (*kinds, int) if float in kinds else kinds
+            if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in kinds):
+                names = " or ".join(kind.__name__ for kind in kinds)
+                raise InvalidParameter(f"{key}={value!r} is no {names}.")
+
+
 def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
     """The stage of that name.
 
@@ -113,6 +129,7 @@ def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
         )
         if f.name not in arguments and not optional:
             raise InvalidSpec(f"{name} needs {f.name!r}: {name}({f.name}=...).")
+    check_plain(get_type_hints(STAGES[name]), arguments)
     return STAGES[name](**arguments)
 
 

@@ -243,7 +243,7 @@ def store(
     if least != most:
         return RaggedPairs(k[kept], v[kept], columns[kept], counts, first)
     shape = (*kept.shape[:2], most)
-    dense = DensePairs(k[kept].view(*shape, -1), v[kept].view(*shape, -1),
+    dense = DensePairs(k[kept].view(*shape, k.shape[3]), v[kept].view(*shape, v.shape[3]),
                        columns[kept].view(shape), first)  # fmt: skip
     return dense
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import inspect
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.backends.hf import persist
+from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
 from foveate.backends.hf.attention import NAMES
 from foveate.backends.hf.modality import image_of_tokens
 from foveate.backends.hf.state import CacheState, Link
@@ -62,6 +62,7 @@ class Session:
         self.policy = policy
         self._vision = vision
         self._link = Link()
+        self._offsets = with_offsets(self.model)
         self._length: int | None = None  # declared length of the prompt that comes next
         self._cache: DynamicCache | None = None
         self._undo: list[Any] = []
@@ -78,7 +79,7 @@ class Session:
         before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
         self._undo += [before.remove, after.remove]
-        self._undo.append(_wrap(self.model, "generate", self._generate))
+        self._undo.append(wrap(self.model, "generate", self._generate))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -184,14 +185,14 @@ class Session:
         if whole is not None:
             self._length = mask.shape[1] if mask is not None else whole.shape[1]
         if (state := state_of(kwargs.get("past_key_values"))) is not None:
-            self._restore_extras(state)
+            restore_offsets(self._offsets, state)
         try:
             return generate(*args, **kwargs)
         finally:
             self._length = None
 
     def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        kwargs = {**_named(model, args), **kwargs}
+        kwargs = {**named(model, args), **kwargs}
         tokens = kwargs.get("input_ids")
         given = tokens if tokens is not None else kwargs.get("inputs_embeds")
         if given is None or given.shape[1] == 0:
@@ -208,7 +209,7 @@ class Session:
         vision = self._vision if seen == 0 else None
         state.extend_image(image_of_tokens(model.config, tokens, vision, tuple(given.shape[:2])))
         if seen:
-            self._restore_extras(state)
+            restore_offsets(self._offsets, state)
         return (), kwargs
 
     def _adopt(self, cache: Any) -> CacheState:
@@ -248,42 +249,10 @@ class Session:
         if state.prompt_end is not None and not layers[-1].armed:
             state.stats.layers = [layer.stats() for layer in layers]
             state.prompt_end = None
-        self._save_extras(state)
-
-    def _save_extras(self, state: CacheState) -> None:
-        for name, module in self._stateful():
-            delta = module.rope_deltas
-            state.extras[name] = None if delta is None else delta.clone()
-
-    def _restore_extras(self, state: CacheState) -> None:
-        for name, module in self._stateful():
-            if name in state.extras:
-                module.rope_deltas = state.extras[name]
-
-    def _stateful(self) -> list[tuple[str, Any]]:
-        """Modules that keep M-RoPE offsets of the latest prompt on themselves (Qwen-VL)."""
-        return [(n, m) for n, m in self.model.named_modules() if hasattr(m, "rope_deltas")]
+        note_offsets(self._offsets, state)
 
     def _state(self, cache: Any) -> CacheState:
         state = state_of(cache)
         if state is None:
             raise UnsupportedCache(f"this {type(cache).__name__} was not compressed by Foveate.")
         return state
-
-
-def _named(model: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Positional arguments of ``forward`` by name."""
-    return dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
-
-
-def _wrap(model: Any, name: str, around: Any) -> Any:
-    """Replaces a bound method by ``around(method, ...)``; returns what undoes it."""
-    original = getattr(model, name)
-    had = name in vars(model)
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        return around(original, *args, **kwargs)
-
-    setattr(model, name, wrapped)
-    return lambda: setattr(model, name, original) if had else delattr(model, name)

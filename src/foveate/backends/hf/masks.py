@@ -80,7 +80,7 @@ def over_slots(
 def for_model(
     visible: Bool[Tensor, "b h m s"], groups: int, additive: torch.dtype | None
 ) -> Tensor:
-    """The mask in the form that the model's attention takes: per query head, boolean or additive."""
+    """The mask as the model's attention takes it: per query head, boolean or additive."""
     per_query_head = visible.repeat_interleave(groups, dim=1)
     if additive is None:
         return per_query_head

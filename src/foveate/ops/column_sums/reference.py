@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 ROWS = 128
-BYTES = 32 * 2**20
+BYTES = 12 * 2**20
 
 
 def column_sums(

@@ -33,15 +33,14 @@ def ragged_decode(
     h, t = tail_k.shape[1], tail_k.shape[2]
     grouped = (q * scale).reshape(b * h, hq // h, d)
     late_logits = (grouped @ tail_k.reshape(b * h, t, d).transpose(1, 2)).float()
-    out = torch.empty(b * h, hq // h, flat_v.shape[1], dtype=q.dtype, device=q.device)
-    late_weights = torch.empty_like(late_logits)
+    out, late_weights = [], []
     start = 0
     for head, length in enumerate(lengths):
         end = start + length
         logits = torch.cat([(grouped[head] @ flat_k[start:end].t()).float(), late_logits[head]], -1)
         weights = logits.softmax(-1)
-        late_weights[head] = weights[:, length:]
-        torch.mm(weights[:, :length].to(q.dtype), flat_v[start:end], out=out[head])
+        late_weights.append(weights[:, length:])
+        out.append(weights[:, :length].to(q.dtype) @ flat_v[start:end])
         start = end
-    out += late_weights.to(q.dtype) @ tail_v.reshape(b * h, t, -1)
-    return out.view(b, hq, 1, -1)
+    late = torch.stack(late_weights).to(q.dtype) @ tail_v.reshape(b * h, t, tail_v.shape[3])
+    return (torch.stack(out) + late).view(b, hq, 1, -1)

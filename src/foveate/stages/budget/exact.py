@@ -21,7 +21,7 @@ def fill(
         room = most - counts if missing > 0 else counts - least
         open_places = room > 0
         each, rest = divmod(abs(missing), int(open_places.sum()))
-        share = each * open_places + (open_places & (open_places.cumsum(0) <= rest))
-        step = torch.minimum(share, room)
+        share = each * open_places if each else open_places & (open_places.cumsum(0) <= rest)
+        step = torch.minimum(share.to(room.dtype), room)
         counts = counts + step if missing > 0 else counts - step
     return counts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 from jaxtyping import Bool, Int
 from torch import Tensor
@@ -38,7 +39,8 @@ class TopK:
 
     def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
         if isinstance(self.recent, float):
-            last = (tokens * self.recent).long()
+            share = Fraction(str(self.recent))
+            last = tokens * share.numerator // share.denominator
         else:
             last = tokens.new_full(tokens.shape, self.recent)
         late = layer.pos >= (layer.lengths - last)[:, None, None]
@@ -50,7 +52,7 @@ class TopK:
 
 def highest(scores: Tensor, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
     """Marks the ``counts`` highest scores of each row and head; of equal ones the earlier."""
-    most = int(counts.max())
+    most = max(1, int(counts.max()))
     ranked = scores.topk(most, dim=-1).values
     threshold = ranked.gather(-1, (counts - 1).clamp_min(0)[..., None])
     above, ties = scores > threshold, scores == threshold

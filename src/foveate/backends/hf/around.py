@@ -1,0 +1,54 @@
+"""Around a model's calls: its arguments by name, its methods wrapped, its notes to itself."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from foveate.backends.hf.state import CacheState
+
+
+def named(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments of ``forward`` by name."""
+    return dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
+
+
+def wrap(model: nn.Module, name: str, around: Callable[..., Any]) -> Callable[[], None]:
+    """Replaces a bound method by ``around(method, ...)``; returns what undoes it."""
+    original = getattr(model, name)
+    had = name in vars(model)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return around(original, *args, **kwargs)
+
+    def undo() -> None:
+        if had:
+            setattr(model, name, original)
+        else:
+            delattr(model, name)
+
+    setattr(model, name, wrapped)
+    return undo
+
+
+def with_offsets(model: nn.Module) -> dict[str, Any]:
+    """The modules that note the M-RoPE offsets of the latest prompt on themselves (Qwen-VL)."""
+    return {name: m for name, m in model.named_modules() if hasattr(m, "rope_deltas")}
+
+
+def note_offsets(modules: dict[str, Any], state: CacheState) -> None:
+    """Keeps the offsets with the cache they are of; the model has those of its latest prompt."""
+    for name, module in modules.items():
+        state.extras[name] = None if module.rope_deltas is None else module.rope_deltas.clone()
+
+
+def restore_offsets(modules: dict[str, Any], state: CacheState) -> None:
+    """Gives the model the offsets of the cache that it is about to continue."""
+    for name, module in modules.items():
+        if name in state.extras:
+            module.rope_deltas = state.extras[name]
