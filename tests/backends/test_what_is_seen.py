@@ -69,6 +69,23 @@ def test_visual_tokens_are_the_placeholders_and_images_are_counted(family):
         assert layer.image.max() == 1
 
 
+def test_an_image_that_comes_in_two_passes_is_one_image():
+    model, ids = zoo.build("llama"), torch.full((1, 30), 30)
+    vision = torch.zeros(1, 30, dtype=torch.bool)
+    vision[:, 5:12] = vision[:, 20:25] = True
+    embeddings = model.get_input_embeddings()(ids)
+    SEEN.clear()
+    policy = foveate.Policy(score=Spy(queries=1), budget=Uniform(amount=8), select=TopK())
+    with foveate.compress(model, policy, vision=vision) as session:
+        session.expect(tokens=30)
+        cache = None
+        for part in embeddings.split(10, dim=1):
+            cache = model(inputs_embeds=part, past_key_values=cache).past_key_values
+    assert cache.get_seq_length() == 30
+    image = [-1] * 5 + [0] * 7 + [-1] * 8 + [1] * 5 + [-1] * 5
+    assert [layer.image[0, 0].tolist() for layer in SEEN] == [image] * len(cache.layers)
+
+
 @pytest.mark.parametrize("family", zoo.FAMILIES)
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "full"])
 def test_a_samples_kept_set_does_not_depend_on_its_batch_or_padding(family, method):

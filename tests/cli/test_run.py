@@ -30,7 +30,7 @@ def chosen(specs: list[str], budgets: list[str]) -> list[tuple[str, str | None]]
 
 
 def test_three_methods_run_at_20_percent_by_default() -> None:
-    assert chosen([], []) == [("snapkv", "20%"), ("h2o", "20%"), ("streaming_llm", "20%")]
+    assert chosen([], []) == [("snapkv", "30%"), ("h2o", "30%"), ("streaming_llm", "30%")]
 
 
 def test_each_method_runs_at_each_budget() -> None:

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 import foveate
 from tests import zoo
 
 from .compare import GREEDY, check_generate
+from .oracle import event_of, oracle
 from .policies import EVERY
 
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
@@ -42,3 +44,27 @@ def test_eager_attention_is_followed_too(family):
         ours = model.generate(**inputs, **GREEDY)
     assert all(torch.equal(a, b) for a, b in zip(ours.logits, stock.logits, strict=True))
     check_generate(model, EVERY["ragged"], inputs)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_5_vl", "gemma3"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("policy", [EVERY["dense"], EVERY["ragged"]], ids=["dense", "ragged"])
+def test_half_precision_agrees_to_its_own_rounding(family, policy, dtype):
+    model, inputs = zoo.fresh(family).to(dtype), zoo.prompt(family, lengths=(31, 40))
+    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
+    later = zoo.extend(family, inputs, new_text=1).cached
+    how = {**GREEDY, "max_new_tokens": 1}
+    with foveate.compress(model, policy) as session:
+        cache = session.prefill(**inputs)
+        event = event_of(cache)
+        ours = model.generate(**later, past_key_values=cache, **how).logits[0]
+    stock = DynamicCache(config=model.config)
+    with oracle(model, event):
+        model(**inputs, past_key_values=stock)
+        theirs = model.generate(**later, past_key_values=stock, **how).logits[0]
+    with oracle(model):
+        full = DynamicCache(config=model.config)
+        model(**inputs, past_key_values=full)
+        uncompressed = model.generate(**later, past_key_values=full, **how).logits[0]
+    noise, effect = ((x - theirs).abs().mean() for x in (ours, uncompressed))
+    assert noise < 0.2 * effect

@@ -162,8 +162,9 @@ class foveate_paused:
 
 
 @pytest.mark.parametrize("family", ["llava", "internvl", "qwen2_vl", "llama"])
+@pytest.mark.parametrize("how", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
 @every_storage
-def test_a_prompt_of_embeddings(family, policy):
+def test_a_prompt_of_embeddings(family, policy, how):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 40), images=0)
     ids = inputs.pop("input_ids")
     embedded = {"attention_mask": inputs["attention_mask"],
@@ -171,13 +172,14 @@ def test_a_prompt_of_embeddings(family, policy):
     vision = torch.zeros_like(ids, dtype=torch.bool)
     vision[:, 20:30] = True
     with foveate.compress(model, policy, vision=vision) as session:
-        ours = model.generate(**embedded, **GREEDY)
+        ours = model.generate(**embedded, **GREEDY, **how)
         event = event_of(session.cache)
         layer = session.cache.layers[0]
-        columns = torch.arange(40).expand(2, 1, 40)
-        assert torch.equal(layer.state.image_of(columns)[:, 0] >= 0, vision)
+        rows = 2 * how.get("num_beams", 1)
+        seen = layer.state.image_of(torch.arange(40).expand(rows, 1, 40))[:, 0] >= 0
+        assert torch.equal(seen, vision.repeat_interleave(rows // 2, 0))
     with oracle(model, event):
-        theirs = model.generate(**embedded, **GREEDY)
+        theirs = model.generate(**embedded, **GREEDY, **how)
     assert difference(ours, theirs) <= TOLERANCE
 
 

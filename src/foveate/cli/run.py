@@ -51,7 +51,7 @@ def run(
     """Answer a prompt from the full cache and from compressed ones, and compare.
 
     The full cache comes first, then each method at each budget (snapkv, h2o and streaming_llm at
-    20% if none is named).
+    30% if none is named).
     """
     chosen = policies(method or [], budget or [])
     images = open_images(image or [])

@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from foveate.backends.hf import persist
 from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
 from foveate.backends.hf.attention import NAMES
-from foveate.backends.hf.modality import image_of_tokens
+from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -206,11 +206,22 @@ class Session:
         state = self._adopt(cache)
         seen = foveate_layers(cache)[0].seen
         self._arm(state, seen, seen + given.shape[1])
-        vision = self._vision if seen == 0 else None
-        state.extend_image(image_of_tokens(model.config, tokens, vision, tuple(given.shape[:2])))
+        state.extend_vision(self._visual_tokens(state, seen, tokens, given))
         if seen:
             restore_offsets(self._offsets, state)
         return (), kwargs
+
+    def _visual_tokens(
+        self, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
+    ) -> Tensor | None:
+        """Which of this pass's tokens are visual, by what the caller told or by the ids."""
+        end = state.prompt_end
+        if self._vision is None or end is None or seen >= self._vision.shape[-1]:
+            return visual_tokens(self.model.config, tokens)
+        columns = slice(seen, min(end, seen + given.shape[1]))
+        found = given_visual_tokens(self._vision, given.shape[0], end, columns)
+        drafted = given.shape[1] - found.shape[1]
+        return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
 
     def _adopt(self, cache: Any) -> CacheState:
         state = state_of(cache)

@@ -64,8 +64,8 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
     extras = {k: v for k, v in state.extras.items() if isinstance(v, Tensor)}
     tensors |= {f"extra.{k}": v for k, v in extras.items()}
     tensors["pads"] = state.pads  # type: ignore[assignment]
-    if state.image is not None and state.image_known:
-        tensors["image"] = state.image
+    if state.vision is not None and state.vision_known:
+        tensors["vision"] = state.vision
     note = {"schema": SCHEMA, "model": model_fingerprint(model), "policy": policy.spec,
             "tokenizer": tokenizer_fingerprint(tokenizer), "seen": json.dumps(seen)}  # fmt: skip
     save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, note)
@@ -100,8 +100,8 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
 
 
 def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
-    state.pads, state.image = tensors["pads"], tensors.get("image")
-    state.image_known, state.awaiting = state.image is not None, False
+    state.pads, state.vision = tensors["pads"], tensors.get("vision")
+    state.vision_known, state.awaiting = state.vision is not None, False
     state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.backends.hf.masks import MaskFacts, examine
 from foveate.backends.hf.stats import Stats
-from foveate.core.compress import keep
+from foveate.core.compress import image_index, keep
 from foveate.core.errors import UnsupportedCache
 from foveate.core.layer import Scored
 from foveate.core.policy import Policy
@@ -51,8 +51,8 @@ class CacheState:
         """Forgets the conversation."""
         self.prompt_end: int | None = None  # column where the prompt ends; None: nothing to do
         self.awaiting = True  # the next pass begins a prompt that is to be compressed
-        self.image: Int[Tensor, "b seen"] | None = None
-        self.image_known = True
+        self.vision: Bool[Tensor, "b seen"] | None = None
+        self.vision_known = True
         self.pads: Int[Tensor, "b"] | None = None
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
         self.notes: list[Mapping[str, Tensor]] = []
@@ -73,32 +73,27 @@ class CacheState:
             self.pads = self._facts.pads
         return self._facts
 
-    def extend_image(self, image: Int[Tensor, "b t"] | None) -> None:
-        """Notes which image each new token belongs to; None: unknown."""
-        if image is None:
-            self.image_known = False
-        elif self.image is None:
-            self.image = image
+    def extend_vision(self, vision: Bool[Tensor, "b t"] | None) -> None:
+        """Notes which of the new tokens are visual; None: unknown."""
+        if vision is None:
+            self.vision_known = False
+        elif self.vision is None:
+            self.vision = vision
         else:
-            image = torch.where(image >= 0, image + int(self.image.max()) + 1, -1)
-            self.image = torch.cat([self.image, image], dim=1)
+            self.vision = torch.cat([self.vision, vision], dim=1)
 
     def image_of(self, columns: Int[Tensor, "b h s"]) -> Int[Tensor, "b h s"] | None:
         """Which image each slot's token belongs to, -1 for text; None if unknown."""
-        if not self.image_known or self.image is None:
+        if not self.vision_known or self.vision is None:
             return None
-        b, h, _ = columns.shape
-        image = self.image.to(columns.device)
-        late = columns.max() + 1 - image.shape[1]
-        if late > 0:  # answers are text
-            image = torch.nn.functional.pad(image, (0, int(late)), value=-1)
-        found = image[:, None].expand(b, h, -1).gather(2, columns.clamp_min(0))
+        image = image_index(self.vision.to(columns.device))
+        found = image[:, None].expand(*columns.shape[:2], -1).gather(2, columns.clamp_min(0))
         return found.masked_fill(columns < 0, -1)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
-        if self.image is not None and self.image.shape[0] > int(rows.max()):
-            self.image = self.image.index_select(0, rows.to(self.image.device))
+        if self.vision is not None and self.vision.shape[0] > int(rows.max()):
+            self.vision = self.vision.index_select(0, rows.to(self.vision.device))
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
         self._facts = self._mask = None

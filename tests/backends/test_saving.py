@@ -1,0 +1,96 @@
+"""A saved context belongs to one model, one policy and one tokenizer, and says so."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import foveate
+from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
+from tests import zoo
+
+POLICY = "snapkv:budget=50%,window=4"
+
+
+class Tokens:
+    """As much of a tokenizer as a fingerprint reads."""
+
+    def __init__(self, **vocabulary):
+        self.get_vocab = lambda: vocabulary
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A context that llama read, with a tokenizer's fingerprint."""
+    with foveate.compress(zoo.build("llama"), POLICY) as session:
+        session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
+        return session.save(tmp_path / "context.safetensors", tokenizer=Tokens(a=0, b=1))
+
+
+def test_another_model_is_refused(saved):
+    other = zoo.fresh("llama")
+    with torch.no_grad():
+        other.model.layers[1].self_attn.k_proj.weight[0, 0] += 1e-3
+    for model in (other, zoo.build("qwen2")):
+        with (
+            foveate.compress(model, POLICY) as session,
+            pytest.raises(CacheMismatch, match="another model"),
+        ):
+            session.load(saved)
+
+
+def test_another_policy_is_refused_and_the_right_one_is_named(saved):
+    with (
+        foveate.compress(zoo.build("llama"), "knorm:budget=50%") as session,
+        pytest.raises(CacheMismatch, match=r"foveate\.policy\('snapkv:budget=50%,window=4'\)"),
+    ):
+        session.load(saved)
+
+
+def test_another_tokenizer_is_refused(saved):
+    with foveate.compress(zoo.build("llama"), POLICY) as session:
+        with pytest.raises(CacheMismatch, match="another tokenizer"):
+            session.load(saved, tokenizer=Tokens(a=1, b=0))
+        session.load(saved, tokenizer=Tokens(a=0, b=1))
+        session.load(saved)
+
+
+def test_what_is_no_saved_cache_is_refused(tmp_path):
+    foreign = tmp_path / "foreign.safetensors"
+    save_file({"a": torch.zeros(1)}, foreign)
+    (tmp_path / "text").write_text("no tensors")
+    with foveate.compress(zoo.build("llama"), POLICY) as session:
+        for name, reason in {
+            "missing": "not a saved cache",
+            "text": "not a saved cache",
+            "foreign.safetensors": "schema",
+        }.items():
+            with pytest.raises(InvalidInput, match=reason):
+                session.load(tmp_path / name)
+
+
+def test_what_was_never_read_or_never_compressed_cannot_be_saved(tmp_path):
+    from transformers import DynamicCache
+
+    model = zoo.build("llama")
+    with foveate.compress(model, POLICY) as session:
+        with pytest.raises(UnsupportedCache, match="not compressed by Foveate"):
+            session.save(tmp_path / "x", cache=DynamicCache(config=model.config))
+        session.expect(tokens=40)
+        cache = DynamicCache(config=model.config)
+        model(torch.full((1, 20), 30), past_key_values=cache)
+        with pytest.raises(InvalidInput, match="no finished prompt"):
+            session.save(tmp_path / "x", cache=cache)
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_a_loaded_context_is_the_saved_one(family, tmp_path):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
+    question = zoo.extend(family, inputs, new_text=5).cached
+    with foveate.compress(model, "h2o:budget=50%,when=over_budget(every=2)") as session:
+        cache = session.prefill(**inputs)
+        path = session.save(tmp_path / "context.safetensors")
+        answers = [
+            model.generate(**question, past_key_values=each, max_new_tokens=6)
+            for each in (session.load(path), cache)
+        ]
+    assert torch.equal(*answers)
