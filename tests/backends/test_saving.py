@@ -3,6 +3,9 @@
 import pytest
 import torch
 from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 import foveate
 from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
@@ -11,11 +14,9 @@ from tests import zoo
 POLICY = "snapkv:budget=50%,window=4"
 
 
-class Tokens:
-    """As much of a tokenizer as a fingerprint reads."""
-
-    def __init__(self, **vocabulary):
-        self.get_vocab = lambda: vocabulary
+def tokenizer(**vocabulary: int) -> PreTrainedTokenizerFast:
+    """A tokenizer of a few words."""
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(WordLevel(vocabulary, unk_token="a")))
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def saved(tmp_path):
     """A context that llama read, with a tokenizer's fingerprint."""
     with foveate.compress(zoo.build("llama"), POLICY) as session:
         session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
-        return session.save(tmp_path / "context.safetensors", tokenizer=Tokens(a=0, b=1))
+        return session.save(tmp_path / "context.safetensors", tokenizer=tokenizer(a=0, b=1))
 
 
 def test_another_model_is_refused(saved):
@@ -49,8 +50,8 @@ def test_another_policy_is_refused_and_the_right_one_is_named(saved):
 def test_another_tokenizer_is_refused(saved):
     with foveate.compress(zoo.build("llama"), POLICY) as session:
         with pytest.raises(CacheMismatch, match="another tokenizer"):
-            session.load(saved, tokenizer=Tokens(a=1, b=0))
-        session.load(saved, tokenizer=Tokens(a=0, b=1))
+            session.load(saved, tokenizer=tokenizer(a=1, b=0))
+        session.load(saved, tokenizer=tokenizer(a=0, b=1))
         session.load(saved)
 
 
