@@ -220,6 +220,27 @@ def test_crop_into_the_compressed_prompt_is_refused():
             cache.crop(-1)
 
 
+@pytest.mark.parametrize("policy", ["full", "knorm:budget=50%"])
+def test_a_context_read_in_inference_mode_is_continued_outside_of_it(policy):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(31, 40))
+    question = zoo.extend("llama", inputs, new_text=3).cached
+    with foveate.compress(model, policy) as session:
+        cache = session.prefill(**inputs)
+        expected = model.generate(**question, past_key_values=cache, max_new_tokens=4)
+        with torch.inference_mode():
+            cache = session.prefill(**inputs)
+        answer = model.generate(**question, past_key_values=cache, max_new_tokens=4)
+    assert torch.equal(answer, expected)
+
+
+def test_a_prompt_of_one_token():
+    model, ids = zoo.build("llama"), torch.tensor([[30]])
+    stock = model.generate(ids, max_new_tokens=4)
+    with foveate.compress(model, "knorm:budget=1") as session:
+        assert torch.equal(model.generate(ids, max_new_tokens=4), stock)
+        assert session.stats.kept_tokens == 1
+
+
 def test_reset_makes_a_cache_new():
     model, inputs = zoo.build("qwen2_vl"), zoo.prompt("qwen2_vl")
     with foveate.compress(model, "snapkv:budget=50%,window=4") as session:

@@ -105,6 +105,9 @@ class DensePairs:
         end = self.size + k.shape[2]
         if end > self._k.shape[2]:
             self.reserve(end + max(GROWTH, end // 16))
+        elif self._k.is_inference() and not torch.is_inference_mode_enabled():
+            # what inference_mode() made cannot be written to outside of it
+            self._k, self._v = self._k.clone(), self._v.clone()
         self._k[:, :, self.size : end] = k
         self._v[:, :, self.size : end] = v
         self.size = end

@@ -249,7 +249,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         pairs = self.pairs
         kept = pairs.counts - (self.seen - self.finished)
         if not pairs.compressed and self.state.pads is not None:
-            kept = kept - self.state.pads[:, None]
+            kept = kept - self.state.pads.to(kept.device)[:, None]
         return LayerStats(
             layer=self.index,
             kept=kept,

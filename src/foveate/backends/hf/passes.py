@@ -44,12 +44,13 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     state = owner.state
     facts = state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     padded, columns = owner.pairs.padded(), owner.columns_of(query)
+    pads = facts.pads.to(query.device)  # layers may stand on several devices
     return Layer(
         q=query.detach(),
         k=padded.k,
         v=padded.v,
-        pos=torch.where(padded.columns < 0, -1, padded.columns - facts.pads[:, None, None]),
-        q_pos=columns - facts.pads[:, None],
+        pos=torch.where(padded.columns < 0, -1, padded.columns - pads[:, None, None]),
+        q_pos=columns - pads[:, None],
         image=state.image_of(padded.columns),
         mask=None if facts.causal else over_slots(mask, padded.columns, columns),
         scale=scale,
