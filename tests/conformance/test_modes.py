@@ -69,6 +69,42 @@ def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
     assert difference(looked_up, theirs) <= TOLERANCE
 
 
+@every_family
+@every_batch
+@pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
+def test_tokens_that_come_with_the_prompt_see_what_is_kept_of_it(family, lengths, policy):
+    """Drafted tokens arrive in the prompt's own pass, and still see the compressed prompt."""
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
+    drafts = torch.randint(zoo.TEXT_FROM, zoo.VOCAB, (len(lengths), 4))
+    longer, end = zoo.append(family, inputs, drafts), max(lengths)
+    if family == "paligemma":  # one piece of text is one prefix: what follows it is not
+        longer["token_type_ids"][:, end:] = 1
+    with foveate.compress(model, policy) as session:
+        session.expect(tokens=end)
+        ours = model(**longer).logits[:, end:]
+        event = event_of(session.cache)
+    with oracle(model, event):
+        theirs = model(**longer).logits[:, end:]
+    assert float((ours - theirs).abs().max()) <= TOLERANCE
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+def test_a_context_keeps_its_own_positions_when_another_is_read_in_between(family):
+    """These models note the offset of the latest prompt's positions on themselves."""
+    model = zoo.build(family)
+    first, second = zoo.prompt(family), zoo.prompt(family, lengths=(60,), images=2, seed=5)
+    question = zoo.extend(family, first, new_text=5).cached
+    del question["position_ids"]  # left to the model
+    with foveate.compress(model, RANDOM["dense"]) as session:
+        context = session.prefill(**first)
+        offset = model.model.rope_deltas.clone()
+        expected = model.generate(**question, past_key_values=session.fork(context), **GREEDY)
+        session.prefill(**second)
+        assert not torch.equal(model.model.rope_deltas, offset)
+        answer = model.generate(**question, past_key_values=session.fork(context), **GREEDY)
+    assert difference(answer, expected) == 0
+
+
 def test_drafts_are_refused_where_the_budget_spans_all_layers():
     model, inputs = zoo.build("llama"), lookup_prompt("llama")
     with (
