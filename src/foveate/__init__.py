@@ -1,12 +1,14 @@
 """Foveate: shrink the key-value cache of vision-language models, with the answer unchanged."""
 
-from foveate import stages
-from foveate.backends.hf import Session, Stats, compress
+from foveate import analysis, stages
+from foveate.backends.hf import Session, Stats, calibrate, compress
 from foveate.baselines import full, h2o, knorm, random, snapkv, streaming_llm, vnorm
+from foveate.core.composition import policy
 from foveate.core.compress import Kept, compress_tensors
 from foveate.core.errors import FoveateError
-from foveate.core.method import METHODS, Paper, method, policy
+from foveate.core.method import METHODS, Paper, method
 from foveate.core.policy import Policy
+from foveate.papers import csp, david, lookm, mixkv, prefixkv
 
 __version__ = "0.1.0"
 __all__ = [
@@ -17,13 +19,20 @@ __all__ = [
     "Policy",
     "Session",
     "Stats",
+    "analysis",
+    "calibrate",
     "compress",
     "compress_tensors",
+    "csp",
+    "david",
     "full",
     "h2o",
     "knorm",
+    "lookm",
     "method",
+    "mixkv",
     "policy",
+    "prefixkv",
     "random",
     "snapkv",
     "stages",

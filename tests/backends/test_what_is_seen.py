@@ -21,7 +21,10 @@ SEEN = []
 class Spy:
     """A score that writes down the layers it is shown."""
 
-    queries: int = 10**6
+    window: int = 10**6
+
+    def queries(self, tokens):
+        return self.window
 
     def __call__(self, layer):
         SEEN.append(layer)
@@ -75,7 +78,7 @@ def test_an_image_that_comes_in_two_passes_is_one_image():
     vision[:, 5:12] = vision[:, 20:25] = True
     embeddings = model.get_input_embeddings()(ids)
     SEEN.clear()
-    policy = foveate.Policy(score=Spy(queries=1), budget=Uniform(amount=8), select=TopK())
+    policy = foveate.Policy(score=Spy(window=1), budget=Uniform(amount=8), select=TopK())
     with foveate.compress(model, policy, vision=vision) as session:
         session.expect(tokens=30)
         cache = None
@@ -109,9 +112,8 @@ class Recorded:
 
     inner: object
 
-    @property
-    def queries(self):
-        return self.inner.queries
+    def queries(self, tokens):
+        return self.inner.queries(tokens)
 
     def observe(self, layer):
         return self.inner.observe(layer) if hasattr(self.inner, "observe") else layer.state
@@ -119,8 +121,9 @@ class Recorded:
     def __call__(self, layer):
         if layer.index == 0:
             SCORES.clear()
-        SCORES.append(self.inner(layer).values)
-        return Scores(SCORES[-1])
+        scores = self.inner(layer)
+        SCORES.append(scores.values)
+        return scores
 
 
 def recorded(policy):

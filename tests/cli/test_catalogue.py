@@ -51,7 +51,7 @@ def test_the_table_of_methods_fits_100_columns(foveate: Foveate) -> None:
 def test_show_writes_defaults_out(foveate: Foveate) -> None:
     text = foveate("show", "snapkv:window=16,budget=0.25,kernel=5").stdout
     assert text.splitlines()[0] == "snapkv:budget=25%,window=16"
-    assert "window_attention(window=16, kernel=5, pool=avg, group=mean)" in text
+    assert "window_attention(window=16, kernel=5, pool=avg, group=mean, pool_window=false)" in text
     assert "uniform(amount=25%)" in text
     assert "after_prefill()" in text
     assert "SnapKV: LLM Knows What You are Looking for" in text

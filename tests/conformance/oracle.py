@@ -2,12 +2,14 @@
 
 An attention function of its own, in plain float32 softmax, over transformers' stock DynamicCache.
 From the moment that a prompt was compressed, later queries do not see the columns that were not
-kept, layer by layer and head by head.
+kept, layer by layer and head by head; they see merged pairs, worked out by the literal
+transcription, where the policy merges; and their softmax is a softmax-n where it says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -17,12 +19,23 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from foveate.core.policy import NoMerge
+from foveate.stages.merge import MergeNearest
+from tests.literal import lookm, prefixkv
+
 
 class Event(NamedTuple):
-    """A compression: after column ``end``, layer -> columns kept, bool [b, h, end]."""
+    """A compression: after column ``end``, layer -> columns kept, bool [b, h, end].
+
+    ``pads`` are the columns of padding in front of each row, ``merge`` how the kept pairs take over
+    the others (a function of a row's k, v [h, n, d] and kept columns per head), ``n`` of softmax-n.
+    """
 
     end: int
     kept: dict[int, Tensor]
+    pads: list[int] = []
+    merge: Callable[..., tuple[Tensor, Tensor]] | None = None
+    n: float = 0.0
 
 
 _events: list[Event] = []
@@ -31,6 +44,11 @@ _events: list[Event] = []
 def _attention(module, query, key, value, attention_mask, scaling=None, **_):
     b, hq, m, d = query.shape
     h, n = key.shape[1], key.shape[2]
+    events = [e for e in _events if module.layer_idx in e.kept]
+    late = [e for e in events if e.merge is not None and e.end <= n - m]
+    assert not any(n - m < e.end < n for e in events if e.merge is not None), "one pass, two caches"
+    for event in late:
+        key, value = _merged(event, module.layer_idx, key, value)
     k, v = key.repeat_interleave(hq // h, 1), value.repeat_interleave(hq // h, 1)
     added = 0.0
     if attention_mask is not None and attention_mask.dtype != torch.bool:
@@ -44,12 +62,29 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **_):
         visible = torch.ones(b, hq, m, n, dtype=torch.bool)
     for i in range(m):
         column = n - m + i
-        for event in (e for e in _events if e.end <= column and module.layer_idx in e.kept):
+        for event in (e for e in events if e.end <= column):
             kept = event.kept[module.layer_idx].repeat_interleave(hq // h, 1)
             visible[:, :, i, : event.end] &= kept
     logits = (query @ k.transpose(2, 3)) * (d**-0.5 if scaling is None else scaling) + added
-    weights = logits.masked_fill(~visible, torch.finfo(logits.dtype).min).softmax(-1)
+    logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    sink = torch.full((b, hq, m, 1), -torch.inf)  # one more key, with a value of zeros
+    for event in (e for e in events if e.n):
+        sink[:, :, max(0, event.end - (n - m)) :] = math.log(event.n)
+    weights = torch.cat([logits, sink.to(logits)], -1).softmax(-1)[..., :-1]
     return (weights @ v).transpose(1, 2).contiguous(), None
+
+
+def _merged(event: Event, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values in which the kept columns have taken over the others."""
+    key, value = key.clone(), value.clone()
+    for row, pad in enumerate(event.pads):
+        some = slice(pad, event.end)
+        kept = [head.nonzero()[:, 0].tolist() for head in event.kept[layer][row, :, some]]
+        k, v = event.merge(key[row, :, some], value[row, :, some], kept)
+        for head, columns in enumerate(kept):
+            at = torch.tensor(columns) + pad
+            key[row, head, at], value[row, head, at] = k[head].to(key), v[head].to(value)
+    return key, value
 
 
 ALL_ATTENTION_FUNCTIONS.register("oracle", _attention)
@@ -70,16 +105,41 @@ def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
         _events.clear()
 
 
-def event_of(cache, rows: list[int] | None = None) -> Event:
-    """What a compressed cache kept of its latest prompt."""
-    kept, end = {}, 0
+def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:
+    """What a compressed cache kept of its latest prompt; or of all that it has seen until now."""
+    kept, end, state = {}, 0, None
     for layer in cache.layers:
         if not hasattr(layer, "pairs"):
             continue
-        end = layer.finished
+        end, state = layer.seen if now else layer.finished, layer.state
         columns = layer.pairs.columns
         mask = torch.zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.bool)
         mask.scatter_(2, columns.clamp_min(-1) % (layer.seen + 1), True)
         mask = mask[:, :, :end]
         kept[layer.index] = mask if rows is None else mask[rows]
-    return Event(end, kept)
+    pads = [] if state is None or state.pads is None else state.pads.tolist()
+    merge = None if state is None or now else literal_merge(state.policy.merge)
+    n = 0.0 if state is None else state.policy.attend.n
+    return Event(end, kept, pads, merge, n)
+
+
+def literal_merge(stage: object) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The slow transcription of what a merge stage does; None if it does nothing."""
+    if isinstance(stage, NoMerge):
+        return None
+    assert isinstance(stage, MergeNearest), stage
+
+    def merge(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[list[Tensor], list[Tensor]]:
+        found: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for head, columns in enumerate(kept):  # heads may keep different numbers
+            one, mine = slice(head, head + 1), [columns]
+            if stage.by == "position":
+                assert stage.how == "averaged"
+                pair = [prefixkv.merge(x[one], columns, "position", k[one]) for x in (k, v)]
+            else:
+                pair = lookm.merge(k[one], v[one], mine, stage.how)
+            for into, merged in zip(found, pair, strict=True):
+                into.append(merged[0])
+        return found
+
+    return merge

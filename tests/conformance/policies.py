@@ -29,4 +29,16 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 
 
 METHODS = {name: of_method(name) for name in foveate.METHODS}
-EVERY = {**RANDOM, **{name: p for name, p in METHODS.items() if name != "full"}}
+COMPOSED = {
+    spec: foveate.policy(spec)
+    for spec in (
+        "mixkv(window=4)+prefixkv+lookm:budget=50%",
+        "mixkv(window=4)+david:budget=50%",
+        "csp+prefixkv:budget=50%,counted_from=newest,distance=2",
+        "csp:budget=50%,decode_n=1.5,when=over_budget",
+        "h2o+david:budget=50%,when=over_budget(every=2)",
+        "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",
+    )
+}
+EVERY = {**RANDOM, **{name: p for name, p in METHODS.items() if name != "full"}, **COMPOSED}
+"""Those whose kept set is not random go by what the model attends to."""

@@ -74,7 +74,9 @@ class Spy:
     """A score that keeps the layers that it was shown, and leaves a note in each."""
 
     shown: list[Any] = field(default_factory=list, compare=False)
-    queries: int = field(default=0, init=False)
+
+    def queries(self, tokens):
+        return 0
 
     def __call__(self, layer):
         self.shown.append(layer)

@@ -22,3 +22,11 @@ def load(name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     with safe_open(path, "pt") as file:
         arguments: dict[str, Any] = json.loads(file.metadata()["args"])
     return load_file(path), arguments
+
+
+def papers(name: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file of one of the five papers, and its metadata: its arguments as text."""
+    path = DATA / f"{name}.safetensors"
+    with safe_open(path, "pt") as file:
+        metadata: dict[str, str] = file.metadata()
+    return load_file(path), metadata

@@ -79,9 +79,10 @@ def scored_layer(available, protected):
     held = slots >= n - torch.tensor(available)[..., None]
     pos = torch.where(held, slots, -1)
     layer = type(layer)(q=layer.q, k=layer.k, v=layer.v, pos=pos, q_pos=layer.q_pos, scale=1.0)
-    values = torch.zeros(pos.shape).masked_fill(~held, -torch.inf)
+    raw = torch.zeros(pos.shape)
+    values = raw.masked_fill(~held, -torch.inf)
     values[slots >= n - torch.tensor(protected)[..., None]] = torch.inf
-    return Scored(layer, Scores(values))
+    return Scored(layer, Scores(values), raw, torch.full((len(available),), n))
 
 
 def test_uniform_gives_every_head_of_every_layer_the_same():

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import foveate
+from foveate.cli.calibrate import calibrate
 from foveate.cli.cite import cite
 from foveate.cli.methods import methods
 from foveate.cli.run import run
@@ -52,5 +53,5 @@ def _all(
     """Shrink the key-value cache of vision-language models, with the answer unchanged."""
 
 
-for command in (methods, show, cite, run):
+for command in (methods, show, cite, run, calibrate):
     app.command()(command)

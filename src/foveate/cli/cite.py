@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from foveate.core.method import METHODS
-from foveate.core.method import policy as policy_of
+from foveate.core.composition import find, name_and_arguments
+from foveate.core.composition import policy as policy_of
 
 
 def cite(
     spec: Annotated[str, typer.Argument(help="A method's name, or a whole spec.")],
 ) -> None:
-    """Print the BibTeX entry of a method's paper."""
-    name, colon, _ = spec.partition(":")
-    if colon:
+    """Print the BibTeX entries of a method's paper, or of all methods of a sum."""
+    name, arguments = name_and_arguments(spec)
+    if arguments:
         policy_of(spec)  # a typing error in the rest is worth knowing too
-    paper = None if name.strip() == "policy" else METHODS[name.strip()].paper
-    if paper is None:
-        typer.echo(f"{name.strip()} comes from no paper: there is nothing to cite.", err=True)
+    papers = () if name == "policy" else find(name).papers
+    if not papers:
+        typer.echo(f"{name} comes from no paper: there is nothing to cite.", err=True)
         return
-    typer.echo(paper.bibtex)
+    typer.echo("\n\n".join(paper.bibtex for paper in papers))

@@ -17,7 +17,7 @@ from foveate.backends.hf import compress
 from foveate.cli.model import Loaded
 from foveate.cli.policies import budget_of, label
 from foveate.cli.prompt import Prompt
-from foveate.core.method import policy as policy_of
+from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foveate.core.amount import Amount
-from foveate.core.method import METHODS
-from foveate.core.method import policy as policy_of
+from foveate.core.composition import find, name_and_arguments
+from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.core.spec import parse_arguments, print_arguments
+from foveate.core.spec import print_arguments
 
 METHODS_BY_DEFAULT = ("snapkv", "h2o", "streaming_llm")
 BUDGET_BY_DEFAULT = "30%"
@@ -29,12 +29,11 @@ def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
 
 
 def _at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:
-    name, _, rest = spec.partition(":")
-    name = name.strip()
-    by_hand = name in ("", "policy")
-    if not by_hand and "budget" not in METHODS[name].parameters:
+    name, arguments = name_and_arguments(spec)
+    by_hand = name == "policy"
+    if not by_hand and "budget" not in find(name).parameters:
         return [policy_of(spec)]
-    if by_hand or "budget" in parse_arguments(rest):
+    if by_hand or "budget" in arguments:
         made = policy_of(spec)
         return [made.but(budget=budget) for budget in budgets] or [made]
     return [policy_of(spec, budget=budget) for budget in budgets or (BUDGET_BY_DEFAULT,)]

@@ -37,8 +37,20 @@ def default_text(images: int) -> str:
     """What is asked if nothing is said: about the images, or about a text of 1,000 words."""
     if images:
         return "Describe what you see."
-    reading = files("foveate.demo").joinpath("reading.txt").read_text(encoding="utf-8")
-    return f"{reading.strip()}\n\n{QUESTION}"
+    return f"{_reading()}\n\n{QUESTION}"
+
+
+def passages(count: int) -> list[str]:
+    """Parts of the text that comes with Foveate: two thirds each, beginning at other paragraphs."""
+    paragraphs = _reading().split("\n\n")
+    size = max(1, 2 * len(paragraphs) // 3)
+    turned = (paragraphs[i:] + paragraphs[:i] for i in range(min(count, len(paragraphs))))
+    return ["\n\n".join(part[:size]) for part in turned]
+
+
+def _reading() -> str:
+    text = files("foveate.demo").joinpath("reading.txt").read_text(encoding="utf-8")
+    return text.strip()
 
 
 def check_text(text: str) -> None:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import console
-from foveate.core.method import policy as policy_of
+from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import SLOTS, print_value
 
@@ -39,12 +39,12 @@ def show(
 
 
 def _facts(policy: Policy) -> dict[str, Any]:
-    paper = policy.origin.build.paper if policy.origin else None
+    papers = policy.origin.build.papers if policy.origin else ()
     return {
         "spec": policy.spec,
         "stages": {slot: in_full(getattr(policy, slot)) for slot in SLOTS},
         "scope": policy.scope,
-        "paper": paper.title if paper else None,
+        "paper": "; ".join(paper.title for paper in papers) or None,
     }
 
 

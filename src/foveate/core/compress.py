@@ -10,12 +10,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter
+from foveate.core.errors import InvalidBudget, InvalidParameter
 from foveate.core.layer import Layer, Scored
-from foveate.core.policy import Policy, RunningScore
+from foveate.core.policy import Policy, RunningScore, wrapped
 from foveate.core.storage import Pairs, store
-
-QKV = tuple[Tensor, Tensor, Tensor]
+from foveate.core.tensors import QKV, layers_of
 
 
 class Kept(NamedTuple):
@@ -73,40 +72,7 @@ def compress_tensors(
         InvalidBudget: a budget below what is protected.
         MissingModality: the policy needs ``vision``.
     """
-    if not layers:
-        raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
-    for index, (q, k, v) in enumerate(layers):
-        check_shapes(index, q, k, v)
-        if (k.shape[0], k.shape[2]) != (layers[0][1].shape[0], layers[0][1].shape[2]):
-            raise InvalidInput(
-                f"layer {index}: k has shape {tuple(k.shape)}, that of layer 0 "
-                f"{tuple(layers[0][1].shape)}: rows and tokens must be the same."
-            )
-    b, _, n, _ = layers[0][1].shape
-    if vision is not None and (vision.shape != (b, n) or vision.dtype != torch.bool):
-        raise InvalidInput(
-            f"vision has shape {tuple(vision.shape)} and type {vision.dtype}, expected {(b, n)} "
-            f"and torch.bool."
-        )
-    pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
-    image = None if vision is None else image_index(vision)
-    made: list[Layer] = []
-    for index, (q, k, v) in enumerate(layers):
-        pos = torch.arange(n, device=k.device) - pads[:, None]
-        made.append(
-            Layer(
-                q=q,
-                k=k,
-                v=v,
-                pos=pos[:, None].expand(*k.shape[:3]),
-                q_pos=pos,
-                image=None if image is None else image[:, None].expand(*k.shape[:3]),
-                scale=q.shape[-1] ** -0.5 if scale is None else scale,
-                index=index,
-                depth=len(layers),
-            )
-        )
-    return compress_layers(policy, made)
+    return compress_layers(policy, layers_of(layers, vision, attention_mask, scale))
 
 
 def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
@@ -120,18 +86,21 @@ def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
         notes.append(one.scores.notes if one else {})
         scored.append(one)
     if policy.scope == "layer":
-        return [keep(policy, [one], pair_bytes)[0] if one else everything(layer)
+        return [keep(policy, [one])[0] if one else everything(layer)
                 for one, layer in zip(scored, layers, strict=True)]  # fmt: skip
     some = [one for one in scored if one is not None]
-    done = iter(keep(policy, some, pair_bytes) if some else [])
+    done = iter(keep(policy, some) if some else [])
     return [next(done) if one else everything(layer)
             for one, layer in zip(scored, layers, strict=True)]  # fmt: skip
 
 
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     """The layer's running state after its queries have been seen."""
-    running = isinstance(policy.score, RunningScore)
-    return policy.score.observe(layer) if running else layer.state  # type: ignore[attr-defined]
+    state = dict(layer.state)
+    for each in wrapped(policy.score):
+        if isinstance(each, RunningScore):
+            state |= each.observe(layer)
+    return state
 
 
 def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | None:
@@ -153,16 +122,18 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
             f"{int(protected[row].sum(-1).max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
         )
+    layer = replace(layer, tokens=tokens)
     scores = policy.score(layer)
     if bool(scores.values.isnan().any()):
         raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
-    values = scores.values.float().masked_fill(protected, torch.inf)
-    return Scored(layer, scores._replace(values=values.masked_fill(~layer.valid, -torch.inf)))
+    raw = scores.values.float()
+    values = raw.masked_fill(protected, torch.inf).masked_fill(~layer.valid, -torch.inf)
+    return Scored(layer, scores._replace(values=values), raw, tokens)
 
 
-def keep(policy: Policy, scored: Sequence[Scored], pair_bytes: int) -> list[Kept]:
+def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
     """Budgets, selects and merges layers that have been scored."""
-    tokens = policy.amount.tokens(scored[0].layer.lengths, pair_bytes)
+    tokens = scored[0].tokens
     counts = policy.budget(scored, tokens)
     _check_counts(policy, scored, counts, tokens)
     kept = []
@@ -183,60 +154,6 @@ def bytes_of_a_token(layer: Layer) -> int:
     """Bytes of one token's keys and values over the layer's KV heads."""
     heads = layer.k.shape[1]
     return heads * (layer.k.shape[-1] + layer.v.shape[-1]) * layer.k.element_size()
-
-
-def left_padding(
-    attention_mask: Tensor | None, b: int, n: int, *, whole: bool = True
-) -> Int[Tensor, "b"]:
-    """Number of padding columns in front of each row.
-
-    Raises:
-        InvalidInput: another shape than [b, n], padding elsewhere than on the left, or, unless
-            these are the first columns of longer rows (``whole=False``), a row without a token.
-    """
-    if attention_mask is None:
-        return torch.zeros(b, dtype=torch.long)
-    if attention_mask.shape != (b, n):
-        raise InvalidInput(
-            f"attention_mask has shape {tuple(attention_mask.shape)}, expected {(b, n)}."
-        )
-    valid = attention_mask.bool()
-    pads = n - valid.sum(-1)
-    rows = torch.arange(n, device=valid.device) >= pads[:, None]
-    if not torch.equal(rows, valid):
-        raise InvalidInput(
-            "padding stands in the middle or on the right of a row. Pad on the left "
-            "(tokenizer.padding_side = 'left')."
-        )
-    if whole and bool((pads == n).any()):
-        raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
-    return pads
-
-
-def image_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Which image each token belongs to, -1 for text: a run of visual tokens is an image."""
-    before = torch.nn.functional.pad(vision, (1, 0))[:, :-1]
-    starts = vision & ~before
-    return torch.where(vision, starts.cumsum(-1) - 1, -1)
-
-
-def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises InvalidInput where q, k and v of a layer do not fit together."""
-    fits = (
-        q.ndim == k.ndim == v.ndim == 4
-        and q.shape[0] == k.shape[0] == v.shape[0]
-        and k.shape[1] == v.shape[1]
-        and k.shape[1] > 0
-        and q.shape[1] % k.shape[1] == 0
-        and q.shape[2] == k.shape[2] == v.shape[2] > 0
-        and q.shape[3] == k.shape[3]
-    )
-    if not fits:
-        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
-        raise InvalidInput(
-            f"layer {index}: q, k, v of shapes {shapes}; expected [b, hq, n, d], [b, h, n, d], "
-            f"[b, h, n, e] with hq a multiple of h."
-        )
 
 
 def _check_mask(

@@ -12,7 +12,8 @@
     ├── AlreadyCompressing   a second ``compress`` block on one model           (RuntimeError)
     ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
-    └── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
+    ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
+    └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
 
 Each message names the offending value and the way out.
 """
@@ -73,6 +74,10 @@ class MissingModality(FoveateError, RuntimeError):
 
 class CacheMismatch(FoveateError, RuntimeError):
     """A saved cache that belongs to another model, tokenizer or policy."""
+
+
+class ProfileMismatch(FoveateError, RuntimeError):
+    """A profile that was measured on another model, for another method, or at another budget."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

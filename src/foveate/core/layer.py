@@ -27,7 +27,8 @@ class Layer:
     a negative ``pos`` is padding (or empty) and is never scored and never kept. Slots ascend in
     ``pos``; empty ones stand in front. ``q_pos`` is the same for queries, which are the last ``m``
     of the prompt. A ``mask`` of None means causal: a query sees every slot with
-    ``0 <= pos <= q_pos``.
+    ``0 <= pos <= q_pos``. ``tokens`` is each row's budget, per KV head; scores that read as many
+    queries as the budget allows need it.
     """
 
     q: Float[Tensor, "b hq m d"]
@@ -36,10 +37,12 @@ class Layer:
     pos: Int[Tensor, "b h n"]
     q_pos: Int[Tensor, "b m"]
     image: Int[Tensor, "b h n"] | None = None  # index of the image a slot belongs to; -1: text
+    q_image: Int[Tensor, "b m"] | None = None  # the same of the queries
     mask: Bool[Tensor, "b #h m n"] | None = None
     scale: float
     index: int = 0  # place among the compressed layers
     depth: int = 1  # number of compressed layers
+    tokens: Int[Tensor, "b"] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
 
@@ -60,13 +63,16 @@ class Layer:
         Raises:
             MissingModality: nothing told which tokens are visual.
         """
-        if self.image is None:
-            raise MissingModality(
-                "this policy treats visual and text tokens differently, and nothing tells which "
-                "tokens are visual. Pass vision= (bool, [batch, tokens]) to compress() or "
-                "compress_tensors()."
-            )
-        return self.image >= 0
+        return _known(self.image) >= 0
+
+    @property
+    def q_vision(self) -> Bool[Tensor, "b m"]:
+        """True at queries of visual tokens.
+
+        Raises:
+            MissingModality: nothing told which tokens are visual.
+        """
+        return _known(self.q_image) >= 0
 
     @property
     def lengths(self) -> Int[Tensor, "b"]:
@@ -81,12 +87,23 @@ class Layer:
         return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
 
 
+def _known(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:
+    if image is None:
+        raise MissingModality(
+            "this policy treats visual and text tokens differently, and nothing tells which "
+            "tokens are visual. Pass vision= (bool, [batch, tokens]) to compress() or "
+            "compress_tensors()."
+        )
+    return image
+
+
 class Scores(NamedTuple):
     """What a score says of one layer.
 
     ``values`` rank the slots, high is important. ``parts`` are named components of them, for a
-    selection that draws on several lists. ``notes`` are facts about the layer ([b ...]) that the
-    stages of later layers may read in ``Layer.earlier``.
+    selection that draws on several lists; a part "importance" tells how much each slot matters
+    where ``values`` rank by something else as well. ``notes`` are facts about the layer ([b ...])
+    that the selection of this layer, and the stages of later ones (in ``Layer.earlier``), may read.
     """
 
     values: Float[Tensor, "b h n"]
@@ -98,11 +115,20 @@ class Scored(NamedTuple):
     """A layer with its scores: what budgets and selections work on.
 
     In ``scores.values`` a protected slot is +inf and an empty or padded one is -inf, so ranking
-    alone keeps the one and never the other.
+    alone keeps the one and never the other. ``raw`` are the values before that was marked, and
+    ``tokens`` is each row's budget per KV head.
     """
 
     layer: Layer
     scores: Scores
+    raw: Float[Tensor, "b h n"]
+    tokens: Int[Tensor, "b"]
+
+    @property
+    def importance(self) -> Float[Tensor, "b h n"]:
+        """How much each slot matters, protected or not; zero at padding."""
+        values: Tensor = self.scores.parts.get("importance", self.raw)
+        return values.float().masked_fill(~self.layer.valid, 0.0)
 
     @property
     def available(self) -> Int[Tensor, "b h"]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
+from foveate.core.errors import InvalidParameter, UnknownMethod, suggest
 from foveate.core.policy import Origin, Policy
-from foveate.core.spec import SLOTS, check_plain, make_stage, parse_arguments
+from foveate.core.spec import SLOTS, check_plain
 
 ENTRY_POINTS = "foveate.methods"
 
@@ -46,12 +46,24 @@ class Paper:
 class Method:
     """A named, cited way to make a policy. Call it with keyword arguments."""
 
-    def __init__(self, function: Callable[..., Policy], paper: Paper | None):
+    def __init__(
+        self,
+        function: Callable[..., Policy],
+        paper: Paper | None,
+        adds: Sequence[str] = ("score", "select"),
+        wraps: bool = False,
+    ):
         functools.update_wrapper(self, function)
         self.function = function
         self.paper = paper
+        self.adds, self.wraps = tuple(adds), wraps
         self.name = function.__name__
         self.signature = inspect.signature(function)
+
+    @property
+    def papers(self) -> tuple[Paper, ...]:
+        """The papers to cite."""
+        return (self.paper,) if self.paper else ()
 
     @property
     def summary(self) -> str:
@@ -157,71 +169,32 @@ class Methods(Mapping[str, Method]):
 METHODS = Methods()
 
 
-def method(paper: Paper | None = None) -> Callable[[Callable[..., Policy]], Method]:
-    """Registers the function that builds a method's policy; all its parameters are keyword-only."""
+def method(
+    paper: Paper | None = None,
+    *,
+    adds: Sequence[str] = ("score", "select"),
+    wraps: bool = False,
+) -> Callable[[Callable[..., Policy]], Method]:
+    """Registers the function that builds a method's policy; all its parameters are keyword-only.
+
+    ``adds`` names the stages that the method brings along when it is added to another one with a
+    plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
+    """
 
     def register(function: Callable[..., Policy]) -> Method:
-        new = Method(function, paper)
+        new = Method(function, paper, adds, wraps)
         for parameter in new.parameters.values():
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
                 raise InvalidParameter(f"{new.name}: make {parameter.name!r} keyword-only.")
+            if parameter.name in SLOTS and parameter.name != "budget":
+                raise InvalidParameter(
+                    f"{new.name}: {parameter.name!r} is a stage in every spec. Name the parameter "
+                    "otherwise."
+                )
         METHODS.add(new)
         return new
 
     return register
-
-
-def policy(spec: str | Policy, **changes: Any) -> Policy:
-    """The policy that a spec string describes: "snapkv:budget=20%,window=16".
-
-    Keyword arguments override what the spec says: ``policy("snapkv", budget=0.1)``.
-
-    Raises:
-        UnknownMethod: no method or stage of that name.
-        InvalidSpec, InvalidParameter, InvalidBudget: the text does not parse, or a value is bad.
-    """
-    if isinstance(spec, Policy):
-        return spec.but(**changes) if changes else spec
-    name, _, rest = spec.partition(":")
-    name = name.strip()
-    if not name:
-        raise InvalidSpec(f"{spec!r} names no method. Write for example 'snapkv:budget=20%'.")
-    arguments = parse_arguments(rest)
-    if hasattr(arguments.get("budget"), "spec_name") and "budget" in changes:
-        new = changes.pop("budget")
-        arguments["budget"] = (
-            new
-            if hasattr(new, "spec_name")
-            else replace(arguments["budget"], amount=Amount.of(new))
-        )
-    arguments |= changes
-    given = [slot for slot in SLOTS if slot in arguments]
-    if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
-        given.remove("budget")  # an amount, not a stage
-    stages = {slot: _as_stage(arguments.pop(slot)) for slot in given}
-    if name == "policy":
-        amount = {"budget": arguments.pop("budget")} if "budget" in changes else {}
-        return _by_hand(spec, stages, arguments).but(**amount)
-    build = METHODS[name]
-    if "budget" in stages and "budget" in build.parameters:
-        arguments["budget"] = stages["budget"].amount
-    made = build(**arguments)
-    return made.but(**stages) if stages else made
-
-
-def _as_stage(value: Any) -> Any:
-    """A bare word in a stage's place is that stage with its defaults: ``when=over_budget``."""
-    return make_stage(value, {}) if isinstance(value, str) else value
-
-
-def _by_hand(spec: str, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
-    if others:
-        name = next(iter(others))
-        raise InvalidSpec(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
-    for slot in ("score", "budget", "select"):
-        if slot not in stages:
-            raise InvalidSpec(f"{spec!r} has no {slot}: 'policy:' needs score, budget and select.")
-    return Policy(**stages)
 
 
 def _lookup(name: str) -> Method:

@@ -1,14 +1,14 @@
-"""A policy is data: score -> budget -> select -> merge -> when.
+"""A policy is data: score -> budget -> select -> merge -> when, and how the answer attends.
 
-The five stages are pure functions of tensors, described by the Protocols below; a policy is one of
-each. Two identity stages live here (:class:`NoMerge`, :class:`AfterPrefill`), all others in
-``foveate.stages``.
+The stages are pure functions of tensors, described by the Protocols below; a policy is one of each.
+The identity stages live here (:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`), all
+others in ``foveate.stages`` and in the papers' files.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -25,13 +25,13 @@ Scope = Literal["layer", "model"]
 
 @runtime_checkable
 class Score(Protocol):
-    """How important each slot is.
+    """How important each slot is. One that wraps another holds it in a field named ``of``.
 
-    ``queries`` is how many of the prompt's last queries it reads (0: none).
+    ``queries`` tells how many of the prompt's last queries it reads (0: none), given the budget in
+    tokens (of the row with the largest one).
     """
 
-    @property
-    def queries(self) -> int: ...
+    def queries(self, tokens: int) -> int: ...
 
     def __call__(self, layer: Layer) -> Scores: ...
 
@@ -100,13 +100,17 @@ class Merge(Protocol):
 class Moment(NamedTuple):
     """When a rule is asked: after a forward pass of one layer.
 
-    ``prompt`` is True when that pass completed the prompt; ``stored`` is the most pairs that a KV
-    head of the layer holds, ``tokens`` the least of the rows' budgets, per KV head.
+    ``prompt`` is True when that pass completed the prompt. ``stored`` counts the pairs that each KV
+    head holds now, ``seen`` the tokens that each row has read, ``length`` those of the prompt that
+    was completed last. ``kept`` counts the pairs that each head kept when the layer was compressed
+    last; if it never was, it is the row's budget.
     """
 
     prompt: bool
-    stored: int
-    tokens: int
+    stored: Int[Tensor, "b h"]
+    seen: Int[Tensor, "b"]
+    length: Int[Tensor, "b"]
+    kept: Int[Tensor, "b h"]
 
 
 @runtime_checkable
@@ -119,6 +123,32 @@ class When(Protocol):
     def decodes(self) -> bool: ...
 
     def __call__(self, moment: Moment) -> bool: ...
+
+
+@runtime_checkable
+class Pruning(When, Protocol):
+    """A rule that says itself which slots stay while decoding: nothing is scored then.
+
+    ``keeps`` marks them among ``slots`` right-aligned slots, ``moment.stored`` of which hold a pair.
+    """
+
+    def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]: ...
+
+
+@runtime_checkable
+class Attend(Protocol):
+    """How later queries attend to a compressed layer: exp(x_i) / (n + sum_j exp(x_j))."""
+
+    @property
+    def n(self) -> float: ...
+
+
+@stage("softmax")
+@dataclass(frozen=True, kw_only=True)
+class Softmax:
+    """The model's own softmax."""
+
+    n: float = field(default=0.0, init=False)
 
 
 @stage("no_merge")
@@ -153,17 +183,21 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Score -> budget -> select -> merge -> when. Immutable; prints as a spec that parses back."""
+    """Score -> budget -> select -> merge -> when, and how the answer attends to what is kept.
+
+    Immutable; prints as a spec that parses back.
+    """
 
     score: Score
     budget: Budget
     select: Select
     merge: Merge = NoMerge()
     when: When = AfterPrefill()
+    attend: Attend = Softmax()
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        protocols = (Score, Budget, Select, Merge, When)
+        protocols = (Score, Budget, Select, Merge, When, Attend)
         for slot, protocol in zip(SLOTS, protocols, strict=True):
             value = getattr(self, slot)
             elsewhere = slot == "merge" and isinstance(value, (Score, Budget, Select, When))
@@ -199,7 +233,8 @@ class Policy:
     def spec(self) -> str:
         """The text from which ``foveate.policy`` makes an equal policy."""
         if self.origin is None:
-            return f"policy:{print_arguments({slot: getattr(self, slot) for slot in SLOTS})}"
+            slots = {s: getattr(self, s) for s in SLOTS if s != "attend" or self.attend != Softmax()}
+            return f"policy:{print_arguments(slots)}"
         overrides = {s: self.origin.overrides[s] for s in SLOTS if s in self.origin.overrides}
         given = self.origin.build.given(self.origin.arguments) | overrides
         return f"{self.name}:{print_arguments(given)}" if given else self.name
@@ -246,6 +281,14 @@ class Policy:
             name = next(iter(others))
             raise InvalidParameter(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
         return dataclasses.replace(self, **stages)
+
+
+def wrapped(score: Score) -> Iterator[Score]:
+    """The score, what it wraps, what that wraps, and so on."""
+    inner: Any = score
+    while inner is not None:
+        yield inner
+        inner = getattr(inner, "of", None)
 
 
 def _is_amount(value: object) -> bool:

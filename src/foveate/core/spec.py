@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from foveate.core.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 
-SLOTS = ("score", "budget", "select", "merge", "when")
+SLOTS = ("score", "budget", "select", "merge", "when", "attend")
 STAGES: dict[str, type] = {}
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 T = TypeVar("T", bound=type)
@@ -66,7 +66,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
         UnknownMethod: a stage that does not exist.
     """
     arguments: dict[str, Any] = {}
-    for part in _split(text):
+    for part in split(text, ","):
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
@@ -130,7 +130,8 @@ def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
         if f.name not in arguments and not optional:
             raise InvalidSpec(f"{name} needs {f.name!r}: {name}({f.name}=...).")
     check_plain(get_type_hints(STAGES[name]), arguments)
-    return STAGES[name](**arguments)
+    inner = {"of": make_stage(arguments["of"], {})} if isinstance(arguments.get("of"), str) else {}
+    return STAGES[name](**{**arguments, **inner})
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
@@ -141,15 +142,19 @@ def _set_fields(value: Any) -> dict[str, Any]:
     }
 
 
-def _split(text: str) -> list[str]:
-    """Splits at the commas that stand outside parentheses and quotes."""
+def split(text: str, separator: str) -> list[str]:
+    """Splits at the separators that stand outside parentheses and quotes; empty parts are left out.
+
+    Raises:
+        InvalidSpec: an unclosed parenthesis or quote.
+    """
     parts, depth, quoted, current, escaped = [], 0, False, "", False
     for char in text:
         if char == "'" and not escaped:
             quoted = not quoted
         depth += 0 if quoted else (char == "(") - (char == ")")
         escaped = char == "\\" and not escaped
-        if char == "," and depth == 0 and not quoted:
+        if char == separator and depth == 0 and not quoted:
             parts.append(current)
             current = ""
         else:

@@ -153,6 +153,11 @@ class RaggedPairs:
                                first=first)  # fmt: skip
 
     @property
+    def parts(self) -> tuple[Tensor, Tensor, list[int], Tensor, Tensor]:
+        """The body's keys, values and lengths, and the tail's keys and values."""
+        return self.flat_k, self.flat_v, self.lengths, self.tail.k, self.tail.v
+
+    @property
     def counts(self) -> Int[Tensor, "b h"]:
         """Pairs held per row and KV head."""
         return self.body_counts + self.tail.size

@@ -20,6 +20,7 @@ from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
     check_model,
+    check_profiles,
     convert,
     foveate_layers,
     state_of,
@@ -31,7 +32,7 @@ from foveate.core.errors import (
     UnsupportedCache,
     UnsupportedModel,
 )
-from foveate.core.method import policy as policy_of
+from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 
 
@@ -49,6 +50,7 @@ def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = 
 
     Raises:
         UnsupportedModel: the model's cache cannot be compressed exactly; the message says why.
+        ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
     return Session(model, policy_of(policy), vision)
@@ -59,6 +61,7 @@ class Session:
 
     def __init__(self, model: nn.Module, policy: Policy, vision: Tensor | None = None):
         self.model: PreTrainedModel = check_model(model)
+        check_profiles(policy, self.model)
         self.policy = policy
         self._vision = vision
         self._link = Link()

@@ -21,8 +21,9 @@ from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
 from foveate.core.compress import Kept
 from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCache
-from foveate.core.storage import DensePairs, Pairs
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs
 from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.softmax_n import attention_n
 
 LINK = "_foveate"
 """The attribute by which the keys that a layer returns lead back to it."""
@@ -49,6 +50,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
         self.queries: Tensor | None = None  # the last queries seen
         self.running: Mapping[str, Tensor] = {}
+        self.kept: Tensor | None = None  # pairs kept [b, h] when it was compressed last
         self.watch = Stopwatch()
         self.full_bytes = 0
         self.is_initialized = False
@@ -160,6 +162,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._pairs.take_rows(rows)
         if self.queries is not None:
             self.queries = self.queries.index_select(0, rows)
+        if self.kept is not None:
+            self.kept = self.kept.index_select(0, rows)
         self.running = {name: t.index_select(0, rows) for name, t in self.running.items()}
         if self.place == 0:
             self.state.take_rows(rows)
@@ -209,16 +213,19 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
             return base(query, pairs.k, pairs.v, mask)
         facts = self.state.facts(mask, (query.shape[0], m, self.seen), query.device)
+        n = self.state.policy.attend.n if pairs.compressed else 0.0
         if m == 1 and facts.open:
-            if isinstance(pairs, DensePairs):
-                return base(query, pairs.k, pairs.v, None)
-            body, tail = pairs, pairs.tail
-            out = ragged_decode(
-                query, body.flat_k, body.flat_v, body.lengths, tail.k, tail.v, scale
-            )
-            return out.transpose(1, 2), None
+            if isinstance(pairs, RaggedPairs):
+                out = ragged_decode(query, *pairs.parts, scale, n)
+                return out.transpose(1, 2), None
+            if n:
+                return attention_n(query, pairs.k, pairs.v, scale, n).transpose(1, 2), None
+            return base(query, pairs.k, pairs.v, None)
         padded = pairs.padded()
         visible = over_slots(mask, padded.columns, self.columns_of(query))
+        if n:
+            out = attention_n(query, padded.k, padded.v, scale, n, visible)
+            return out.transpose(1, 2), None
         additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
         groups = query.shape[1] // padded.k.shape[1]
         return base(query, padded.k, padded.v, for_model(visible, groups, additive))
@@ -237,6 +244,11 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def hold(self, kept: Kept) -> None:
         """Holds the kept pairs instead of all."""
+        self.prune(kept)
+        self.kept = kept.counts
+
+    def prune(self, kept: Kept) -> None:
+        """The same, but what was kept of the prompt remains on record."""
         self._pairs = kept.store(self.pairs.columns, first=self.seen)
         self.running = {name: compact(t, kept.mask) for name, t in self.running.items()}
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.compress import left_padding
+from foveate.core.tensors import left_padding
 from foveate.core.errors import UnsupportedModel
 
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from foveate.backends.hf.masks import over_slots
-from foveate.core.compress import bytes_of_a_token, keep, observed, score
+from foveate.core.compress import Kept, bytes_of_a_token, keep, observed, score
 from foveate.core.errors import InvalidInput
 from foveate.core.layer import Layer
-from foveate.core.policy import Moment, Policy
+from foveate.core.policy import Moment, Pruning
 
 if TYPE_CHECKING:
     from foveate.backends.hf.layer import FoveateLayer
@@ -22,21 +23,25 @@ if TYPE_CHECKING:
 def after_pass(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float) -> None:
     """Shows the pass's queries to the policy, and compresses if the moment has come."""
     state, armed = owner.state, owner.armed
-    if not armed and not state.policy.when.decodes:
+    rule = state.policy.when
+    if not armed and not rule.decodes:
+        return
+    if not armed and isinstance(rule, Pruning):
+        _prune(owner, rule)
         return
     with owner.watch.running(query.device):
         layer = layer_of(owner, query, mask, scale)
         owner.running = observed(state.policy, layer)
         layer = _with_window(owner, replace(layer, state=owner.running))
         unfinished = armed and state.prompt_end is not None and owner.seen < state.prompt_end
-        goes_on = unfinished or state.policy.when.decodes
-        owner.queries = _remembered(layer, state.policy) if goes_on else None
+        goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
+        owner.queries = _remembered(owner, layer) if goes_on else None
         if unfinished:
             return
         _refuse_empty_rows(layer)
+        if armed:
+            owner.finished = owner.seen
         _compress(owner, layer, armed)
-    if armed:
-        owner.finished = owner.seen
 
 
 def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float) -> Layer:
@@ -52,6 +57,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         pos=torch.where(padded.columns < 0, -1, padded.columns - pads[:, None, None]),
         q_pos=columns - pads[:, None],
         image=state.image_of(padded.columns),
+        q_image=state.image_of_queries(columns),
         mask=None if facts.causal else over_slots(mask, padded.columns, columns),
         scale=scale,
         index=owner.place,
@@ -71,7 +77,7 @@ def _running(owner: FoveateLayer, slots: int) -> Mapping[str, Tensor]:
 
 def _with_window(owner: FoveateLayer, layer: Layer) -> Layer:
     """The layer with queries of earlier passes where this pass is shorter than the window."""
-    wanted, m = owner.state.policy.score.queries, layer.q.shape[2]
+    wanted, m = _wanted(owner, layer), layer.q.shape[2]
     if owner.queries is None or m >= wanted:
         return layer
     if layer.mask is not None:
@@ -81,13 +87,31 @@ def _with_window(owner: FoveateLayer, layer: Layer) -> Layer:
         )
     q = torch.cat([owner.queries, layer.q], dim=2)[:, :, -wanted:]
     back = torch.arange(1 - q.shape[2], 1, device=q.device)
-    return replace(layer, q=q, q_pos=layer.q_pos[:, -1:] + back)
+    q_image = owner.state.image_of_queries(owner.seen - 1 + back)
+    return replace(layer, q=q, q_pos=layer.q_pos[:, -1:] + back, q_image=q_image)
 
 
-def _remembered(layer: Layer, policy: Policy) -> Tensor | None:
+def _remembered(owner: FoveateLayer, layer: Layer) -> Tensor | None:
     """The queries that a later pass may need, on their own: a view would hold all of them."""
-    wanted = policy.score.queries
+    wanted = _wanted(owner, layer)
     return layer.q[:, :, -wanted:].clone() if wanted else None
+
+
+def _wanted(owner: FoveateLayer, layer: Layer) -> int:
+    """How many of the last queries the policy's score reads when the prompt is complete."""
+    policy = owner.state.policy
+    return policy.score.queries(int(_tokens(owner, layer).max()))
+
+
+def _tokens(owner: FoveateLayer, layer: Layer) -> Int[Tensor, "b"]:
+    """Each row's budget: that of its whole prompt, however much of it (or beyond) was read."""
+    end = owner.state.prompt_end if owner.armed else owner.finished
+    lengths = layer.lengths + ((owner.seen if end is None else end) - owner.seen)
+    return owner.state.policy.amount.tokens(lengths, _pair_bytes(owner, layer))
+
+
+def _pair_bytes(owner: FoveateLayer, layer: Layer) -> int:
+    return bytes_of_a_token(layer) * owner.state.depth
 
 
 def _refuse_empty_rows(layer: Layer) -> None:
@@ -99,15 +123,38 @@ def _refuse_empty_rows(layer: Layer) -> None:
 def _compress(owner: FoveateLayer, layer: Layer, prompt: bool) -> None:
     """Scores the layer and, if the rule says so, keeps what the policy keeps."""
     policy, state = owner.state.policy, owner.state
-    pair_bytes = bytes_of_a_token(layer) * state.depth
-    tokens = policy.amount.tokens(layer.lengths, pair_bytes)
+    tokens = _tokens(owner, layer)
     owner.full_bytes = layer.k.shape[0] * owner.seen * bytes_of_a_token(layer)
-    if not policy.when(Moment(prompt, owner.pairs.longest, int(tokens.min()))):
+    last = tokens[:, None].expand_as(owner.pairs.counts) if owner.kept is None else owner.kept
+    if not policy.when(_moment(owner, prompt, last, layer.lengths)):
         return
     scored = score(policy, layer, tokens)
     earlier = state.notes if owner.place else []
     state.notes = [*earlier, scored.scores.notes if scored else {}]
     if policy.scope == "model":
-        state.wait_for_all(owner, scored, pair_bytes)
+        state.wait_for_all(owner, scored)
     elif scored is not None:
-        owner.hold(keep(policy, [scored], pair_bytes)[0])
+        owner.hold(keep(policy, [scored])[0])
+
+
+def _moment(
+    owner: FoveateLayer, prompt: bool, kept: Int[Tensor, "b h"], seen: Int[Tensor, "b"]
+) -> Moment:
+    stored = owner.pairs.counts
+    return Moment(prompt, stored, seen, seen - (owner.seen - owner.finished), kept)
+
+
+def _prune(owner: FoveateLayer, rule: Pruning) -> None:
+    """Keeps the slots that the rule says, without looking at anything but their number."""
+    if owner.kept is None or owner.state.pads is None:
+        return  # the whole prompt fitted, so its share is everything
+    pairs = owner.pairs
+    pads = owner.state.pads.to(owner.kept.device)
+    moment = _moment(owner, False, owner.kept, owner.seen - pads)
+    if not rule(moment):
+        return
+    with owner.watch.running(owner.kept.device):
+        padded = pairs.padded()
+        mask = rule.keeps(moment, padded.k.shape[2]) & (padded.columns >= 0)
+        owner.running = _running(owner, padded.k.shape[2])
+        owner.prune(Kept(mask, None, padded.k, padded.v))

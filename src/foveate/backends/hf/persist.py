@@ -89,7 +89,7 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
             layer.refill(_pairs(mine, first), columns, finished)
-            layer.queries = mine.get("queries")
+            layer.queries, layer.kept = mine.get("queries"), mine.get("kept")
             layer.running = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
@@ -128,6 +128,8 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
     found = {f"running.{name}": t for name, t in layer.running.items()}
     if layer.queries is not None:
         found["queries"] = layer.queries
+    if layer.kept is not None:
+        found["kept"] = layer.kept
     if isinstance(layer.pairs, DensePairs):
         found |= {"k": layer.pairs.k, "v": layer.pairs.v}
         if layer.pairs.columns_of_mixed is not None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from foveate.backends.hf.masks import MaskFacts, examine
 from foveate.backends.hf.stats import Stats
-from foveate.core.compress import image_index, keep
+from foveate.core.compress import keep
+from foveate.core.tensors import image_index
 from foveate.core.errors import UnsupportedCache
 from foveate.core.layer import Scored
 from foveate.core.policy import Policy
@@ -90,6 +91,12 @@ class CacheState:
         found = image[:, None].expand(*columns.shape[:2], -1).gather(2, columns.clamp_min(0))
         return found.masked_fill(columns < 0, -1)
 
+    def image_of_queries(self, columns: Int[Tensor, "m"]) -> Int[Tensor, "b m"] | None:
+        """Which image each query's token belongs to, -1 for text; None if unknown."""
+        if not self.vision_known or self.vision is None:
+            return None
+        return image_index(self.vision.to(columns.device))[:, columns.clamp_min(0)]
+
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
         if self.vision is not None and self.vision.shape[0] > int(rows.max()):
@@ -101,7 +108,7 @@ class CacheState:
             if isinstance(value, Tensor) and value.shape[0] > int(rows.max()):
                 self.extras[key] = value.index_select(0, rows.to(value.device))
 
-    def wait_for_all(self, layer: FoveateLayer, scored: Scored | None, pair_bytes: int) -> None:
+    def wait_for_all(self, layer: FoveateLayer, scored: Scored | None) -> None:
         """Model scope: collects the layers' scores, and compresses all after the last one's."""
         if scored is not None:
             self.waiting.append((layer, scored))
@@ -109,6 +116,6 @@ class CacheState:
             return
         waiting, self.waiting = self.waiting, []
         if waiting:
-            kept = keep(self.policy, [one for _, one in waiting], pair_bytes)
+            kept = keep(self.policy, [one for _, one in waiting])
             for (owner, _), one in zip(waiting, kept, strict=True):
                 owner.hold(one)

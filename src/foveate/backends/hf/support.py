@@ -12,13 +12,34 @@ from foveate.backends.hf.attention import NAMES
 from foveate.backends.hf.layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
-from foveate.core.policy import Policy
+from foveate.core.policy import Policy, wrapped
+from foveate.core.profile import Profile
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
     """The configuration of the decoder whose cache is compressed."""
     config: PreTrainedConfig = model.config.get_text_config(decoder=True)
     return config
+
+
+def model_name(model: PreTrainedModel) -> str:
+    """The model's name in profiles: the last part of where it was loaded from, or its class and
+    size if it was made from a configuration.
+    """
+    loaded_from = str(getattr(model.config, "_name_or_path", "") or "")
+    if loaded_from:
+        return loaded_from.rstrip("/").split("/")[-1]
+    config = text_config(model)
+    return f"{type(model).__name__}-{config.num_hidden_layers}x{config.hidden_size}"
+
+
+def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
+    """Raises ProfileMismatch if a stage was calibrated on another model."""
+    for stage in (*wrapped(policy.score), policy.budget):
+        profile: Profile | None = getattr(stage, "calibrated", None)
+        if profile is not None:
+            profile.check_model(model_name(model))
+            profile.check_layers(len(compressible_layers(text_config(model))))
 
 
 def check_model(model: nn.Module) -> PreTrainedModel:

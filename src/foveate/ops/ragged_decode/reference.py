@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foveate.ops.softmax_n import softmax_n
+
 
 def ragged_decode(
     q: Float[Tensor, "b hq 1 d"],
@@ -15,6 +17,7 @@ def ragged_decode(
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
     scale: float,
+    n: float = 0.0,
 ) -> Float[Tensor, "b hq 1 e"]:
     """Attention of one query per row over its heads' bodies and tails; nothing is masked.
 
@@ -26,6 +29,7 @@ def ragged_decode(
         tail_k: keys appended later, the same number for every head.
         tail_v: their values.
         scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
 
     Softmax in float32; the products in the inputs' dtype.
     """
@@ -38,7 +42,7 @@ def ragged_decode(
     for head, length in enumerate(lengths):
         end = start + length
         logits = torch.cat([(grouped[head] @ flat_k[start:end].t()).float(), late_logits[head]], -1)
-        weights = logits.softmax(-1)
+        weights = softmax_n(logits, n)
         late_weights.append(weights[:, length:])
         out.append(weights[:, :length].to(q.dtype) @ flat_v[start:end])
         start = end

@@ -6,12 +6,15 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from foveate.ops.softmax_n import softmax_n
+
 
 def window_attention(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w n"],
     scale: float,
+    n: float = 0.0,
 ) -> Float[Tensor, "b h g w n"]:
     """Attention probabilities of ``w`` queries over all slots.
 
@@ -20,6 +23,7 @@ def window_attention(
         k: keys.
         visible: which slots each query attends to; a query that sees none gets zeros.
         scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
     """
     b, hq, w, d = q.shape
     h = k.shape[1]
@@ -27,4 +31,4 @@ def window_attention(
     logits = (grouped @ k.float().transpose(2, 3)).view(b, h, hq // h, w, -1).mul_(scale)
     logits.masked_fill_(~visible[:, :, None], -torch.inf)
     blind = ~visible.any(-1)[:, :, None, :, None]
-    return logits.softmax(-1).masked_fill_(blind, 0.0)
+    return softmax_n(logits, n).masked_fill_(blind, 0.0)

@@ -2,7 +2,11 @@
 
 from foveate.stages.score.column_sums import ColumnSums
 from foveate.stages.score.norms import KeyNorm, ValueNorm
+from foveate.stages.score.over_heads import HeadMean
 from foveate.stages.score.position import RandomScore, Recency
 from foveate.stages.score.window import WindowAttention
 
-__all__ = ["ColumnSums", "KeyNorm", "RandomScore", "Recency", "ValueNorm", "WindowAttention"]
+__all__ = [
+    "ColumnSums",
+    "HeadMean",
+    "KeyNorm", "RandomScore", "Recency", "ValueNorm", "WindowAttention"]

@@ -24,7 +24,6 @@ class ColumnSums:
     """
 
     group: Reduction = "mean"
-    queries: int = 0
 
     def __post_init__(self) -> None:
         if self.group not in ("mean", "max"):
@@ -40,6 +39,9 @@ class ColumnSums:
         sums = column_sums(layer.q, layer.k, layer.scale, mask, pads)
         received = over_group(sums.view(b, h, hq // h, n), self.group)
         return {"received": layer.state.get("received", 0) + received}
+
+    def queries(self, tokens: int) -> int:
+        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.state["received"])

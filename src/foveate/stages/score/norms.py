@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
@@ -16,7 +16,8 @@ class KeyNorm:
     Source: Devoto et al. (arXiv:2406.11430), section 3.
     """
 
-    queries: int = field(default=0, init=False)
+    def queries(self, tokens: int) -> int:
+        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(-layer.k.float().norm(dim=-1))
@@ -30,7 +31,8 @@ class ValueNorm:
     Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
     """
 
-    queries: int = field(default=0, init=False)
+    def queries(self, tokens: int) -> int:
+        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.v.float().norm(dim=-1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -16,7 +16,9 @@ from foveate.core.spec import stage
 class Recency:
     """The later, the more important."""
 
-    queries: int = field(default=0, init=False)
+
+    def queries(self, tokens: int) -> int:
+        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.pos.float())
@@ -32,11 +34,13 @@ class RandomScore:
     """
 
     seed: int = 0
-    queries: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if self.seed < 0:
             raise InvalidParameter(f"seed={self.seed} is negative.")
+
+    def queries(self, tokens: int) -> int:
+        return 0
 
     def __call__(self, layer: Layer) -> Scores:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.index)

@@ -5,17 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_attention
+from foveate.stages.recent import (
+    Recent,
+    budget_of,
+    check_recent,
+    is_recent,
+    most_recent,
+    recent_tokens,
+)
 from foveate.stages.score.groups import Reduction, over_group
 
 Pool = Literal["avg", "max", "none"]
+ROWS = 128
 
 
 @stage("window_attention")
@@ -23,22 +33,23 @@ Pool = Literal["avg", "max", "none"]
 class WindowAttention:
     """Mean over the last ``window`` queries of the softmax in float32, reduced over the query heads
     of a KV head, then pooled along the slots before the window. The window itself scores zero:
-    selections protect it.
+    selections protect it. The part "attention" is the mean over the query heads before pooling.
 
-    ``pool`` is "avg" (zero padding that counts, as in the release), "max" or "none", with an odd
-    ``kernel``.
+    ``window`` is a number of queries or a share of the budget. ``pool`` is "avg" (zero padding that
+    counts, as in the release), "max" or "none", with an odd ``kernel``; with ``pool_window`` the
+    pooling of the last slots before the window reaches into it.
 
     Source: SnapKV (arXiv:2404.14469), section 4 and the release.
     """
 
-    window: int = 32
+    window: Recent = 32
     kernel: int = 5
     pool: Pool = "avg"
     group: Reduction = "mean"
+    pool_window: bool = False
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise InvalidParameter(f"window={self.window}: the observation window needs a query.")
+        check_recent("window", self.window, least=1)
         if self.kernel < 1 or self.kernel % 2 == 0:
             raise InvalidParameter(f"kernel={self.kernel} is not a positive odd number.")
         if self.pool not in ("avg", "max", "none"):
@@ -46,18 +57,18 @@ class WindowAttention:
         if self.group not in ("mean", "max"):
             raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
 
-    @property
-    def queries(self) -> int:
-        return self.window
+    def queries(self, tokens: int) -> int:
+        return most_recent(self.window, tokens)
 
     def __call__(self, layer: Layer) -> Scores:
-        w = min(self.window, layer.q.shape[2])
-        attention = window_attention(layer.q[:, :, -w:], layer.k, layer.visible(w), layer.scale)
-        real = (layer.q_pos[:, -w:] >= 0).float()
-        observed = (attention * real[:, None, None, :, None]).sum(3)
-        observed = observed / real.sum(-1)[:, None, None, None]
-        before = over_group(observed, self.group)[..., : -self.window]
-        return Scores(F.pad(self.pooled(before), (0, layer.k.shape[2] - before.shape[-1])))
+        sums, queries = observed(layer, self.window)
+        mean = sums[:, :, :, 0] / queries[:, None, None, None]
+        window = is_recent(layer, self.window, budget_of(layer, self.window))
+        scores = over_group(mean, self.group)
+        if not self.pool_window:
+            scores = scores.masked_fill(window, 0.0)
+        pooled = self.pooled(scores).masked_fill(window, 0.0)
+        return Scores(pooled, parts={"attention": mean.mean(2)})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
         """Pools along the slots, keeping their number."""
@@ -65,3 +76,28 @@ class WindowAttention:
             return scores
         pool = F.avg_pool1d if self.pool == "avg" else F.max_pool1d
         return pool(scores, self.kernel, stride=1, padding=self.kernel // 2)
+
+
+def observed(
+    layer: Layer, window: Recent, n: float = 0.0, kinds: Float[Tensor, "b m c"] | None = None
+) -> tuple[Float[Tensor, "b h g c s"], Int[Tensor, "b"]]:
+    """What the last ``window`` queries pay to every slot, added up, as a softmax-n; and how many
+    queries of each row these are.
+
+    ``kinds`` [b, m, c] says how much each query counts in each of ``c`` sums; one sum over all by
+    default. Rows may have windows of different lengths (shares of their budgets); the last query is
+    in every window, padding in none. Works in blocks of ``ROWS`` queries.
+    """
+    wanted = recent_tokens(window, budget_of(layer, window)).clamp_min(1)
+    w = min(int(wanted.max()), layer.q.shape[2])
+    real = layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
+    weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
+    visible = layer.visible(w)
+    sums = None
+    for a in range(0, w, ROWS):
+        some = slice(a, min(a + ROWS, w))
+        q = layer.q[:, :, -w:][:, :, some]
+        paid = window_attention(q, layer.k, visible[:, :, some], layer.scale, n)
+        added = torch.einsum("bhgws,bwc->bhgcs", paid, weights[:, some])
+        sums = added if sums is None else sums + added
+    return sums, real.sum(-1)

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
-
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored
 from foveate.core.spec import stage
+from foveate.stages.recent import Recent, check_recent, is_recent
 
 
 @stage("top_k")
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """The first ``sinks`` tokens, the last ``recent`` tokens, and the highest scores of the rest.
+    """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text token, and
+    the highest scores of the rest.
 
-    ``recent`` is a number of tokens (int) or a share of the budget (float in [0, 1)). Both count
+    ``recent`` is a number of tokens (int) or a share of the budget (float in [0, 1)). All count
     inside the budget. Of equal scores the earlier token wins.
     """
 
-    recent: int | float = 0
+    recent: Recent = 0
     sinks: int = 0
+    protect_text: bool = False
 
     def __post_init__(self) -> None:
-        if self.recent < 0 or (isinstance(self.recent, float) and not self.recent < 1):
-            raise InvalidParameter(
-                f"recent={self.recent}: give a number of tokens (int) or a share in [0, 1)."
-            )
+        check_recent("recent", self.recent)
         if self.sinks < 0:
             raise InvalidParameter(f"sinks={self.sinks} is negative.")
 
@@ -38,13 +36,9 @@ class TopK:
         return self.sinks + (self.recent if isinstance(self.recent, int) else 0)
 
     def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        if isinstance(self.recent, float):
-            share = Fraction(str(self.recent))
-            last = tokens * share.numerator // share.denominator
-        else:
-            last = tokens.new_full(tokens.shape, self.recent)
-        late = layer.pos >= (layer.lengths - last)[:, None, None]
-        return late | ((layer.pos >= 0) & (layer.pos < self.sinks))
+        marked = is_recent(layer, self.recent, tokens)
+        marked = marked | ((layer.pos >= 0) & (layer.pos < self.sinks))
+        return marked | ~layer.vision if self.protect_text else marked
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         return highest(scored.scores.values, counts)

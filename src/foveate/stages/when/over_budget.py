@@ -12,7 +12,8 @@ from foveate.core.spec import stage
 @stage("over_budget")
 @dataclass(frozen=True, kw_only=True)
 class OverBudget:
-    """After the prefill, and then whenever a layer holds ``every`` pairs more than its budget.
+    """After the prefill, and then whenever the heads hold ``every`` pairs more than they kept last.
+    The budget stays what it was for the prompt, so the cache grows no further.
 
     ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
     compressing over that many decoded tokens.
@@ -26,4 +27,4 @@ class OverBudget:
             raise InvalidParameter(f"every={self.every}: give at least one token.")
 
     def __call__(self, moment: Moment) -> bool:
-        return moment.prompt or moment.stored >= moment.tokens + self.every
+        return moment.prompt or bool((moment.stored - moment.kept >= self.every).any())

@@ -1,0 +1,62 @@
+"""Measuring a method's profile on a model: several prompts, read and compressed one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import nn
+
+from foveate.backends.hf.attach import Session, compress
+from foveate.backends.hf.support import check_model, foveate_layers, model_name
+from foveate.core.composition import policy as policy_of
+from foveate.core.errors import InvalidInput
+from foveate.core.policy import Policy
+from foveate.core.profile import Numbers, Profile, Run, calibration_of, mean
+
+
+def calibrate(
+    model: nn.Module, policy: Policy | str, prompts: Iterable[Mapping[str, Any]]
+) -> Profile:
+    """The profile of a method on a model: the mean over prompts of what it measures in each.
+
+    Args:
+        model: any model that ``compress`` takes.
+        policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum.
+        prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
+
+    Raises:
+        InvalidParameter: a method that has nothing to calibrate.
+        InvalidInput: no prompt, or one so short that all of it fits the budget.
+    """
+    policy = policy_of(policy)
+    name = policy.name
+    how = calibration_of(name)
+    samples: list[Numbers] = []
+    for inputs in prompts:
+        with compress(model, policy) as session:
+            session.prefill(**inputs)
+            samples.append(how.read(_run(session)))
+    if not samples:
+        raise InvalidInput("there is no prompt to calibrate on: give at least one.")
+    numbers = mean(samples)
+    return Profile(
+        method=name,
+        model=model_name(check_model(model)),
+        layers=len(numbers),
+        samples=len(samples),
+        budget=str(policy.amount) if how.at_a_budget else "",
+        by_layer=numbers,
+    )
+
+
+def _run(session: Session) -> Run:
+    layers = foveate_layers(session.cache)
+    state = layers[0].state
+    if not all(layer.kept is not None for layer in layers):
+        raise InvalidInput(
+            f"a prompt of {layers[0].seen} tokens fits the budget {session.policy.amount}, so "
+            "nothing was measured in it. Give longer prompts or a smaller budget."
+        )
+    pads = 0 if state.pads is None else state.pads
+    return Run(session.stats.kept, layers[0].finished - pads, state.notes)

@@ -1,0 +1,111 @@
+"""``foveate calibrate SPEC``: measure a method's profile on a model, and write it to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from foveate.backends.hf.calibrate import calibrate as measure
+from foveate.cli import console
+from foveate.cli.model import DEFAULT, load
+from foveate.cli.policies import BUDGET_BY_DEFAULT
+from foveate.cli.prompt import QUESTION, check_text, open_images, passages, read
+from foveate.core.composition import find, name_and_arguments
+from foveate.core.composition import policy as policy_of
+from foveate.core.errors import InvalidInput
+from foveate.core.policy import Policy
+from foveate.core.profile import calibration_of
+
+
+def calibrate(
+    spec: Annotated[str, typer.Argument(help="The method: prefixkv:budget=20%, or mixkv.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to. [default: METHOD.json]")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="ID_OR_DIR", help=f"A directory or hub id. [default: {DEFAULT}]"),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each. '
+            "[default: passages of a text that comes with Foveate]",
+        ),
+    ] = None,
+    samples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="The most prompts that are read.")
+    ] = 10,
+) -> None:
+    """Measure a method's profile on a model, as the mean over several prompts.
+
+    Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
+    depends on the budget (prefixkv), to the budget that it was measured at.
+    """
+    policy = _policy(spec)
+    calibration_of(policy.name)
+    asked = list(_asked(prompts, samples))
+    path = out or Path(f"{policy.name}.json")
+    with console.progress(hidden=False) as bars:
+        task = bars.add_task(f"loading {model or DEFAULT}", total=None)
+        loaded = load(model)
+        bars.reset(task, description=f"calibrating {policy}", total=len(asked))
+
+        def inputs() -> Iterator[dict[str, Any]]:
+            for text, images in asked:
+                yield read(loaded, text, open_images(images)).inputs
+                bars.advance(task)
+
+        profile = measure(loaded.model, policy, inputs())
+    profile.save(path)
+    typer.echo(
+        f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, "
+        f"{profile.samples} prompts"
+    )
+
+
+def _policy(spec: str) -> Policy:
+    name, arguments = name_and_arguments(spec)
+    if "budget" in arguments or "budget" not in find(name).parameters:
+        return policy_of(spec)
+    return policy_of(spec, budget=BUDGET_BY_DEFAULT)
+
+
+def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, list[Path]]]:
+    """Texts and their image files.
+
+    Raises:
+        InvalidInput: the file is missing, empty, or has a line that is no prompt.
+    """
+    if path is None:
+        return [(f"{text}\n\n{QUESTION}", []) for text in passages(samples)]
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"the prompts file {str(path)!r} cannot be read: {error}") from error
+    found = [_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
+    return found[:samples]
+
+
+def _line(path: Path, number: int, line: str) -> tuple[str, list[Path]]:
+    try:
+        entry = json.loads(line)
+        text, images = entry["prompt"], [path.parent / name for name in entry.get("images", [])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(
+            f"{path}, line {number}: expected {{\"prompt\": TEXT, \"images\": [FILE, ...]}}, with "
+            f"images if there are any."
+        ) from error
+    if not isinstance(text, str):
+        raise InvalidInput(f"{path}, line {number}: the prompt {text!r} is no text.")
+    check_text(text)
+    return text, images
+
+

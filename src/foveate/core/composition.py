@@ -1,0 +1,217 @@
+"""Specs to policies, and methods that add up: ``mixkv+prefixkv+lookm.merge:budget=10%``."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from foveate.core.amount import Amount
+from foveate.core.errors import InvalidParameter, InvalidSpec, suggest
+from foveate.core.method import METHODS, Method, Paper
+from foveate.core.policy import Origin, Policy
+from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
+
+
+class Term(NamedTuple):
+    """One method of a sum: all that it adds, or one stage; and parameters of its own."""
+
+    method: Method
+    slots: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    text: str
+
+
+class Sum:
+    """Methods added up, from left to right. It is called as a method is.
+
+    The first one's policy is the start. Every other one brings along the stages that it adds
+    (``Method.adds``, or the one named after a dot), in the place of those that are there; a score
+    that wraps others (``Method.wraps``) wraps the one that is there. Parameters go to every method
+    that has them, unless it has them in parentheses.
+    """
+
+    summary = "Several methods added up."
+    paper: Paper | None = None
+
+    def __init__(self, terms: list[Term]):
+        self.terms = terms
+        self.name = "+".join(term.text for term in terms)
+
+    @property
+    def papers(self) -> tuple[Paper, ...]:
+        """The papers to cite, in order."""
+        return tuple(paper for term in self.terms for paper in term.method.papers)
+
+    @property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """The parameters of all."""
+        found: dict[str, inspect.Parameter] = {}
+        for term in self.terms:
+            found = {**term.method.parameters, **found}
+        return {name: p for name, p in found.items() if any(True for _ in self._takers(name))}
+
+    def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Those arguments that differ from a method's default."""
+        return {
+            name: value
+            for name, value in arguments.items()
+            if any(term.method.parameters[name].default != value for term in self._takers(name))
+        }
+
+    def __call__(self, **arguments: Any) -> Policy:
+        """The policy, which remembers the call for its spec.
+
+        Raises:
+            InvalidParameter: a parameter that no method has, or that changes nothing here.
+            InvalidBudget: a budget that cannot be met.
+        """
+        for name in arguments:
+            if name not in self.parameters:
+                raise InvalidParameter(
+                    f"no method of {self.name} has a parameter {name!r}. "
+                    f"{suggest(name, self.parameters)}"
+                )
+        if "budget" in arguments:
+            arguments["budget"] = Amount.of(arguments["budget"])
+        made = self._sum(arguments)
+        for name in self.given(arguments):
+            others = {key: value for key, value in arguments.items() if key != name}
+            if name != "budget" and self._sum(others) == made:
+                takers = " and ".join(term.method.name for term in self._takers(name))
+                raise InvalidParameter(
+                    f"{name}={arguments[name]} changes nothing in {self.name}: the stages that "
+                    f"{takers} would use it in are others' here. Leave it out."
+                )
+        ordered = {name: arguments[name] for name in self.parameters if name in arguments}
+        return replace(made, origin=Origin(self, ordered, {}))
+
+    def _takers(self, name: str) -> list[Term]:
+        """The methods that a parameter of the whole goes to."""
+        return [t for t in self.terms if name in t.method.parameters and name not in t.arguments]
+
+    def _sum(self, arguments: Mapping[str, Any]) -> Policy:
+        made: Policy | None = None
+        for term in self.terms:
+            theirs = {n: v for n, v in arguments.items() if n in term.method.parameters}
+            policy = term.method(**{**theirs, **term.arguments})
+            made = policy if made is None else _added(made, policy, term)
+        if made is None:
+            raise InvalidSpec("a sum of no methods.")
+        return replace(made, origin=None)
+
+    def __repr__(self) -> str:
+        return f"<methods {self.name}>"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Sum:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (find, (self.name,))
+
+
+def _added(base: Policy, policy: Policy, term: Term) -> Policy:
+    stages = {slot: getattr(policy, slot) for slot in term.slots}
+    if "score" in stages and term.method.wraps:
+        score = stages["score"]
+        stages["score"] = replace(score, of=base.score) if hasattr(score, "of") else base.score
+    return replace(base, **stages)
+
+
+def find(name: str) -> Method | Sum:
+    """The method, or the sum of methods, that a name stands for.
+
+    Raises:
+        UnknownMethod: no method of that name.
+        InvalidSpec: a term that is not of the form method, method.stage or method(key=value).
+    """
+    if name.isidentifier():
+        return METHODS[name]
+    if name.startswith("+") or name.endswith("+"):
+        raise InvalidSpec(f"{name!r} adds nothing: there is no method beside a plus sign.")
+    terms = [_term(text, first=not place) for place, text in enumerate(split(name, "+"))]
+    if not terms:
+        raise InvalidSpec(f"{name!r} names no method.")
+    return Sum(terms)
+
+
+def _term(text: str, first: bool) -> Term:
+    found = re.fullmatch(r"([A-Za-z_]\w*)\s*(?:\.\s*(\w+))?\s*(?:\((.*)\))?", text, re.DOTALL)
+    if found is None:
+        raise InvalidSpec(
+            f"{text!r} is no method of a sum: write method, method.stage or method(key=value)."
+        )
+    method, slot, arguments = METHODS[found[1]], found[2], parse_arguments(found[3] or "")
+    if slot is not None and (first or slot not in SLOTS):
+        raise InvalidSpec(
+            f"{text!r}: the first method of a sum gives all its stages."
+            if first
+            else f"{text!r}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
+        )
+    printed = f"({print_arguments(arguments)})" if arguments else ""
+    label = f"{method.name}.{slot}" if slot else method.name
+    return Term(method, (slot,) if slot else method.adds, arguments, label + printed)
+
+
+def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
+    """What stands before a spec's colon, and the values after it.
+
+    Raises:
+        InvalidSpec: no name, or a text that does not parse.
+    """
+    name, *rest = split(spec, ":") or [""]
+    if not name or spec.lstrip().startswith(":"):
+        raise InvalidSpec(f"{spec!r} names no method. Write for example 'snapkv:budget=20%'.")
+    return name, parse_arguments(":".join(rest))
+
+
+def policy(spec: str | Policy, **changes: Any) -> Policy:
+    """The policy that a spec string describes: "snapkv:budget=20%,window=16".
+
+    Keyword arguments override what the spec says: ``policy("snapkv", budget=0.1)``. Methods add up:
+    "mixkv+prefixkv+lookm.merge:budget=10%" (see :class:`Sum`).
+
+    Raises:
+        UnknownMethod: no method or stage of that name.
+        InvalidSpec, InvalidParameter, InvalidBudget: the text does not parse, or a value is bad.
+    """
+    if isinstance(spec, Policy):
+        return spec.but(**changes) if changes else spec
+    name, arguments = name_and_arguments(spec)
+    if hasattr(arguments.get("budget"), "spec_name") and "budget" in changes:
+        new = changes.pop("budget")
+        arguments["budget"] = (
+            new
+            if hasattr(new, "spec_name")
+            else replace(arguments["budget"], amount=Amount.of(new))
+        )
+    arguments |= changes
+    given = [slot for slot in SLOTS if slot in arguments]
+    if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
+        given.remove("budget")  # an amount, not a stage
+    stages = {slot: _as_stage(arguments.pop(slot)) for slot in given}
+    if name == "policy":
+        amount = {"budget": arguments.pop("budget")} if "budget" in changes else {}
+        return _by_hand(spec, stages, arguments).but(**amount)
+    build = find(name)
+    if "budget" in stages and "budget" in build.parameters:
+        arguments["budget"] = stages["budget"].amount
+    made = build(**arguments)
+    return made.but(**stages) if stages else made
+
+
+def _as_stage(value: Any) -> Any:
+    """A bare word in a stage's place is that stage with its defaults: ``when=over_budget``."""
+    return make_stage(value, {}) if isinstance(value, str) else value
+
+
+def _by_hand(spec: str, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
+    if others:
+        name = next(iter(others))
+        raise InvalidSpec(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
+    for slot in ("score", "budget", "select"):
+        if slot not in stages:
+            raise InvalidSpec(f"{spec!r} has no {slot}: 'policy:' needs score, budget and select.")
+    return Policy(**stages)

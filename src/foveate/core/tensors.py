@@ -1,0 +1,122 @@
+"""From bare tensors to layers: what a prompt looks like without a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidInput
+from foveate.core.layer import Layer
+
+QKV = tuple[Tensor, Tensor, Tensor]
+
+
+def layers_of(
+    layers: Sequence[QKV],
+    vision: Bool[Tensor, "b n"] | None = None,
+    attention_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> list[Layer]:
+    """The layers of a prompt.
+
+    Args:
+        layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
+        vision: True at visual tokens.
+        attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
+        scale: of the attention logits; 1/sqrt(d) by default.
+
+    Raises:
+        InvalidInput: shapes that do not fit together, or padding that is not on the left.
+    """
+    if not layers:
+        raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
+    for index, (q, k, v) in enumerate(layers):
+        check_shapes(index, q, k, v)
+        if (k.shape[0], k.shape[2]) != (layers[0][1].shape[0], layers[0][1].shape[2]):
+            raise InvalidInput(
+                f"layer {index}: k has shape {tuple(k.shape)}, that of layer 0 "
+                f"{tuple(layers[0][1].shape)}: rows and tokens must be the same."
+            )
+    b, _, n, _ = layers[0][1].shape
+    if vision is not None and (vision.shape != (b, n) or vision.dtype != torch.bool):
+        raise InvalidInput(
+            f"vision has shape {tuple(vision.shape)} and type {vision.dtype}, expected {(b, n)} "
+            f"and torch.bool."
+        )
+    pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
+    image = None if vision is None else image_index(vision)
+    made: list[Layer] = []
+    for index, (q, k, v) in enumerate(layers):
+        pos = torch.arange(n, device=k.device) - pads[:, None]
+        made.append(
+            Layer(
+                q=q,
+                k=k,
+                v=v,
+                pos=pos[:, None].expand(*k.shape[:3]),
+                q_pos=pos,
+                image=None if image is None else image[:, None].expand(*k.shape[:3]),
+                q_image=image,
+                scale=q.shape[-1] ** -0.5 if scale is None else scale,
+                index=index,
+                depth=len(layers),
+            )
+        )
+    return made
+
+
+def left_padding(
+    attention_mask: Tensor | None, b: int, n: int, *, whole: bool = True
+) -> Int[Tensor, "b"]:
+    """Number of padding columns in front of each row.
+
+    Raises:
+        InvalidInput: another shape than [b, n], padding elsewhere than on the left, or, unless
+            these are the first columns of longer rows (``whole=False``), a row without a token.
+    """
+    if attention_mask is None:
+        return torch.zeros(b, dtype=torch.long)
+    if attention_mask.shape != (b, n):
+        raise InvalidInput(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, expected {(b, n)}."
+        )
+    valid = attention_mask.bool()
+    pads = n - valid.sum(-1)
+    rows = torch.arange(n, device=valid.device) >= pads[:, None]
+    if not torch.equal(rows, valid):
+        raise InvalidInput(
+            "padding stands in the middle or on the right of a row. Pad on the left "
+            "(tokenizer.padding_side = 'left')."
+        )
+    if whole and bool((pads == n).any()):
+        raise InvalidInput(f"row {int((pads == n).nonzero()[0, 0])} is nothing but padding.")
+    return pads
+
+
+def image_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Which image each token belongs to, -1 for text: a run of visual tokens is an image."""
+    before = torch.nn.functional.pad(vision, (1, 0))[:, :-1]
+    starts = vision & ~before
+    return torch.where(vision, starts.cumsum(-1) - 1, -1)
+
+
+def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises InvalidInput where q, k and v of a layer do not fit together."""
+    fits = (
+        q.ndim == k.ndim == v.ndim == 4
+        and q.shape[0] == k.shape[0] == v.shape[0]
+        and k.shape[1] == v.shape[1]
+        and k.shape[1] > 0
+        and q.shape[1] % k.shape[1] == 0
+        and q.shape[2] == k.shape[2] == v.shape[2] > 0
+        and q.shape[3] == k.shape[3]
+    )
+    if not fits:
+        shapes = ", ".join(str(tuple(t.shape)) for t in (q, k, v))
+        raise InvalidInput(
+            f"layer {index}: q, k, v of shapes {shapes}; expected [b, hq, n, d], [b, h, n, d], "
+            f"[b, h, n, e] with hq a multiple of h."
+        )

@@ -1,0 +1,68 @@
+"""Plain torch: in blocks of slots, so that no T x T matrix is ever made."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+BYTES = 16 * 2**20
+
+
+class Nearest(NamedTuple):
+    """For every slot the index of a kept slot, and the cosine of their keys (if it was asked)."""
+
+    slot: Int[Tensor, "b h n"]
+    cosine: Float[Tensor, "b h n"]
+
+
+def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) -> Nearest:
+    """The kept slot whose key has the largest cosine, in float32; of equal ones the earlier.
+
+    Takes O(n * kept) time; extra memory is the normalised keys and at most ``BYTES`` of cosines (or
+    those of one slot per head).
+    """
+    b, h, n, d = k.shape
+    index, empty = _listed(kept)
+    keys = F.normalize(k.float(), dim=-1)
+    targets = keys.gather(2, index[..., None].expand(-1, -1, -1, d)).transpose(2, 3)
+    hidden = torch.zeros_like(empty, dtype=torch.float32).masked_fill(empty, -torch.inf)
+    slot = torch.empty(b, h, n, dtype=torch.long, device=k.device)
+    cosine = torch.empty(b, h, n, device=k.device)
+    rows = max(1, BYTES // max(1, 4 * b * h * index.shape[2]))
+    for a in range(0, n, rows):
+        some = slice(a, a + rows)
+        cosines = keys[:, :, some] @ targets
+        if bool(empty.any()):
+            cosines += hidden[:, :, None]
+        cosine[:, :, some], place = cosines.max(-1)
+        slot[:, :, some] = index.gather(2, place)
+    return Nearest(slot, cosine)
+
+
+def nearest_by_position(pos: Int[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) -> Nearest:
+    """The kept slot whose token stands nearest; of two equally near ones the earlier.
+
+    The cosine is not computed: it is NaN.
+    """
+    index, empty = _listed(kept)
+    far = torch.iinfo(torch.int32).max
+    places = pos.gather(2, index).masked_fill(empty, far)
+    after = torch.searchsorted(places, pos.contiguous())
+    last = (~empty).sum(-1, keepdim=True) - 1
+    before = (after - 1).clamp_min(0)
+    after = torch.minimum(after, last).clamp_min(0)
+    closer = (places.gather(2, after) - pos).abs() < (pos - places.gather(2, before)).abs()
+    slot = index.gather(2, torch.where(closer, after, before))
+    return Nearest(slot, torch.full(slot.shape, torch.nan, device=pos.device))
+
+
+def _listed(kept: Bool[Tensor, "b h n"]) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
+    """The kept slots in order, and which places of the list are empty (they stand at the end)."""
+    counts = kept.sum(-1)
+    most = max(1, int(counts.max()))
+    index = (~kept).int().argsort(dim=-1, stable=True)[..., :most]
+    return index, torch.arange(most, device=kept.device) >= counts[..., None]

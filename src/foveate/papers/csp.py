@@ -1,0 +1,187 @@
+"""CSP, Cross-Self Pruning: what a modality needs of itself, and what of the other.
+
+Attention within a modality and across modalities live on different scales, so one ranking starves
+one of them. The window's attention is split by whether query and key are of the same modality
+(eq. 1), each half makes a list (eq. 2), and the kept tokens are drawn from both (eq. 3). A softmax
+over fewer keys is sharper than it was; softmax-n (eq. 7) takes that back.
+
+Departs from the paper in: scores stay per KV head (the paper averages heads, `head_mean=True`), and
+eq. 3, the intersection of the lists, which is empty whenever the window holds text alone: the two
+lists see different keys then. The default is the lists' union, both growing until it fills the
+budget; `combine="and"` lets their intersection grow to it instead. Eqs. 11 and 12 lack a factor (the
+divergence is an expectation under weights that add up to less than one), so nothing says that
+softmax-n is always closer to the full cache: measure it.
+
+Departs from the authors' code, which joins the lists and stores what stands in both twice: that
+spends budget on doubling one weight, and is not offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy, Softmax
+from foveate.core.spec import stage
+from foveate.stages.budget import Uniform
+from foveate.stages.recent import Recent, check_recent, most_recent
+from foveate.stages.score import HeadMean
+from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.window import observed
+from foveate.stages.select import TopK
+from foveate.stages.select.top_k import highest
+
+Combine = Literal["union", "and"]
+
+
+@stage("cross_self_attention")
+@dataclass(frozen=True, kw_only=True)
+class CrossSelfAttention:
+    """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
+    and over those of the other (part "cross"), reduced over the query heads of a KV head.
+    """
+
+    window: Recent = 0.5
+    n: float = 1.0
+    group: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        check_recent("window", self.window, least=1)
+        check_n(self.n)
+
+    def queries(self, tokens: int) -> int:
+        return most_recent(self.window, tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        kinds = torch.stack([~layer.q_vision, layer.q_vision], dim=-1).float()
+        sums, _ = observed(layer, self.window, self.n, kinds)
+        by_text, by_vision = (over_group(sums[:, :, :, kind], self.group) for kind in (0, 1))
+        own = torch.where(layer.vision, by_vision, by_text)
+        cross = torch.where(layer.vision, by_text, by_vision)
+        return Scores(own + cross, parts={"self": own, "cross": cross})
+
+
+@stage("cross_self")
+@dataclass(frozen=True, kw_only=True)
+class CrossSelf:
+    """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
+    K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
+    intersection, "and") fills the budget. A token enters no list in which it scores zero.
+    """
+
+    recent: Recent = 0.5
+    cross_ratio: float = 0.5
+    combine: Combine = "union"
+
+    def __post_init__(self) -> None:
+        check_recent("recent", self.recent)
+        if not 0 <= self.cross_ratio <= 1:
+            raise InvalidParameter(f"cross_ratio={self.cross_ratio}: give a share in [0, 1].")
+        if self.combine not in ("union", "and"):
+            raise InvalidParameter(f"combine={self.combine!r}: choose 'union' or 'and'.")
+
+    @property
+    def protects(self) -> int:
+        return TopK(recent=self.recent).protects
+
+    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+        return TopK(recent=self.recent).protect(layer, tokens)
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        parts, values = scored.scores.parts, scored.scores.values
+        if not {"self", "cross"} <= parts.keys():
+            raise InvalidParameter(
+                "the selection cross_self draws on self and cross scores, and this score has "
+                "none. Use it with score=cross_self_attention, alone or inside head_mean."
+            )
+        free, protected = values.isfinite(), values == torch.inf
+        k = counts - protected.sum(-1)
+        share = Fraction(str(self.cross_ratio))
+        cross = k * share.numerator // share.denominator
+        late = 2 * values.shape[-1]  # past the end of any list
+        growth = torch.stack([
+            _place(parts["self"], free, late) - (k - cross)[..., None],
+            _place(parts["cross"], free, late) - cross[..., None],
+        ])  # fmt: skip
+        first, second = growth.amin(0), growth.amax(0)
+        order = first if self.combine == "union" else torch.where(
+            second < late // 2, second, late + first)  # fmt: skip
+        ranks = (-order).float().masked_fill(~free, -torch.inf)
+        return protected | highest(ranks, k)
+
+
+def _place(
+    scores: Float[Tensor, "b h n"], free: Bool[Tensor, "b h n"], late: int
+) -> Int[Tensor, "b h n"]:
+    """Each slot's place in the list of the highest scores, from 0; ``late`` if it is in none."""
+    listed = free & (scores > 0)
+    order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
+    return order.argsort(dim=-1).masked_fill(~listed, late)
+
+
+@stage("softmax_n")
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxN:
+    """Eq. 7: exp(x_i) / (n + sum_j exp(x_j)) in the attention over a compressed layer, any n > 0.
+
+    The same as one more pair, with the logit log n and a value of zeros.
+    """
+
+    n: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_n(self.n)
+
+
+def check_n(n: float) -> None:
+    """Raises InvalidParameter unless n is a finite number of at least zero."""
+    if not 0 <= n < float("inf"):
+        raise InvalidParameter(f"n={n}: give a number of at least 0; 0 is the softmax.")
+
+
+@method(
+    Paper(
+        title="Cross-Self KV Cache Pruning for Efficient Vision-Language Inference",
+        authors=("Pei, Xiaohuan", "Huang, Tao", "Xu, Chang"),
+        year=2024,
+        venue="arXiv preprint",
+        key="pei2024csp",
+        arxiv="2412.04652",
+        code="https://github.com/TerryPei/CSP",
+    ),
+    adds=("score", "select", "attend"),
+)
+def csp(
+    *,
+    budget: Amount,
+    recent: int | float = 0.5,
+    cross_ratio: float = 0.5,
+    bias: float = 1.0,
+    n: float = 1.0,
+    decode_n: float = 0.0,
+    combine: Combine = "union",
+    head_mean: bool = False,
+    group: Reduction = "mean",
+) -> Policy:
+    """Keeps the best of two lists: what a modality pays to itself, and what it pays to the other.
+
+    The last `recent` queries (tokens, or a share of the budget) vote, and `bias` times as many
+    tokens are kept beside the lists. `n` is softmax-n's in the scores, `decode_n` that of decoding.
+    """
+    score = CrossSelfAttention(window=recent, n=n, group=group)
+    kept = int(recent * bias) if isinstance(recent, int) else recent * bias
+    return Policy(
+        score=HeadMean(of=score) if head_mean else score,
+        budget=Uniform(amount=budget),
+        select=CrossSelf(recent=kept, cross_ratio=cross_ratio, combine=combine),
+        attend=SoftmaxN(n=decode_n) if decode_n else Softmax(),
+    )

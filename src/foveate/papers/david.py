@@ -1,0 +1,194 @@
+"""DAVID: keep vision and text apart until the layers have fused them.
+
+In shallow layers visual and text tokens are of different kinds, and get budgets of their own; in
+deep ones they are one kind, ranked together. The switch is the normalised cross attention rate, the
+attention that visual tokens get from the last queries against an even share. Equations 2 to 7 and
+Algorithm 1 below, in order; no code was ever released.
+
+The paper contradicts itself, and both readings are offered. Decoupling stops when the rate falls by
+less than the threshold (eq. 7, Algorithm 1: "delta_below"), by more ("abrupt drops": "delta_above"),
+or is itself below it (Fig. 2: "theta_below"). Eq. 6 divides by r and Algorithm 1, line 16, does not
+(`normalised=False`): without it the first rate is far above 1 and decoupling never runs. B_V is
+rho/(1 + rho) of the budget (rho = B_V/B_T) and 1/(1 + rho) in line 28 (`split="algorithm"`). Eq. 3
+pools over all tokens, so that scores of the recent ones, which are kept anyhow, leak into two
+others (`pool_window=True`); the default pools before them, as SnapKV does, since the paper's
+ablation without its parts is SnapKV to the point.
+
+Added where the paper is silent: a modality with fewer tokens than its share leaves the rest to the
+other; a prompt without images is never decoupled; under GQA the mean over a KV head's query heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy, Score
+from foveate.core.spec import stage
+from foveate.stages.budget import Uniform
+from foveate.stages.recent import Recent, budget_of, check_recent, most_recent, recent_tokens
+from foveate.stages.score import WindowAttention
+from foveate.stages.score.groups import Reduction
+from foveate.stages.score.window import observed
+from foveate.stages.select import TopK
+from foveate.stages.select.top_k import highest
+
+Rule = Literal["delta_below", "delta_above", "theta_below", "always", "never"]
+RULES = ("delta_below", "delta_above", "theta_below", "always", "never")
+Split = Literal["text", "algorithm"]
+
+
+def ncar(attention: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"],
+         valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b"]:  # fmt: skip
+    """Eq. 6: what visual tokens get of the last queries' attention (its mean over queries and heads)
+    over what an even share would be; zero without images.
+    """
+    got = (attention * vision).sum(-1).mean(1)
+    tokens, visual = valid.sum((1, 2)), vision.sum((1, 2))
+    return got * tokens / visual.clamp_min(1)
+
+
+@stage("modality_fusion")
+@dataclass(frozen=True, kw_only=True)
+class ModalityFusion:
+    """Any score, and whether this layer is still decoupled: notes "ncar" and "decoupled", [b].
+
+    The rate is taken over the queries that the score observes (its part "attention"), or over the
+    last ``window`` if it observes none. ``rule`` "always" and "never" are the ablations.
+    """
+
+    of: Score
+    window: Recent = 0.5
+    threshold: float = 0.3
+    rule: Rule = "delta_below"
+    normalised: bool = True
+
+    def __post_init__(self) -> None:
+        check_recent("window", self.window, least=1)
+        if self.rule not in RULES:
+            raise InvalidParameter(f"rule={self.rule!r}: choose one of {RULES}.")
+
+    def queries(self, tokens: int) -> int:
+        return max(most_recent(self.window, tokens), self.of.queries(tokens))
+
+    def __call__(self, layer: Layer) -> Scores:
+        scores = self.of(layer)
+        attention = scores.parts.get("attention")
+        if attention is None:
+            sums, queries = observed(layer, self.window)
+            attention = sums[:, :, :, 0].mean(2) / queries[:, None, None]
+        vision = layer.vision & layer.valid
+        theta = ncar(attention, vision, layer.valid)
+        if not self.normalised:
+            r = recent_tokens(self.window, budget_of(layer, self.window)).clamp_min(1)
+            theta = theta * torch.minimum(r, layer.lengths)
+        before = layer.earlier[-1] if layer.earlier else {}
+        last = before.get("ncar", torch.ones_like(theta))  # theta_0 = 1
+        goes_on = before.get("decoupled", torch.ones_like(theta, dtype=torch.bool))
+        goes_on = goes_on & ~self._stops(theta, last - theta) & vision.any(-1).any(-1)
+        return scores._replace(notes={**scores.notes, "ncar": theta, "decoupled": goes_on})
+
+    def _stops(self, theta: Float[Tensor, "b"], delta: Float[Tensor, "b"]) -> Bool[Tensor, "b"]:
+        """Eq. 7 and Algorithm 1, lines 18 to 20."""
+        return {
+            "delta_below": delta < self.threshold,
+            "delta_above": delta > self.threshold,
+            "theta_below": theta < self.threshold,
+            "always": torch.zeros_like(theta, dtype=torch.bool),
+            "never": torch.ones_like(theta, dtype=torch.bool),
+        }[self.rule]
+
+
+@stage("decoupled")
+@dataclass(frozen=True, kw_only=True)
+class Decoupled:
+    """Eq. 5, Algorithm 1, lines 23 to 33: beside the recent tokens, the best of each modality in
+    layers that the score notes as decoupled, the best of all in the others.
+    """
+
+    recent: Recent = 0.5
+    rho: float = 1.0
+    split: Split = "text"
+
+    def __post_init__(self) -> None:
+        check_recent("recent", self.recent)
+        if not 0 <= self.rho < float("inf"):
+            raise InvalidParameter(f"rho={self.rho}: give visual over text tokens, at least 0.")
+        if self.split not in ("text", "algorithm"):
+            raise InvalidParameter(f"split={self.split!r}: choose 'text' or 'algorithm'.")
+
+    @property
+    def protects(self) -> int:
+        return TopK(recent=self.recent).protects
+
+    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+        return TopK(recent=self.recent).protect(layer, tokens)
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        values, vision = scored.scores.values, scored.layer.vision
+        if "decoupled" not in scored.scores.notes:
+            raise InvalidParameter(
+                "the selection decoupled goes by a switch that this score does not note. Wrap the "
+                "score: modality_fusion(of=...)."
+            )
+        protected, free = values == torch.inf, values.isfinite()
+        places = counts - protected.sum(-1)  # B_s
+        rho = Fraction(str(self.rho))
+        share = (rho if self.split == "text" else 1) / (1 + rho)
+        visual, textual = (free & vision).sum(-1), (free & ~vision).sum(-1)
+        to_vision = places * share.numerator // share.denominator  # line 28
+        to_vision = torch.maximum(torch.minimum(to_vision, visual), places - textual)
+        apart = highest(values.masked_fill(~(free & vision), -torch.inf), to_vision) | highest(
+            values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision)  # fmt: skip
+        decoupled = scored.scores.notes["decoupled"][:, None, None]
+        return torch.where(decoupled, apart | protected, highest(values, counts))
+
+
+@method(
+    Paper(
+        title="DAVID: Dual-Stage Adaptive Vision-Text Integrated Decoupling for Multimodal KV Cache "
+        "Eviction",
+        authors=("Gu, Yifeng", "Jin, Jianxiu", "Guo, Kailing", "Xu, Xiangmin"),
+        year=2026,
+        venue="AAAI Conference on Artificial Intelligence",
+        key="gu2026david",
+        code="https://github.com/MeL0D/DAVID",
+    ),
+    adds=("score", "select"),
+    wraps=True,
+)
+def david(
+    *,
+    budget: Amount,
+    recent: int | float = 0.5,
+    rho: float = 1.0,
+    threshold: float = 0.3,
+    rule: Rule = "delta_below",
+    split: Split = "text",
+    normalised: bool = True,
+    kernel: int = 5,
+    pool_window: bool = False,
+    group: Reduction = "mean",
+) -> Policy:
+    """Keeps the best of vision and of text in layers that have not fused them, the best of all after.
+
+    `recent` (tokens, or a share of the budget) are the observation window and kept; `rho` is visual
+    over text tokens: 2 for reading, 1 for mathematics in the paper.
+    """
+    attention = WindowAttention(window=recent, kernel=kernel, pool="max", group=group,
+                                pool_window=pool_window)  # fmt: skip
+    return Policy(
+        score=ModalityFusion(of=attention, window=recent, threshold=threshold, rule=rule,
+                             normalised=normalised),
+        budget=Uniform(amount=budget),
+        select=Decoupled(recent=recent, rho=rho, split=split),
+    )  # fmt: skip

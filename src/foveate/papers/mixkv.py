@@ -1,0 +1,192 @@
+"""MixKV: importance mixed with diversity, head by head.
+
+Keys of images repeat themselves, in some heads far more than in others. Where they do, the highest
+importance picks near copies; so a head weighs diversity by how redundant its keys are. Equations 2
+to 5 below, in order; the score wraps any importance, and any budget can follow.
+
+Departs from the paper as the authors' working code does, with the paper's reading as an option:
+minima, maxima and means are taken over the tokens before the window (`normalise_over="all"`: over
+all), diversity is scaled to the mean of the extrinsic importance, which is about half the paper's
+weight (`diversity_scale="importance"`), and the extrinsic importance is pooled (`pool="none"`).
+
+Departs from the authors' code in: an epsilon in every normalisation (their value norms have none),
+and the offline redundancy, which is a profile of the model at hand (`foveate calibrate mixkv`);
+the release reads one table, made for a Qwen model, whatever the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_type_hints
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy, Score
+from foveate.core.profile import Numbers, Profile, Run, calibration, load
+from foveate.core.spec import check_plain, stage
+from foveate.stages.budget import Uniform
+from foveate.stages.recent import Recent, budget_of, check_recent, is_recent
+from foveate.stages.score import WindowAttention
+from foveate.stages.score.groups import Reduction
+from foveate.stages.score.window import Pool
+from foveate.stages.select import TopK
+
+EPS = 1e-8
+Intrinsic = Literal["value", "key", "none"]
+Mix = Literal["headwise", "sum", "importance", "diversity"]
+Scale = Literal["extrinsic", "importance"]
+Domain = Literal["prefix", "all"]
+
+
+def mean_direction(
+    k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]
+) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h 1 d"]]:
+    """The keys' directions, and their mean over all T tokens (section 3.2)."""
+    directions = F.normalize(k.float(), dim=-1) * valid[..., None]
+    return directions, directions.sum(2, keepdim=True) / valid.sum(-1)[..., None, None]
+
+
+def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h"]:
+    """Eq. 4: mean cosine of all pairs of different keys, in O(T); not below zero."""
+    _, mean = mean_direction(k, valid)
+    tokens = valid.sum(-1)
+    r = (tokens * mean.square().sum((-1, -2)) - 1) / (tokens - 1).clamp_min(1)
+    return r.clamp_min(0.0)
+
+
+def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    """Section 3.2: minus the similarity of each key to the mean direction."""
+    directions, mean = mean_direction(k, valid)
+    return -(directions * mean).sum(-1)
+
+
+def min_max(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    """Section 3.3: to [0, 1] over the domain."""
+    low = s.masked_fill(~domain, torch.inf).amin(-1, keepdim=True)
+    high = s.masked_fill(~domain, -torch.inf).amax(-1, keepdim=True)
+    return (s - low) / (high - low + EPS)
+
+
+def mean_over(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
+    """The mean over the domain."""
+    return (s * domain).sum(-1, keepdim=True) / domain.sum(-1, keepdim=True).clamp_min(1)
+
+
+@stage("mix_diversity")
+@dataclass(frozen=True, kw_only=True)
+class MixDiversity:
+    """MixKV's score over the importance that it wraps. ``window`` are the last tokens, left out of
+    the "prefix"; ``profile`` is a file of redundancies by layer and KV head (offline weights).
+    The note "redundancy" is r, [b, h].
+    """
+
+    of: Score
+    window: Recent = 32
+    intrinsic: Intrinsic = "value"
+    mix: Mix = "headwise"
+    diversity_scale: Scale = "extrinsic"
+    normalise_over: Domain = "prefix"
+    profile: str | None = None
+
+    def __post_init__(self) -> None:
+        check_recent("window", self.window)
+        names = ("intrinsic", "mix", "diversity_scale", "normalise_over")
+        check_plain(get_type_hints(type(self)), {name: getattr(self, name) for name in names})
+        if self.profile is not None:
+            load(self.profile, "mixkv")
+
+    @property
+    def calibrated(self) -> Profile | None:
+        """The profile in use."""
+        return None if self.profile is None else load(self.profile, "mixkv")
+
+    def queries(self, tokens: int) -> int:
+        return self.of.queries(tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        scores = self.of(layer)
+        window = is_recent(layer, self.window, budget_of(layer, self.window))
+        domain = layer.valid if self.normalise_over == "all" else layer.valid & ~window
+        extrinsic = scores.values.float()
+        if self.normalise_over == "all":  # the window's own slots count with what they are paid
+            extrinsic = torch.where(window, scores.parts.get("attention", extrinsic), extrinsic)
+        low = extrinsic.masked_fill(~domain, torch.inf).amin(-1, keepdim=True)
+        extrinsic = extrinsic - low.clamp_max(0.0)  # scores below zero start at zero
+        level = mean_over(extrinsic, domain)
+
+        importance = extrinsic
+        if self.intrinsic != "none":  # eq. 2
+            norm = (layer.v if self.intrinsic == "value" else -layer.k).float().norm(dim=-1)
+            norm = min_max(norm if self.intrinsic == "value" else -norm, domain)
+            importance = extrinsic + norm * level / (mean_over(norm, domain) + EPS)
+        if self.diversity_scale == "importance":
+            level = mean_over(importance, domain)
+        div = min_max(diversity(layer.k, layer.valid), domain)
+        div = div * level / (mean_over(div, domain) + EPS)
+        r = self._redundancy(layer)
+        values = {
+            "headwise": (1 - r[..., None]) * importance + r[..., None] * div,  # eq. 5
+            "sum": importance + div,
+            "importance": importance,
+            "diversity": div,
+        }[self.mix]
+        notes = {**scores.notes, "redundancy": r}
+        return Scores(values, scores.parts, notes)
+
+    def _redundancy(self, layer: Layer) -> Float[Tensor, "b h"]:
+        if (profile := self.calibrated) is None:
+            return redundancy(layer.k, layer.valid)
+        profile.check_layers(layer.depth)
+        table = torch.tensor(profile.by_layer[layer.index], device=layer.k.device)
+        return table.expand(layer.k.shape[:2])
+
+
+@calibration("mixkv")
+def redundancies(run: Run) -> Numbers:
+    """The redundancy of every layer and KV head: the offline weights of Table 4."""
+    return [note["redundancy"].mean(0).tolist() for note in run.notes]
+
+
+@method(
+    Paper(
+        title="Mixing Importance with Diversity: Joint Optimization for KV Cache Compression in "
+        "Large Vision-Language Models",
+        authors=("Liu, Xuyang", "Gui, Xiyan", "Zhang, Yuchao", "Zhang, Linfeng"),
+        year=2026,
+        venue="International Conference on Learning Representations",
+        key="liu2026mixkv",
+        arxiv="2510.20707",
+        code="https://github.com/xuyang-liu16/MixKV",
+    ),
+    adds=("score",),
+    wraps=True,
+)
+def mixkv(
+    *,
+    budget: Amount,
+    window: int = 32,
+    kernel: int = 5,
+    pool: Pool = "avg",
+    group: Reduction = "mean",
+    intrinsic: Intrinsic = "value",
+    mix: Mix = "headwise",
+    diversity_scale: Scale = "extrinsic",
+    normalise_over: Domain = "prefix",
+    profile: str | None = None,
+) -> Policy:
+    """Keeps what is important, and in heads with redundant keys also what differs from the rest.
+
+    Table 4: mix="importance" with intrinsic "none", "key" or "value"; mix="diversity"; "sum";
+    "headwise" with a profile (offline), or without (online).
+    """
+    attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
+    score = MixDiversity(of=attention, window=window, intrinsic=intrinsic, mix=mix,
+                         diversity_scale=diversity_scale, normalise_over=normalise_over,
+                         profile=profile)  # fmt: skip
+    return Policy(score=score, budget=Uniform(amount=budget), select=TopK(recent=window))

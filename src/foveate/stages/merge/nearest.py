@@ -1,0 +1,105 @@
+"""Every pair that is not kept merges into the kept pair that is nearest to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Scored
+from foveate.core.spec import stage
+from foveate.ops.nearest import nearest_by_cosine, nearest_by_position
+
+By = Literal["cosine", "position"]
+How = Literal["averaged", "pivotal", "weighted"]
+
+
+@stage("merge_nearest")
+@dataclass(frozen=True, kw_only=True)
+class MergeNearest:
+    """Merges, head by head, each other pair into its nearest kept one; in float32, after RoPE.
+
+    Nearest by the keys' cosine, or by position (the earlier of two equally near ones). Values take
+    the keys' targets and weights. With n pairs e merging into the kept pair c:
+
+        averaged   (c + sum e) / (n + 1)                    LOOK-M eq. 10, PrefixKV Table 12
+        pivotal    (c + sum (e + c) / 2) / (n + 1)          LOOK-M eq. 11
+        weighted   (c + sum s e) / (n + 1), s the cosine    LOOK-M eq. 12
+
+    ``similarity_filter`` merges only part of the pairs, as LOOK-M's release does for "averaged" and
+    "weighted": the i-th pairs of all heads' lists, where their mean cosine reaches the mean of all.
+
+    Source: LOOK-M (arXiv:2406.18139), section 3.3; PrefixKV (arXiv:2412.03409), section 4.3.
+    """
+
+    by: By = "cosine"
+    how: How = "pivotal"
+    similarity_filter: bool = False
+
+    def __post_init__(self) -> None:
+        if self.by not in ("cosine", "position"):
+            raise InvalidParameter(f"by={self.by!r}: choose 'cosine' or 'position'.")
+        if self.how not in ("averaged", "pivotal", "weighted"):
+            raise InvalidParameter(
+                f"how={self.how!r}: choose 'averaged', 'pivotal' or 'weighted'."
+            )
+        if self.by == "position" and (self.how == "weighted" or self.similarity_filter):
+            raise InvalidParameter(
+                "by='position' knows no similarity to weigh or filter with: use how='averaged' or "
+                "'pivotal' without similarity_filter, or by='cosine'."
+            )
+
+    def __call__(
+        self, scored: Scored, kept: Bool[Tensor, "b h n"]
+    ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
+        layer = scored.layer
+        merged = layer.valid & ~kept
+        if not bool(merged.any()):
+            return layer.k, layer.v
+        if self.by == "position":
+            target, cosine = nearest_by_position(layer.pos, kept)
+        else:
+            target, cosine = nearest_by_cosine(layer.k, kept)
+        merged &= kept.any(-1, keepdim=True)  # a head that keeps nothing merges nothing
+        if self.similarity_filter:
+            merged &= similar(cosine, merged)
+        weight = cosine if self.how == "weighted" else torch.ones_like(cosine)
+        weight = weight.masked_fill(~merged, 0.0)
+        count = torch.zeros_like(weight).scatter_add_(2, target, merged.float())
+        return self._merge(layer.k, target, weight, count), self._merge(
+            layer.v, target, weight, count
+        )
+
+    def _merge(
+        self,
+        x: Float[Tensor, "b h n d"],
+        target: Int[Tensor, "b h n"],
+        weight: Float[Tensor, "b h n"],
+        count: Float[Tensor, "b h n"],
+    ) -> Float[Tensor, "b h n d"]:
+        """Keys or values of all slots; those of slots that nothing merges into stay as they are."""
+        own, n = x.float(), count[..., None]
+        where = target[..., None].expand_as(own)
+        taken = torch.zeros_like(own).scatter_add_(2, where, own * weight[..., None])
+        if self.how == "pivotal":
+            taken = (taken + n * own) / 2
+        return torch.where(n > 0, (own + taken) / (n + 1), own).to(x.dtype)
+
+
+def similar(
+    cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]
+) -> Bool[Tensor, "b h n"]:
+    """Which pairs pass the release's filter: it goes by a pair's place in its head's list."""
+    place = (merged.long().cumsum(-1) - 1).clamp_min(0)
+    real = merged.float()
+    zeros = torch.zeros_like(cosine)
+    listed = zeros.scatter_add(2, place, cosine * real).sum(1)
+    heads = zeros.scatter_add(2, place, real).sum(1)
+    mean_of_place = listed / heads.clamp_min(1)
+    mean = (cosine * real).sum((1, 2)) / real.sum((1, 2)).clamp_min(1)
+    passes = mean_of_place >= mean[:, None]
+    return passes[:, None].expand_as(merged).gather(2, place)

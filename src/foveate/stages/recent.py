@@ -1,0 +1,57 @@
+"""The last tokens of a prompt: a number of them, or a share of the budget."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer
+
+Recent = int | float
+"""A number of tokens (int), or a share of the budget (float in [0, 1))."""
+
+
+def check_recent(name: str, recent: Recent, least: int = 0) -> None:
+    """Raises InvalidParameter unless it is at least ``least`` tokens, or a share below one."""
+    share = isinstance(recent, float)
+    if recent < (0 if share else least) or (share and not recent < 1):
+        raise InvalidParameter(
+            f"{name}={recent}: give a number of tokens (int, at least {least}) or a share of the "
+            f"budget (float in [0, 1))."
+        )
+
+
+def recent_tokens(recent: Recent, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+    """How many tokens that is, for budgets of ``tokens`` per row. A share is rounded down."""
+    if isinstance(recent, int):
+        return tokens.new_full(tokens.shape, recent)
+    share = Fraction(str(recent))
+    return tokens * share.numerator // share.denominator
+
+
+def most_recent(recent: Recent, tokens: int) -> int:
+    """The same for one budget; at least one token."""
+    return max(1, int(recent_tokens(recent, torch.tensor([tokens]))))
+
+
+def is_recent(layer: Layer, recent: Recent, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+    """True at the slots of the last tokens."""
+    return layer.pos >= (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
+
+
+def budget_of(layer: Layer, recent: Recent) -> Int[Tensor, "b"]:
+    """The layer's budget; only needed, and asked for, where ``recent`` is a share.
+
+    Raises:
+        InvalidParameter: a share, and the layer does not tell its budget.
+    """
+    if layer.tokens is None and isinstance(recent, float):
+        raise InvalidParameter(
+            f"a window of {recent} is a share of the budget, and this layer has none: give "
+            "Layer(tokens=...), or a window in tokens (int)."
+        )
+    return layer.lengths if layer.tokens is None else layer.tokens

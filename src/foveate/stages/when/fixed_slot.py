@@ -1,0 +1,68 @@
+"""A decode rule without scores: each layer stays at its share of the growing sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.policy import Moment
+from foveate.core.spec import stage
+
+From = Literal["prompt", "newest"]
+
+
+@stage("fixed_slot")
+@dataclass(frozen=True, kw_only=True)
+class FixedSlot:
+    """Compresses the prompt; then, whenever a head holds ``every`` pairs more than its share of the
+    tokens seen (pairs kept / tokens of the prompt), takes the surplus out at a fixed distance.
+
+    With ``counted_from`` "prompt", the pairs stand in the cache slot that is ``distance`` before the
+    end of the compressed prompt (half of it, if it is shorter), and later ones move up: the release
+    of Elastic Cache, and PrefixKV's. With "newest" they are those that stand ``distance`` before the
+    newest pair, so that the answer's own last tokens stay and the kept prompt stays whole: what the
+    papers' words say.
+
+    Source: Elastic Cache (arXiv:2407.18121), section 3.3; PrefixKV (arXiv:2412.03409), section 3.1.
+    """
+
+    distance: int = 25
+    counted_from: From = "prompt"
+    every: int = 1
+    decodes: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if self.distance < 1 or self.every < 1:
+            raise InvalidParameter(
+                f"distance={self.distance}, every={self.every}: give at least one token of each."
+            )
+        if self.counted_from not in ("prompt", "newest"):
+            raise InvalidParameter(
+                f"counted_from={self.counted_from!r}: choose 'prompt' or 'newest'."
+            )
+
+    def __call__(self, moment: Moment) -> bool:
+        return moment.prompt or bool((self.surplus(moment) >= self.every).any())
+
+    def surplus(self, moment: Moment) -> Int[Tensor, "b h"]:
+        """Whole pairs that each head holds beyond its share of the tokens seen."""
+        length = moment.length[:, None]
+        share = moment.seen[:, None] * moment.kept  # times the prompt's length, to stay in integers
+        return ((moment.stored * length - share) // length).clamp_min(0)
+
+    def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]:
+        """All but the surplus of each head."""
+        surplus = self.surplus(moment)
+        surplus = torch.where(surplus >= self.every, surplus, 0)
+        if self.counted_from == "newest":
+            first = (moment.stored - self.distance - surplus).clamp_min(0)
+        else:
+            near = moment.kept - self.distance
+            first = torch.where(near < 1, moment.kept // 2, near)
+        index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
+        return ~((index >= first[..., None]) & (index < (first + surplus)[..., None]))

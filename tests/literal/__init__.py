@@ -1,0 +1,1 @@
+"""The papers' equations transcribed word for word: slow, and independent of Foveate."""

@@ -1,0 +1,337 @@
+"""MixKV scores and keeps what its equations, transcribed number by number, and its code do."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import foveate
+from foveate.core.errors import InvalidParameter
+from foveate.core.profile import Profile
+from foveate.papers.mixkv import MixDiversity, redundancy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import ColumnSums, KeyNorm
+from foveate.stages.select import TopK
+from tests.golden.vectors import papers
+from tests.literal import lookm
+from tests.literal import mixkv as literal
+from tests.literal.attention import attention
+
+from .visual import assert_keeps, recorded, sets, visual
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-6, "check_dtype": False}
+GOLDEN = ["mixkv_official_H4kv4_W8_B32_s0", "mixkv_official_H8kv2_W8_B32_s0"]
+
+# what is recorded as -> the options, and what turns our scores into theirs
+RECORDED = {
+    "attn": ({"mix": "importance", "intrinsic": "none"}, 1),
+    "vnorm": ({"mix": "importance"}, 1),
+    "keydiff": ({"mix": "diversity"}, 1),
+    "headwisemixkv": ({}, 1),
+    "mixkv": ({"mix": "sum"}, 0.33),
+}
+OF_THE_PAPER = {"pool": "none", "diversity_scale": "importance"}
+PRINTED = {
+    "paperA_full_domain": {**OF_THE_PAPER, "normalise_over": "all"},
+    "paperB_prefix_domain": {**OF_THE_PAPER, "normalise_over": "prefix"},
+}
+
+
+def of_golden(file, **options):
+    given, settings = papers(file)
+    policy = foveate.mixkv(
+        budget=int(settings["budget_incl_window"]), window=int(settings["window"]),
+        kernel=int(settings["kernel"]), **options,
+    )  # fmt: skip
+    (kept,) = recorded([(given["q"], given["k"], given["v"])], given["image_mask"]).keeps(policy)
+    return given, kept
+
+
+def assert_scores(kept, expected):
+    before = expected.shape[1]
+    assert_close(kept.scores[0, :, :before], expected, **TOLERANCE)
+    assert bool((kept.scores[..., before:] == math.inf).all())
+
+
+def in_order(positions):
+    return [sorted(row) for row in positions.tolist()]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("file", GOLDEN)
+def test_scores_and_pairs_are_those_of_the_release(file, name):
+    options, factor = RECORDED[name]
+    given, kept = of_golden(file, **options)
+    if factor != 1:
+        kept = kept._replace(scores=kept.scores * factor)
+    assert_scores(kept, given[f"{name}.score"])
+    positions = given[f"{name}.kept_in_cache_order"]
+    assert sets(kept) == in_order(positions)
+    for head, order in enumerate(positions.argsort(-1)):
+        assert torch.equal(kept.keys(0, head), given[f"{name}.K"][head, order])
+        assert torch.equal(kept.values(0, head), given[f"{name}.V"][head, order])
+
+
+@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize("file", GOLDEN)
+def test_scores_and_sets_are_what_the_paper_prints(file, name):
+    given, kept = of_golden(file, **PRINTED[name])
+    expected = given[f"{name}.score"]
+    assert_scores(kept, expected)
+    before = [[i for i in head if i < expected.shape[1]] for head in sets(kept)]
+    assert before == in_order(given[f"{name}.kept_sorted"])
+
+
+@pytest.mark.parametrize("file", GOLDEN)
+def test_redundancy_is_what_the_release_measures(file):
+    given, _ = papers(file)
+    k = given["k"]
+    measured = redundancy(k, torch.ones(k.shape[:3], dtype=torch.bool))
+    assert_close(measured[0], given["redundancy_online"].clamp_min(0), **TOLERANCE)
+
+
+def table_in(path, rows):
+    profile = Profile(method="mixkv", model="none", layers=len(rows), samples=1, budget="",
+                      by_layer=rows)  # fmt: skip
+    return str(profile.save(path / "redundancies.json"))
+
+
+def test_with_a_table_of_redundancies_the_sets_are_those_of_the_release(tmp_path):
+    given, _ = papers(GOLDEN[0])
+    table = table_in(tmp_path, [given["offline_headwise.redundancy"].tolist()])
+    _, kept = of_golden(GOLDEN[0], profile=table)
+    assert sets(kept) == in_order(given["offline_headwise.kept_in_cache_order"])
+
+
+# ------------------------------------------------------------------------------- random prompts
+
+WINDOW = 6
+OPTIONS = {
+    "default": {},
+    "key norms": {"intrinsic": "key"},
+    "no norms": {"intrinsic": "none"},
+    "plain sum": {"mix": "sum"},
+    "importance": {"mix": "importance"},
+    "importance of key norms": {"mix": "importance", "intrinsic": "key"},
+    "diversity": {"mix": "diversity"},
+    "diversity scaled to importance": {"diversity_scale": "importance"},
+    "sum scaled to importance": {"mix": "sum", "diversity_scale": "importance"},
+    "wide pooling": {"kernel": 7},
+    "not pooled": {"pool": "none"},
+    "over all": {"pool": "none", "normalise_over": "all"},
+    "over all, key norms": {"pool": "none", "normalise_over": "all", "intrinsic": "key"},
+    "the paper's equations": {**OF_THE_PAPER, "normalise_over": "all"},
+}
+SHAPES = [(2, 1), (2, 2), (1, 3)]
+
+
+def literal_scores(given, layer, row, options, table=None):
+    q, k, v = given.alone(layer, row)
+    named = {"pooled": options.get("pool") != "none"}
+    if options.get("intrinsic") == "none":
+        named["intrinsic"] = None
+    rest = {name: x for name, x in options.items() if name != "pool"}
+    return literal.scores(q, k, v, WINDOW, **{**rest, **named}, table=table)
+
+
+def assert_as_literal(given, budget, options, tables=None, profile=None):
+    policy = foveate.mixkv(budget=budget, window=WINDOW, profile=profile, **options)
+
+    def expected(layer, row, tokens):
+        table = None if tables is None else tables[layer]
+        scores = literal_scores(given, layer, row, options, table)
+        length, pad = given.prompt.lengths[row], given.prompt.pads[row]
+        ours = given.keeps(policy)[layer].scores[row, :, pad : pad + length - WINDOW]
+        assert_close(ours, scores, rtol=1e-4, atol=1e-5, check_dtype=False)
+        return literal.kept(scores, length, WINDOW, tokens)
+
+    assert_keeps(policy, given, expected)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize(("h", "g"), SHAPES)
+def test_every_option_is_its_equation(h, g, options):
+    assert_as_literal(visual([29], h=h, g=g, seed=h + g), 13, options)
+
+
+@pytest.mark.parametrize("budget", [WINDOW, 7, 12, 0.5, 27, 28])
+def test_every_budget_keeps_the_window_and_the_best(budget):
+    assert_as_literal(visual([28], g=2, depth=2, seed=5), budget, {})
+
+
+@pytest.mark.parametrize("layout", ["text", "image", "two images"])
+def test_what_is_visual_makes_no_difference(layout):
+    given = visual([26], layout, seed=2)
+    assert_as_literal(given, 11, {})
+    policy = foveate.mixkv(budget=11, window=WINDOW)
+    (kept,) = given.keeps(policy)
+    (blind,) = foveate.compress_tensors(policy, given.prompt.layers)
+    assert torch.equal(kept.mask, blind.mask)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_padded_row_is_scored_as_it_is_alone(options):
+    assert_as_literal(visual([31, 24], g=2, seed=7), 12, options)
+
+
+@pytest.mark.parametrize("short", [WINDOW - 1, WINDOW, WINDOW + 1, 12])
+@pytest.mark.parametrize("options", [{}, OPTIONS["the paper's equations"]], ids=["code", "paper"])
+def test_a_row_that_fits_the_budget_does_not_disturb_a_longer_one(short, options):
+    assert_as_literal(visual([27, short], seed=8), 12, options)
+
+
+def test_a_profile_replaces_the_redundancy_of_each_layer_and_head(tmp_path):
+    tables = [[0.9, 0.1], [0.0, 1.0]]
+    profile = table_in(tmp_path, tables)
+    assert_as_literal(visual([30, 22], depth=2, seed=9), 13, {}, tables, profile)
+
+
+def test_keys_that_point_apart_have_no_redundancy():
+    k = torch.eye(4)[[0, 0, 0, 1, 1, 1]] * torch.tensor([1, -1, 2, 1, -1, -1])[:, None]
+    everything = torch.ones(1, 1, 6, dtype=torch.bool)
+    assert literal.redundancy(k[None]).item() < 0
+    assert redundancy(k[None, None], everything).item() == 0.0
+
+
+# ---------------------------------------------------------- another importance than the default
+
+
+def mixed(extrinsic, k, v, r):
+    """Equations 2 to 5 over an importance that is given for the tokens before the window."""
+    norms = [float(x.double().norm()) for x in v[: len(extrinsic)]]
+    inner = literal.scaled(norms, like=extrinsic)
+    unit = [key / key.norm() for key in k.double()]
+    centre = torch.stack(unit).mean(0)
+    apart = literal.scaled([-float(x @ centre) for x in unit[: len(extrinsic)]], like=extrinsic)
+    return [
+        (1 - r) * (a + b) + r * c for a, b, c in zip(extrinsic, inner, apart, strict=True)
+    ]  # fmt: skip
+
+
+def mixed_over(extrinsics, k, v):
+    redundancies = literal.redundancy(k).clamp_min(0).tolist()
+    rows = [mixed(*each) for each in zip(extrinsics, k, v, redundancies, strict=True)]
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def window_means(q, k, pooled, group):
+    """What the window pays on average, reduced over the group and pooled, token by token."""
+    rows = attention(q, k)[:, -WINDOW:, :-WINDOW].mean(1)
+    reduced = rows.view(k.shape[0], -1, rows.shape[1])
+    reduced = reduced.amax(1) if group == "max" else reduced.mean(1)
+    return [pooled(row) for row in reduced.tolist()]
+
+
+def maximum_pool(row):
+    return [max(row[max(0, i - 2) : i + 3]) for i in range(len(row))]
+
+
+def average_pool(row):
+    return literal.average_pool(row, 5)
+
+
+@pytest.mark.parametrize("group", ["mean", "max"])
+@pytest.mark.parametrize("pool", ["avg", "max"])
+def test_it_mixes_what_the_pooling_and_the_reduction_make(pool, group):
+    given = visual([30, 23], g=2, seed=10)
+    pooled = maximum_pool if pool == "max" else average_pool
+
+    def expected(layer, row, tokens):
+        q, k, v = given.alone(layer, row)
+        scores = mixed_over(window_means(q, k, pooled, group), k, v)
+        return literal.kept(scores, k.shape[1], WINDOW, tokens)
+
+    policy = foveate.mixkv(budget=13, window=WINDOW, pool=pool, group=group)
+    assert_keeps(policy, given, expected)
+
+
+def test_over_all_the_window_is_paid_the_maximum_over_the_group_as_the_rest_is():
+    """Means and minima over all tokens compare like with like."""
+    given = visual([30], g=2, seed=11)
+    q, k, v = given.alone(0, 0)
+    rows = attention(q, k)[:, -WINDOW:].mean(1).view(2, 2, -1).amax(1)
+    scores = mixed_over(rows.tolist(), k, v)[:, :-WINDOW]
+    policy = foveate.mixkv(
+        budget=13, window=WINDOW, group="max", pool="none", normalise_over="all"
+    )
+    (kept,) = given.keeps(policy)
+    assert_close(kept.scores[0, :, :-WINDOW], scores, rtol=1e-4, atol=1e-6, check_dtype=False)
+
+
+def wrapping(score, **options):
+    return foveate.Policy(
+        score=MixDiversity(of=score, window=WINDOW, **options),
+        budget=Uniform(amount=12),
+        select=TopK(recent=WINDOW),
+    )
+
+
+def test_it_mixes_the_attention_of_all_queries_as_well():
+    given = visual([30, 23], g=2, seed=12)
+
+    def expected(layer, row, tokens):
+        q, k, v = given.alone(layer, row)
+        sums = lookm.importance(q, k)[:, :-WINDOW]
+        return literal.kept(mixed_over(sums.tolist(), k, v), k.shape[1], WINDOW, tokens)
+
+    assert_keeps(wrapping(ColumnSums()), given, expected)
+
+
+def test_an_importance_below_zero_is_mixed_from_its_minimum_on():
+    given = visual([30, 23], seed=13)
+
+    def expected(layer, row, tokens):
+        _, k, v = given.alone(layer, row)
+        norms = k.double().norm(dim=-1)[:, :-WINDOW]
+        above = norms.amax(-1, keepdim=True) - norms
+        return literal.kept(mixed_over(above.tolist(), k, v), k.shape[1], WINDOW, tokens)
+
+    assert_keeps(wrapping(KeyNorm()), given, expected)
+
+
+# ------------------------------------------------------------------------------------ properties
+
+
+def assert_same_sets(policy, other, given):
+    for ours, theirs in zip(given.keeps(policy), given.keeps(other), strict=True):
+        assert torch.equal(ours.mask, theirs.mask)
+
+
+@pytest.mark.parametrize("pool", ["avg", "max", "none"])
+@pytest.mark.parametrize("group", ["mean", "max"])
+def test_without_redundancy_and_norms_it_keeps_what_snapkv_keeps(tmp_path, pool, group):
+    given = visual([40, 31], g=2, depth=2, seed=14)
+    shared = {"budget": 14, "window": WINDOW, "pool": pool, "group": group}
+    snapkv = foveate.snapkv(**shared)
+    nothing = table_in(tmp_path, [[0.0, 0.0]] * 2)
+    assert_same_sets(foveate.mixkv(**shared, profile=nothing, intrinsic="none"), snapkv, given)
+    assert_same_sets(foveate.mixkv(**shared, mix="importance", intrinsic="none"), snapkv, given)
+
+
+def test_with_a_redundancy_of_one_it_keeps_the_most_diverse(tmp_path):
+    given = visual([40], depth=1, seed=15)
+    full = foveate.mixkv(budget=14, window=WINDOW, profile=table_in(tmp_path, [[1.0, 1.0]]))
+    assert_same_sets(full, foveate.mixkv(budget=14, window=WINDOW, mix="diversity"), given)
+
+
+def test_copies_of_one_key_are_as_redundant_as_can_be_and_random_keys_are_not():
+    (_, k, _), *_ = visual([200], d=64, seed=16).prompt.layers
+    everything = torch.ones(1, 2, 200, dtype=torch.bool)
+    assert_close(redundancy(k[:, :, :1].expand_as(k), everything), torch.ones(1, 2))
+    assert bool((redundancy(k, everything) < 0.02).all())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"intrinsic": "values"}, "intrinsic='values'"),
+        ({"mix": "product"}, "mix='product'"),
+        ({"diversity_scale": "paper"}, "diversity_scale='paper'"),
+        ({"normalise_over": "window"}, "normalise_over='window'"),
+        ({"window": 0}, "window=0"),
+    ],
+)
+def test_what_it_does_not_know_is_refused_by_value(arguments, text):
+    with pytest.raises(InvalidParameter, match=text):
+        foveate.mixkv(budget=64, **arguments)

@@ -1,0 +1,112 @@
+"""Random prompts with images, what a policy keeps of them, and how that is compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import foveate
+from foveate.core.compress import observed, score
+from foveate.core.tensors import layers_of
+from tests.core.prompts import Prompt, prompt
+
+# A layout tells which of t tokens are visual. The second image of "two images" reaches into the
+# last tokens, so that queries of both kinds vote.
+LAYOUTS: dict[str, Callable[[int], list[bool]]] = {
+    "text": lambda t: [False] * t,
+    "image": lambda t: [True] * t,
+    "two images": lambda t: [t // 8 <= i < 3 * t // 8 or 5 * t // 8 <= i < t - 2 for i in range(t)],
+    "text last": lambda t: [t // 8 <= i < t // 2 for i in range(t)],
+}
+
+
+class Visual(NamedTuple):
+    """A batch of prompts, and which tokens of each row are visual."""
+
+    prompt: Prompt
+    images: list[list[bool]]
+
+    @property
+    def vision(self) -> Tensor:
+        """As the library takes it. Padding is marked visual: whatever stands there must not matter."""
+        columns = self.prompt.columns
+        return torch.tensor([[True] * (columns - len(row)) + row for row in self.images])
+
+    def rows(self) -> range:
+        return range(len(self.images))
+
+    def alone(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k and v of one row without its padding, [heads, t, d], as the literal takes them."""
+        return tuple(x[0] for x in self.prompt.alone(row).layers[layer])
+
+    def keeps(self, policy: foveate.Policy) -> list[foveate.Kept]:
+        return foveate.compress_tensors(
+            policy, self.prompt.layers, vision=self.vision, attention_mask=self.prompt.mask
+        )
+
+    def scored(self, policy: foveate.Policy) -> list[Any]:
+        """What the pipeline hands to budgets and selections; notes go from layer to layer."""
+        notes, made = [], []
+        for layer in layers_of(self.prompt.layers, self.vision, self.prompt.mask, None):
+            layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes))
+            made.append(score(policy, layer, policy.amount.tokens(layer.lengths, 0)))
+            notes.append(made[-1].scores.notes)
+        return made
+
+
+def visual(lengths, layout="two images", *, h=2, g=1, d=8, depth=1, seed=0) -> Visual:
+    """``layout`` of every row, or one for each."""
+    layouts = [layout] * len(lengths) if isinstance(layout, str) else layout
+    images = [LAYOUTS[name](t) for name, t in zip(layouts, lengths, strict=True)]
+    return Visual(prompt(lengths, h=h, g=g, d=d, e=d, depth=depth, seed=seed), images)
+
+
+def recorded(layers, image_mask) -> Visual:
+    """A recorded prompt of one row."""
+    return Visual(Prompt(layers, [0]), [image_mask.bool().tolist()])
+
+
+def tokens_of(budget: int | float, length: int) -> int:
+    """Tokens per head that a budget keeps of a prompt, in exact arithmetic."""
+    if isinstance(budget, int):
+        return min(budget, length)
+    return max(1, math.floor(Fraction(str(budget)) * length))
+
+
+def sets(kept: foveate.Kept, row: int = 0, pad: int = 0) -> list[list[int]]:
+    """Kept positions of every head, counted within the row."""
+    return [(kept.positions(row, head) - pad).tolist() for head in range(kept.mask.shape[1])]
+
+
+def assert_keeps(policy, given: Visual, literal) -> None:
+    """The same sets as ``literal(layer, row, tokens)``, the positions of every head, in each row
+    that does not fit the budget, and everything of those that do.
+    """
+    amount = policy.amount
+    for layer, kept in enumerate(given.keeps(policy)):
+        for row in given.rows():
+            length, pad = given.prompt.lengths[row], given.prompt.pads[row]
+            tokens = int(amount.tokens(torch.tensor([length]), 0))
+            heads = kept.mask.shape[1]
+            if length <= tokens:
+                expected = [list(range(length))] * heads
+            else:
+                expected = literal(layer, row, tokens)
+            assert sets(kept, row, pad) == expected, f"layer {layer}, row {row}"
+
+
+def upto(scores, chosen) -> list[int]:
+    """``chosen`` of ``scores``, where equal scores at its border, of which torch's topk takes any,
+    go to the earlier positions.
+    """
+    border = min(scores[i] for i in chosen)
+    above = [i for i in scores if scores[i] > border]
+    tied = sorted(i for i in scores if scores[i] == border)
+    assert set(above) <= set(chosen) <= set(above + tied)
+    return above + tied[: len(chosen) - len(above)]
