@@ -110,24 +110,21 @@ SCORES = []
 class Recorded:
     """A score that is written down."""
 
-    inner: object
+    of: object
 
     def queries(self, tokens):
-        return self.inner.queries(tokens)
-
-    def observe(self, layer):
-        return self.inner.observe(layer) if hasattr(self.inner, "observe") else layer.state
+        return self.of.queries(tokens)
 
     def __call__(self, layer):
         if layer.index == 0:
             SCORES.clear()
-        scores = self.inner(layer)
+        scores = self.of(layer)
         SCORES.append(scores.values)
         return scores
 
 
 def recorded(policy):
-    return policy.but(score=Recorded(inner=policy.score))
+    return policy.but(score=Recorded(of=policy.score))
 
 
 def same_up_to_ties(ours, theirs, scores):

@@ -15,10 +15,11 @@ from foveate.core.spec import stage
 
 
 class Prompt(NamedTuple):
-    """Layers of (q, k, v), and how many columns in front of each row are padding."""
+    """Layers of (q, k, v), how many columns in front of each row are padding, and what is visual."""
 
     layers: list[tuple[Tensor, Tensor, Tensor]]
     pads: list[int]
+    vision: Tensor
 
     @property
     def columns(self) -> int:
@@ -35,13 +36,13 @@ class Prompt(NamedTuple):
 
     def rows(self, order: list[int]) -> Prompt:
         layers = [tuple(t[order] for t in layer) for layer in self.layers]
-        return Prompt(layers, [self.pads[i] for i in order])
+        return Prompt(layers, [self.pads[i] for i in order], self.vision[order])
 
     def alone(self, row: int) -> Prompt:
         """One row, without its padding."""
         cut = self.pads[row]
         layers = [tuple(t[row : row + 1, :, cut:] for t in layer) for layer in self.layers]
-        return Prompt(layers, [0])
+        return Prompt(layers, [0], self.vision[row : row + 1, cut:])
 
 
 def prompt(lengths, *, h=2, g=1, d=4, e=4, depth=1, seed=0) -> Prompt:
@@ -53,7 +54,8 @@ def prompt(lengths, *, h=2, g=1, d=4, e=4, depth=1, seed=0) -> Prompt:
         return torch.randn(b, heads, n, size, generator=generator)
 
     layers = [(normal(h * g, d), normal(h, d), normal(h, e)) for _ in range(depth)]
-    return Prompt(layers, [n - length for length in lengths])
+    vision = torch.rand(b, n, generator=generator) < 0.5
+    return Prompt(layers, [n - length for length in lengths], vision)
 
 
 prompts = st.builds(

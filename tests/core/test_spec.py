@@ -8,10 +8,15 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
-from foveate.core.policy import AfterPrefill, NoMerge
+from foveate.core.policy import AfterPrefill, NoMerge, Softmax
+from foveate.papers.csp import SoftmaxN
+from foveate.papers.david import RULES
+from foveate.papers.lookm import TextPrior
+from foveate.papers.mixkv import MixDiversity
 from foveate.stages.budget import Uniform
 from foveate.stages.score import (
     ColumnSums,
+    HeadMean,
     KeyNorm,
     RandomScore,
     Recency,
@@ -19,7 +24,7 @@ from foveate.stages.score import (
     WindowAttention,
 )
 from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
+from foveate.stages.when import FixedSlot, OverBudget
 
 from .labels import Label
 from .lean import lean
@@ -35,12 +40,60 @@ amounts = st.one_of(
 )
 windows, odd = st.integers(1, 40), st.integers(0, 5).map(lambda i: 2 * i + 1)
 pools, reductions = st.sampled_from(["avg", "max", "none"]), st.sampled_from(["mean", "max"])
+recents = st.integers(1, 40) | st.floats(0, 1, exclude_max=True)
 seeds, shares = st.integers(0, 10**6), st.floats(0, 1, exclude_max=True)
 
 PARAMETERS = {
+    "csp": {
+        "recent": recents,
+        "cross_ratio": st.floats(0, 1),
+        "bias": st.floats(0, 1),
+        "n": st.floats(0, 9),
+        "decode_n": st.floats(0, 9),
+        "combine": st.sampled_from(["union", "and"]),
+        "head_mean": st.booleans(),
+        "group": reductions,
+    },
+    "david": {
+        "recent": recents,
+        "rho": st.floats(0, 9),
+        "threshold": st.floats(-9, 9),
+        "rule": st.sampled_from(RULES),
+        "split": st.sampled_from(["text", "algorithm"]),
+        "normalised": st.booleans(),
+        "kernel": odd,
+        "pool_window": st.booleans(),
+        "group": reductions,
+    },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},
     "knorm": {"recent": st.integers(0, 90)},
+    "lookm": {
+        "recent": recents,
+        "merging": st.sampled_from(["pivotal", "averaged", "weighted", "none"]),
+        "text_prior": st.booleans(),
+        "protect_text": st.booleans(),
+        "sinks": st.integers(0, 9),
+        "similarity_filter": st.booleans(),
+        "group": reductions,
+    },
+    "mixkv": {
+        "window": windows,
+        "kernel": odd,
+        "pool": pools,
+        "group": reductions,
+        "intrinsic": st.sampled_from(["value", "key", "none"]),
+        "mix": st.sampled_from(["headwise", "sum", "importance", "diversity"]),
+        "diversity_scale": st.sampled_from(["extrinsic", "importance"]),
+        "normalise_over": st.sampled_from(["prefix", "all"]),
+        "profile": st.none(),
+    },
+    "prefixkv": {
+        "profile": st.none(),
+        "merging": st.sampled_from(["none", "position", "feature"]),
+        "distance": st.integers(1, 90),
+        "counted_from": st.sampled_from(["prompt", "newest"]),
+    },
     "random": {"recent": st.integers(0, 90), "seed": seeds},
     "snapkv": {"window": windows, "kernel": odd, "pool": pools, "group": reductions},
     "streaming_llm": {"sinks": st.integers(0, 90)},
@@ -65,12 +118,17 @@ STAGES = {
         st.builds(ValueNorm),
         st.builds(RandomScore, seed=seeds),
         st.builds(ColumnSums, group=reductions),
-        st.builds(WindowAttention, window=windows, kernel=odd, pool=pools, group=reductions),
+        st.builds(WindowAttention, window=recents, kernel=odd, pool=pools, group=reductions),
+        st.builds(TextPrior, of=st.builds(HeadMean, of=st.builds(ColumnSums, group=reductions))),
+        st.builds(MixDiversity, of=st.builds(WindowAttention, window=windows), window=recents),
     ),
     "budget": st.builds(Uniform, amount=amounts),
     "select": st.builds(TopK, recent=st.integers(0, 50) | shares, sinks=st.integers(0, 50)),
     "merge": labels,
-    "when": st.builds(AfterPrefill) | st.builds(OverBudget, every=st.integers(1, 99)),
+    "when": st.builds(AfterPrefill)
+    | st.builds(OverBudget, every=st.integers(1, 99))
+    | st.builds(FixedSlot, distance=st.integers(1, 99), every=st.integers(1, 9)),
+    "attend": st.builds(Softmax) | st.builds(SoftmaxN, n=st.floats(0, 9)),
 }
 
 
@@ -211,7 +269,7 @@ def test_another_amount_leaves_the_budget_stage_of_a_spec_as_it_is(start):
         ("policy:score=recency,select=top_k", InvalidSpec, "has no budget"),
         ("policy:scor=recency", InvalidSpec, "Did you mean 'score'?"),
         ("snapk:budget=20%", UnknownMethod, "Did you mean 'snapkv'?"),
-        ("zzz:budget=20%", UnknownMethod, "Known: full, h2o"),
+        ("zzz:budget=20%", UnknownMethod, "Known: csp, david"),
         ("snapkv:budget=20%,select=topk()", UnknownMethod, "Did you mean 'top_k'?"),
         ("snapkv:budget=20%,when=over_bugdet", UnknownMethod, "Did you mean 'over_budget'?"),
         ("snapkv:budget=20%,windw=4", InvalidParameter, "Did you mean 'window'?"),

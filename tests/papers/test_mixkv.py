@@ -141,7 +141,7 @@ def assert_as_literal(given, budget, options, tables=None, profile=None):
     def expected(layer, row, tokens):
         table = None if tables is None else tables[layer]
         scores = literal_scores(given, layer, row, options, table)
-        length, pad = given.prompt.lengths[row], given.prompt.pads[row]
+        length, pad = given.lengths[row], given.pads[row]
         ours = given.keeps(policy)[layer].scores[row, :, pad : pad + length - WINDOW]
         assert_close(ours, scores, rtol=1e-4, atol=1e-5, check_dtype=False)
         return literal.kept(scores, length, WINDOW, tokens)
@@ -166,7 +166,7 @@ def test_what_is_visual_makes_no_difference(layout):
     assert_as_literal(given, 11, {})
     policy = foveate.mixkv(budget=11, window=WINDOW)
     (kept,) = given.keeps(policy)
-    (blind,) = foveate.compress_tensors(policy, given.prompt.layers)
+    (blind,) = foveate.compress_tensors(policy, given.layers)
     assert torch.equal(kept.mask, blind.mask)
 
 
@@ -316,7 +316,7 @@ def test_with_a_redundancy_of_one_it_keeps_the_most_diverse(tmp_path):
 
 
 def test_copies_of_one_key_are_as_redundant_as_can_be_and_random_keys_are_not():
-    (_, k, _), *_ = visual([200], d=64, seed=16).prompt.layers
+    (_, k, _), *_ = visual([200], d=64, seed=16).layers
     everything = torch.ones(1, 2, 200, dtype=torch.bool)
     assert_close(redundancy(k[:, :, :1].expand_as(k), everything), torch.ones(1, 2))
     assert bool((redundancy(k, everything) < 0.02).all())

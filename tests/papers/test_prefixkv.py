@@ -43,7 +43,7 @@ def of_golden(file):
 
 def literal_importances(prompt, row=0):
     """Of every layer, by the literal."""
-    depth = range(len(prompt.prompt.layers))
+    depth = range(len(prompt.layers))
     return [literal.importance(*prompt.alone(layer, row)[:2]) for layer in depth]
 
 
@@ -185,7 +185,7 @@ def concentrated(lengths, *, depth, **options):
     differ.
     """
     made = visual(lengths, depth=depth, **options)
-    for layer, (q, k, _) in enumerate(made.prompt.layers):
+    for layer, (q, k, _) in enumerate(made.layers):
         q[..., 0] = 3
         k[..., 5::7, 0] = 3 * layer
     return made
@@ -197,15 +197,16 @@ def test_every_layer_keeps_the_prefix_of_one_share_of_importance(h, g, budget):
     given = concentrated([30], h=h, g=g, depth=3, seed=h * g)
     importances = literal_importances(given)
     counts = literal_counts(importances, tokens_of(budget, 30))
-    assert budget == 29 or len(set(counts)) > 1
+    assert len(set(counts)) > (budget not in (3, 29))  # these leave no room to differ
     assert_keeps(
         foveate.prefixkv(budget=budget), given,
         lambda layer, row, tokens: [literal.kept(importances[layer], counts[layer])] * h,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("lengths", [[33, 25], [30, 12], [30, 2, 1]])
-@pytest.mark.parametrize("budget", [13, 0.4])
+@pytest.mark.parametrize(
+    ("lengths", "budget"), [([33, 25], 0.4), ([33, 25], 13), ([30, 12], 13), ([30, 2, 1], 13)]
+)
 def test_a_padded_row_is_searched_as_it_is_alone(lengths, budget):
     given = concentrated(lengths, g=2, depth=3, seed=4)
 
@@ -214,8 +215,6 @@ def test_a_padded_row_is_searched_as_it_is_alone(lengths, budget):
         counts = literal_counts(importances, tokens)
         return [literal.kept(importances[layer], counts[layer])] * 2
 
-    if budget == 0.4 and min(lengths) < 5:
-        return  # 40 % of such a row does not hold its first and last token
     assert_keeps(foveate.prefixkv(budget=budget), given, expected)
 
 
@@ -223,7 +222,7 @@ def test_a_padded_row_is_searched_as_it_is_alone(lengths, budget):
 def test_what_is_visual_makes_no_difference(layout):
     given = concentrated([28], layout=layout, depth=2, seed=5)
     policy = foveate.prefixkv(budget=11)
-    blind = foveate.compress_tensors(policy, given.prompt.layers)
+    blind = foveate.compress_tensors(policy, given.layers)
     for ours, theirs in zip(given.keeps(policy), blind, strict=True):
         assert torch.equal(ours.mask, theirs.mask)
 
@@ -238,7 +237,7 @@ def test_kept_pairs_are_the_averages_of_themselves_and_what_matches_them(lengths
         assert torch.equal(kept.mask, plain[layer].mask)
         for row in given.rows():
             _, k, v = given.alone(layer, row)
-            positions = sets(kept, row, given.prompt.pads[row])[0]
+            positions = sets(kept, row, given.pads[row])[0]
             for x, of_head in ((k, kept.keys), (v, kept.values)):
                 expected = literal.merge(x, positions, merge, k)
                 for head in range(2):
@@ -262,7 +261,7 @@ def test_a_profile_replaces_the_search_and_the_total_stays_exact(tmp_path):
         lambda layer, row, tokens: [
             literal.kept(
                 literal_importances(given, row)[layer],
-                by_hand[given.prompt.lengths[row]][layer],
+                by_hand[given.lengths[row]][layer],
             )
         ] * 2,
     )  # fmt: skip
@@ -296,7 +295,7 @@ def test_decoding_holds_the_literal_lengths_and_positions(tokens, kept):
 @pytest.mark.parametrize("budget", [2, 7, 0.5, 19])
 @pytest.mark.parametrize("depth", [1, 3, 5])
 def test_layers_of_equal_importance_keep_the_same_number(depth, budget):
-    (layer,) = visual([20], seed=8).prompt.layers
+    (layer,) = visual([20], seed=8).layers
     policy = foveate.prefixkv(budget=budget)
     for kept in foveate.compress_tensors(policy, [layer] * depth):
         assert kept.counts.tolist() == [[tokens_of(budget, 20)] * 2]
@@ -400,7 +399,7 @@ def test_the_curve_starts_with_what_is_protected_and_ends_at_one_before_the_padd
     given = concentrated([30, 22], depth=1, seed=9)
     (one,) = given.scored(foveate.prefixkv(budget=0.4))
     curves = priority(one)
-    for row, length in enumerate(given.prompt.lengths):
+    for row, length in enumerate(given.lengths):
         importance = literal_importances(given, row)[0]
         expected = curve_as_kept(importance)
         assert_close(curves[row, :length], expected, rtol=1e-5, atol=1e-6, check_dtype=False)

@@ -14,7 +14,6 @@ from torch import Tensor
 import foveate
 from foveate.core.compress import observed, score
 from foveate.core.tensors import layers_of
-from tests.core.prompts import Prompt, prompt
 
 # A layout tells which of t tokens are visual. The second image of "two images" reaches into the
 # last tokens, so that queries of both kinds vote.
@@ -27,33 +26,51 @@ LAYOUTS: dict[str, Callable[[int], list[bool]]] = {
 
 
 class Visual(NamedTuple):
-    """A batch of prompts, and which tokens of each row are visual."""
+    """A batch of prompts, padded on the left, and which tokens of each row are visual."""
 
-    prompt: Prompt
+    layers: list[tuple[Tensor, Tensor, Tensor]]
     images: list[list[bool]]
 
     @property
+    def columns(self) -> int:
+        return self.layers[0][1].shape[2]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(row) for row in self.images]
+
+    @property
+    def pads(self) -> list[int]:
+        return [self.columns - length for length in self.lengths]
+
+    @property
+    def mask(self) -> Tensor:
+        return (torch.arange(self.columns) >= torch.tensor(self.pads)[:, None]).long()
+
+    @property
     def vision(self) -> Tensor:
-        """As the library takes it. Padding is marked visual: whatever stands there must not matter."""
-        columns = self.prompt.columns
-        return torch.tensor([[True] * (columns - len(row)) + row for row in self.images])
+        """Padding is marked visual: whatever stands there must not matter."""
+        return torch.tensor(
+            [[True] * pad + row for pad, row in zip(self.pads, self.images, strict=True)]
+        )
 
     def rows(self) -> range:
         return range(len(self.images))
 
     def alone(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """q, k and v of one row without its padding, [heads, t, d], as the literal takes them."""
-        return tuple(x[0] for x in self.prompt.alone(row).layers[layer])
+        """q, k and v of one row without its padding, [heads, t, d], as the literals take them."""
+        q, k, v = (x[row, :, self.pads[row] :] for x in self.layers[layer])
+        return q, k, v
 
     def keeps(self, policy: foveate.Policy) -> list[foveate.Kept]:
         return foveate.compress_tensors(
-            policy, self.prompt.layers, vision=self.vision, attention_mask=self.prompt.mask
+            policy, self.layers, vision=self.vision, attention_mask=self.mask
         )
 
     def scored(self, policy: foveate.Policy) -> list[Any]:
         """What the pipeline hands to budgets and selections; notes go from layer to layer."""
         notes, made = [], []
-        for layer in layers_of(self.prompt.layers, self.vision, self.prompt.mask, None):
+        for layer in layers_of(self.layers, self.vision, self.mask, None):
             layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes))
             made.append(score(policy, layer, policy.amount.tokens(layer.lengths, 0)))
             notes.append(made[-1].scores.notes)
@@ -61,15 +78,20 @@ class Visual(NamedTuple):
 
 
 def visual(lengths, layout="two images", *, h=2, g=1, d=8, depth=1, seed=0) -> Visual:
-    """``layout`` of every row, or one for each."""
+    """Normal deviates, padding included; ``layout`` of every row, or one for each."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(heads):
+        return torch.randn(len(lengths), heads, max(lengths), d, generator=generator)
+
+    layers = [(normal(h * g), normal(h), normal(h)) for _ in range(depth)]
     layouts = [layout] * len(lengths) if isinstance(layout, str) else layout
-    images = [LAYOUTS[name](t) for name, t in zip(layouts, lengths, strict=True)]
-    return Visual(prompt(lengths, h=h, g=g, d=d, e=d, depth=depth, seed=seed), images)
+    return Visual(layers, [LAYOUTS[name](t) for name, t in zip(layouts, lengths, strict=True)])
 
 
 def recorded(layers, image_mask) -> Visual:
     """A recorded prompt of one row."""
-    return Visual(Prompt(layers, [0]), [image_mask.bool().tolist()])
+    return Visual(layers, [image_mask.bool().tolist()])
 
 
 def tokens_of(budget: int | float, length: int) -> int:
@@ -88,17 +110,14 @@ def assert_keeps(policy, given: Visual, literal) -> None:
     """The same sets as ``literal(layer, row, tokens)``, the positions of every head, in each row
     that does not fit the budget, and everything of those that do.
     """
-    amount = policy.amount
     for layer, kept in enumerate(given.keeps(policy)):
-        for row in given.rows():
-            length, pad = given.prompt.lengths[row], given.prompt.pads[row]
-            tokens = int(amount.tokens(torch.tensor([length]), 0))
-            heads = kept.mask.shape[1]
+        for row, length in enumerate(given.lengths):
+            tokens = int(policy.amount.tokens(torch.tensor([length]), 0))
             if length <= tokens:
-                expected = [list(range(length))] * heads
+                expected = [list(range(length))] * kept.mask.shape[1]
             else:
                 expected = literal(layer, row, tokens)
-            assert sets(kept, row, pad) == expected, f"layer {layer}, row {row}"
+            assert sets(kept, row, given.pads[row]) == expected, f"layer {layer}, row {row}"
 
 
 def upto(scores, chosen) -> list[int]:

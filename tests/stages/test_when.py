@@ -5,6 +5,7 @@ import torch
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.policy import AfterPrefill, Moment
+from foveate.core.spec import make_stage
 from foveate.stages.when import FixedSlot, OverBudget
 
 
@@ -45,7 +46,7 @@ def test_a_fixed_slot_in_front_of_the_cache_is_refused():
     with pytest.raises(InvalidParameter, match="distance=0"):
         FixedSlot(distance=0)
     with pytest.raises(InvalidParameter, match="counted_from='end'"):
-        FixedSlot(counted_from="end")
+        make_stage("fixed_slot", {"counted_from": "end"})
 
 
 def decode(rule, length, kept, steps):

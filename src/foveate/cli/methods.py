@@ -19,7 +19,8 @@ def methods(json: console.Json = False) -> None:
         return
     table = console.table("Method", "Keeps", "Parameters", "Paper")
     table.columns[0].no_wrap = True
-    table.columns[3].min_width = 16
+    table.columns[2].width = 28  # the longest parameter with its default
+    table.columns[3].width = 16
     for name in METHODS:
         build = METHODS[name]
         cells = (name, _keeps(build), _parameters(build), _paper(build))

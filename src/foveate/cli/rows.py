@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Group
@@ -25,12 +26,22 @@ def rendered(rows: Sequence[Row]) -> Group:
     answers.add_column(max_width=24, overflow="fold")
     answers.add_column(overflow="fold")
     for row in rows:
-        numbers.add_row(Text(row.method), *_numbers(row))
+        numbers.add_row(Text(_broken(row.method)), *_numbers(row))
         answers.add_row(
             Text(f"{row.method} {row.budget or ''}".strip(), "bold"),
             Text(_compact(row.answer) or "(nothing)"),
         )
     return Group(numbers, "", answers)
+
+
+def _broken(spec: str, width: int = 16) -> str:
+    """The spec on several lines, broken after a plus sign, colon or comma."""
+    lines = [""]
+    for piece in re.split(r"(?<=[+:,])", spec):
+        if lines[-1] and len(lines[-1]) + len(piece) > width:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(lines)
 
 
 def _compact(answer: str) -> str:

@@ -68,8 +68,9 @@ def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Floa
 
 def min_max(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
     """Section 3.3: to [0, 1] over the domain."""
-    low = s.masked_fill(~domain, torch.inf).amin(-1, keepdim=True)
-    high = s.masked_fill(~domain, -torch.inf).amax(-1, keepdim=True)
+    some = domain.any(-1, keepdim=True)  # a row shorter than the window has no prefix
+    low = s.masked_fill(~domain, torch.inf).amin(-1, keepdim=True).where(some, 0.0)
+    high = s.masked_fill(~domain, -torch.inf).amax(-1, keepdim=True).where(some, 1.0)
     return (s - low) / (high - low + EPS)
 
 
