@@ -18,7 +18,11 @@ def methods() -> str:
     rows = ["| method | what it does | paper |", "|---|---|---|"]
     for name, method in foveate.METHODS.items():
         paper = method.paper
-        where = f"https://arxiv.org/abs/{paper.arxiv}" if paper and paper.arxiv else paper and paper.code
+        where = (
+            f"https://arxiv.org/abs/{paper.arxiv}"
+            if paper and paper.arxiv
+            else paper and paper.code
+        )
         source = f"[{paper.title}]({where}), {paper.year}" if paper else ""
         rows.append(f"| `{name}` | {method.summary} | {source} |")
     return "\n".join(rows)

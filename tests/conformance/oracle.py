@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foveate.core.policy import NoMerge
+from foveate.core.protocols import NoMerge
 from foveate.stages.merge import MergeNearest
 from tests.literal import lookm, prefixkv
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from foveate.core.policy import NoMerge
+from foveate.core.protocols import NoMerge
 from foveate.core.spec import stage
 
 

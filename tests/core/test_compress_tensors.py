@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter, MissingModality
 from foveate.core.layer import Scores
-from foveate.core.policy import NoMerge
+from foveate.core.protocols import NoMerge
 from foveate.stages.score import KeyNorm
 from foveate.stages.select import TopK
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
-from foveate.core.policy import AfterPrefill, NoMerge, Softmax
+from foveate.core.protocols import AfterPrefill, NoMerge, Softmax
 from foveate.papers.csp import SoftmaxN
 from foveate.papers.david import RULES
 from foveate.papers.lookm import TextPrior

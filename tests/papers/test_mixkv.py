@@ -16,8 +16,8 @@ from foveate.stages.select import TopK
 from tests.golden.vectors import papers
 from tests.literal import lookm
 from tests.literal import mixkv as literal
-from tests.literal.attention import attention
 
+from .extended import mixed, window_means
 from .visual import assert_keeps, recorded, sets, visual
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6, "check_dtype": False}
@@ -197,38 +197,16 @@ def test_keys_that_point_apart_have_no_redundancy():
 # ---------------------------------------------------------- another importance than the default
 
 
-def mixed(extrinsic, k, v, r):
-    """Equations 2 to 5 over an importance that is given for the tokens before the window."""
-    norms = [float(x.double().norm()) for x in v[: len(extrinsic)]]
-    inner = literal.scaled(norms, like=extrinsic)
-    unit = [key / key.norm() for key in k.double()]
-    centre = torch.stack(unit).mean(0)
-    apart = literal.scaled([-float(x @ centre) for x in unit[: len(extrinsic)]], like=extrinsic)
-    return [
-        (1 - r) * (a + b) + r * c for a, b, c in zip(extrinsic, inner, apart, strict=True)
-    ]  # fmt: skip
-
-
-def mixed_over(extrinsics, k, v):
-    redundancies = literal.redundancy(k).clamp_min(0).tolist()
-    rows = [mixed(*each) for each in zip(extrinsics, k, v, redundancies, strict=True)]
-    return torch.tensor(rows, dtype=torch.float64)
-
-
-def window_means(q, k, pooled, group):
-    """What the window pays on average, reduced over the group and pooled, token by token."""
-    rows = attention(q, k)[:, -WINDOW:, :-WINDOW].mean(1)
-    reduced = rows.view(k.shape[0], -1, rows.shape[1])
-    reduced = reduced.amax(1) if group == "max" else reduced.mean(1)
-    return [pooled(row) for row in reduced.tolist()]
-
-
 def maximum_pool(row):
     return [max(row[max(0, i - 2) : i + 3]) for i in range(len(row))]
 
 
 def average_pool(row):
     return literal.average_pool(row, 5)
+
+
+def reduced(means, group):
+    return means.amax(1) if group == "max" else means.mean(1)
 
 
 @pytest.mark.parametrize("group", ["mean", "max"])
@@ -239,7 +217,8 @@ def test_it_mixes_what_the_pooling_and_the_reduction_make(pool, group):
 
     def expected(layer, row, tokens):
         q, k, v = given.alone(layer, row)
-        scores = mixed_over(window_means(q, k, pooled, group), k, v)
+        before = reduced(window_means(q, k, WINDOW), group)[:, :-WINDOW]
+        scores = mixed([pooled(row) for row in before.tolist()], k, v)
         return literal.kept(scores, k.shape[1], WINDOW, tokens)
 
     policy = foveate.mixkv(budget=13, window=WINDOW, pool=pool, group=group)
@@ -250,11 +229,8 @@ def test_over_all_the_window_is_paid_the_maximum_over_the_group_as_the_rest_is()
     """Means and minima over all tokens compare like with like."""
     given = visual([30], g=2, seed=11)
     q, k, v = given.alone(0, 0)
-    rows = attention(q, k)[:, -WINDOW:].mean(1).view(2, 2, -1).amax(1)
-    scores = mixed_over(rows.tolist(), k, v)[:, :-WINDOW]
-    policy = foveate.mixkv(
-        budget=13, window=WINDOW, group="max", pool="none", normalise_over="all"
-    )
+    scores = mixed(reduced(window_means(q, k, WINDOW), "max").tolist(), k, v)[:, :-WINDOW]
+    policy = foveate.mixkv(budget=13, window=WINDOW, group="max", pool="none", normalise_over="all")
     (kept,) = given.keeps(policy)
     assert_close(kept.scores[0, :, :-WINDOW], scores, rtol=1e-4, atol=1e-6, check_dtype=False)
 
@@ -273,7 +249,7 @@ def test_it_mixes_the_attention_of_all_queries_as_well():
     def expected(layer, row, tokens):
         q, k, v = given.alone(layer, row)
         sums = lookm.importance(q, k)[:, :-WINDOW]
-        return literal.kept(mixed_over(sums.tolist(), k, v), k.shape[1], WINDOW, tokens)
+        return literal.kept(mixed(sums.tolist(), k, v), k.shape[1], WINDOW, tokens)
 
     assert_keeps(wrapping(ColumnSums()), given, expected)
 
@@ -285,7 +261,7 @@ def test_an_importance_below_zero_is_mixed_from_its_minimum_on():
         _, k, v = given.alone(layer, row)
         norms = k.double().norm(dim=-1)[:, :-WINDOW]
         above = norms.amax(-1, keepdim=True) - norms
-        return literal.kept(mixed_over(above.tolist(), k, v), k.shape[1], WINDOW, tokens)
+        return literal.kept(mixed(above.tolist(), k, v), k.shape[1], WINDOW, tokens)
 
     assert_keeps(wrapping(KeyNorm()), given, expected)
 

@@ -15,16 +15,16 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.core.layer import Scored, Scores
-from foveate.core.policy import Moment
+from foveate.core.protocols import Moment
 from foveate.core.profile import Profile
 from foveate.papers.prefixkv import STEPS, PrefixBudget, gini, priority, search
 from foveate.stages.when import FixedSlot
 from tests.core.lean import lean
 from tests.golden.vectors import papers
 from tests.literal import prefixkv as literal
-from tests.literal.attention import top
 from tests.stages.layers import random_layer
 
+from .extended import curve_as_kept, prefix_counts
 from .visual import assert_keeps, recorded, sets, tokens_of, visual
 
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-6, "check_dtype": False}
@@ -155,29 +155,10 @@ def test_decoding_drops_what_the_release_drops_but_for_one_rounded_ratio(file):
 # ------------------------------------------------------------------------------- random prompts
 
 
-def curve_as_kept(importance):
-    """P_l with the first and the last token in front, and those that are kept."""
-    order = [0, len(importance) - 1, *(i + 1 for i in top(importance.tolist()[1:-1], 10**6))]
-    whole = math.fsum(importance.tolist())
-    shares = [float(importance[i]) / whole for i in order]
-    return torch.tensor([math.fsum(shares[: o + 1]) for o in range(len(shares))])
-
-
-def one_at_a_time(wish, least, most, total):
-    """From the wish to the total, token by token over the layers in turn."""
-    counts = [min(max(w, least), most) for w in wish]
-    step = 1 if sum(counts) < total else -1
-    while sum(counts) != total:
-        for layer, count in enumerate(counts):
-            if least <= count + step <= most and sum(counts) != total:
-                counts[layer] += step
-    return counts
-
-
 def literal_counts(importances, tokens):
-    length, depth = len(importances[0]), len(importances)
-    _, wish = literal.search([curve_as_kept(x) for x in importances], tokens * depth)
-    return one_at_a_time(wish, 2, length, tokens * depth)
+    """With the first and the last token in front, as they are kept."""
+    ends = [0, len(importances[0]) - 1]
+    return prefix_counts([x[None] for x in importances], ends, tokens)
 
 
 def concentrated(lengths, *, depth, **options):
@@ -401,6 +382,6 @@ def test_the_curve_starts_with_what_is_protected_and_ends_at_one_before_the_padd
     curves = priority(one)
     for row, length in enumerate(given.lengths):
         importance = literal_importances(given, row)[0]
-        expected = curve_as_kept(importance)
+        expected = curve_as_kept(importance[None], [0, length - 1])
         assert_close(curves[row, :length], expected, rtol=1e-5, atol=1e-6, check_dtype=False)
         assert bool((curves[row, length:] == curves[row, length - 1]).all())

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.policy import AfterPrefill, Moment
+from foveate.core.protocols import AfterPrefill, Moment
 from foveate.core.spec import make_stage
 from foveate.stages.when import FixedSlot, OverBudget
 

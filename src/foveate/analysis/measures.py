@@ -64,9 +64,7 @@ def gini(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tenso
     for layer in _layers(layers, attention_mask):
         curves = priority(_scored(layer))
         lengths = layer.lengths.tolist()
-        found.append(
-            torch.stack([_gini(c[:n]) for c, n in zip(curves, lengths, strict=True)])
-        )
+        found.append(torch.stack([_gini(c[:n]) for c, n in zip(curves, lengths, strict=True)]))
     return found
 
 

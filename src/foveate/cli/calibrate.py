@@ -100,12 +100,10 @@ def _line(path: Path, number: int, line: str) -> tuple[str, list[Path]]:
         text, images = entry["prompt"], [path.parent / name for name in entry.get("images", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidInput(
-            f"{path}, line {number}: expected {{\"prompt\": TEXT, \"images\": [FILE, ...]}}, with "
+            f'{path}, line {number}: expected {{"prompt": TEXT, "images": [FILE, ...]}}, with '
             f"images if there are any."
         ) from error
     if not isinstance(text, str):
         raise InvalidInput(f"{path}, line {number}: the prompt {text!r} is no text.")
     check_text(text)
     return text, images
-
-

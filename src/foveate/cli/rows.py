@@ -34,7 +34,7 @@ def rendered(rows: Sequence[Row]) -> Group:
     return Group(numbers, "", answers)
 
 
-def _broken(spec: str, width: int = 16) -> str:
+def _broken(spec: str, width: int = 21) -> str:
     """The spec on several lines, broken after a plus sign, colon or comma."""
     lines = [""]
     for piece in re.split(r"(?<=[+:,])", spec):

@@ -77,16 +77,25 @@ class Sum:
         if "budget" in arguments:
             arguments["budget"] = Amount.of(arguments["budget"])
         made = self._sum(arguments)
+        self._refuse_what_changes_nothing(arguments, made)
+        ordered = {name: arguments[name] for name in self.parameters if name in arguments}
+        return replace(made, origin=Origin(self, ordered, {}))
+
+    def _refuse_what_changes_nothing(self, arguments: Mapping[str, Any], made: Policy) -> None:
+        """A parameter of a stage that another method's stage replaced would silently do nothing."""
         for name in self.given(arguments):
             others = {key: value for key, value in arguments.items() if key != name}
             if name != "budget" and self._sum(others) == made:
                 takers = " and ".join(term.method.name for term in self._takers(name))
-                raise InvalidParameter(
-                    f"{name}={arguments[name]} changes nothing in {self.name}: the stages that "
-                    f"{takers} would use it in are others' here. Leave it out."
-                )
-        ordered = {name: arguments[name] for name in self.parameters if name in arguments}
-        return replace(made, origin=Origin(self, ordered, {}))
+                raise InvalidParameter(_changes_nothing(name, arguments[name], self.name, takers))
+        for place, term in enumerate(self.terms):
+            for name in term.method.given(term.arguments):
+                fewer = {key: value for key, value in term.arguments.items() if key != name}
+                rest = [*self.terms[:place], term._replace(arguments=fewer)]
+                again = Sum([*rest, *self.terms[place + 1 :]])
+                if name != "budget" and again._sum(arguments) == made:
+                    value, method = term.arguments[name], term.method.name
+                    raise InvalidParameter(_changes_nothing(name, value, self.name, method))
 
     def _takers(self, name: str) -> list[Term]:
         """The methods that a parameter of the whole goes to."""
@@ -110,6 +119,13 @@ class Sum:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (find, (self.name,))
+
+
+def _changes_nothing(name: str, value: Any, whole: str, method: str) -> str:
+    return (
+        f"{name}={value} changes nothing in {whole}: the stages that {method} would use it in are "
+        "others' here. Leave it out."
+    )
 
 
 def _added(base: Policy, policy: Policy, term: Term) -> Policy:

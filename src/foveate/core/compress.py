@@ -12,7 +12,8 @@ from torch import Tensor
 
 from foveate.core.errors import InvalidBudget, InvalidParameter
 from foveate.core.layer import Layer, Scored
-from foveate.core.policy import Policy, RunningScore, wrapped
+from foveate.core.policy import Policy
+from foveate.core.protocols import RunningScore, wrapped
 from foveate.core.storage import Pairs, store
 from foveate.core.tensors import QKV, layers_of
 

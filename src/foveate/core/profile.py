@@ -1,8 +1,8 @@
 """Profiles: what a method measured on a model beforehand, in a small JSON file.
 
 Which numbers a profile holds is up to its method: one per layer, or one per layer and KV head. A
-method that can be calibrated registers a function that reads them off one run (:func:`calibration`);
-a profile is their mean over several runs.
+method that can be calibrated registers a function that reads them off one run
+(:func:`calibration`); a profile is their mean over several runs.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ over fewer keys is sharper than it was; softmax-n (eq. 7) takes that back.
 Departs from the paper in: scores stay per KV head (the paper averages heads, `head_mean=True`), and
 eq. 3, the intersection of the lists, which is empty whenever the window holds text alone: the two
 lists see different keys then. The default is the lists' union, both growing until it fills the
-budget; `combine="and"` lets their intersection grow to it instead. Eqs. 11 and 12 lack a factor (the
-divergence is an expectation under weights that add up to less than one), so nothing says that
+budget; `combine="and"` lets their intersection grow to it instead. Eqs. 11 and 12 lack a factor
+(the divergence is an expectation under weights that add up to less than one), so nothing says that
 softmax-n is always closer to the full cache: measure it.
 
 Departs from the authors' code, which joins the lists and stores what stands in both twice: that
@@ -30,7 +30,8 @@ from foveate.core.amount import Amount
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
-from foveate.core.policy import Policy, Softmax
+from foveate.core.policy import Policy
+from foveate.core.protocols import Softmax
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, check_recent, most_recent

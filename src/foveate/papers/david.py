@@ -5,9 +5,9 @@ deep ones they are one kind, ranked together. The switch is the normalised cross
 attention that visual tokens get from the last queries against an even share. Equations 2 to 7 and
 Algorithm 1 below, in order; no code was ever released.
 
-The paper contradicts itself, and both readings are offered. Decoupling stops when the rate falls by
-less than the threshold (eq. 7, Algorithm 1: "delta_below"), by more ("abrupt drops": "delta_above"),
-or is itself below it (Fig. 2: "theta_below"). Eq. 6 divides by r and Algorithm 1, line 16, does not
+The paper contradicts itself, and both readings are offered. Decoupling stops when the rate falls
+by less than the threshold (eq. 7, Algorithm 1: "delta_below"), by more ("abrupt drops":
+"delta_above"), or is below it (Fig. 2: "theta_below"). Eq. 6 divides by r, line 16 does not
 (`normalised=False`): without it the first rate is far above 1 and decoupling never runs. B_V is
 rho/(1 + rho) of the budget (rho = B_V/B_T) and 1/(1 + rho) in line 28 (`split="algorithm"`). Eq. 3
 pools over all tokens, so that scores of the recent ones, which are kept anyhow, leak into two
@@ -32,7 +32,8 @@ from foveate.core.amount import Amount
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
-from foveate.core.policy import Policy, Score
+from foveate.core.policy import Policy
+from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, budget_of, check_recent, most_recent, recent_tokens
@@ -49,8 +50,8 @@ Split = Literal["text", "algorithm"]
 
 def ncar(attention: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"],
          valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b"]:  # fmt: skip
-    """Eq. 6: what visual tokens get of the last queries' attention (its mean over queries and heads)
-    over what an even share would be; zero without images.
+    """Eq. 6: what visual tokens get of the last queries' attention (its mean over queries and
+    heads) over what an even share would be; zero without images.
     """
     got = (attention * vision).sum(-1).mean(1)
     tokens, visual = valid.sum((1, 2)), vision.sum((1, 2))
@@ -155,8 +156,8 @@ class Decoupled:
 
 @method(
     Paper(
-        title="DAVID: Dual-Stage Adaptive Vision-Text Integrated Decoupling for Multimodal KV Cache "
-        "Eviction",
+        title="DAVID: Dual-Stage Adaptive Vision-Text Integrated Decoupling for Multimodal KV "
+        "Cache Eviction",
         authors=("Gu, Yifeng", "Jin, Jianxiu", "Guo, Kailing", "Xu, Xiangmin"),
         year=2026,
         venue="AAAI Conference on Artificial Intelligence",
@@ -179,7 +180,7 @@ def david(
     pool_window: bool = False,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps the best of vision and of text in layers that have not fused them, the best of all after.
+    """Keeps the best of vision and the best of text until the layers have fused them.
 
     `recent` (tokens, or a share of the budget) are the observation window and kept; `rho` is visual
     over text tokens: 2 for reading, 1 for mathematics in the paper.

@@ -5,10 +5,10 @@ important and the recent are kept (eqs. 6 to 8). Every other pair merges into th
 is nearest (eq. 9), averaged, pivotal or weighted (eqs. 10 to 12: `stages/merge/nearest.py`). Once,
 after the prefill, with keys after RoPE.
 
-Departs from the paper in: eqs. 10 to 12, whose sums run to L_sim inclusive and so count one term too
-many; n is the number of pairs that merge.
+Departs from the paper in: eqs. 10 to 12, whose sums run to L_sim inclusive and so count one term
+too many; n is the number of pairs that merge.
 
-Departs from the authors' code in: the budget, which is strictly N + M as in eq. 8, where the release
+Departs from the authors' code in: the budget, which is strictly N + M as in eq. 8; the release
 keeps all text whatever N is (`protect_text=True`, which asks for a budget that holds it); the text
 prior, which is added in float32 as in eq. 5, where the release adds -65516 to images, so that in
 float16 all their scores below 16 are equal; averaged merging, which scatters the wrong rows there.
@@ -24,7 +24,8 @@ import torch
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.policy import NoMerge, Policy, Score
+from foveate.core.policy import Policy
+from foveate.core.protocols import NoMerge, Score
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest

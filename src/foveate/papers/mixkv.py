@@ -27,8 +27,9 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.policy import Policy, Score
+from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
+from foveate.core.protocols import Score
 from foveate.core.spec import check_plain, stage
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, budget_of, check_recent, is_recent

@@ -9,9 +9,11 @@ Departs from the paper as it allows itself ("scale ... to meet the target"): the
 the total is exact. The curve is taken in the order in which tokens are kept: first and last token
 (or what else the selection protects) come first.
 
-Departs from the authors' code in: the search, which has no cap there and never ends on equal scores;
-the total (the release rescales and truncates, and so keeps up to 5 % more than asked); new queries
-keep their true positions, where the release restarts them at layer 0's compressed length.
+Departs from the authors' code in: the search, which has no cap there and never ends on equal
+scores; the total (the release stops within 5 tokens of its aim, rescales and truncates, and so
+keeps more than was asked); the ratio while decoding, which is exact, where the release's rounding
+can drop a token one step later; new queries keep their true positions, where the release restarts
+them at layer 0's compressed length.
 """
 
 from __future__ import annotations
@@ -27,11 +29,13 @@ from torch import Tensor
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
-from foveate.core.policy import NoMerge, Policy, Scope
+from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
+from foveate.core.protocols import NoMerge, Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import fill
 from foveate.stages.merge import MergeNearest
+from foveate.stages.merge.nearest import By
 from foveate.stages.score import ColumnSums, HeadMean
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot
@@ -75,7 +79,7 @@ def search(curves: Float[Tensor, "L n"], total: int) -> Found:
     the nearest one that 64 halvings reach.
     """
     low, high = 0.0, 1.0
-    for step in range(1, STEPS + 1):
+    for step in range(1, STEPS + 1):  # noqa: B007 (the number of steps is a result)
         p = (low + high) / 2
         tokens = _prefixes(curves, p)
         difference = int(tokens.sum()) - total
@@ -130,7 +134,7 @@ class PrefixBudget:
         sizes = [len(a) for a in available]
         heads = torch.cat([t.expand(size) for t, size in zip(layers, sizes, strict=True)])
         exact = fill(heads, torch.cat(protected), torch.cat(available), tokens * sum(sizes))
-        return list(exact.split(sizes))
+        return list(torch.split(exact, sizes))
 
     def _wish(self, scored: Sequence[Scored], row: int, total: int) -> Int[Tensor, "L"]:
         if (profile := self.calibrated) is not None:
@@ -179,11 +183,11 @@ def prefixkv(
 
     While decoding each layer stays at its ratio of the growing length. ``merging`` is Table 12.
     """
-    by = {"position": "position", "feature": "cosine"}
+    by: By = "position" if merging == "position" else "cosine"
     return Policy(
         score=HeadMean(of=ColumnSums()),
         budget=PrefixBudget(amount=budget, profile=profile),
         select=TopK(sinks=1, recent=1),
-        merge=NoMerge() if merging == "none" else MergeNearest(by=by[merging], how="averaged"),
+        merge=NoMerge() if merging == "none" else MergeNearest(by=by, how="averaged"),
         when=FixedSlot(distance=distance, counted_from=counted_from),
     )

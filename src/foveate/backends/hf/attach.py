@@ -26,13 +26,13 @@ from foveate.backends.hf.support import (
     state_of,
     text_config,
 )
+from foveate.core.composition import policy as policy_of
 from foveate.core.errors import (
     InvalidInput,
     NothingCompressed,
     UnsupportedCache,
     UnsupportedModel,
 )
-from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 
 

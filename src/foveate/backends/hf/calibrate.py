@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from foveate.backends.hf.attach import Session, compress
@@ -58,5 +59,8 @@ def _run(session: Session) -> Run:
             f"a prompt of {layers[0].seen} tokens fits the budget {session.policy.amount}, so "
             "nothing was measured in it. Give longer prompts or a smaller budget."
         )
-    pads = 0 if state.pads is None else state.pads
-    return Run(session.stats.kept, layers[0].finished - pads, state.notes)
+    kept = session.stats.kept
+    lengths = torch.full((len(kept[0]),), layers[0].finished)
+    if state.pads is not None:
+        lengths = lengths - state.pads.cpu()
+    return Run(kept, lengths, state.notes)

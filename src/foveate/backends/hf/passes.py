@@ -14,7 +14,7 @@ from foveate.backends.hf.masks import over_slots
 from foveate.core.compress import Kept, bytes_of_a_token, keep, observed, score
 from foveate.core.errors import InvalidInput
 from foveate.core.layer import Layer
-from foveate.core.policy import Moment, Pruning
+from foveate.core.protocols import Moment, Pruning
 
 if TYPE_CHECKING:
     from foveate.backends.hf.layer import FoveateLayer

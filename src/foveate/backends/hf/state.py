@@ -12,10 +12,10 @@ from torch import Tensor
 from foveate.backends.hf.masks import MaskFacts, examine
 from foveate.backends.hf.stats import Stats
 from foveate.core.compress import keep
-from foveate.core.tensors import image_index
 from foveate.core.errors import UnsupportedCache
 from foveate.core.layer import Scored
 from foveate.core.policy import Policy
+from foveate.core.tensors import image_index
 
 if TYPE_CHECKING:
     from foveate.backends.hf.layer import FoveateLayer

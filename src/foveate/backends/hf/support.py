@@ -12,8 +12,9 @@ from foveate.backends.hf.attention import NAMES
 from foveate.backends.hf.layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
-from foveate.core.policy import Policy, wrapped
+from foveate.core.policy import Policy
 from foveate.core.profile import Profile
+from foveate.core.protocols import wrapped
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:

@@ -45,5 +45,5 @@ def attention_n(
 
 
 def _share(logits: Tensor, n: float) -> Tensor:
-    """What the softmax's weights have to be multiplied with; zero where there is no finite logit."""
+    """What the softmax's weights are multiplied with; zero where there is no finite logit."""
     return (logits.float().logsumexp(-1, keepdim=True) - math.log(n)).sigmoid()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
-from foveate.core.policy import Scope
+from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import fill
 

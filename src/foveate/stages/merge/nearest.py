@@ -44,9 +44,7 @@ class MergeNearest:
         if self.by not in ("cosine", "position"):
             raise InvalidParameter(f"by={self.by!r}: choose 'cosine' or 'position'.")
         if self.how not in ("averaged", "pivotal", "weighted"):
-            raise InvalidParameter(
-                f"how={self.how!r}: choose 'averaged', 'pivotal' or 'weighted'."
-            )
+            raise InvalidParameter(f"how={self.how!r}: choose 'averaged', 'pivotal' or 'weighted'.")
         if self.by == "position" and (self.how == "weighted" or self.similarity_filter):
             raise InvalidParameter(
                 "by='position' knows no similarity to weigh or filter with: use how='averaged' or "
@@ -90,9 +88,7 @@ class MergeNearest:
         return torch.where(n > 0, (own + taken) / (n + 1), own).to(x.dtype)
 
 
-def similar(
-    cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]
-) -> Bool[Tensor, "b h n"]:
+def similar(cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:
     """Which pairs pass the release's filter: it goes by a pair's place in its head's list."""
     place = (merged.long().cumsum(-1) - 1).clamp_min(0)
     real = merged.float()

@@ -9,4 +9,9 @@ from foveate.stages.score.window import WindowAttention
 __all__ = [
     "ColumnSums",
     "HeadMean",
-    "KeyNorm", "RandomScore", "Recency", "ValueNorm", "WindowAttention"]
+    "KeyNorm",
+    "RandomScore",
+    "Recency",
+    "ValueNorm",
+    "WindowAttention",
+]

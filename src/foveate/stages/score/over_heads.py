@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
-from foveate.core.policy import Score
+from foveate.core.protocols import Score
 from foveate.core.spec import stage
 
 

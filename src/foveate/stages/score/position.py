@@ -16,7 +16,6 @@ from foveate.core.spec import stage
 class Recency:
     """The later, the more important."""
 
-
     def queries(self, tokens: int) -> int:
         return 0
 

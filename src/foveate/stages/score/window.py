@@ -93,11 +93,10 @@ def observed(
     real = layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
     weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
     visible = layer.visible(w)
-    sums = None
+    sums: Tensor | float = 0.0
     for a in range(0, w, ROWS):
         some = slice(a, min(a + ROWS, w))
         q = layer.q[:, :, -w:][:, :, some]
         paid = window_attention(q, layer.k, visible[:, :, some], layer.scale, n)
-        added = torch.einsum("bhgws,bwc->bhgcs", paid, weights[:, some])
-        sums = added if sums is None else sums + added
-    return sums, real.sum(-1)
+        sums = weights[:, None, None, some].transpose(3, 4) @ paid + sums
+    return torch.as_tensor(sums), real.sum(-1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -15,8 +16,8 @@ from foveate.stages.recent import Recent, check_recent, is_recent
 @stage("top_k")
 @dataclass(frozen=True, kw_only=True)
 class TopK:
-    """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text token, and
-    the highest scores of the rest.
+    """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text
+    token, and the highest scores of the rest.
 
     ``recent`` is a number of tokens (int) or a share of the budget (float in [0, 1)). All count
     inside the budget. Of equal scores the earlier token wins.

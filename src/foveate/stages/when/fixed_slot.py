@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.policy import Moment
+from foveate.core.protocols import Moment
 from foveate.core.spec import stage
 
 From = Literal["prompt", "newest"]
@@ -22,11 +22,11 @@ class FixedSlot:
     """Compresses the prompt; then, whenever a head holds ``every`` pairs more than its share of the
     tokens seen (pairs kept / tokens of the prompt), takes the surplus out at a fixed distance.
 
-    With ``counted_from`` "prompt", the pairs stand in the cache slot that is ``distance`` before the
-    end of the compressed prompt (half of it, if it is shorter), and later ones move up: the release
-    of Elastic Cache, and PrefixKV's. With "newest" they are those that stand ``distance`` before the
-    newest pair, so that the answer's own last tokens stay and the kept prompt stays whole: what the
-    papers' words say.
+    With ``counted_from`` "prompt", the pairs stand in the cache slot that is ``distance`` before
+    the end of the compressed prompt (half of it, if it is shorter), and later ones move up: the
+    releases of Elastic Cache and PrefixKV. With "newest" they are those that stand ``distance``
+    before the newest pair, so that the answer's own last tokens stay and the kept prompt stays
+    whole: the papers' words.
 
     Source: Elastic Cache (arXiv:2407.18121), section 3.3; PrefixKV (arXiv:2412.03409), section 3.1.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.policy import Moment
+from foveate.core.protocols import Moment
 from foveate.core.spec import stage
 
 
