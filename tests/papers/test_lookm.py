@@ -14,6 +14,9 @@ from torch.testing import assert_close
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, MissingModality
 from foveate.ops.nearest import nearest_by_cosine
+from foveate.papers.lookm import TextPrior
+from foveate.papers.mixkv import MixDiversity
+from foveate.stages.score import KeyNorm, Recency, WindowAttention
 from tests.golden.vectors import papers
 from tests.literal import lookm as literal
 
@@ -219,7 +222,9 @@ def test_a_budget_that_does_not_hold_the_protected_text_is_refused():
     given = visual([32], "text last", seed=8)  # 20 tokens of text
     fits = foveate.lookm(budget=20, recent=4, protect_text=True)
     assert sets(given.keeps(fits)[0]) == [[*range(4), *range(16, 32)]] * 2
-    with pytest.raises(InvalidBudget, match=r"keeps 19 of the 32 tokens of row 0, fewer than the 20"):
+    with pytest.raises(
+        InvalidBudget, match=r"keeps 19 of the 32 tokens of row 0, fewer than the 20"
+    ):
         given.keeps(fits.but(budget=19))
     all_text = visual([32], "text", seed=8)
     with pytest.raises(InvalidBudget, match="fewer than the 32"):
@@ -237,6 +242,20 @@ def test_with_the_prior_no_image_is_kept_before_a_text_token():
     assert len(text) > 6
     for head in sets(kept):
         assert set(head[:-2]) <= set(text)
+
+
+@pytest.mark.parametrize(
+    "score",
+    [KeyNorm(), Recency(), WindowAttention(window=6), MixDiversity(of=KeyNorm(), window=6)],
+    ids=["key_norm", "recency", "window_attention", "mix_diversity"],
+)
+def test_whatever_score_the_prior_wraps_no_image_ranks_before_a_text_token(score):
+    """Scores below zero, too."""
+    given = visual([32], "two images", seed=9)
+    (one,) = given.scored(foveate.lookm(budget=20, recent=6).but(score=TextPrior(of=score)))
+    text = ~torch.tensor(given.images[0])
+    for head in one.raw[0, :, :-6]:
+        assert float(head[text[:-6]].min()) >= float(head[~text[:-6]].max())
 
 
 def test_without_prior_and_merging_it_is_h2o():

@@ -126,7 +126,7 @@ class When(Protocol):
 class Pruning(When, Protocol):
     """A rule that says itself which slots stay while decoding: nothing is scored then.
 
-    ``keeps`` marks them among ``slots`` slots, right-aligned; ``moment.stored`` of them hold a pair.
+    ``keeps`` marks them among ``slots`` slots, right-aligned; ``moment.stored`` of them are in use.
     """
 
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]: ...

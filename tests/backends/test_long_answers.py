@@ -1,0 +1,95 @@
+"""A long answer does not grow the cache beyond what the policy allows."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+import foveate
+from foveate.core.storage import GROWTH
+from tests import zoo
+
+PROMPT, LONG, SHORT = 60, 1000, 120
+
+
+@contextmanager
+def watched(model):
+    """Pairs of every layer [b, h] and bytes of all of them, after each pass."""
+    seen = []
+
+    def after(module, args, kwargs, output):
+        layers = kwargs["past_key_values"].layers
+        seen.append(([layer.pairs.counts for layer in layers], sum(x.nbytes for x in layers)))
+
+    hook = model.register_forward_hook(after, with_kwargs=True)
+    try:
+        yield seen
+    finally:
+        hook.remove()
+
+
+def answer(spec, tokens, vision=False):
+    """What a cache held after each of an answer's tokens, and bytes of one pair."""
+    family = "llava" if vision else "llama"
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(PROMPT,))
+    with foveate.compress(model, spec), watched(model) as seen:
+        out = model.generate(**inputs, max_new_tokens=tokens, do_sample=False, eos_token_id=None)
+    assert out.shape[1] == PROMPT + tokens
+    config = model.config.get_text_config()
+    pair = 2 * 4 * config.head_dim
+    return seen, pair
+
+
+@pytest.mark.parametrize(
+    ("spec", "tokens", "vision"),
+    [
+        ("h2o:budget=50%,when=over_budget(every=8)", LONG, False),
+        ("csp:budget=30,when=over_budget(every=16)", LONG, True),
+        ("h2o:budget=30,when=over_budget", SHORT, False),
+        ("csp:budget=30,when=over_budget", SHORT, True),
+        ("mixkv:budget=30,window=8,when=over_budget", SHORT, True),
+        ("david:budget=30,when=over_budget", SHORT, True),
+        ("lookm:budget=30,when=over_budget", SHORT, True),
+    ],
+)
+def test_over_budget_holds_the_prompts_budget_throughout_the_answer(spec, tokens, vision):
+    seen, pair = answer(spec, tokens, vision)
+    every = foveate.policy(spec).when.every
+    for counts, _ in seen:
+        assert all(bool((count < 30 + every).all()) for count in counts)
+    assert all(bool((count >= 30).all()) for count in seen[-1][0])
+    early, late = (max(size for _, size in part) for part in (seen[:60], seen[-60:]))
+    assert late <= early
+    heads = sum(count.numel() for count in seen[0][0])
+    # columns, running sums and the window's queries are counted too
+    assert late <= heads * pair * 3 * (30 + GROWTH)
+
+
+@pytest.mark.parametrize("spec", ["prefixkv:budget=50%", "prefixkv:budget=50%,counted_from=newest"])
+def test_prefixkv_holds_every_layers_share_of_the_growing_sequence(spec):
+    seen, _ = answer(spec, LONG if spec == "prefixkv:budget=50%" else SHORT)
+    first = [count.double() / PROMPT for count in seen[0][0]]
+    assert len({float(ratio[0, 0]) for ratio in first}) > 1  # layers differ
+    for step, (counts, _) in enumerate(seen):
+        for ratio, count in zip(first, counts, strict=True):
+            share = ratio * (PROMPT + step)
+            assert bool((count >= share - 1e-9).all())
+            assert bool((count < share + 1).all())
+
+
+def test_without_a_decode_rule_the_answer_is_kept_whole():
+    seen, _ = answer("h2o:budget=30", SHORT)
+    counts, _ = seen[-1]
+    assert [set(count.flatten().tolist()) for count in counts] == [{30 + SHORT - 1}] * len(counts)
+
+
+@pytest.mark.parametrize("lengths", [(23, 60)])
+def test_rows_of_different_lengths_decode_each_at_its_own_share(lengths):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=lengths)
+    with foveate.compress(model, "prefixkv:budget=50%"), watched(model) as seen:
+        model.generate(**inputs, max_new_tokens=40, do_sample=False, eos_token_id=None)
+    ratios = [count.double() / torch.tensor(lengths)[:, None] for count in seen[0][0]]
+    for step, (counts, _) in enumerate(seen):
+        for ratio, count in zip(ratios, counts, strict=True):
+            share = ratio * (torch.tensor(lengths)[:, None] + step)
+            assert bool(((count >= share - 1e-9) & (count < share + 1)).all())
