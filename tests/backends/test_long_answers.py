@@ -44,7 +44,7 @@ def answer(spec, tokens, vision=False):
     ("spec", "tokens", "vision"),
     [
         ("h2o:budget=50%,when=over_budget(every=8)", LONG, False),
-        ("csp:budget=30,when=over_budget(every=16)", LONG, True),
+        ("csp:budget=30,when=over_budget(every=16)", 2 * SHORT, True),
         ("h2o:budget=30,when=over_budget", SHORT, False),
         ("csp:budget=30,when=over_budget", SHORT, True),
         ("mixkv:budget=30,window=8,when=over_budget", SHORT, True),

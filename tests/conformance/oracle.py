@@ -9,7 +9,7 @@ transcription, where the policy merges; and their softmax is a softmax-n where i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ class Event(NamedTuple):
 
     end: int
     kept: dict[int, Tensor]
-    pads: list[int] = []
+    pads: Sequence[int] = ()
     merge: Callable[..., tuple[Tensor, Tensor]] | None = None
     n: float = 0.0
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
 from foveate.core.protocols import AfterPrefill, NoMerge, Softmax
-from foveate.papers.csp import SoftmaxN
 from foveate.papers.david import RULES
 from foveate.papers.lookm import TextPrior
 from foveate.papers.mixkv import MixDiversity
+from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.score import (
     ColumnSums,

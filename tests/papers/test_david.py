@@ -205,7 +205,8 @@ def test_in_the_prompts_of_these_tests_the_first_layer_is_decoupled_and_the_last
 ):
     """Otherwise the tests above would compare less than their names say."""
     flags = literally(sinking([30], layout, g=2, seed=1), **OPTIONS[name]).flags(0, RECENT)
-    assert flags[0] and not flags[-1]
+    assert flags[0]
+    assert not flags[-1]
 
 
 @pytest.mark.parametrize("budget", [17, 0.5, 2])
@@ -308,6 +309,16 @@ def test_even_attention_has_a_rate_of_almost_one():
     assert one.scores.notes["ncar"].item() == pytest.approx(
         sum(100 / (91 + i) for i in range(10)) / 10
     )
+
+
+def test_without_the_division_of_eq_6_the_rate_is_a_sum_over_the_queries_that_a_row_has():
+    given = sinking([30, 4], seed=9)
+    policy = foveate.david(budget=12, recent=RECENT, normalised=False)
+    for layer, one in enumerate(given.scored(policy)):
+        for row, queries in enumerate([RECENT, 4]):
+            q, k, _ = given.alone(layer, row)
+            rate = literal.ncar(q, k, given.images[row], queries) * queries
+            assert float(one.scores.notes["ncar"][row]) == pytest.approx(rate, rel=1e-4)
 
 
 @pytest.mark.parametrize("window", [1, 4, 9])

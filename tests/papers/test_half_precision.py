@@ -1,7 +1,7 @@
 """Half precision: what rounding the inputs changes, and that nothing else is rounded.
 
-Numbers in bfloat16 score exactly as the same numbers in float32 do. Rounding them to bfloat16 in the
-first place changes a few percent of what is kept at most; `pytest -s` prints how much.
+Numbers in bfloat16 score exactly as the same numbers in float32 do. Rounding them to bfloat16 in
+the first place changes little of what is kept; `pytest -s` prints how much.
 """
 
 import pytest

@@ -1,8 +1,8 @@
 """LOOK-M ranks, keeps and merges as its equations, transcribed, and its code do.
 
-Departures that show here: N + M is strict as in eq. 8, where the release keeps all text besides; and
-averaged merging is eq. 10, where the release adds the wrong pairs, so that there only its sets can be
-compared.
+Departures that show here: N + M is strict as in eq. 8, where the release keeps all text besides;
+and averaged merging is eq. 10, where the release adds the wrong pairs, so that there only its sets
+can be compared.
 """
 
 import math
@@ -83,7 +83,7 @@ def test_without_the_prior_the_scores_are_those_of_the_release():
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_keeps_what_the_release_keeps_where_text_fits_the_budget(name):
-    """What the release keeps in float32 and in float64: in float16 all its image scores are equal."""
+    """In float32 and in float64: in float16 all the image scores of the release are equal."""
     given, prompt, policy = of_golden(OF_RELEASE, SIZE, **VARIANTS[name])
     (kept,) = prompt.keeps(policy)
     assert sets(kept) == masked(given[f"{name}.keep"])
@@ -263,7 +263,8 @@ def test_without_prior_and_merging_it_is_h2o():
     lookm = foveate.lookm(budget=12, merging="none", text_prior=False)
     for ours, theirs in zip(given.keeps(lookm), given.keeps(foveate.h2o(budget=12)), strict=True):
         assert torch.equal(ours.mask, theirs.mask)
-        assert torch.equal(ours.k, theirs.k) and torch.equal(ours.v, theirs.v)
+        assert torch.equal(ours.k, theirs.k)
+        assert torch.equal(ours.v, theirs.v)
 
 
 @pytest.mark.parametrize("merging", ["averaged", "pivotal", "weighted"])
@@ -273,7 +274,8 @@ def test_a_budget_of_the_whole_prompt_changes_nothing(budget, merging):
     (kept,) = given.keeps(foveate.lookm(budget=budget, merging=merging))
     ((_, k, v),) = given.layers
     assert kept.mask.sum(-1).tolist() == [[30, 30], [22, 22]]
-    assert kept.k is k and kept.v is v
+    assert kept.k is k
+    assert kept.v is v
 
 
 @pytest.mark.parametrize("budget", [1, 5, 12, 29])

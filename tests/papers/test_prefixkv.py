@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.core.layer import Scored, Scores
-from foveate.core.protocols import Moment
 from foveate.core.profile import Profile
+from foveate.core.protocols import Moment
 from foveate.papers.prefixkv import STEPS, PrefixBudget, gini, priority, search
 from foveate.stages.when import FixedSlot
 from tests.core.lean import lean
@@ -111,7 +111,7 @@ def test_given_the_sets_of_the_release_it_merges_as_the_paper_says(file, by):
     policy = foveate.prefixkv(budget=0.5, merging=by)
     for layer, one in enumerate(prompt.scored(policy)):
         positions = given[f"kept.{layer}"].long()
-        mask = torch.zeros(one.available.shape + (TOKENS,), dtype=torch.bool)
+        mask = torch.zeros((*one.available.shape, TOKENS), dtype=torch.bool)
         mask[..., positions] = True
         k, v = policy.merge(one, mask)
         assert_close(k[0, :, positions], given[f"paper_merge_{by}.K.{layer}"], **MERGED)

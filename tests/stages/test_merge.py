@@ -118,7 +118,8 @@ def test_a_pair_that_nothing_merges_into_stays_bit_identical(how, dtype):
 def test_where_nothing_is_left_out_keys_and_values_are_those_given(stage):
     layer = random_layer([9, 6], seed=1)
     k, v = stage(scored(layer), layer.valid)
-    assert k is layer.k and v is layer.v
+    assert k is layer.k
+    assert v is layer.v
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -135,6 +136,18 @@ def test_half_precision_is_merged_in_float32_and_rounded_once(stage, dtype):
     for ours, theirs in zip(stage(scored(half), kept), stage(scored(same), kept), strict=True):
         assert ours.dtype == dtype
         assert torch.equal(ours, theirs.to(dtype))
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_head_that_keeps_nothing_has_no_say_in_what_passes_the_filter(how):
+    layer = random_layer([15], h=3, seed=6)
+    kept = some(layer, 0.4)
+    kept[:, 1] = False
+    k, v = MergeNearest(how=how, similarity_filter=True)(scored(layer), kept)
+    others = layer_of(layer.q[:, :2], layer.k[:, [0, 2]], layer.v[:, [0, 2]])
+    without = MergeNearest(how=how, similarity_filter=True)(scored(others), kept[:, [0, 2]])
+    for ours, theirs in zip((k, v), without, strict=True):
+        assert torch.equal(ours[:, [0, 2]], theirs)
 
 
 def test_values_take_the_targets_and_weights_of_the_keys():

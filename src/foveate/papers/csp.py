@@ -33,12 +33,13 @@ from foveate.core.method import Paper, method
 from foveate.core.policy import Policy
 from foveate.core.protocols import Softmax
 from foveate.core.spec import stage
+from foveate.stages.attend import SoftmaxN, check_n
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, check_recent, most_recent
 from foveate.stages.score import HeadMean
 from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.window import observed
-from foveate.stages.select import TopK
+from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.top_k import highest
 
 Combine = Literal["union", "and"]
@@ -73,29 +74,21 @@ class CrossSelfAttention:
 
 @stage("cross_self")
 @dataclass(frozen=True, kw_only=True)
-class CrossSelf:
+class CrossSelf(KeepsRecent):
     """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
     K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
     intersection, "and") fills the budget. A token enters no list in which it scores zero.
     """
 
-    recent: Recent = 0.5
     cross_ratio: float = 0.5
     combine: Combine = "union"
 
     def __post_init__(self) -> None:
-        check_recent("recent", self.recent)
+        super().__post_init__()
         if not 0 <= self.cross_ratio <= 1:
             raise InvalidParameter(f"cross_ratio={self.cross_ratio}: give a share in [0, 1].")
         if self.combine not in ("union", "and"):
             raise InvalidParameter(f"combine={self.combine!r}: choose 'union' or 'and'.")
-
-    @property
-    def protects(self) -> int:
-        return TopK(recent=self.recent).protects
-
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        return TopK(recent=self.recent).protect(layer, tokens)
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         parts, values = scored.scores.parts, scored.scores.values
@@ -127,26 +120,6 @@ def _place(
     listed = free & (scores > 0)
     order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
     return order.argsort(dim=-1).masked_fill(~listed, late)
-
-
-@stage("softmax_n")
-@dataclass(frozen=True, kw_only=True)
-class SoftmaxN:
-    """Eq. 7: exp(x_i) / (n + sum_j exp(x_j)) in the attention over a compressed layer, any n > 0.
-
-    The same as one more pair, with the logit log n and a value of zeros.
-    """
-
-    n: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_n(self.n)
-
-
-def check_n(n: float) -> None:
-    """Raises InvalidParameter unless n is a finite number of at least zero."""
-    if not 0 <= n < float("inf"):
-        raise InvalidParameter(f"n={n}: give a number of at least 0; 0 is the softmax.")
 
 
 @method(

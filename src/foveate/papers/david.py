@@ -40,7 +40,7 @@ from foveate.stages.recent import Recent, budget_of, check_recent, most_recent, 
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import observed
-from foveate.stages.select import TopK
+from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.top_k import highest
 
 Rule = Literal["delta_below", "delta_above", "theta_below", "always", "never"]
@@ -111,28 +111,20 @@ class ModalityFusion:
 
 @stage("decoupled")
 @dataclass(frozen=True, kw_only=True)
-class Decoupled:
+class Decoupled(KeepsRecent):
     """Eq. 5, Algorithm 1, lines 23 to 33: beside the recent tokens, the best of each modality in
     layers that the score notes as decoupled, the best of all in the others.
     """
 
-    recent: Recent = 0.5
     rho: float = 1.0
     split: Split = "text"
 
     def __post_init__(self) -> None:
-        check_recent("recent", self.recent)
+        super().__post_init__()
         if not 0 <= self.rho < float("inf"):
             raise InvalidParameter(f"rho={self.rho}: give visual over text tokens, at least 0.")
         if self.split not in ("text", "algorithm"):
             raise InvalidParameter(f"split={self.split!r}: choose 'text' or 'algorithm'.")
-
-    @property
-    def protects(self) -> int:
-        return TopK(recent=self.recent).protects
-
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        return TopK(recent=self.recent).protect(layer, tokens)
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, vision = scored.scores.values, scored.layer.vision

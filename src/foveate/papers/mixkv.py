@@ -35,10 +35,10 @@ from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, budget_of, check_recent, is_recent
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
+from foveate.stages.score.normalise import lifted, mean_over, min_max, to_mean
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
-EPS = 1e-8
 Intrinsic = Literal["value", "key", "none"]
 Mix = Literal["headwise", "sum", "importance", "diversity"]
 Scale = Literal["extrinsic", "importance"]
@@ -65,19 +65,6 @@ def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Floa
     """Section 3.2: minus the similarity of each key to the mean direction."""
     directions, mean = mean_direction(k, valid)
     return -(directions * mean).sum(-1)
-
-
-def min_max(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
-    """Section 3.3: to [0, 1] over the domain."""
-    some = domain.any(-1, keepdim=True)  # a row shorter than the window has no prefix
-    low = s.masked_fill(~domain, torch.inf).amin(-1, keepdim=True).where(some, 0.0)
-    high = s.masked_fill(~domain, -torch.inf).amax(-1, keepdim=True).where(some, 1.0)
-    return (s - low) / (high - low + EPS)
-
-
-def mean_over(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
-    """The mean over the domain."""
-    return (s * domain).sum(-1, keepdim=True) / domain.sum(-1, keepdim=True).clamp_min(1)
 
 
 @stage("mix_diversity")
@@ -118,19 +105,17 @@ class MixDiversity:
         extrinsic = scores.values.float()
         if self.normalise_over == "all":  # the window's own slots count with what they are paid
             extrinsic = torch.where(window, scores.parts.get("attention", extrinsic), extrinsic)
-        low = extrinsic.masked_fill(~domain, torch.inf).amin(-1, keepdim=True)
-        extrinsic = extrinsic - low.clamp_max(0.0)  # scores below zero start at zero
+        extrinsic = lifted(extrinsic, domain)
         level = mean_over(extrinsic, domain)
 
         importance = extrinsic
         if self.intrinsic != "none":  # eq. 2
-            norm = (layer.v if self.intrinsic == "value" else -layer.k).float().norm(dim=-1)
-            norm = min_max(norm if self.intrinsic == "value" else -norm, domain)
-            importance = extrinsic + norm * level / (mean_over(norm, domain) + EPS)
+            value, key = layer.v.float().norm(dim=-1), -layer.k.float().norm(dim=-1)
+            norm = min_max(value if self.intrinsic == "value" else key, domain)
+            importance = extrinsic + to_mean(norm, level, domain)
         if self.diversity_scale == "importance":
             level = mean_over(importance, domain)
-        div = min_max(diversity(layer.k, layer.valid), domain)
-        div = div * level / (mean_over(div, domain) + EPS)
+        div = to_mean(min_max(diversity(layer.k, layer.valid), domain), level, domain)
         r = self._redundancy(layer)
         values = {
             "headwise": (1 - r[..., None]) * importance + r[..., None] * div,  # eq. 5

@@ -33,7 +33,7 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import NoMerge, Scope
 from foveate.core.spec import stage
-from foveate.stages.budget.exact import fill
+from foveate.stages.budget.exact import by_layer
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import By
 from foveate.stages.score import ColumnSums, HeadMean
@@ -120,28 +120,14 @@ class PrefixBudget:
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        rows = [self._row(scored, row, int(t)) for row, t in enumerate(tokens.tolist())]
-        return [torch.stack([row[place] for row in rows]) for place in range(len(scored))]
-
-    def _row(self, scored: Sequence[Scored], row: int, tokens: int) -> list[Int[Tensor, "h"]]:
-        """Counts of one row, per layer and head: the same for a layer's heads where possible."""
-        available = [one.available[row] for one in scored]
-        protected = [one.protected[row] for one in scored]
-        wish = self._wish(scored, row, tokens * len(scored))
-        most = torch.stack([a.min() for a in available])
-        least = torch.minimum(torch.stack([p.max() for p in protected]), most)
-        layers = fill(wish.to(most), least, most, tokens * len(scored))
-        sizes = [len(a) for a in available]
-        heads = torch.cat([t.expand(size) for t, size in zip(layers, sizes, strict=True)])
-        exact = fill(heads, torch.cat(protected), torch.cat(available), tokens * sum(sizes))
-        return list(torch.split(exact, sizes))
+        wishes = [self._wish(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
+        return by_layer(scored, torch.stack(wishes), tokens)
 
     def _wish(self, scored: Sequence[Scored], row: int, total: int) -> Int[Tensor, "L"]:
         if (profile := self.calibrated) is not None:
             profile.check_layers(scored[0].layer.depth)
             length = int(scored[0].layer.lengths[row])
-            ratios = [profile.by_layer[one.layer.index] for one in scored]
-            return torch.tensor([round(ratio * length) for ratio in ratios])
+            return torch.tensor([round(profile.by_layer[x.layer.index] * length) for x in scored])
         curves = [priority(one)[row] for one in scored]
         longest = max(len(curve) for curve in curves)
         padded = [torch.nn.functional.pad(c, (0, longest - len(c)), value=1.0) for c in curves]

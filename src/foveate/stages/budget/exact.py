@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+from foveate.core.layer import Scored
 
 
 def fill(
@@ -25,3 +29,28 @@ def fill(
         step = torch.minimum(share.to(room.dtype), room)
         counts = counts + step if missing > 0 else counts - step
     return counts
+
+
+def by_layer(
+    scored: Sequence[Scored], wishes: Int[Tensor, "b L"], tokens: Int[Tensor, "b"]
+) -> list[Int[Tensor, "b h"]]:
+    """Counts near what each row wishes for each layer, with the exact total of ``tokens`` per KV
+    head. The heads of a layer keep the same number, unless some do not hold that many.
+    """
+    rows = [_row(scored, row, wishes[row], int(t)) for row, t in enumerate(tokens.tolist())]
+    return [torch.stack([row[place] for row in rows]) for place in range(len(scored))]
+
+
+def _row(
+    scored: Sequence[Scored], row: int, wish: Int[Tensor, "L"], tokens: int
+) -> list[Int[Tensor, "h"]]:
+    available = [one.available[row].cpu() for one in scored]  # layers may be on several devices
+    protected = [one.protected[row].cpu() for one in scored]
+    most = torch.stack([a.min() for a in available])
+    least = torch.minimum(torch.stack([p.max() for p in protected]), most)
+    layers = fill(wish.cpu(), least, most, tokens * len(scored))
+    sizes = [len(a) for a in available]
+    heads = torch.cat([t.expand(size) for t, size in zip(layers, sizes, strict=True)])
+    exact = fill(heads, torch.cat(protected), torch.cat(available), tokens * sum(sizes))
+    parts = torch.split(exact, sizes)
+    return [part.to(one.layer.k.device) for part, one in zip(parts, scored, strict=True)]
