@@ -33,8 +33,8 @@ def ratios_by_hand(model, policy, prompts):
         with foveate.compress(model, policy) as session:
             session.prefill(**inputs)
             for layer, kept in enumerate(session.stats.kept):
-                shares = [Fraction(n, length) for row, length in zip(kept.tolist(), lengths,
-                                                                     strict=True) for n in row]  # fmt: skip
+                rows = zip(kept.tolist(), lengths, strict=True)
+                shares = [Fraction(n, length) for row, length in rows for n in row]
                 sums[layer] += sum(shares, Fraction(0)) / len(shares)
     return [float(each / len(prompts)) for each in sums]
 
@@ -82,7 +82,7 @@ def test_mixkvs_profile_is_the_mean_redundancy_of_the_keys_of_each_head(which):
     model, prompts = model_of(which), PROMPTS[which]
     profile = foveate.calibrate(model, "mixkv:budget=50%,window=4", prompts)
     expected = redundancies_by_hand(model, prompts)
-    assert max(max(row) for row in expected) > 0.1
+    assert max(max(row) for row in expected) > 0.05
     for row, by_hand in zip(profile.by_layer, expected, strict=True):
         assert row == pytest.approx(by_hand, rel=1e-4, abs=1e-6)
     assert (profile.method, profile.budget) == ("mixkv", "")

@@ -25,11 +25,12 @@ from foveate.core.errors import (
 from foveate.core.profile import Profile
 from foveate.core.protocols import NoMerge, Softmax
 from foveate.core.spec import SLOTS, print_arguments
-from foveate.papers.csp import CrossSelf, CrossSelfAttention, SoftmaxN
+from foveate.papers.csp import CrossSelf, CrossSelfAttention
 from foveate.papers.david import Decoupled, ModalityFusion
 from foveate.papers.lookm import TextPrior
 from foveate.papers.mixkv import MixDiversity
 from foveate.papers.prefixkv import PrefixBudget
+from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (

@@ -322,6 +322,10 @@ def test_it_asks_which_tokens_are_visual():
     ("arguments", "text"),
     [
         ({"recent": 0}, "window=0"),
+        ({"recent": 8, "bias": -1.0}, "bias=-1.0"),
+        ({"recent": 8, "bias": math.nan}, "bias=nan"),
+        ({"recent": 8, "bias": math.inf}, "bias=inf"),
+        ({"recent": 0.5, "bias": 2.0}, "bias=2.0"),
         ({"n": -1.0}, "n=-1.0"),
         ({"n": math.inf}, "n=inf"),
         ({"decode_n": -0.5}, "n=-0.5"),

@@ -248,12 +248,21 @@ def test_a_profile_replaces_the_search_and_the_total_stays_exact(tmp_path):
     )  # fmt: skip
 
 
-def test_what_a_profile_leaves_over_goes_to_the_layers_in_turn(tmp_path):
+@pytest.mark.parametrize(
+    ("ratios", "counts"),
+    [
+        ([0.5, 0.3, 0.1], [18, 12, 6]),  # 15 + 9 + 3, of 36
+        ([0.5, 0.3, 0.24], [17, 11, 8]),  # 15 + 9 + 7
+        ([0.7, 0.4, 0.24], [19, 11, 6]),  # 21 + 12 + 7
+        ([1.0, 0.3, 0.0], [27, 7, 2]),  # 30 + 9 + 2, the least
+    ],
+)
+def test_what_a_profile_leaves_over_is_spread_and_the_rest_is_the_earlier_layers(
+    tmp_path, ratios, counts
+):
     given = concentrated([30], depth=3, seed=7)
-    policy = foveate.prefixkv(budget=0.4, profile=profile_in(tmp_path, [0.5, 0.3, 0.1]))
-    assert [int(kept.counts[0, 0]) for kept in given.keeps(policy)] == [18, 12, 6]
-    policy = foveate.prefixkv(budget=0.4, profile=profile_in(tmp_path, [0.5, 0.3, 0.3]))
-    assert [int(kept.counts[0, 0]) for kept in given.keeps(policy)] == [16, 10, 10]
+    policy = foveate.prefixkv(budget=0.4, profile=profile_in(tmp_path, ratios))
+    assert [int(kept.counts[0, 0]) for kept in given.keeps(policy)] == counts
 
 
 def test_its_decode_rule_takes_the_distance_and_where_it_is_counted_from():

@@ -13,12 +13,12 @@ from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.cli import console
 from foveate.cli.model import DEFAULT, load
 from foveate.cli.policies import BUDGET_BY_DEFAULT
-from foveate.cli.prompt import QUESTION, check_text, open_images, passages, read
+from foveate.cli.prompt import QUESTION, open_images, passages, read
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
-from foveate.core.profile import calibration_of
+from foveate.core.profile import calibrated_method
 
 
 def calibrate(
@@ -48,9 +48,12 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     policy = _policy(spec)
-    calibration_of(policy.name)
+    name = calibrated_method(policy)
+    path = out or Path(f"{name}.json")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a directory" if path.is_dir() else "stands in a directory that does not exist"
+        raise InvalidInput(f"the profile cannot be written: --out {str(path)!r} {what}.")
     asked = list(_asked(prompts, samples))
-    path = out or Path(f"{policy.name}.json")
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model or DEFAULT}", total=None)
         loaded = load(model)
@@ -65,7 +68,7 @@ def calibrate(
     profile.save(path)
     typer.echo(
         f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, "
-        f"{profile.samples} prompts"
+        f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
     )
 
 
@@ -85,7 +88,7 @@ def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, list[Path]]]:
     if path is None:
         return [(f"{text}\n\n{QUESTION}", []) for text in passages(samples)]
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"the prompts file {str(path)!r} cannot be read: {error}") from error
     found = [_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
@@ -95,15 +98,14 @@ def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, list[Path]]]:
 
 
 def _line(path: Path, number: int, line: str) -> tuple[str, list[Path]]:
+    expected = '{"prompt": TEXT, "images": [FILE, ...]}, with images if there are any'
     try:
         entry = json.loads(line)
-        text, images = entry["prompt"], [path.parent / name for name in entry.get("images", [])]
+        text, images = entry["prompt"], entry.get("images", [])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(
-            f'{path}, line {number}: expected {{"prompt": TEXT, "images": [FILE, ...]}}, with '
-            f"images if there are any."
-        ) from error
-    if not isinstance(text, str):
-        raise InvalidInput(f"{path}, line {number}: the prompt {text!r} is no text.")
-    check_text(text)
-    return text, images
+        raise InvalidInput(f"{path}, line {number}: expected {expected}.") from error
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(f"{path}, line {number}: the prompt {text!r} has no words.")
+    if not isinstance(images, list) or not all(isinstance(name, str) for name in images):
+        raise InvalidInput(f"{path}, line {number}: images={images!r}; expected {expected}.")
+    return text, [path.parent / name for name in images]

@@ -9,7 +9,13 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidParameter, InvalidSpec, suggest
+from foveate.core.errors import (
+    FoveateError,
+    InvalidBudget,
+    InvalidParameter,
+    InvalidSpec,
+    suggest,
+)
 from foveate.core.method import METHODS, Method, Paper
 from foveate.core.policy import Origin, Policy
 from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
@@ -41,9 +47,14 @@ class Sum:
         self.name = "+".join(term.text for term in terms)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the methods it consists of."""
+        return tuple(term.method.name for term in self.terms)
+
+    @property
     def papers(self) -> tuple[Paper, ...]:
         """The papers to cite, in order."""
-        return tuple(paper for term in self.terms for paper in term.method.papers)
+        return tuple(dict.fromkeys(p for term in self.terms for p in term.method.papers))
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -84,18 +95,24 @@ class Sum:
     def _refuse_what_changes_nothing(self, arguments: Mapping[str, Any], made: Policy) -> None:
         """A parameter of a stage that another method's stage replaced would silently do nothing."""
         for name in self.given(arguments):
-            others = {key: value for key, value in arguments.items() if key != name}
-            if name != "budget" and self._sum(others) == made:
-                takers = " and ".join(term.method.name for term in self._takers(name))
+            takers = " and ".join(term.method.name for term in self._takers(name))
+            if self._equals(made, self.terms, _otherwise(name, arguments)):
                 raise InvalidParameter(_changes_nothing(name, arguments[name], self.name, takers))
         for place, term in enumerate(self.terms):
             for name in term.method.given(term.arguments):
-                fewer = {key: value for key, value in term.arguments.items() if key != name}
-                rest = [*self.terms[:place], term._replace(arguments=fewer)]
-                again = Sum([*rest, *self.terms[place + 1 :]])
-                if name != "budget" and again._sum(arguments) == made:
+                other = term._replace(arguments=_otherwise(name, term.arguments))
+                terms = [*self.terms[:place], other, *self.terms[place + 1 :]]
+                if self._equals(made, terms, arguments):
                     value, method = term.arguments[name], term.method.name
                     raise InvalidParameter(_changes_nothing(name, value, self.name, method))
+
+    @staticmethod
+    def _equals(made: Policy, terms: list[Term], arguments: Mapping[str, Any]) -> bool:
+        """Whether other terms or arguments add up to the same; what cannot be made differs."""
+        try:
+            return Sum(terms)._sum(arguments) == made
+        except FoveateError:
+            return False
 
     def _takers(self, name: str) -> list[Term]:
         """The methods that a parameter of the whole goes to."""
@@ -103,12 +120,17 @@ class Sum:
 
     def _sum(self, arguments: Mapping[str, Any]) -> Policy:
         made: Policy | None = None
+        amount: Amount | None = None
         for term in self.terms:
             theirs = {n: v for n, v in arguments.items() if n in term.method.parameters}
-            policy = term.method(**{**theirs, **term.arguments})
+            policy, wanted = _built(term.method, {**theirs, **term.arguments})
+            if made is None or "budget" in term.slots:
+                amount = wanted
             made = policy if made is None else _added(made, policy, term)
         if made is None:
             raise InvalidSpec("a sum of no methods.")
+        if amount is not None:
+            made = replace(made, budget=replace(made.budget, amount=amount))  # type: ignore[type-var]
         return replace(made, origin=None)
 
     def __repr__(self) -> str:
@@ -128,6 +150,27 @@ def _changes_nothing(name: str, value: Any, whole: str, method: str) -> str:
     )
 
 
+def _built(method: Method, arguments: Mapping[str, Any]) -> tuple[Policy, Amount | None]:
+    """A term's policy, and its budget where that cannot hold what the method itself protects: the
+    selection may be another's, so it is the sum that has to hold it.
+    """
+    try:
+        return method(**arguments), None
+    except InvalidBudget:
+        if "budget" not in arguments:
+            raise
+        amount = Amount.of(arguments["budget"])
+        return method(**{**arguments, "budget": Amount.of("100%")}), amount
+
+
+def _otherwise(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments without one of them; a budget, which is never left out, is another one."""
+    if name == "budget":
+        other = "37%" if Amount.of(arguments[name]) != Amount.of("37%") else "38%"
+        return {**arguments, name: Amount.of(other)}
+    return {key: value for key, value in arguments.items() if key != name}
+
+
 def _added(base: Policy, policy: Policy, term: Term) -> Policy:
     stages = {slot: getattr(policy, slot) for slot in term.slots}
     if "score" in stages and term.method.wraps:
@@ -145,12 +188,10 @@ def find(name: str) -> Method | Sum:
     """
     if name.isidentifier():
         return METHODS[name]
-    if name.startswith("+") or name.endswith("+"):
+    parts = [part.strip() for part in split(name, "+")]
+    if not all(parts):
         raise InvalidSpec(f"{name!r} adds nothing: there is no method beside a plus sign.")
-    terms = [_term(text, first=not place) for place, text in enumerate(split(name, "+"))]
-    if not terms:
-        raise InvalidSpec(f"{name!r} names no method.")
-    return Sum(terms)
+    return Sum([_term(part, first=not place) for place, part in enumerate(parts)])
 
 
 def _term(text: str, first: bool) -> Term:
@@ -177,10 +218,10 @@ def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
     Raises:
         InvalidSpec: no name, or a text that does not parse.
     """
-    name, *rest = split(spec, ":") or [""]
-    if not name or spec.lstrip().startswith(":"):
+    name, *rest = split(spec, ":")
+    if not name.strip():
         raise InvalidSpec(f"{spec!r} names no method. Write for example 'snapkv:budget=20%'.")
-    return name, parse_arguments(":".join(rest))
+    return name.strip(), parse_arguments(":".join(rest))
 
 
 def policy(spec: str | Policy, **changes: Any) -> Policy:

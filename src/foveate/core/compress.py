@@ -125,7 +125,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
         )
     layer = replace(layer, tokens=tokens)
     scores = policy.score(layer)
-    if bool(scores.values.isnan().any()):
+    if bool((scores.values.isnan() & layer.valid).any()):
         raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
     raw = scores.values.float()
     values = raw.masked_fill(protected, torch.inf).masked_fill(~layer.valid, -torch.inf)

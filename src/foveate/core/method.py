@@ -61,6 +61,11 @@ class Method:
         self.signature = inspect.signature(function)
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the methods it consists of."""
+        return (self.name,)
+
+    @property
     def papers(self) -> tuple[Paper, ...]:
         """The papers to cite."""
         return (self.paper,) if self.paper else ()
@@ -180,6 +185,8 @@ def method(
     ``adds`` names the stages that the method brings along when it is added to another one with a
     plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
     """
+    if isinstance(adds, str) or not set(adds) <= set(SLOTS):
+        raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")
 
     def register(function: Callable[..., Policy]) -> Method:
         new = Method(function, paper, adds, wraps)

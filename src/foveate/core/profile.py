@@ -8,6 +8,7 @@ method that can be calibrated registers a function that reads them off one run
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
+from foveate.core.policy import Policy
 
 SCHEMA = "foveate-profile-1"
 Numbers = list[float] | list[list[float]]
@@ -51,7 +53,7 @@ class Profile:
         """Writes the file."""
         path = Path(path)
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        load.cache_clear()
+        _read.cache_clear()
         return path
 
     def check_layers(self, depth: int) -> None:
@@ -60,6 +62,16 @@ class Profile:
             raise ProfileMismatch(
                 f"this {self.method} profile is of {self.model!r} with {self.layers} layers, and "
                 f"{depth} layers are to be compressed. {self._way_out()}"
+            )
+
+    def check_heads(self, layer: int, heads: int) -> None:
+        """Raises ProfileMismatch unless it has a number for each of a layer's KV heads."""
+        row = self.by_layer[layer]
+        held = len(row) if isinstance(row, list) else 1
+        if not isinstance(row, list) or held != heads:
+            raise ProfileMismatch(
+                f"this {self.method} profile of {self.model!r} has {held} numbers for layer "
+                f"{layer}, which has {heads} KV heads. {self._way_out()}"
             )
 
     def check_model(self, model: str) -> None:
@@ -82,35 +94,64 @@ class Profile:
         return f"Make one with 'foveate calibrate {self.method}', or leave profile out."
 
 
-@lru_cache(maxsize=32)
 def load(path: str, method: str) -> Profile:
-    """Reads a profile.
+    """Reads a profile; a file that has not changed is read once.
 
     Raises:
         InvalidInput: no such file, or no profile of this version.
         ProfileMismatch: a profile of another method.
     """
+    place = Path(path).absolute()
+    stamp = place.stat().st_mtime_ns if place.is_file() else 0
     try:
-        found = json.loads(Path(path).read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not a profile: {error}") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        version = found.get("schema") if isinstance(found, dict) else None
-        raise InvalidInput(
-            f"{path} has the profile schema {version!r}, expected {SCHEMA!r}. Make it again with "
+        profile = _read(place, stamp)
+    except InvalidInput as error:
+        raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
+    if profile.method != method:
+        raise ProfileMismatch(
+            f"{path} is a profile of {profile.method}, not of {method}. Make one with "
             f"'foveate calibrate {method}'."
         )
+    return profile
+
+
+@lru_cache(maxsize=32)
+def _read(path: Path, stamp: int) -> Profile:
+    """``stamp`` is when the file was written last."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InvalidInput(f"{path} is not a profile: {error}.") from error
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        version = found.get("schema") if isinstance(found, dict) else None
+        raise InvalidInput(f"{path} has the profile schema {version!r}, expected {SCHEMA!r}.")
     try:
         profile = Profile(**found)
     except TypeError as error:
-        raise InvalidInput(f"{path} is not a profile: {error}") from error
-    if profile.method != method:
-        raise ProfileMismatch(f"{path} is a profile of {profile.method}, not of {method}.")
-    if len(profile.by_layer) != profile.layers:
+        raise InvalidInput(f"{path} is not a profile: {error}.") from error
+    numbers = _numbers(profile.by_layer)
+    if numbers is None:
         raise InvalidInput(
-            f"{path} says {profile.layers} layers and lists {len(profile.by_layer)}."
+            f"{path} is not a profile: its by_layer is no list of numbers, or of as many numbers "
+            "for every layer."
         )
+    if len(numbers) != profile.layers:
+        raise InvalidInput(f"{path} says {profile.layers} layers and lists {len(numbers)}.")
     return profile
+
+
+def _numbers(found: Any) -> Numbers | None:
+    """The same, if it is a list of finite numbers or of equally long lists of them."""
+    if not isinstance(found, list) or not found:
+        return None
+    lists = [row if isinstance(row, list) else [row] for row in found]
+    alike = len({(isinstance(a, list), len(b)) for a, b in zip(found, lists, strict=True)}) == 1
+    finite = all(
+        isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+        for row in lists
+        for x in row
+    )
+    return found if alike and finite and lists[0] else None
 
 
 Reading = Callable[[Run], Numbers]
@@ -136,15 +177,24 @@ def calibration(name: str, *, at_a_budget: bool = False) -> Callable[[Reading], 
     return register
 
 
-def calibration_of(name: str) -> Calibration:
-    """How the method of that name is calibrated.
+def calibrated_method(policy: Policy) -> str:
+    """The method of a policy that can be calibrated.
 
     Raises:
-        InvalidParameter: it has nothing to calibrate.
+        InvalidParameter: none of its methods has anything to calibrate, or more than one has.
     """
-    if name not in CALIBRATIONS:
-        raise InvalidParameter(f"{name} has nothing to calibrate. {suggest(name, CALIBRATIONS)}")
-    return CALIBRATIONS[name]
+    names = policy.origin.build.names if policy.origin else ()
+    found = [name for name in names if name in CALIBRATIONS]
+    if not found:
+        raise InvalidParameter(
+            f"{policy.name} has nothing to calibrate. {suggest(policy.name, CALIBRATIONS)}"
+        )
+    if len(found) > 1:
+        raise InvalidParameter(
+            f"{policy.name} has more than one method to calibrate: {' and '.join(found)}. "
+            "Calibrate them one at a time."
+        )
+    return str(found[0])
 
 
 def mean(samples: Sequence[Numbers]) -> Numbers:

@@ -66,7 +66,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
         UnknownMethod: a stage that does not exist.
     """
     arguments: dict[str, Any] = {}
-    for part in split(text, ","):
+    for part in (part.strip() for part in split(text, ",") if part.strip()):
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
@@ -143,7 +143,7 @@ def _set_fields(value: Any) -> dict[str, Any]:
 
 
 def split(text: str, separator: str) -> list[str]:
-    """Splits at the separators that stand outside parentheses and quotes; empty parts are left out.
+    """Splits at the separators that stand outside parentheses and quotes.
 
     Raises:
         InvalidSpec: an unclosed parenthesis or quote.
@@ -161,4 +161,4 @@ def split(text: str, separator: str) -> list[str]:
             current += char
     if depth or quoted:
         raise InvalidSpec(f"{text!r} has an unclosed {'quote' if quoted else 'parenthesis'}.")
-    return [part.strip() for part in [*parts, current] if part.strip()]
+    return [*parts, current]

@@ -151,8 +151,13 @@ def csp(
     The last `recent` queries (tokens, or a share of the budget) vote, and `bias` times as many
     tokens are kept beside the lists. `n` is softmax-n's in the scores, `decode_n` that of decoding.
     """
+    if not 0 <= bias < float("inf"):
+        raise InvalidParameter(f"bias={bias}: give a factor of at least 0.")
     score = CrossSelfAttention(window=recent, n=n, group=group)
-    kept = int(recent * bias) if isinstance(recent, int) else recent * bias
+    exact = Fraction(str(recent)) * Fraction(str(bias))
+    if isinstance(recent, float) and exact >= 1:
+        raise InvalidParameter(f"recent={recent} times bias={bias} is the whole budget: lower one.")
+    kept = int(exact) if isinstance(recent, int) else float(exact)
     return Policy(
         score=HeadMean(of=score) if head_mean else score,
         budget=Uniform(amount=budget),

@@ -31,6 +31,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums
 from foveate.stages.score.groups import Reduction
+from foveate.stages.score.normalise import lifted
 from foveate.stages.select import TopK
 
 
@@ -50,6 +51,7 @@ class TextPrior:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         values = scores.values.float()
+        values = lifted(values, layer.valid)
         prior = values.masked_fill(~layer.valid, -torch.inf).amax(-1, keepdim=True)
         raised = torch.where(layer.vision, values, values + prior)
         parts = {"importance": values, **scores.parts}

@@ -49,7 +49,7 @@ def mean_direction(
     k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]
 ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h 1 d"]]:
     """The keys' directions, and their mean over all T tokens (section 3.2)."""
-    directions = F.normalize(k.float(), dim=-1) * valid[..., None]
+    directions = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
     return directions, directions.sum(2, keepdim=True) / valid.sum(-1)[..., None, None]
 
 
@@ -104,7 +104,7 @@ class MixDiversity:
         domain = layer.valid if self.normalise_over == "all" else layer.valid & ~window
         extrinsic = scores.values.float()
         if self.normalise_over == "all":  # the window's own slots count with what they are paid
-            extrinsic = torch.where(window, scores.parts.get("attention", extrinsic), extrinsic)
+            extrinsic = torch.where(window, scores.parts.get("observed", extrinsic), extrinsic)
         extrinsic = lifted(extrinsic, domain)
         level = mean_over(extrinsic, domain)
 
@@ -123,13 +123,15 @@ class MixDiversity:
             "importance": importance,
             "diversity": div,
         }[self.mix]
-        notes = {**scores.notes, "redundancy": r}
-        return Scores(values, scores.parts, notes)
+        importance = values if self.normalise_over == "all" else values.masked_fill(window, 0.0)
+        parts = {**scores.parts, "importance": importance}
+        return Scores(values, parts, {**scores.notes, "redundancy": r})
 
     def _redundancy(self, layer: Layer) -> Float[Tensor, "b h"]:
         if (profile := self.calibrated) is None:
             return redundancy(layer.k, layer.valid)
         profile.check_layers(layer.depth)
+        profile.check_heads(layer.index, layer.k.shape[1])
         table = torch.tensor(profile.by_layer[layer.index], device=layer.k.device)
         return table.expand(layer.k.shape[:2])
 

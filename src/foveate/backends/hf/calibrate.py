@@ -13,7 +13,7 @@ from foveate.backends.hf.support import check_model, foveate_layers, model_name
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
-from foveate.core.profile import Numbers, Profile, Run, calibration_of, mean
+from foveate.core.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
 
 
 def calibrate(
@@ -31,8 +31,8 @@ def calibrate(
         InvalidInput: no prompt, or one so short that all of it fits the budget.
     """
     policy = policy_of(policy)
-    name = policy.name
-    how = calibration_of(name)
+    name = calibrated_method(policy)
+    how = CALIBRATIONS[name]
     samples: list[Numbers] = []
     for inputs in prompts:
         with compress(model, policy) as session:

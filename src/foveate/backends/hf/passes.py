@@ -56,7 +56,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         v=padded.v,
         pos=torch.where(padded.columns < 0, -1, padded.columns - pads[:, None, None]),
         q_pos=columns - pads[:, None],
-        image=state.image_of(padded.columns),
+        image=state.image_of(padded.columns, owner.pairs.compressed),
         q_image=state.image_of_queries(columns),
         mask=None if facts.causal else over_slots(mask, padded.columns, columns),
         scale=scale,

@@ -59,6 +59,7 @@ class CacheState:
         self.notes: list[Mapping[str, Tensor]] = []
         self.waiting: list[tuple[FoveateLayer, Scored]] = []
         self.stats = Stats(self.policy.spec)
+        self._images: tuple[Tensor, Tensor] | None = None  # of which vision, and the result
         self._mask: Tensor | None = None
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
@@ -83,19 +84,32 @@ class CacheState:
         else:
             self.vision = torch.cat([self.vision, vision], dim=1)
 
-    def image_of(self, columns: Int[Tensor, "b h s"]) -> Int[Tensor, "b h s"] | None:
-        """Which image each slot's token belongs to, -1 for text; None if unknown."""
-        if not self.vision_known or self.vision is None:
+    def image_of(
+        self, columns: Int[Tensor, "b h s"], compressed: bool = True
+    ) -> Int[Tensor, "b h s"] | None:
+        """Which image each slot's token belongs to, -1 for text; None if unknown. Slot i of a layer
+        that is not ``compressed`` is column i.
+        """
+        image = self._image(columns.device)
+        if image is None:
             return None
-        image = image_index(self.vision.to(columns.device))
-        found = image[:, None].expand(*columns.shape[:2], -1).gather(2, columns.clamp_min(0))
-        return found.masked_fill(columns < 0, -1)
+        everything = image[:, None].expand(*columns.shape[:2], -1)
+        if not compressed:
+            return everything
+        return everything.gather(2, columns.clamp_min(0)).masked_fill(columns < 0, -1)
 
     def image_of_queries(self, columns: Int[Tensor, "m"]) -> Int[Tensor, "b m"] | None:
         """Which image each query's token belongs to, -1 for text; None if unknown."""
+        image = self._image(columns.device)
+        return None if image is None else image[:, columns.clamp_min(0)]
+
+    def _image(self, device: torch.device) -> Int[Tensor, "b seen"] | None:
+        """Which image every token seen belongs to, worked out once for all layers of a pass."""
         if not self.vision_known or self.vision is None:
             return None
-        return image_index(self.vision.to(columns.device))[:, columns.clamp_min(0)]
+        if self._images is None or self._images[0] is not self.vision:
+            self._images = (self.vision, image_index(self.vision))
+        return self._images[1].to(device)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""

@@ -30,5 +30,6 @@ def window_attention(
     grouped = q.reshape(b, h, (hq // h) * w, d).float()
     logits = (grouped @ k.float().transpose(2, 3)).view(b, h, hq // h, w, -1).mul_(scale)
     logits.masked_fill_(~visible[:, :, None], -torch.inf)
-    blind = ~visible.any(-1)[:, :, None, :, None]
-    return softmax_n(logits, n).masked_fill_(blind, 0.0)
+    weights = softmax_n(logits, n)
+    sees = visible.any(-1)
+    return weights if bool(sees.all()) else weights.masked_fill_(~sees[:, :, None, :, None], 0.0)

@@ -66,7 +66,7 @@ class MergeNearest:
         if self.similarity_filter:
             merged &= similar(cosine, merged)
         weight = cosine if self.how == "weighted" else torch.ones_like(cosine)
-        weight = weight.masked_fill(~merged, 0.0)
+        weight = weight.masked_fill(~merged, 0.0)  # what does not merge may hold any number
         count = torch.zeros_like(weight).scatter_add_(2, target, merged.float())
         return self._merge(layer.k, target, weight, count), self._merge(
             layer.v, target, weight, count
@@ -82,7 +82,8 @@ class MergeNearest:
         """Keys or values of all slots; those of slots that nothing merges into stay as they are."""
         own, n = x.float(), count[..., None]
         where = target[..., None].expand_as(own)
-        taken = torch.zeros_like(own).scatter_add_(2, where, own * weight[..., None])
+        given = (own * weight[..., None]).masked_fill(weight[..., None] == 0, 0.0)
+        taken = torch.zeros_like(own).scatter_add_(2, where, given)
         if self.how == "pivotal":
             taken = (taken + n * own) / 2
         return torch.where(n > 0, (own + taken) / (n + 1), own).to(x.dtype)
@@ -93,9 +94,10 @@ def similar(cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]) -> Bo
     place = (merged.long().cumsum(-1) - 1).clamp_min(0)
     real = merged.float()
     zeros = torch.zeros_like(cosine)
-    listed = zeros.scatter_add(2, place, cosine * real).sum(1)
+    cosine = cosine.masked_fill(~merged, 0.0)
+    listed = zeros.scatter_add(2, place, cosine).sum(1)
     heads = zeros.scatter_add(2, place, real).sum(1)
     mean_of_place = listed / heads.clamp_min(1)
-    mean = (cosine * real).sum((1, 2)) / real.sum((1, 2)).clamp_min(1)
+    mean = cosine.sum((1, 2)) / real.sum((1, 2)).clamp_min(1)
     passes = mean_of_place >= mean[:, None]
     return passes[:, None].expand_as(merged).gather(2, place)

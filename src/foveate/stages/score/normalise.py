@@ -22,7 +22,9 @@ def min_max(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[T
 
 def mean_over(s: Float[Tensor, "b h n"], domain: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
     """The mean over the domain."""
-    return (s * domain).sum(-1, keepdim=True) / domain.sum(-1, keepdim=True).clamp_min(1)
+    return s.masked_fill(~domain, 0.0).sum(-1, keepdim=True) / domain.sum(
+        -1, keepdim=True
+    ).clamp_min(1)
 
 
 def to_mean(

@@ -33,7 +33,8 @@ ROWS = 128
 class WindowAttention:
     """Mean over the last ``window`` queries of the softmax in float32, reduced over the query heads
     of a KV head, then pooled along the slots before the window. The window itself scores zero:
-    selections protect it. The part "attention" is the mean over the query heads before pooling.
+    selections protect it. The part "observed" is what is pooled, of all slots; "attention" is the
+    same with the mean over the query heads.
 
     ``window`` is a number of queries or a share of the budget. ``pool`` is "avg" (zero padding that
     counts, as in the release), "max" or "none", with an odd ``kernel``; with ``pool_window`` the
@@ -64,11 +65,11 @@ class WindowAttention:
         sums, queries = observed(layer, self.window)
         mean = sums[:, :, :, 0] / queries[:, None, None, None]
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        scores = over_group(mean, self.group)
+        scores = observed_scores = over_group(mean, self.group)
         if not self.pool_window:
             scores = scores.masked_fill(window, 0.0)
         pooled = self.pooled(scores).masked_fill(window, 0.0)
-        return Scores(pooled, parts={"attention": mean.mean(2)})
+        return Scores(pooled, parts={"attention": mean.mean(2), "observed": observed_scores})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
         """Pools along the slots, keeping their number."""

@@ -1,0 +1,352 @@
+"""``foveate calibrate``: from prompts to a file that ``foveate run`` takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import foveate as library
+from foveate.cli.prompt import QUESTION, passages
+from foveate.core.profile import Profile
+
+from .conftest import Foveate
+
+WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
+TEXTS = [WORDS, WORDS.upper() + " Or not?", "The second is seen best. " + WORDS, WORDS[::-1]]
+Read = Callable[..., Any]
+Prompts = Callable[..., Path]
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Prompts:
+    """Writes a file of JSON lines: texts as prompts, other things as they are."""
+
+    def write(*lines: object) -> Path:
+        entries = [{"prompt": line} if isinstance(line, str) else line for line in lines]
+        path = tmp_path / "prompts.jsonl"
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+        return path
+
+    return write
+
+
+def measured(result: Any, out: Path) -> dict[str, Any]:
+    """The profile that was written."""
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    profile: dict[str, Any] = json.loads(out.read_text())
+    assert result.stdout.count("\n") == 1
+    assert result.stdout.startswith(f"{out}: {profile['method']} on {profile['model']}, 3 layers, ")
+    assert "\x1b" not in result.stderr
+    return profile
+
+
+def in_python(directory: Path, spec: str, texts: list[str]) -> Profile:
+    """The same with the library alone."""
+    model: Any = AutoModelForCausalLM.from_pretrained(directory)
+    words = AutoTokenizer.from_pretrained(directory)
+    inputs = [words.apply_chat_template([{"role": "user", "content": text}], return_dict=True,
+                                        add_generation_prompt=True, return_tensors="pt")
+              for text in texts]  # fmt: skip
+    return library.calibrate(model, spec, inputs)
+
+
+def refused(result: Any) -> str:
+    """The error message, after a check of what every refusal has in common."""
+    assert result.exit_code == 2, (result.stdout, result.exception)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    message: str = result.stderr
+    assert message.startswith("Error: ")
+    return message
+
+
+# ------------------------------------------------------------------- what is written
+
+
+def test_the_file_is_one_that_run_accepts_with_its_model_and_budget(
+    foveate: Foveate, as_json: Read, llama: Path, prompts: Prompts, tmp_path: Path
+) -> None:
+    out = tmp_path / "ratios.json"
+    result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama,
+                     "--prompts", prompts(*TEXTS), "--out", out)  # fmt: skip
+    profile = measured(result, out)
+    assert profile["model"] == llama.name
+    assert (profile["budget"], profile["samples"]) == ("50%", 4)
+    assert len(set(profile["by_layer"])) > 1
+    asked = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
+    rows = as_json(*asked, "--method", f"prefixkv:profile={out},budget=50%")["rows"]
+    tokens = rows[0]["kept_tokens"]
+    assert rows[1]["method"] == f"prefixkv:profile={out}"
+    assert rows[1]["budget"] == "50%"
+    assert rows[1]["kept_tokens"] == tokens // 2
+    again = as_json(*asked, "--method", f"prefixkv:profile={out}", "--budget", "50%")["rows"]
+    assert again[1]["answer"] == rows[1]["answer"]
+
+
+def test_run_refuses_the_file_at_another_budget_and_on_another_model(
+    foveate: Foveate, llama: Path, llava: Path, prompts: Prompts, tmp_path: Path
+) -> None:
+    out = tmp_path / "ratios.json"
+    foveate("calibrate", "prefixkv:budget=50%", "--model", llama, "--prompts", prompts(*TEXTS),
+            "--out", out)  # fmt: skip
+    asked = ("run", "--prompt", WORDS, "--max-new-tokens", 2, "--method", f"prefixkv:profile={out}")
+    message = refused(foveate(*asked, "--model", llama, "--budget", "40%"))
+    assert "at the budget 50%, not 40%" in message
+    assert "foveate calibrate prefixkv" in message
+    result = foveate(*asked, "--model", llava, "--budget", "50%", "--json")
+    message = refused(result)
+    assert f"of the model {llama.name!r}, not of {llava.name!r}" in message
+
+
+@pytest.mark.parametrize("spec", ["prefixkv:budget=50%", "mixkv:budget=50%,window=4"])
+def test_it_measures_what_the_library_measures(
+    foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path, spec: str
+) -> None:
+    out = tmp_path / "profile.json"
+    result = foveate("calibrate", spec, "--model", llama, "--prompts", prompts(*TEXTS),
+                     "--out", out)  # fmt: skip
+    profile, expected = measured(result, out), in_python(llama, spec, TEXTS)
+    for ours, theirs in zip(profile["by_layer"], expected.by_layer, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-7)
+
+
+def test_the_file_is_named_after_the_method_if_no_name_is_given(
+    foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = prompts(*TEXTS[:1])
+    for name in ("prefixkv", "mixkv"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        result = foveate("calibrate", f"{name}:budget=50%", "--model", llama, "--prompts", path)
+        assert measured(result, Path(f"{name}.json"))["method"] == name
+        assert [file.name for file in (tmp_path / name).iterdir()] == [f"{name}.json"]
+
+
+def test_a_spec_without_a_budget_is_measured_at_the_budget_that_run_takes(
+    foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path
+) -> None:
+    out = tmp_path / "profile.json"
+    asked = ("--model", llama, "--prompts", prompts(*TEXTS[:1]), "--out", out)
+    assert measured(foveate("calibrate", "prefixkv", *asked), out)["budget"] == "30%"
+    by_hand = in_python(llama, "prefixkv:budget=30%", TEXTS[:1])
+    assert json.loads(out.read_text())["by_layer"] == pytest.approx(by_hand.by_layer, rel=1e-5)
+
+
+@pytest.mark.parametrize(("given", "read"), [(1, 1), (3, 3), (4, 4), (9, 4)])
+def test_samples_limits_how_many_prompts_are_read(
+    foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path, given: int, read: int
+) -> None:
+    out = tmp_path / "profile.json"
+    result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama, "--out", out,
+                     "--prompts", prompts(*TEXTS), "--samples", given)  # fmt: skip
+    profile = measured(result, out)
+    assert profile["samples"] == read
+    expected = in_python(llama, "prefixkv:budget=50%", TEXTS[:read])
+    assert profile["by_layer"] == pytest.approx(expected.by_layer, rel=1e-5)
+
+
+def test_ten_prompts_are_read_unless_told_otherwise(
+    foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path
+) -> None:
+    out = tmp_path / "profile.json"
+    result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama, "--out", out,
+                     "--prompts", prompts(*TEXTS * 3))  # fmt: skip
+    assert measured(result, out)["samples"] == 10
+
+
+def test_without_prompts_passages_of_the_packaged_text_are_read(
+    foveate: Foveate, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> tuple[Any, Any]:
+        model = AutoModelForCausalLM.from_pretrained(llama)
+        return model, AutoTokenizer.from_pretrained(llama)
+
+    monkeypatch.setattr("foveate.demo.smollm2.load", load)
+    out = tmp_path / "profile.json"
+    result = foveate("calibrate", "prefixkv:budget=50%", "--samples", 2, "--out", out)
+    profile = measured(result, out)
+    assert profile["samples"] == 2
+    texts = [f"{text}\n\n{QUESTION}" for text in passages(2)]
+    assert texts[0] != texts[1]
+    expected = in_python(llama, "prefixkv:budget=50%", texts)
+    assert profile["by_layer"] == pytest.approx(expected.by_layer, rel=1e-4)
+
+
+def test_passages_begin_at_other_paragraphs_and_are_all_of_one_length() -> None:
+    paragraphs = passages(100)
+    assert passages(5) == paragraphs[:5]
+    assert len({text.split("\n\n")[0] for text in paragraphs}) == len(paragraphs)
+    assert {text.count("\n\n") + 1 for text in paragraphs} == {2 * len(paragraphs) // 3}
+
+
+# ------------------------------------------------------------------- images
+
+
+def test_prompts_have_images_or_none_and_their_files_stand_beside_the_prompts(
+    foveate: Foveate, llava: Path, picture: Path, prompts: Prompts, tmp_path: Path
+) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "one.png").write_bytes(picture.read_bytes())
+    path = prompts(
+        {"prompt": WORDS, "images": ["pictures/one.png"]},
+        {"prompt": "<image> and " + WORDS + " and <image>",
+         "images": ["pictures/one.png", str(picture)]},
+        {"prompt": WORDS, "images": []},
+        {"prompt": WORDS},
+    )  # fmt: skip
+    out = tmp_path / "profile.json"
+    asked = ("calibrate", "prefixkv:budget=50%", "--model", llava, "--prompts", path, "--out", out)
+    profile = measured(foveate(*asked), out)
+    assert (profile["model"], profile["samples"]) == (llava.name, 4)
+    plain = measured(foveate(*asked, "--prompts", prompts(WORDS, WORDS)), out)
+    assert profile["by_layer"] != plain["by_layer"]
+
+
+@pytest.mark.parametrize("name", ["missing.png", "text.png"])
+def test_an_image_that_cannot_be_read_is_refused_by_name(
+    foveate: Foveate, llava: Path, prompts: Prompts, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "text.png").write_text("no picture")
+    path = prompts({"prompt": WORDS, "images": [name]})
+    result = foveate("calibrate", "prefixkv", "--model", llava, "--prompts", path)
+    assert str(tmp_path / name) in refused(result)
+
+
+def test_images_for_a_text_model_are_refused(
+    foveate: Foveate, llama: Path, picture: Path, prompts: Prompts
+) -> None:
+    path = prompts({"prompt": WORDS, "images": [str(picture)]})
+    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path)
+    assert "reads text only" in refused(result)
+
+
+# ------------------------------------------------------------------- prompts that are refused
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{", "no json", "[1]", "3", "null", '"text"', "{}", '{"text": "a"}',
+        '{"prompt": "a", "images": 5}', '{"prompt": "a", "images": null}',
+        '{"prompt": "a", "images": [5]}', '{"prompt": 5}', '{"prompt": null}', '{"prompt": ["a"]}',
+    ],
+)  # fmt: skip
+def test_a_line_that_is_no_prompt_is_refused_by_its_number(
+    foveate: Foveate, llama: Path, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"prompt": WORDS}) + f"\n\n{line}\n")
+    out = tmp_path / "profile.json"
+    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path, "--out", out)
+    assert f"{path}, line 3: " in refused(result)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("entry", [{"prompt": ""}, {"prompt": " \n"}], ids=str)
+def test_an_empty_prompt_is_refused_by_the_number_of_its_line(
+    foveate: Foveate, llama: Path, prompts: Prompts, entry: dict[str, str]
+) -> None:
+    path = prompts(WORDS, entry)
+    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path)
+    message = refused(result)
+    assert "empty" in message
+    assert f"{path}, line 2" in message
+
+
+def test_images_that_are_a_text_instead_of_a_list_are_refused_by_the_number_of_the_line(
+    foveate: Foveate, llava: Path, picture: Path, prompts: Prompts
+) -> None:
+    path = prompts({"prompt": WORDS, "images": str(picture)})
+    result = foveate("calibrate", "prefixkv", "--model", llava, "--prompts", path)
+    assert f"{path}, line 1: " in refused(result)
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85"])
+def test_a_line_ends_where_json_lines_end_and_nowhere_else(
+    foveate: Foveate, llama: Path, tmp_path: Path, character: str
+) -> None:
+    path, out = tmp_path / "prompts.jsonl", tmp_path / "profile.json"
+    entry = json.dumps({"prompt": WORDS + character + WORDS}, ensure_ascii=False)
+    path.write_text(f"{entry}\r\n{entry}", encoding="utf-8")
+    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path, "--out", out)
+    assert measured(result, out)["samples"] == 2
+
+
+@pytest.mark.parametrize("text", ["", "\n", "  \n\n"])
+def test_an_empty_file_is_refused(foveate: Foveate, llama: Path, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(text)
+    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path)
+    message = refused(result)
+    assert f"the prompts file {str(path)!r} is empty" in message
+    assert "give one prompt a line" in message
+
+
+@pytest.mark.parametrize("kind", ["missing", "a directory", "no text"])
+def test_a_file_that_cannot_be_read_is_refused_by_name(
+    foveate: Foveate, llama: Path, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    if kind == "a directory":
+        path.mkdir()
+    elif kind == "no text":
+        path.write_bytes(b"\xff\xfe\x00")
+    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path)
+    assert f"the prompts file {str(path)!r} cannot be read" in refused(result)
+
+
+def test_prompts_that_fit_the_budget_are_refused(
+    foveate: Foveate, llama: Path, prompts: Prompts
+) -> None:
+    result = foveate("calibrate", "prefixkv:budget=500", "--model", llama, "--prompts",
+                     prompts(WORDS))  # fmt: skip
+    assert "fits the budget 500" in refused(result)
+
+
+def test_zero_samples_are_refused(foveate: Foveate) -> None:
+    result = foveate("calibrate", "prefixkv", "--samples", 0)
+    assert result.exit_code == 2
+    assert "--samples" in result.stderr
+
+
+# ------------------------------------------------------------------- methods that are refused
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("snapkv", "snapkv has nothing to calibrate. Known: mixkv, prefixkv."),
+        ("full", "full has nothing to calibrate. Known: mixkv, prefixkv."),
+        ("lookm:budget=20%", "lookm has nothing to calibrate."),
+        ("prefixvk", "no method named 'prefixvk'. Did you mean 'prefixkv'?"),
+        ("mixkv+prefixvk", "no method named 'prefixvk'. Did you mean 'prefixkv'?"),
+        ("prefixkv:budgte=20%", "Did you mean 'budget'?"),
+        ("prefixkv:budget=0%", "'0%' keeps nothing"),
+        ("prefixkv:budget", "is not of the form key=value"),
+        ("mixkv:budget=20", "budget 20 is smaller than the 32"),
+        ("", "no method"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused_before_the_model_is_loaded(
+    foveate: Foveate, monkeypatch: pytest.MonkeyPatch, spec: str, says: str
+) -> None:
+    monkeypatch.delattr("foveate.demo.smollm2.load")
+    assert says in refused(foveate("calibrate", spec))
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_by_name(
+    foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path
+) -> None:
+    for out in (tmp_path / "nowhere" / "profile.json", tmp_path):
+        result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama,
+                         "--prompts", prompts(WORDS), "--out", out)  # fmt: skip
+        assert str(out) in refused(result)
+
+
+def test_the_program_lists_the_command(foveate: Foveate) -> None:
+    assert "calibrate" in foveate("--help").stdout
