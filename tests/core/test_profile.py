@@ -8,7 +8,7 @@ import torch
 
 import foveate
 from foveate.core.errors import FoveateError, InvalidInput, InvalidParameter, ProfileMismatch
-from foveate.core.profile import SCHEMA, Profile, Run, calibration_of, load, mean
+from foveate.core.profile import CALIBRATIONS, SCHEMA, Profile, Run, calibrated_method, load, mean
 
 from .prompts import prompt
 from .users import unchecked
@@ -278,12 +278,13 @@ def test_the_mean_of_many_loses_no_precision():
 
 
 def test_two_papers_can_be_calibrated_and_one_depends_on_the_budget():
-    assert calibration_of("prefixkv").at_a_budget
-    assert not calibration_of("mixkv").at_a_budget
+    assert CALIBRATIONS["prefixkv"].at_a_budget
+    assert not CALIBRATIONS["mixkv"].at_a_budget
     with pytest.raises(InvalidParameter, match=r"snapkv has nothing to calibrate\. Known: mixkv, "):
-        calibration_of("snapkv")
-    with pytest.raises(InvalidParameter, match=r"Did you mean 'prefixkv'\?"):
-        calibration_of("prefixvk")
+        calibrated_method(foveate.snapkv(budget=50))
+    assert calibrated_method(foveate.policy("snapkv+prefixkv:budget=50")) == "prefixkv"
+    with pytest.raises(InvalidParameter, match="more than one method to calibrate: mixkv and pre"):
+        calibrated_method(foveate.policy("mixkv+prefixkv:budget=50"))
 
 
 def test_ratios_and_redundancies_are_read_off_a_run():
@@ -294,5 +295,5 @@ def test_ratios_and_redundancies_are_read_off_a_run():
                {"redundancy": torch.tensor([[0.25, 0.0], [0.25, 0.0]])}],
     )  # fmt: skip
     first, second = (0.2 + 0.4 + 0.25 + 0.25) / 4, (0.8 + 0.8 + 0.5 + 0.5) / 4
-    assert calibration_of("prefixkv").read(run) == pytest.approx([first, second])
-    assert calibration_of("mixkv").read(run) == [[0.25, 0.75], [0.25, 0.0]]
+    assert CALIBRATIONS["prefixkv"].read(run) == pytest.approx([first, second])
+    assert CALIBRATIONS["mixkv"].read(run) == [[0.25, 0.75], [0.25, 0.0]]
