@@ -15,7 +15,7 @@ from foveate.core.spec import stage
 
 
 class Prompt(NamedTuple):
-    """Layers of (q, k, v), how many columns in front of each row are padding, and what is visual."""
+    """Layers of (q, k, v), the padding columns in front of each row, and what is visual."""
 
     layers: list[tuple[Tensor, Tensor, Tensor]]
     pads: list[int]

@@ -94,8 +94,8 @@ class CacheState:
         if image is None:
             return None
         everything = image[:, None].expand(*columns.shape[:2], -1)
-        if not compressed:
-            return everything
+        if not compressed:  # drafted tokens may be known here before they are held
+            return everything[:, :, : columns.shape[2]]
         return everything.gather(2, columns.clamp_min(0)).masked_fill(columns < 0, -1)
 
     def image_of_queries(self, columns: Int[Tensor, "m"]) -> Int[Tensor, "b m"] | None:
