@@ -1,7 +1,8 @@
 """CSP scores as its code does, and draws on both lists as the transcription says.
 
 Departures that show here: a budget is spent. The release rounds both lists' lengths down and stores
-what stands in both twice, so it keeps fewer different tokens; ours are those and the next ones.
+what stands in both twice, so it keeps fewer different tokens; ours are those and the next ones, or
+with `combine="concat"` the doubles.
 """
 
 import math
@@ -76,6 +77,60 @@ def test_it_keeps_what_the_release_keeps_and_the_next_ones_in_place_of_doubles(f
         assert len(ours) == len(theirs)
         assert set(theirs) <= set(ours)
     assert [len(row) - len(set(row)) for row in stored] == DOUBLES[file]
+
+
+@pytest.mark.parametrize("file", GOLDEN)
+def test_joined_lists_hold_the_pairs_of_the_release_doubles_included(file):
+    given, prompt, policy = of_golden(file, combine="concat")
+    (kept,) = prompt.keeps(policy)
+    stored = given["kept_indices_in_cache_order"]
+    for head in range(stored.shape[0]):
+        ours = torch.cat([kept.keys(0, head), kept.values(0, head)], dim=-1)
+        both = torch.cat([given["k"][0, head], given["v"][0, head]], dim=-1)
+        assert bag(ours) == bag(both[stored[head]])
+
+
+def bag(pairs):
+    """The pairs in whatever order."""
+    return sorted(pairs.tolist())
+
+
+def joined(own, cross, k_self, k_cross):
+    """What the lists hold one after the other, without what nobody pays for."""
+    found = []
+    for a, b, lists in zip(own, cross, literal.lists(own, cross, k_self, k_cross), strict=True):
+        found.append([i for i in lists[0] if a[i] > 0] + [i for i in lists[1] if b[i] > 0])
+    return found
+
+
+@pytest.mark.parametrize("head_mean", [False, True])
+@pytest.mark.parametrize("layout", ["two images", "text last", "text"])
+@pytest.mark.parametrize("cross_ratio", [0.0, 0.3, 1.0])
+def test_joined_lists_hold_twice_what_both_name(layout, cross_ratio, head_mean):
+    """Beside the recent tokens, each head's pairs are those of both lists, and of the union where
+    the lists end.
+    """
+    given = visual([30, 24], layout, g=2, seed=14)
+    policy = foveate.csp(budget=16, recent=6, cross_ratio=cross_ratio, head_mean=head_mean,
+                         combine="concat")  # fmt: skip
+    (kept,) = given.keeps(policy)
+    (union,) = given.keeps(policy.but(combine="union"))
+    assert torch.equal(kept.mask, union.mask)
+    k_cross = round(100 * cross_ratio) * 10 // 100
+    for row in range(2):
+        q, k, v = given.alone(0, row)
+        own, cross = literal.scores(q, k, given.images[row], 6, 6)
+        if head_mean:
+            own, cross = (literal.head_mean(x).expand_as(x) for x in (own, cross))
+        for head, listed in enumerate(joined(own, cross, 10 - k_cross, k_cross)):
+            both = torch.cat([k[head], v[head]], dim=-1)
+            held = bag(torch.cat([kept.keys(row, head), kept.values(row, head)], dim=-1))
+            length = k.shape[1]
+            for i in [*listed, *range(length - 6, length)]:
+                held.remove(both[i].tolist())
+            rest = set(sets(union, row, given.columns - length)[head]) - {*listed}
+            assert all(one in bag(both[sorted(rest)]) for one in held)
+            assert len(held) == 10 - len(listed)
 
 
 @pytest.mark.parametrize("head_mean", [False, True])

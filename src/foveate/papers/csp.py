@@ -13,17 +13,17 @@ budget; `combine="and"` lets their intersection grow to it instead. Eqs. 11 and 
 softmax-n is always closer to the full cache: measure it.
 
 Departs from the authors' code, which joins the lists and stores what stands in both twice: that
-spends budget on doubling one weight, and is not offered.
+spends budget on doubling one weight (`combine="concat"`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount
@@ -31,18 +31,20 @@ from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
 from foveate.core.policy import Policy
-from foveate.core.protocols import Softmax
+from foveate.core.protocols import NoMerge, Softmax
 from foveate.core.spec import stage
 from foveate.stages.attend import SoftmaxN, check_n
 from foveate.stages.budget import Uniform
+from foveate.stages.merge import Doubles
 from foveate.stages.recent import Recent, check_recent, most_recent
 from foveate.stages.score import HeadMean
 from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.window import observed
 from foveate.stages.select.keeps_recent import KeepsRecent
+from foveate.stages.select.lists import places, share
 from foveate.stages.select.top_k import highest
 
-Combine = Literal["union", "and"]
+Combine = Literal["union", "and", "concat"]
 
 
 @stage("cross_self_attention")
@@ -81,7 +83,7 @@ class CrossSelf(KeepsRecent):
     """
 
     cross_ratio: float = 0.5
-    combine: Combine = "union"
+    combine: Literal["union", "and"] = "union"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,27 +101,17 @@ class CrossSelf(KeepsRecent):
             )
         free, protected = values.isfinite(), values == torch.inf
         k = counts - protected.sum(-1)
-        share = Fraction(str(self.cross_ratio))
-        cross = k * share.numerator // share.denominator
+        cross = share(k, self.cross_ratio)
         late = 2 * values.shape[-1]  # past the end of any list
         growth = torch.stack([
-            _place(parts["self"], free, late) - (k - cross)[..., None],
-            _place(parts["cross"], free, late) - cross[..., None],
+            places(parts["self"], free, late) - (k - cross)[..., None],
+            places(parts["cross"], free, late) - cross[..., None],
         ])  # fmt: skip
         first, second = growth.amin(0), growth.amax(0)
         order = first if self.combine == "union" else torch.where(
             second < late // 2, second, late + first)  # fmt: skip
         ranks = (-order).float().masked_fill(~free, -torch.inf)
         return protected | highest(ranks, k)
-
-
-def _place(
-    scores: Float[Tensor, "b h n"], free: Bool[Tensor, "b h n"], late: int
-) -> Int[Tensor, "b h n"]:
-    """Each slot's place in the list of the highest scores, from 0; ``late`` if it is in none."""
-    listed = free & (scores > 0)
-    order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
-    return order.argsort(dim=-1).masked_fill(~listed, late)
 
 
 @method(
@@ -158,9 +150,13 @@ def csp(
     if isinstance(recent, float) and exact >= 1:
         raise InvalidParameter(f"recent={recent} times bias={bias} is the whole budget: lower one.")
     kept = int(exact) if isinstance(recent, int) else float(exact)
+    if combine not in get_args(Combine):
+        raise InvalidParameter(f"combine={combine!r}: choose 'union', 'and' or 'concat'.")
+    lists = "and" if combine == "and" else "union"
     return Policy(
         score=HeadMean(of=score) if head_mean else score,
         budget=Uniform(amount=budget),
-        select=CrossSelf(recent=kept, cross_ratio=cross_ratio, combine=combine),
+        select=CrossSelf(recent=kept, cross_ratio=cross_ratio, combine=lists),
+        merge=Doubles(cross_ratio=cross_ratio) if combine == "concat" else NoMerge(),
         attend=SoftmaxN(n=decode_n) if decode_n else Softmax(),
     )

@@ -1,0 +1,113 @@
+"""Paper, ink and type: the page that scenes are drawn on.
+
+A page is a grid of cells, ``CELL`` pixels square and ``SLOTS`` to a row. A line of text has its
+middle inside one row of cells, wherever it starts. A page knows what its rows say, and where.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFilter, ImageFont
+
+CELL = 24
+SLOTS = 16
+WIDTH = CELL * SLOTS
+
+Colour = tuple[int, int, int]
+
+
+class Style(NamedTuple):
+    """What the lines of one page have in common."""
+
+    font: Path
+    size: int
+    ink: Colour
+    paper: Colour
+    jitter: int  # pixels that a line may stand above or below the middle of its row
+
+
+def any_style(r: Random, fonts: tuple[Path, ...]) -> Style:
+    """A font, a size, and colours that can be told apart; one page in eight is light on dark."""
+    light: Colour = tuple(r.randint(215, 255) for _ in range(3))  # type: ignore[assignment]
+    dark: Colour = tuple(r.randint(0, 90) for _ in range(3))  # type: ignore[assignment]
+    ink, paper = (light, dark) if r.random() < 0.12 else (dark, light)
+    return Style(r.choice(fonts), r.randint(12, 18), ink, paper, r.randint(0, 3))
+
+
+@lru_cache(maxsize=2048)
+def font(path: Path, size: int) -> ImageFont.FreeTypeFont:
+    """The font at a size in pixels."""
+    return ImageFont.truetype(str(path), size)
+
+
+class Page:
+    """An image under construction, and what its rows say."""
+
+    def __init__(self, rows: int, style: Style, r: Random):
+        self.r, self.style = r, style
+        self.image = Image.new("RGB", (WIDTH, rows * CELL), style.paper)
+        self.draw = ImageDraw.Draw(self.image)
+        self.says = [""] * rows
+        self.where: list[dict[int, float]] = [{} for _ in range(rows)]
+
+    def middle(self, row: int) -> int:
+        """Where a line in this row has its middle, in pixels from the top."""
+        return row * CELL + CELL // 2 + self.r.randint(-self.style.jitter, self.style.jitter)
+
+    def width(self, text: str, size: int = 0) -> int:
+        """Pixels that a text takes."""
+        return int(font(self.style.font, size or self.style.size).getlength(text)) + 1
+
+    def text(self, x: float, y: float, text: str, size: int = 0) -> None:
+        """Draws a text whose left end is x and whose middle is y."""
+        face = font(self.style.font, size or self.style.size)
+        self.draw.text((x, y), text, fill=self.style.ink, font=face, anchor="lm")
+
+    def write(self, row: int, said: str, *pieces: tuple[str, float], size: int = 0) -> None:
+        """A row that says something, drawn in one or several pieces of it: (text, left end)."""
+        y, at = self.middle(row), 0
+        self.says[row] = said
+        for text, x in pieces:
+            self.text(x, y, text, size)
+            at = said.index(text, at)
+            for i in range(len(text)):
+                middle = (self.width(text[:i], size) + self.width(text[: i + 1], size)) / 2
+                self.where[row][at + i] = x + middle
+            at += len(text)
+
+    def line(self, row: int, text: str, x: float | None = None) -> None:
+        """A line of text in a row, at x or anywhere that it fits; smaller where it does not."""
+        size = self.style.size
+        while self.width(text, size) > WIDTH - 8 and size > 8:
+            size -= 1
+        if x is None:
+            x = self.r.randint(3, max(3, min(90, WIDTH - 4 - self.width(text, size))))
+        self.write(row, text, (text, max(2, min(x, WIDTH - 3 - self.width(text, size)))), size=size)
+
+    def rule(self, y: float, x0: float = 0, x1: float = WIDTH) -> None:
+        """A horizontal line."""
+        self.draw.line((x0, y, x1, y), fill=blend(self.style.ink, self.style.paper, 0.5))
+
+    def finished(self) -> Image.Image:
+        """The page with light noise, a gradient of brightness, sometimes a little blurred."""
+        image, r = self.image, self.r
+        if r.random() < 0.25:
+            image = image.filter(ImageFilter.GaussianBlur(r.uniform(0.2, 0.6)))
+        noise, slope = r.uniform(0, 7), r.uniform(-14, 14)
+        if r.random() < 0.3:
+            return image
+        pixels = np.asarray(image, dtype=np.float32)
+        g = np.random.default_rng(r.getrandbits(32))
+        grey = g.standard_normal(pixels.shape[:2], dtype=np.float32) * noise
+        grey += np.linspace(-slope, slope, pixels.shape[1], dtype=np.float32)
+        return Image.fromarray((pixels + grey[..., None]).clip(0, 255).astype(np.uint8))
+
+
+def blend(a: Colour, b: Colour, share: float) -> Colour:
+    """A colour between two."""
+    return tuple(int(x * share + y * (1 - share)) for x, y in zip(a, b, strict=True))  # type: ignore[return-value]

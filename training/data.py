@@ -1,0 +1,121 @@
+"""Endless batches of generated pictures, with the token that every slot is to show."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import IterableDataset
+from transformers import PreTrainedTokenizerBase
+
+from foveate.demo.scenes import (
+    CELL, SLOTS, Scene, chart, form, owned, receipt, sign, some_facts,
+)  # fmt: skip
+from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE
+
+Fonts = tuple[Path, ...]
+_BY_NAME = {name.lower(): name for name in FIELDS}
+
+
+class Batch(NamedTuple):
+    """Images of the same size, and what they show.
+
+    pixels: uint8 [b, 3, height, width]. tokens: int64 [b, rows, slots], indices of the vocabulary,
+    0 (newline) where a row says nothing more. spots: int64 of the same shape, the column of cells
+    in which the token's ink has its middle; -1 where there is none.
+    """
+
+    pixels: Tensor
+    tokens: Tensor
+    spots: Tensor
+
+
+def any_scene(r: Random, fonts: Fonts) -> Scene:
+    """A picture of any kind."""
+    kind = r.choices(["form", "owned", "receipt", "sign", "chart"], [45, 20, 12, 8, 15])[0]
+    if kind == "form":
+        return form(r, fonts, some_facts(r, r.randint(2, 8)))
+    if kind == "owned":
+        names = [_BY_NAME[name] for name in OWNED]
+        return owned(r, fonts, r.choice(PEOPLE), some_facts(r, r.randint(2, 6), names))
+    if kind == "receipt":
+        return receipt(r, fonts, r.randint(2, 6))
+    if kind == "sign":
+        return sign(r, fonts, some_facts(r, r.randint(1, 3)))
+    return chart(r, fonts, r.randint(3, 7))
+
+
+class Reading:
+    """From what a scene says to the tokens of its slots."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: list[int]):
+        self.tokenizer = tokenizer
+        self.index = {token: i for i, token in enumerate(vocabulary)}
+
+    def __call__(self, scene: Scene) -> tuple[np.ndarray, np.ndarray] | None:
+        """Tokens and spots [rows, slots]; None for a row that is too long or has other tokens."""
+        tokens = np.zeros((len(scene.says), SLOTS), dtype=np.int64)
+        spots = np.full_like(tokens, -1)
+        for row, (text, where) in enumerate(zip(scene.says, scene.where, strict=True)):
+            if not text:
+                continue
+            read = self.tokenizer(text, return_offsets_mapping=True)
+            ids = [self.index.get(i) for i in read["input_ids"]]
+            if len(ids) >= SLOTS or None in ids:
+                return None
+            tokens[row, : len(ids)] = ids
+            for slot, (start, end) in enumerate(read["offset_mapping"]):
+                drawn = [where[i] for i in range(start, end) if i in where and text[i] != " "]
+                if drawn:
+                    spots[row, slot] = min(SLOTS - 1, int(sum(drawn) / len(drawn) / CELL))
+        return tokens, spots
+
+
+class Scenes(IterableDataset):
+    """Batches of about ``slots`` slots; the images of one batch have the same number of rows."""
+
+    def __init__(self, reading: Reading, fonts: Fonts, seed: int, slots: int = 2048):
+        self.reading, self.fonts, self.seed, self.slots = reading, fonts, seed, slots
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = torch.utils.data.get_worker_info()
+        r = Random(f"{self.seed}/{info.id if info else 0}")
+        waiting = defaultdict(list)
+        while True:
+            scene = any_scene(r, self.fonts)
+            read = self.reading(scene)
+            if read is None:
+                continue
+            rows = len(scene.says)
+            waiting[rows].append((np.asarray(scene.image), *read))
+            if len(waiting[rows]) * rows * SLOTS >= self.slots:
+                images, tokens, spots = zip(*waiting.pop(rows), strict=True)
+                pixels = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
+                yield Batch(pixels, *(torch.from_numpy(np.stack(x)) for x in (tokens, spots)))
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerBase, fonts: Fonts, lines: int = 60_000) -> list[int]:
+    """The tokens that scenes are made of, newline first, then by id.
+
+    Drawn from many scenes instead of listed: whatever the lists of words become, it follows.
+    """
+    r, seen, count = Random("vocabulary"), set(), 0
+    while count < lines:
+        for name, value in some_facts(r, 8):
+            for text in (f"{name}: {value}", f"{r.choice(PEOPLE)}'s {name.lower()}: {value}",
+                         f"{name} {value}"):  # fmt: skip
+                seen.update(tokenizer(text)["input_ids"])
+                count += 1
+    for _ in range(1500):
+        for text in any_scene(r, fonts).says:
+            seen.update(tokenizer(text)["input_ids"])
+    newline = tokenizer("\n")["input_ids"]
+    if len(newline) != 1:
+        raise ValueError(f"newline is the tokens {newline}, expected one.")
+    return [newline[0], *sorted(seen - {newline[0]})]

@@ -1,0 +1,31 @@
+"""The fonts that pages are set in: Debian's packages, and those kept for the test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+FOLDERS = (Path("/usr/share/fonts/truetype"), Path("/usr/share/fonts/opentype"))
+HELD_OUT = ("lato", "cantarell", "caladea", "jetbrains", "quicksand", "gentium")
+OTHERS = ("symbol", "dingbat", "math", "emoji", "icon", "standardsym", "d050000l", "z003", "initials",
+          "display", "keyboard", "drawing", "outline", "condensed", "thin", "hairline", "extralight",
+          "ultralight", "black", "compressed", "capitals")  # fmt: skip
+
+
+def _fonts() -> list[Path]:
+    found = {}
+    for folder in FOLDERS:
+        for path in sorted(folder.rglob("*")):
+            name = path.name.lower()
+            if path.suffix.lower() in {".ttf", ".otf"} and not any(o in name for o in OTHERS):
+                found[name] = path
+    return list(found.values())
+
+
+def training_fonts() -> tuple[Path, ...]:
+    """All installed fonts but those of the test."""
+    return tuple(p for p in _fonts() if not any(h in str(p).lower() for h in HELD_OUT))
+
+
+def unseen_fonts() -> tuple[Path, ...]:
+    """The families kept for the test."""
+    return tuple(p for p in _fonts() if any(h in str(p).lower() for h in HELD_OUT))

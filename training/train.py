@@ -1,0 +1,173 @@
+"""Trains the eye: pixels of a row in, the language model's embeddings of its tokens out.
+
+    python -m training.train --out RUN [--hours 2] [--fonts DIR ...]
+
+Every slot has its target, so no language model is in the loop: the cross-entropy of each slot's
+token (by cosine with the language model's own embeddings) and the distance to its embedding; in the
+middle layer, which tokens stand under a patch and how many stand before it. Checkpoints are written
+every few minutes; the same command goes on where the last one ended. ``--decay`` lowers the
+learning rate to zero over the last part of the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from foveate.demo import smollm2
+from foveate.demo.scenes import SLOTS
+from training.data import Batch, Reading, Scenes, vocabulary
+from training.fonts import training_fonts
+from training.tower import Eye
+
+WARMUP = 300
+BLANK = 0.15  # weight of a slot that shows nothing: most do, and they are easily learned
+
+
+class Student(nn.Module):
+    """The eye, and the heads that only training needs."""
+
+    def __init__(self, eye: Eye, table: Tensor):
+        super().__init__()
+        self.eye = eye
+        self.register_buffer("table", table, persistent=False)
+        self.sharpness = nn.Parameter(torch.tensor(20.0))
+        self.under = nn.Linear(256, len(table))
+        self.before = nn.Linear(256, SLOTS)
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Losses, and the shares of tokens and of rows that are read right."""
+        seen, middle = self.eye(batch.pixels)
+        seen, middle = seen.float(), middle.float()
+        target = batch.tokens.flatten(1)
+        logits = self.sharpness * F.normalize(seen, dim=-1) @ F.normalize(self.table, dim=-1).T
+        text = target > 0
+        weight = torch.where(text, 1.0, BLANK)
+        each = F.cross_entropy(logits.transpose(1, 2), target, reduction="none")
+        reading = (each * weight).sum() / weight.sum()
+        scale = self.table.pow(2).sum(-1).mean()
+        off = (seen - self.table[target]).pow(2).sum(-1) / scale
+        distance = (off * weight).sum() / weight.sum()
+        right = (logits.argmax(-1) == target).view_as(batch.tokens)
+        rows = right.all(-1)[batch.tokens[..., 0] > 0]
+        return {
+            "reading": reading,
+            "distance": distance,
+            "local": self._local(middle, batch),
+            "token": right.flatten(1)[text].float().mean(),
+            "row": rows.float().mean(),
+        }
+
+    def _local(self, middle: Tensor, batch: Batch) -> Tensor:
+        """What each patch has to know for the layers above: its tokens and their place in line."""
+        spots, tokens = batch.spots, batch.tokens
+        b, rows, _ = spots.shape
+        inked = spots >= 0
+        where = torch.nn.functional.one_hot(spots.clamp_min(0), SLOTS) * inked[..., None]
+        order = where.sum(2).cumsum(-1) - where.sum(2)  # tokens that stand before each patch
+        counts = F.cross_entropy(self.before(middle).flatten(0, 1), order.flatten())
+        logits = self.under(middle).view(b, rows, SLOTS, -1)
+        here = torch.zeros_like(logits)
+        index = torch.nonzero(inked, as_tuple=True)
+        here[index[0], index[1], spots[index], tokens[index]] = 1.0
+        names = F.binary_cross_entropy_with_logits(logits, here, reduction="sum")
+        return names / inked.sum() + 0.5 * counts
+
+
+def optimisers(student: Student, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices between layers, AdamW for all else."""
+    matrices, others = [], []
+    for name, p in student.named_parameters():
+        (matrices if p.ndim == 2 and "layers" in name else others).append(p)
+    return [
+        torch.optim.Muon(matrices, lr=rate, weight_decay=0.02, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.02),
+    ]
+
+
+def save(path: Path, state: dict) -> None:
+    """Writes a checkpoint whole or not at all."""
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    os.replace(part, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--hours", type=float, default=2.0, help="of this call")
+    parser.add_argument("--decay", type=float, default=0.0, help="share of them that decays")
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--slots", type=int, default=2048)
+    parser.add_argument("--compile", action="store_true")
+    a = parser.parse_args()
+    a.out.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(a.seed)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, tokenizer = smollm2.load()
+    fonts = training_fonts()
+    words = vocabulary(tokenizer, fonts)
+    (a.out / "vocabulary.json").write_text(json.dumps(words))
+    table = model.get_input_embeddings().weight.detach()[words].clone()
+    student = Student(Eye(model.config), table).to(device)
+    del model
+    steps, path = optimisers(student, a.rate), a.out / "checkpoint.pt"
+    done = 0
+    if path.exists():
+        state = torch.load(path, weights_only=True)
+        done = state["step"]
+        student.load_state_dict(state["student"])
+        for one, s in zip(steps, state["optimisers"], strict=True):
+            one.load_state_dict(s)
+    data = Scenes(Reading(tokenizer, words), fonts, a.seed + done, a.slots)
+    batches = iter(DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=8))
+    run = torch.compile(student) if a.compile else student
+    print(f"{len(words)} tokens, {len(fonts)} fonts, {sum(p.numel() for p in student.eye.parameters()):,} parameters", flush=True)  # noqa: E501
+
+    def keep() -> None:
+        save(path, {"step": done, "student": student.state_dict(),
+                    "optimisers": [one.state_dict() for one in steps]})  # fmt: skip
+
+    start, saved, sums, count = time.time(), time.time(), {}, 0
+    end = start + 3600 * a.hours
+    with (a.out / "log.jsonl").open("a") as log:
+        while time.time() < end:
+            left = (end - time.time()) / (3600 * a.hours)
+            rate = a.rate * min(1, (done + 1) / WARMUP) * (min(1, left / a.decay) if a.decay else 1)
+            for one in steps:
+                for group in one.param_groups:
+                    group["lr"] = rate
+            batch = Batch(*(x.to(device, non_blocking=True) for x in next(batches)))
+            with torch.autocast(device, torch.bfloat16):
+                found = run(batch)
+            loss = found["reading"] + found["distance"] + 0.3 * found["local"]
+            loss.backward()
+            nn.utils.clip_grad_norm_(student.parameters(), 1.0)
+            for one in steps:
+                one.step()
+                one.zero_grad(set_to_none=True)
+            done, count = done + 1, count + 1
+            for name, value in found.items():
+                sums[name] = sums.get(name, 0.0) + float(value.detach())
+            if done % 50 == 0:
+                line = {name: round(value / count, 4) for name, value in sums.items()}
+                line |= {"step": done, "rate": rate, "seconds": round(time.time() - start, 1)}
+                print(json.dumps(line), file=log, flush=True)
+                sums, count = {}, 0
+            if time.time() - saved > 240:
+                keep()
+                saved = time.time()
+    keep()
+
+
+if __name__ == "__main__":
+    main()
