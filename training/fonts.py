@@ -8,7 +8,8 @@ FOLDERS = (Path("/usr/share/fonts/truetype"), Path("/usr/share/fonts/opentype"))
 HELD_OUT = ("lato", "cantarell", "caladea", "jetbrains", "quicksand", "gentium")
 OTHERS = ("symbol", "dingbat", "math", "emoji", "icon", "standardsym", "d050000l", "z003", "initials",
           "display", "keyboard", "drawing", "outline", "condensed", "thin", "hairline", "extralight",
-          "ultralight", "black", "compressed", "capitals")  # fmt: skip
+          "ultralight", "black", "compressed", "capitals", "bebas", "overlay", "wide")  # fmt: skip
+LATIN_NOTO = ("notosans-", "notoserif-", "notosansmono-", "notomono-")
 
 
 def _fonts() -> list[Path]:
@@ -16,7 +17,9 @@ def _fonts() -> list[Path]:
     for folder in FOLDERS:
         for path in sorted(folder.rglob("*")):
             name = path.name.lower()
-            if path.suffix.lower() in {".ttf", ".otf"} and not any(o in name for o in OTHERS):
+            other = any(o in name for o in OTHERS)
+            other |= name.startswith("noto") and not name.startswith(LATIN_NOTO)
+            if path.suffix.lower() in {".ttf", ".otf"} and not other:
                 found[name] = path
     return list(found.values())
 

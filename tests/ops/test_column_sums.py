@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.column_sums import column_sums
+from foveate.ops.column_sums import attention_with_sums, column_sums
 from tests.core.lean import lean
 
 
@@ -121,3 +121,32 @@ def test_half_precision_is_computed_in_float32(dtype):
     assert ours.dtype == torch.float32
     assert torch.equal(ours, column_sums(q.float(), k.float(), 0.25))
     assert_close(ours.double(), literal(q, k, 0.25, causal(9, 9, [0])), rtol=1e-4, atol=1e-5)
+
+
+@lean
+@given(case=cases(), data=st.data())
+def test_attention_with_sums_is_the_attention_and_the_sums(case, data):
+    """Of padding the output is zero."""
+    q, k, generator = case
+    (b, hq, m, _), (h, n) = q.shape, k.shape[1:3]
+    pads = data.draw(st.lists(st.integers(0, n), min_size=b, max_size=b))
+    v = torch.randn(b, h, n, 3, generator=generator)
+    out, sums = attention_with_sums(q, k, v, 0.5, pads)
+    assert torch.equal(sums, column_sums(q, k, 0.5, None, pads))
+    for row in range(b):
+        for head in range(hq):
+            for i in range(m):
+                end, of = n - m + i + 1, head * h // hq
+                logits = k[row, of, pads[row] : end].double() @ q[row, head, i].double()
+                expected = (0.5 * logits).softmax(0) @ v[row, of, pads[row] : end].double()
+                assert_close(out[row, head, i].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_attention_with_sums_is_that_of_sdpa_over_several_blocks():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 6, 300, 16), torch.randn(2, 2, 300, 16), torch.randn(2, 2, 300, 16)
+    out, sums = attention_with_sums(q, k, v, 0.25)
+    stock = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True,
+                                                             enable_gqa=True)  # fmt: skip
+    assert_close(out, stock, rtol=1e-5, atol=1e-5)
+    assert_close(sums.sum(-1), torch.full((2, 6), 300.0))

@@ -386,7 +386,7 @@ def test_it_asks_which_tokens_are_visual():
         ({"decode_n": -0.5}, "n=-0.5"),
         ({"cross_ratio": 1.1}, "cross_ratio=1.1"),
         ({"cross_ratio": -0.1}, "cross_ratio=-0.1"),
-        ({"combine": "concat"}, "combine='concat'"),
+        ({"combine": "both"}, "combine='both'"),
     ],
 )
 def test_what_is_out_of_range_is_refused_by_value(arguments, text):

@@ -153,8 +153,12 @@ def everything(layer: Layer) -> Kept:
 
 def bytes_of_a_token(layer: Layer) -> int:
     """Bytes of one token's keys and values over the layer's KV heads."""
-    heads = layer.k.shape[1]
-    return heads * (layer.k.shape[-1] + layer.v.shape[-1]) * layer.k.element_size()
+    return bytes_of_pairs(layer.k, layer.v)
+
+
+def bytes_of_pairs(k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]) -> int:
+    """The same, from the tensors."""
+    return k.shape[1] * (k.shape[-1] + v.shape[-1]) * k.element_size()
 
 
 def _check_mask(

@@ -45,6 +45,8 @@ class Layer:
     tokens: Int[Tensor, "b"] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
+    # sums over queries of the softmax, where the attention has added them up on its way
+    column_sums: Float[Tensor, "b hq n"] | None = None
 
     @property
     def groups(self) -> int:

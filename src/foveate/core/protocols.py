@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -42,6 +42,15 @@ class RunningScore(Score, Protocol):
     """
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class ReadsColumnSums(Protocol):
+    """A running score that reads ``layer.column_sums``: a backend whose attention can add them up
+    on its way does so, where it is True.
+    """
+
+    reads_column_sums: ClassVar[bool]
 
 
 @runtime_checkable

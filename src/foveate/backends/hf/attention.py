@@ -56,7 +56,8 @@ def _through_the_cache(base: Callable[..., Output]) -> Callable[..., Output]:
 
         scale = kwargs.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else scale
-        return layer.attend(attend, query, attention_mask, scale)
+        summable = base is sdpa_attention_forward and not kwargs.get("dropout")
+        return layer.attend(attend, query, attention_mask, scale, summable=summable)
 
     return forward
 

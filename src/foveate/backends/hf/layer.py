@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
+from foveate.backends.hf import summed
 from foveate.backends.hf.masks import for_model, over_slots
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
@@ -50,6 +51,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
         self.queries: Tensor | None = None  # the last queries seen
         self.running: Mapping[str, Tensor] = {}
+        self.summable = False
+        self.sums: Tensor | None = None  # column sums of the latest pass, for its scores
         self.kept: Tensor | None = None  # pairs kept [b, h] when it was compressed last
         self.watch = Stopwatch()
         self.full_bytes = 0
@@ -191,9 +194,18 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     # Attention
 
-    def attend(self, base: Attend, query: Tensor, mask: Tensor | None, scale: float) -> Output:
-        """Attention over what is held; then, at the prompt's end, compression."""
-        self.linked = True
+    def attend(
+        self,
+        base: Attend,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        summable: bool = False,
+    ) -> Output:
+        """Attention over what is held; then, at the prompt's end, compression. If ``summable``, the
+        column sums may be added up on the way.
+        """
+        self.linked, self.summable = True, summable
         if self.late is None:
             out = self._attend(base, query, mask, scale)
             after_pass(self, query, mask, scale)
@@ -211,6 +223,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _attend(self, base: Attend, query: Tensor, mask: Tensor | None, scale: float) -> Output:
         pairs, m = self.pairs, query.shape[2]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
+            if self.summable and (out := summed.attention(self, query, mask, scale)) is not None:
+                return out, None
             return base(query, pairs.k, pairs.v, mask)
         facts = self.state.facts(mask, (query.shape[0], m, self.seen), query.device)
         n = self.state.policy.attend.n if pairs.compressed else 0.0

@@ -47,6 +47,7 @@ def after_pass(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: f
 def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float) -> Layer:
     """The layer as stages see it, with this pass's queries."""
     state = owner.state
+    sums, owner.sums = owner.sums, None
     facts = state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     padded, columns = owner.pairs.padded(), owner.columns_of(query)
     pads = facts.pads.to(query.device)  # layers may stand on several devices
@@ -64,6 +65,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         depth=state.depth,
         state=_running(owner, padded.k.shape[2]),
         earlier=tuple(state.notes) if owner.place else (),
+        column_sums=sums,
     )
 
 

@@ -17,7 +17,8 @@ class LayerStats:
     """One layer. ``kept`` counts pairs per row and KV head, [b, h]; bytes are of all rows.
 
     ``bytes_before`` is what the stock cache would hold of the tokens seen, ``bytes_after`` the
-    tensors held right after compression, room to grow included.
+    tensors held right after compression, room to grow included. ``seconds`` went into the policy's
+    stages; column sums that the prompt's attention adds up on its way are not in them.
     """
 
     layer: int

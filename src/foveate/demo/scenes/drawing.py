@@ -39,10 +39,16 @@ def any_style(r: Random, fonts: tuple[Path, ...]) -> Style:
     return Style(r.choice(fonts), r.randint(12, 18), ink, paper, r.randint(0, 3))
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=4096)
 def font(path: Path, size: int) -> ImageFont.FreeTypeFont:
     """The font at a size in pixels."""
     return ImageFont.truetype(str(path), size)
+
+
+@lru_cache(maxsize=65536)
+def advance(path: Path, size: int, character: str) -> float:
+    """Pixels from one character to the next."""
+    return font(path, size).getlength(character)
 
 
 class Page:
@@ -75,9 +81,10 @@ class Page:
         for text, x in pieces:
             self.text(x, y, text, size)
             at = said.index(text, at)
-            for i in range(len(text)):
-                middle = (self.width(text[:i], size) + self.width(text[: i + 1], size)) / 2
-                self.where[row][at + i] = x + middle
+            for i, character in enumerate(text, at):
+                wide = advance(self.style.font, size or self.style.size, character)
+                self.where[row][i] = x + wide / 2
+                x += wide
             at += len(text)
 
     def line(self, row: int, text: str, x: float | None = None) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
@@ -23,6 +25,7 @@ class ColumnSums:
     Source: H2O (arXiv:2306.14048), section 4.
     """
 
+    reads_column_sums: ClassVar[bool] = True
     group: Reduction = "mean"
 
     def __post_init__(self) -> None:
@@ -31,13 +34,8 @@ class ColumnSums:
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay."""
-        b, hq, m, _ = layer.q.shape
-        h, n = layer.k.shape[1], layer.k.shape[2]
-        holes = layer.mask is None and bool((layer.pos[:, :1] != layer.pos).any())
-        mask = layer.visible(m) if holes else layer.mask
-        pads = None if holes else (layer.pos[:, 0] < 0).sum(-1).tolist()
-        sums = column_sums(layer.q, layer.k, layer.scale, mask, pads)
-        received = over_group(sums.view(b, h, hq // h, n), self.group)
+        sums = _sums(layer) if layer.column_sums is None else layer.column_sums
+        received = over_group(sums.unflatten(1, (-1, layer.groups)), self.group)
         return {"received": layer.state.get("received", 0) + received}
 
     def queries(self, tokens: int) -> int:
@@ -45,3 +43,10 @@ class ColumnSums:
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.state["received"])
+
+
+def _sums(layer: Layer) -> Float[Tensor, "b hq n"]:
+    holes = layer.mask is None and bool((layer.pos[:, :1] != layer.pos).any())
+    mask = layer.visible(layer.q.shape[2]) if holes else layer.mask
+    pads = None if holes else (layer.pos[:, 0] < 0).sum(-1).tolist()
+    return column_sums(layer.q, layer.k, layer.scale, mask, pads)

@@ -1,0 +1,54 @@
+"""The prompt's attention with its column sums: one softmax for both, where the score needs them.
+
+A second pass over all queries and keys would cost nearly as much as the attention itself. The
+output differs from that of the stock attention by rounding (1e-6 in float32), so this is done only
+for prompts that will be compressed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.compress import bytes_of_pairs
+from foveate.core.protocols import ReadsColumnSums, wrapped
+from foveate.ops.column_sums import attention_with_sums
+
+if TYPE_CHECKING:
+    from foveate.backends.hf.layer import FoveateLayer
+
+
+def attention(
+    owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float
+) -> Float[Tensor, "b m hq e"] | None:
+    """The attention of a pass over a layer that holds everything so far; None where the stock one
+    has to do it: no column sums needed, another device or type, a mask that is not causal.
+    """
+    if not _wanted(owner, query):
+        return None
+    k, v = owner.pairs.padded()[:2]
+    facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
+    end = max(owner.seen, owner.state.prompt_end or 0)
+    tokens = owner.state.policy.amount.tokens(
+        end - facts.pads, bytes_of_pairs(k, v) * owner.state.depth
+    )
+    if not facts.causal or bool((tokens >= end - facts.pads).all()):
+        return None
+    out, owner.sums = attention_with_sums(query, k, v, scale, facts.pads.tolist())
+    return out.transpose(1, 2)
+
+
+def _wanted(owner: FoveateLayer, query: Tensor) -> bool:
+    """Other devices have fast attention, and no blocks of ours; half precision is faster there."""
+    score = owner.state.policy.score
+    return (
+        owner.armed
+        and query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and not (torch.is_grad_enabled() and query.requires_grad)
+        and any(isinstance(each, ReadsColumnSums) and each.reads_column_sums
+                for each in wrapped(score))  # fmt: skip
+    )
