@@ -72,7 +72,9 @@ def bars(r: Random, fonts: Fonts) -> Question:
 def in_image(r: Random, fonts: Fonts) -> Question:
     """Three images with the same fields; the question says in which one to look."""
     names = r.sample(list(FIELDS), 3)
-    scenes = tuple(form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows=5) for _ in range(3))  # noqa: E501
+    scenes = tuple(
+        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows=5) for _ in range(3)
+    )  # noqa: E501
     image = r.randrange(3)
     name, value, row = r.choice(scenes[image].facts)
     what = name[0].lower() + name[1:]

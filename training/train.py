@@ -131,7 +131,10 @@ def main() -> None:
             one.load_state_dict(s)
     data = Scenes(Reading(tokenizer, words), fonts, a.seed + done, a.slots)
     batches = iter(DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=8))
-    print(f"{len(words)} tokens, {len(fonts)} fonts, {sum(p.numel() for p in student.eye.parameters()):,} parameters", flush=True)  # noqa: E501
+    print(
+        f"{len(words)} tokens, {len(fonts)} fonts, {sum(p.numel() for p in student.eye.parameters()):,} parameters",
+        flush=True,
+    )  # noqa: E501
 
     def keep() -> None:
         save(path, {"step": done, "student": student.state_dict(),

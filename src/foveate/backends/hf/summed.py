@@ -49,6 +49,7 @@ def _wanted(owner: FoveateLayer, query: Tensor) -> bool:
         and query.device.type == "cpu"
         and query.dtype == torch.float32
         and not (torch.is_grad_enabled() and query.requires_grad)
-        and any(isinstance(each, ReadsColumnSums) and each.reads_column_sums
-                for each in wrapped(score))  # fmt: skip
+        and any(
+            isinstance(each, ReadsColumnSums) and each.reads_column_sums for each in wrapped(score)
+        )  # fmt: skip
     )

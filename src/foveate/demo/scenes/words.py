@@ -33,13 +33,17 @@ PROFESSIONS = (
     "actor architect artist baker chef dentist doctor driver engineer farmer lawyer nurse painter "
     "pilot sailor singer student teacher waiter writer"
 ).split()
-DEPARTMENTS = "Chemistry Design Finance History Marketing Physics Research Sales Security Training".split()  # noqa: E501
+DEPARTMENTS = (
+    "Chemistry Design Finance History Marketing Physics Research Sales Security Training".split()
+)  # noqa: E501
 COUNTRIES = (
     "Austria Belgium Brazil Canada China Denmark Egypt Finland France Germany Greece India Italy "
     "Japan Kenya Mexico Norway Peru Poland Portugal Spain Sweden Turkey"
 ).split()
 STREETS = "Bridge Castle Church Forest Garden High King Lake Main Market Mill North Park River South Station".split()  # noqa: E501
-ANIMALS = "bear bird cat cow dog duck fish fox goat horse lion mouse rabbit sheep snake tiger".split()  # noqa: E501
+ANIMALS = (
+    "bear bird cat cow dog duck fish fox goat horse lion mouse rabbit sheep snake tiger".split()
+)  # noqa: E501
 MUSIC = "bass cello drums flute guitar harp organ piano trumpet violin".split()
 SPORTS = "basketball boxing cricket cycling football golf hockey rowing rugby running skiing swimming tennis".split()  # noqa: E501
 
