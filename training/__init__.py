@@ -1,0 +1,1 @@
+"""The recipe of the demo model: data, training, evaluation."""

@@ -15,7 +15,15 @@ from torch.utils.data import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from foveate.demo.scenes import (
-    CELL, SLOTS, Scene, chart, form, owned, receipt, sign, some_facts,
+    CELL,
+    SLOTS,
+    Scene,
+    chart,
+    form,
+    owned,
+    receipt,
+    sign,
+    some_facts,
 )  # fmt: skip
 from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE
 

@@ -86,6 +86,7 @@ def answers(
 
 @torch.no_grad()
 def main() -> None:
+    """Asks, and prints the share of right answers by kind of question."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--eye", type=Path)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS))

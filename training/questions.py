@@ -74,7 +74,7 @@ def in_image(r: Random, fonts: Fonts) -> Question:
     names = r.sample(list(FIELDS), 3)
     scenes = tuple(
         form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows=5) for _ in range(3)
-    )  # noqa: E501
+    )
     image = r.randrange(3)
     name, value, row = r.choice(scenes[image].facts)
     what = name[0].lower() + name[1:]

@@ -33,8 +33,12 @@ class Eye(nn.Module):
 
     def __init__(self, text_config: PretrainedConfig):
         super().__init__()
-        config = LlavaConfig(vision_config=vision_config(), text_config=text_config,
-                             vision_feature_layer=-1, vision_feature_select_strategy="full")  # fmt: skip
+        config = LlavaConfig(
+            vision_config=vision_config(),
+            text_config=text_config,
+            vision_feature_layer=-1,
+            vision_feature_select_strategy="full",
+        )
         self.tower = PixtralVisionModel(config.vision_config)
         self.projector = LlavaMultiModalProjector(config)
 

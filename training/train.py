@@ -103,6 +103,7 @@ def save(path: Path, state: dict) -> None:
 
 
 def main() -> None:
+    """Trains until the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--hours", type=float, default=2.0, help="of this call")
@@ -131,10 +132,8 @@ def main() -> None:
             one.load_state_dict(s)
     data = Scenes(Reading(tokenizer, words), fonts, a.seed + done, a.slots)
     batches = iter(DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=8))
-    print(
-        f"{len(words)} tokens, {len(fonts)} fonts, {sum(p.numel() for p in student.eye.parameters()):,} parameters",
-        flush=True,
-    )  # noqa: E501
+    size = sum(p.numel() for p in student.eye.parameters())
+    print(f"{len(words)} tokens, {len(fonts)} fonts, {size:,} parameters", flush=True)
 
     def keep() -> None:
         save(path, {"step": done, "student": student.state_dict(),

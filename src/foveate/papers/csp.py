@@ -152,11 +152,12 @@ def csp(
     kept = int(exact) if isinstance(recent, int) else float(exact)
     if combine not in get_args(Combine):
         raise InvalidParameter(f"combine={combine!r}: choose 'union', 'and' or 'concat'.")
-    lists = "and" if combine == "and" else "union"
     return Policy(
         score=HeadMean(of=score) if head_mean else score,
         budget=Uniform(amount=budget),
-        select=CrossSelf(recent=kept, cross_ratio=cross_ratio, combine=lists),
+        select=CrossSelf(
+            recent=kept, cross_ratio=cross_ratio, combine="and" if combine == "and" else "union"
+        ),
         merge=Doubles(cross_ratio=cross_ratio) if combine == "concat" else NoMerge(),
         attend=SoftmaxN(n=decode_n) if decode_n else Softmax(),
     )

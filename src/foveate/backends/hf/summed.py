@@ -43,13 +43,11 @@ def attention(
 
 def _wanted(owner: FoveateLayer, query: Tensor) -> bool:
     """Other devices have fast attention, and no blocks of ours; half precision is faster there."""
-    score = owner.state.policy.score
+    scores = wrapped(owner.state.policy.score)
     return (
         owner.armed
         and query.device.type == "cpu"
         and query.dtype == torch.float32
         and not (torch.is_grad_enabled() and query.requires_grad)
-        and any(
-            isinstance(each, ReadsColumnSums) and each.reads_column_sums for each in wrapped(score)
-        )  # fmt: skip
+        and any(isinstance(one, ReadsColumnSums) and one.reads_column_sums for one in scores)
     )

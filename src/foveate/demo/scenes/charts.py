@@ -6,7 +6,7 @@ import colorsys
 from random import Random
 
 from foveate.demo.scenes.documents import Fonts, Scene, scene
-from foveate.demo.scenes.drawing import CELL, WIDTH, Page, any_style
+from foveate.demo.scenes.drawing import CELL, WIDTH, Page, any_style, blend
 from foveate.demo.scenes.words import CITIES, DAYS, GOODS, MONTHS, PEOPLE
 
 SUBJECTS = (CITIES, DAYS, MONTHS, PEOPLE, [good.capitalize() for good in GOODS])
@@ -27,8 +27,8 @@ def chart(r: Random, fonts: Fonts, bars: int) -> Scene:
     end = first + bars
     for tick in (0, 50, 100):
         x = left + tick * scale
-        page.draw.line((x, first * CELL, x, end * CELL + 3), fill=style.ink if not tick else
-                       tuple((a + b) // 2 for a, b in zip(style.ink, style.paper, strict=True)))  # fmt: skip
+        ink = blend(style.ink, style.paper, 0.5) if tick else style.ink
+        page.draw.line((x, first * CELL, x, end * CELL + 3), fill=ink)
     ticks = [(str(t), left + t * scale - page.width(str(t)) / 2) for t in (0, 50, 100)]
     page.write(end, "0 50 100", *ticks)
     colour = _colour(r)

@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905 - words are easier to read and to change without quotes around each
 """What stands in a scene: fields, and values of the kind that each field has.
 
 The words are closed lists; digits, dates, times, prices and codes are open.
@@ -24,7 +25,9 @@ MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MATERIALS = "brass concrete copper cotton glass iron leather marble paper plastic silk steel wood wool".split()  # noqa: E501
+MATERIALS = (
+    "brass concrete copper cotton glass iron leather marble paper plastic silk steel wood wool"
+).split()
 GOODS = (
     "apples bread butter cheese chicken chocolate coffee eggs fish flour honey juice lemons milk "
     "oil onions oranges pasta pepper potatoes rice salad salt soup sugar tea tomatoes water wine"
@@ -35,17 +38,23 @@ PROFESSIONS = (
 ).split()
 DEPARTMENTS = (
     "Chemistry Design Finance History Marketing Physics Research Sales Security Training".split()
-)  # noqa: E501
+)
 COUNTRIES = (
     "Austria Belgium Brazil Canada China Denmark Egypt Finland France Germany Greece India Italy "
     "Japan Kenya Mexico Norway Peru Poland Portugal Spain Sweden Turkey"
 ).split()
-STREETS = "Bridge Castle Church Forest Garden High King Lake Main Market Mill North Park River South Station".split()  # noqa: E501
+STREETS = (
+    "Bridge Castle Church Forest Garden High King Lake Main Market Mill North Park River South "
+    "Station"
+).split()
 ANIMALS = (
     "bear bird cat cow dog duck fish fox goat horse lion mouse rabbit sheep snake tiger".split()
-)  # noqa: E501
+)
 MUSIC = "bass cello drums flute guitar harp organ piano trumpet violin".split()
-SPORTS = "basketball boxing cricket cycling football golf hockey rowing rugby running skiing swimming tennis".split()  # noqa: E501
+SPORTS = (
+    "basketball boxing cricket cycling football golf hockey rowing rugby running skiing swimming "
+    "tennis"
+).split()
 
 
 def among(words: list[str]) -> Callable[[Random], str]:

@@ -32,8 +32,7 @@ def column_sums(
     Extra memory, besides the result: the weights of as many queries, of as many KV heads, as fit in
     ``BYTES`` (blocks that stay in the cache of a CPU), twice; and those heads' keys in float32.
     """
-    b, hq, m, _ = q.shape
-    h, n = k.shape[1], k.shape[2]
+    (b, hq), (h, n) = q.shape[:2], k.shape[1:3]
     sums = torch.zeros(b, h, hq // h, n, dtype=torch.float32, device=q.device)
     for part in _parts(q, k, pads):
         seen = None

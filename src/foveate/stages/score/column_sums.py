@@ -35,7 +35,8 @@ class ColumnSums:
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay."""
         sums = _sums(layer) if layer.column_sums is None else layer.column_sums
-        received = over_group(sums.unflatten(1, (-1, layer.groups)), self.group)
+        b, hq, n = sums.shape
+        received = over_group(sums.view(b, hq // layer.groups, layer.groups, n), self.group)
         return {"received": layer.state.get("received", 0) + received}
 
     def queries(self, tokens: int) -> int:
