@@ -6,11 +6,11 @@ from pathlib import Path
 
 FOLDERS = (Path("/usr/share/fonts/truetype"), Path("/usr/share/fonts/opentype"))
 HELD_OUT = ("lato", "cantarell", "caladea", "jetbrains", "quicksand", "gentium")
-OTHERS = (
+OTHERS = (  # noqa: SIM905
     "symbol dingbat math emoji icon standardsym d050000l z003 initials display keyboard drawing "
     "outline condensed thin hairline extralight ultralight black compressed capitals bebas overlay "
     "wide"
-).split()  # noqa: SIM905
+).split()
 LATIN_NOTO = ("notosans-", "notoserif-", "notosansmono-", "notomono-")
 
 
