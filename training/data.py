@@ -25,7 +25,7 @@ from foveate.demo.scenes import (
     sign,
     some_facts,
 )  # fmt: skip
-from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE
+from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE, PICTURES
 
 Fonts = tuple[Path, ...]
 _BY_NAME = {name.lower(): name for name in FIELDS}
@@ -117,9 +117,11 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, fonts: Fonts, lines: int = 60
     while count < lines:
         for name, value in some_facts(r, 8):
             for text in (f"{name}: {value}", f"{r.choice(PEOPLE)}'s {name.lower()}: {value}",
-                         f"{name} {value}"):  # fmt: skip
+                         ):  # fmt: skip
                 seen.update(tokenizer(text)["input_ids"])
                 count += 1
+    for name in PICTURES:
+        seen.update(tokenizer(f"Picture: {name}")["input_ids"])
     for _ in range(1500):
         for text in any_scene(r, fonts).says:
             seen.update(tokenizer(text)["input_ids"])

@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple
 
 from foveate.demo.scenes import Scene, chart, form, owned, receipt, sign, some_facts
-from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE
+from foveate.demo.scenes.words import FIELDS, GOODS, OWNED, PEOPLE
 from training.data import Fonts
 
 
@@ -37,6 +37,8 @@ def document(r: Random, fonts: Fonts) -> Question:
 def _about(r: Random, kind: str, scenes: tuple[Scene, ...], image: int) -> Question:
     name, value, row = r.choice(scenes[image].facts)
     what = name[0].lower() + name[1:]
+    if what in GOODS:
+        what = f"price of {what}"
     return Question(kind, scenes, f"What is the {what}?", f"{name}:", value, ((image, row),))
 
 

@@ -117,8 +117,10 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, tokenizer = smollm2.load()
     fonts = training_fonts()
-    words = vocabulary(tokenizer, fonts)
-    (a.out / "vocabulary.json").write_text(json.dumps(words))
+    listed = a.out / "vocabulary.json"  # the same for as long as the run goes on
+    if not listed.exists():
+        listed.write_text(json.dumps(vocabulary(tokenizer, fonts)))
+    words = json.loads(listed.read_text())
     table = model.get_input_embeddings().weight.detach()[words].clone()
     student = Student(Eye(model.config), table).to(device)
     del model

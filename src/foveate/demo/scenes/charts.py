@@ -13,7 +13,9 @@ SUBJECTS = (CITIES, DAYS, MONTHS, PEOPLE, [good.capitalize() for good in GOODS])
 
 
 def chart(r: Random, fonts: Fonts, bars: int) -> Scene:
-    """Bars from left to right, multiples of 5 on an axis from 0 to 100; a row says "Monday: 45"."""
+    """Bars from left to right, multiples of 5 on an axis from 0 to 100; a row says "Monday: 45",
+    that of the axis nothing.
+    """
     style = any_style(r, fonts)
     style = style._replace(size=min(style.size, 15))
     page = Page(bars + 2, style, r)
@@ -29,8 +31,7 @@ def chart(r: Random, fonts: Fonts, bars: int) -> Scene:
         x = left + tick * scale
         ink = blend(style.ink, style.paper, 0.5) if tick else style.ink
         page.draw.line((x, first * CELL, x, end * CELL + 3), fill=ink)
-    ticks = [(str(t), left + t * scale - page.width(str(t)) / 2) for t in (0, 50, 100)]
-    page.write(end, "0 50 100", *ticks)
+        page.text(x - page.width(str(tick)) / 2, end * CELL + CELL / 2, str(tick))
     colour = _colour(r)
     facts = []
     for row, name in enumerate(names, first):

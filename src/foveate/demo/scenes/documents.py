@@ -99,13 +99,15 @@ def receipt(r: Random, fonts: Fonts, items: int) -> Scene:
 
 
 def sign(r: Random, fonts: Fonts, facts: Facts) -> Scene:
-    """Few, large words: "Room 214"."""
+    """Few, large words: "Room 214", which the row says with a colon."""
     style = any_style(r, fonts)._replace(size=r.randint(17, 22), jitter=1)
     page = Page(len(facts) + r.randint(0, 2), style, r)
     first = r.randint(0, page.image.height // CELL - len(facts))
     asked = []
     for row, (name, value) in enumerate(facts, first):
-        page.line(row, f"{name} {value}", r.uniform(4, WIDTH / 2))
+        x, wide = r.uniform(4, WIDTH / 2), page.width(f"{name} ")
+        x = max(4, min(x, WIDTH - 4 - wide - page.width(value)))
+        page.write(row, f"{name}: {value}", (name, x), (value, x + wide))
         asked.append((name, value, row))
     return scene(page, asked)
 
