@@ -57,11 +57,11 @@ SPORTS = (
 ).split()
 
 PICTURES = (
-    "airplane anchor apple balloon bell bicycle bird boat book bus butterfly cake camera candle car "
-    "cat chair clock cloud crown cup dog door ear eye fish flag flower guitar hammer hand hat heart "
-    "helicopter house key ladder lamp leaf lightning lock moon mountain mushroom pencil phone "
-    "piano pizza puzzle rain rocket scissors shield ship shirt shoe skull snake snow spider star sun "
-    "sword tent tractor train tree truck trumpet umbrella watch wheel"
+    "airplane anchor apple balloon bell bicycle bird boat book bus butterfly cake camera candle "
+    "car cat chair clock cloud crown cup dog door ear eye fish flag flower guitar hammer hand "
+    "hat heart helicopter house key ladder lamp leaf lightning lock moon mountain mushroom "
+    "pencil phone piano pizza puzzle rain rocket scissors shield ship shirt shoe skull snake "
+    "snow spider star sun sword tent tractor train tree truck trumpet umbrella watch wheel"
 ).split()
 
 
