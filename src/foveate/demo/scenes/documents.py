@@ -26,7 +26,7 @@ class Scene(NamedTuple):
     image: Image.Image
     says: tuple[str, ...]
     facts: tuple[tuple[str, str, int], ...]
-    where: tuple[dict[int, float], ...]
+    where: tuple[dict[int, int | float], ...]
 
 
 def scene(page: Page, facts: Iterable[tuple[str, str, int]]) -> Scene:
@@ -75,7 +75,7 @@ def form(r: Random, fonts: Fonts, facts: Facts, rows: int | None = None) -> Scen
     return scene(page, asked)
 
 
-def _dots(page: Page, row: int, left: float, right: float) -> None:
+def _dots(page: Page, row: int, left: int | float, right: int | float) -> None:
     y = page.middle(row)
     for x in range(int(left), int(right), 5):
         page.text(x, y, ".")

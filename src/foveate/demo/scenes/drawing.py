@@ -59,7 +59,7 @@ class Page:
         self.image = Image.new("RGB", (WIDTH, rows * CELL), style.paper)
         self.draw = ImageDraw.Draw(self.image)
         self.says = [""] * rows
-        self.where: list[dict[int, float]] = [{} for _ in range(rows)]
+        self.where: list[dict[int, int | float]] = [{} for _ in range(rows)]
 
     def middle(self, row: int) -> int:
         """Where a line in this row has its middle, in pixels from the top."""
@@ -69,12 +69,12 @@ class Page:
         """Pixels that a text takes."""
         return int(font(self.style.font, size or self.style.size).getlength(text)) + 1
 
-    def text(self, x: float, y: float, text: str, size: int = 0) -> None:
+    def text(self, x: int | float, y: int | float, text: str, size: int = 0) -> None:
         """Draws a text whose left end is x and whose middle is y."""
         face = font(self.style.font, size or self.style.size)
         self.draw.text((x, y), text, fill=self.style.ink, font=face, anchor="lm")
 
-    def write(self, row: int, said: str, *pieces: tuple[str, float], size: int = 0) -> None:
+    def write(self, row: int, said: str, *pieces: tuple[str, int | float], size: int = 0) -> None:
         """A row that says something, drawn in one or several pieces of it: (text, left end)."""
         y, at = self.middle(row), 0
         self.says[row] = said
@@ -87,7 +87,7 @@ class Page:
                 x += wide
             at += len(text)
 
-    def line(self, row: int, text: str, x: float | None = None) -> None:
+    def line(self, row: int, text: str, x: int | float | None = None) -> None:
         """A line of text in a row, at x or anywhere that it fits; smaller where it does not."""
         size = self.style.size
         while self.width(text, size) > WIDTH - 8 and size > 8:
@@ -96,7 +96,7 @@ class Page:
             x = self.r.randint(3, max(3, min(90, WIDTH - 4 - self.width(text, size))))
         self.write(row, text, (text, max(2, min(x, WIDTH - 3 - self.width(text, size)))), size=size)
 
-    def rule(self, y: float, x0: float = 0, x1: float = WIDTH) -> None:
+    def rule(self, y: int | float, x0: int | float = 0, x1: int | float = WIDTH) -> None:
         """A horizontal line."""
         self.draw.line((x0, y, x1, y), fill=blend(self.style.ink, self.style.paper, 0.5))
 
