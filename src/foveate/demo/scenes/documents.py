@@ -45,7 +45,7 @@ def form(r: Random, fonts: Fonts, facts: Facts, rows: int | None = None) -> Scen
     What stands between name and value is a colon, or a gap, dots or a column line instead: the row
     says a colon all the same.
     """
-    wanted = rows or len(facts) + r.randint(0, 4)
+    wanted = rows or len(facts) + r.randint(0, 2)
     page = Page(wanted, any_style(r, fonts), r)
     places = sorted(r.sample(range(wanted), len(facts)))
     if places[0] > 0 and r.random() < 0.7:
