@@ -25,10 +25,9 @@ from foveate.demo.scenes import (
     sign,
     some_facts,
 )  # fmt: skip
-from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE, PICTURES
+from foveate.demo.scenes.words import OWNED, PEOPLE, PICTURES
 
 Fonts = tuple[Path, ...]
-_BY_NAME = {name.lower(): name for name in FIELDS}
 
 
 class Batch(NamedTuple):
@@ -50,8 +49,7 @@ def any_scene(r: Random, fonts: Fonts) -> Scene:
     if kind == "form":
         return form(r, fonts, some_facts(r, r.randint(2, 8)))
     if kind == "owned":
-        names = [_BY_NAME[name] for name in OWNED]
-        return owned(r, fonts, r.choice(PEOPLE), some_facts(r, r.randint(2, 6), names))
+        return owned(r, fonts, r.choice(PEOPLE), some_facts(r, r.randint(2, 6), OWNED))
     if kind == "receipt":
         return receipt(r, fonts, r.randint(2, 6))
     if kind == "sign":

@@ -36,10 +36,14 @@ def document(r: Random, fonts: Fonts) -> Question:
 
 def _about(r: Random, kind: str, scenes: tuple[Scene, ...], image: int) -> Question:
     name, value, row = r.choice(scenes[image].facts)
-    what = name[0].lower() + name[1:]
+    what = _lower(name)
     if what in GOODS:
         what = f"price of {what}"
     return Question(kind, scenes, f"What is the {what}?", f"{name}:", value, ((image, row),))
+
+
+def _lower(name: str) -> str:
+    return name[0].lower() + name[1:]
 
 
 def different_fields(r: Random, fonts: Fonts) -> Question:
@@ -51,8 +55,7 @@ def different_fields(r: Random, fonts: Fonts) -> Question:
 
 def same_fields(r: Random, fonts: Fonts) -> Question:
     """Three images with the same four fields, of three people."""
-    by_name = {name.lower(): name for name in FIELDS}
-    names = r.sample([by_name[name] for name in OWNED], 4)
+    names = r.sample(OWNED, 4)
     people = r.sample(PEOPLE, 3)
     scenes = tuple(
         owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows=6) for p in people
@@ -79,7 +82,7 @@ def in_image(r: Random, fonts: Fonts) -> Question:
     )
     image = r.randrange(3)
     name, value, row = r.choice(scenes[image].facts)
-    what = name[0].lower() + name[1:]
+    what = _lower(name)
     return Question("in image N", scenes, f"In image {image + 1}, what is the {what}?",
                     f"In image {image + 1}, {what}:", value, ((image, row),))  # fmt: skip
 
@@ -90,7 +93,7 @@ def which_image(r: Random, fonts: Fonts) -> Question:
     scenes = tuple(form(r, fonts, facts[3 * i : 3 * i + 3], rows=5) for i in range(3))
     image = r.randrange(3)
     name, _, row = r.choice(scenes[image].facts)
-    what = name[0].lower() + name[1:]
+    what = _lower(name)
     return Question("which image", scenes, f"Which image shows the {what}?",
                     f"The {what} is in image", str(image + 1), ((image, row),))  # fmt: skip
 

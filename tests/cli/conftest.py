@@ -56,3 +56,13 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pictures") / "picture.png"
     image.save(path)
     return path
+
+
+def refused(result: Any) -> str:
+    """The error message, after a check of what every refusal has in common."""
+    assert result.exit_code == 2, (result.stdout, result.exception)
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    message: str = result.stderr
+    assert message.startswith("Error: ")
+    return message

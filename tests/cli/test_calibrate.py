@@ -14,7 +14,7 @@ import foveate as library
 from foveate.cli.prompt import QUESTION, passages
 from foveate.core.profile import Profile
 
-from .conftest import Foveate
+from .conftest import Foveate, refused
 
 WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
 TEXTS = [WORDS, WORDS.upper() + " Or not?", "The second is seen best. " + WORDS, WORDS[::-1]]
@@ -53,16 +53,6 @@ def in_python(directory: Path, spec: str, texts: list[str]) -> Profile:
                                         add_generation_prompt=True, return_tensors="pt")
               for text in texts]  # fmt: skip
     return library.calibrate(model, spec, inputs)
-
-
-def refused(result: Any) -> str:
-    """The error message, after a check of what every refusal has in common."""
-    assert result.exit_code == 2, (result.stdout, result.exception)
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    message: str = result.stderr
-    assert message.startswith("Error: ")
-    return message
 
 
 # ------------------------------------------------------------------- what is written

@@ -11,7 +11,7 @@ import pytest
 import foveate as library
 from foveate.cli.policies import budget_of, label, policies
 
-from .conftest import Foveate
+from .conftest import Foveate, refused
 
 WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
 SUM = "mixkv(window=4)+prefixkv+lookm"
@@ -85,11 +85,7 @@ def test_cite_says_that_a_sum_comes_from_no_paper(foveate: Foveate) -> None:
 def test_a_bad_sum_is_one_line_on_stderr(
     foveate: Foveate, command: str, spec: str, hint: str
 ) -> None:
-    result = foveate(command, spec)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("Error: ")
-    assert hint in result.stderr
-    assert result.stderr.count("\n") == 1
+    assert hint in refused(foveate(command, spec))
 
 
 def test_run_has_a_row_for_a_sum(as_json: Read, llama: Path) -> None:

@@ -41,7 +41,7 @@ from foveate.stages.score import HeadMean
 from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.window import observed
 from foveate.stages.select.keeps_recent import KeepsRecent
-from foveate.stages.select.lists import places, share
+from foveate.stages.select.lists import beyond_lists, check_cross_ratio
 from foveate.stages.select.top_k import highest
 
 Combine = Literal["union", "and", "concat"]
@@ -87,31 +87,20 @@ class CrossSelf(KeepsRecent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.cross_ratio <= 1:
-            raise InvalidParameter(f"cross_ratio={self.cross_ratio}: give a share in [0, 1].")
+        check_cross_ratio(self.cross_ratio)
         if self.combine not in ("union", "and"):
             raise InvalidParameter(f"combine={self.combine!r}: choose 'union' or 'and'.")
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
-        parts, values = scored.scores.parts, scored.scores.values
-        if not {"self", "cross"} <= parts.keys():
-            raise InvalidParameter(
-                "the selection cross_self draws on self and cross scores, and this score has "
-                "none. Use it with score=cross_self_attention, alone or inside head_mean."
-            )
+        values = scored.scores.values
         free, protected = values.isfinite(), values == torch.inf
-        k = counts - protected.sum(-1)
-        cross = share(k, self.cross_ratio)
-        late = 2 * values.shape[-1]  # past the end of any list
-        growth = torch.stack([
-            places(parts["self"], free, late) - (k - cross)[..., None],
-            places(parts["cross"], free, late) - cross[..., None],
-        ])  # fmt: skip
+        growth = torch.stack(beyond_lists("selection cross_self", scored, counts, self.cross_ratio))
+        late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
         first, second = growth.amin(0), growth.amax(0)
         order = first if self.combine == "union" else torch.where(
             second < late // 2, second, late + first)  # fmt: skip
         ranks = (-order).float().masked_fill(~free, -torch.inf)
-        return protected | highest(ranks, k)
+        return protected | highest(ranks, counts - protected.sum(-1))
 
 
 @method(

@@ -51,7 +51,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
         self.queries: Tensor | None = None  # the last queries seen
         self.running: Mapping[str, Tensor] = {}
-        self.summable = False
         self.sums: Tensor | None = None  # column sums of the latest pass, for its scores
         self.kept: Tensor | None = None  # pairs kept [b, h] when it was compressed last
         self.watch = Stopwatch()
@@ -205,25 +204,32 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Attention over what is held; then, at the prompt's end, compression. If ``summable``, the
         column sums may be added up on the way.
         """
-        self.linked, self.summable = True, summable
+        self.linked = True
         if self.late is None:
-            out = self._attend(base, query, mask, scale)
+            out = self._attend(base, query, mask, scale, summable)
             after_pass(self, query, mask, scale)
             return out
         late, self.late = self.late, None
         split = query.shape[2] - late[0].shape[2]
         cut = None if mask is None else mask[:, :, :split, : self.seen]
-        before, _ = self._attend(base, query[:, :, :split], cut, scale)
+        before, _ = self._attend(base, query[:, :, :split], cut, scale, summable)
         after_pass(self, query[:, :, :split], cut, scale)
         self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
         after, _ = self._attend(base, query[:, :, split:], rest, scale)
         return torch.cat([before, after], dim=1), None
 
-    def _attend(self, base: Attend, query: Tensor, mask: Tensor | None, scale: float) -> Output:
+    def _attend(
+        self,
+        base: Attend,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
+        summable: bool = False,
+    ) -> Output:
         pairs, m = self.pairs, query.shape[2]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
-            if self.summable and (out := summed.attention(self, query, mask, scale)) is not None:
+            if summable and (out := summed.attention(self, query, mask, scale)) is not None:
                 return out, None
             return base(query, pairs.k, pairs.v, mask)
         facts = self.state.facts(mask, (query.shape[0], m, self.seen), query.device)

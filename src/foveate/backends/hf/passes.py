@@ -106,14 +106,17 @@ def _wanted(owner: FoveateLayer, layer: Layer) -> int:
 
 
 def _tokens(owner: FoveateLayer, layer: Layer) -> Int[Tensor, "b"]:
-    """Each row's budget: that of its whole prompt, however much of it (or beyond) was read."""
+    """Each row's budget."""
+    amount, lengths = owner.state.policy.amount, prompt_lengths(owner, layer.lengths)
+    return amount.tokens(lengths, bytes_of_a_token(layer) * owner.state.depth)
+
+
+def prompt_lengths(owner: FoveateLayer, read: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+    """Tokens of each row's whole prompt, however much of it (or beyond) was ``read``: its budget
+    is that of the prompt.
+    """
     end = owner.state.prompt_end if owner.armed else owner.finished
-    lengths = layer.lengths + ((owner.seen if end is None else end) - owner.seen)
-    return owner.state.policy.amount.tokens(lengths, _pair_bytes(owner, layer))
-
-
-def _pair_bytes(owner: FoveateLayer, layer: Layer) -> int:
-    return bytes_of_a_token(layer) * owner.state.depth
+    return read + ((owner.seen if end is None else end) - owner.seen)
 
 
 def _refuse_empty_rows(layer: Layer) -> None:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foveate.backends.hf.passes import prompt_lengths
 from foveate.core.compress import bytes_of_pairs
 from foveate.core.protocols import ReadsColumnSums, wrapped
 from foveate.ops.column_sums import attention_with_sums
@@ -31,11 +32,9 @@ def attention(
         return None
     k, v = owner.pairs.padded()[:2]
     facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
-    end = max(owner.seen, owner.state.prompt_end or 0)
-    tokens = owner.state.policy.amount.tokens(
-        end - facts.pads, bytes_of_pairs(k, v) * owner.state.depth
-    )
-    if not facts.causal or bool((tokens >= end - facts.pads).all()):
+    lengths = prompt_lengths(owner, owner.seen - facts.pads)
+    tokens = owner.state.policy.amount.tokens(lengths, bytes_of_pairs(k, v) * owner.state.depth)
+    if not facts.causal or bool((tokens >= lengths).all()):
         return None
     out, owner.sums = attention_with_sums(query, k, v, scale, facts.pads.tolist())
     return out.transpose(1, 2)

@@ -159,8 +159,10 @@ FIELDS: dict[str, Callable[[Random], str]] = {
 }
 
 # Lines such as "Bruno's room: 214", for images that all have the same fields.
-OWNED = ("age", "birthday", "city", "code", "colour", "department", "floor", "instrument", "order",
-         "phone", "profession", "room", "seat", "sport", "table")  # fmt: skip
+OWNED = (
+    "Age", "Birthday", "City", "Code", "Colour", "Department", "Floor", "Instrument", "Order",
+    "Phone", "Profession", "Room", "Seat", "Sport", "Table",
+)  # fmt: skip
 
 TITLES = ("Order form", "Invoice", "Receipt", "Ticket", "Travel plan", "Visitor card",
           "Delivery note", "Library card", "Staff record", "Time table", "Price list", "Booking",
