@@ -21,9 +21,11 @@ from foveate.demo.scenes import (
     chart,
     form,
     owned,
+    picture,
     receipt,
     sign,
     some_facts,
+    table,
 )  # fmt: skip
 from foveate.demo.scenes.words import OWNED, PEOPLE, PICTURES
 
@@ -45,7 +47,8 @@ class Batch(NamedTuple):
 
 def any_scene(r: Random, fonts: Fonts) -> Scene:
     """A picture of any kind."""
-    kind = r.choices(["form", "owned", "receipt", "sign", "chart"], [45, 20, 12, 8, 15])[0]
+    kinds = ["form", "owned", "receipt", "sign", "chart", "table", "picture"]
+    kind = r.choices(kinds, [38, 18, 10, 7, 12, 5, 10])[0]
     if kind == "form":
         return form(r, fonts, some_facts(r, r.randint(2, 8)))
     if kind == "owned":
@@ -54,6 +57,10 @@ def any_scene(r: Random, fonts: Fonts) -> Scene:
         return receipt(r, fonts, r.randint(2, 6))
     if kind == "sign":
         return sign(r, fonts, some_facts(r, r.randint(1, 3)))
+    if kind == "table":
+        return table(r, fonts, r.sample(PEOPLE, r.randint(3, 7)), r.choice(OWNED))
+    if kind == "picture":
+        return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 4)))
     return chart(r, fonts, r.randint(3, 7))
 
 

@@ -1,10 +1,23 @@
-"""Generated pictures that the demo model can read: documents, receipts, tables, signs, charts.
+"""Generated pictures that the demo model can read: documents, receipts, tables, signs, charts, icons.
 
 Everything follows from a ``random.Random``: the same seed and fonts give the same picture.
 """
 
 from foveate.demo.scenes.charts import chart
-from foveate.demo.scenes.documents import Scene, form, owned, receipt, sign, some_facts
+from foveate.demo.scenes.documents import Scene, form, owned, receipt, sign, some_facts, table
 from foveate.demo.scenes.drawing import CELL, SLOTS
+from foveate.demo.scenes.pictures import picture
 
-__all__ = ["CELL", "SLOTS", "Scene", "chart", "form", "owned", "receipt", "sign", "some_facts"]
+__all__ = [
+    "CELL",
+    "SLOTS",
+    "Scene",
+    "chart",
+    "form",
+    "owned",
+    "picture",
+    "receipt",
+    "sign",
+    "some_facts",
+    "table",
+]

@@ -81,6 +81,26 @@ def _dots(page: Page, row: int, left: int | float, right: int | float) -> None:
         page.text(x, y, ".")
 
 
+def table(r: Random, fonts: Fonts, people: Sequence[str], field: str) -> Scene:
+    """Two columns, names and values of one field: "Bruno 214" under "Name Room"."""
+    facts = [(person, FIELDS[field](r)) for person in people]
+    lines = [("Name", field), *facts]
+    page = Page(len(lines) + r.randint(0, 2), any_style(r, fonts), r)
+    first = r.randint(0, len(page.says) - len(lines))
+    left = r.randint(4, 60)
+    column = left + max(page.width(name) for name, _ in lines) + r.randint(14, 90)
+    column = min(column, WIDTH - 4 - max(page.width(value) for _, value in lines))
+    framed = r.random() < 0.5
+    for row, (name, value) in enumerate(lines, first):
+        page.write(row, f"{name}: {value}", (name, left), (value, column))
+        if framed or row == first:
+            page.rule((row + 1) * CELL - 1, left - 3, WIDTH - 4)
+    if framed:
+        page.draw.line((column - 6, first * CELL, column - 6, (first + len(lines)) * CELL - 1),
+                       fill=page.style.ink)  # fmt: skip
+    return scene(page, [(name, value, row) for row, (name, value) in enumerate(facts, first + 1)])
+
+
 def receipt(r: Random, fonts: Fonts, items: int) -> Scene:
     """Goods on the left, prices on the right, and a total."""
     facts = [(good.capitalize(), price(r)) for good in r.sample(GOODS, items)]
