@@ -27,17 +27,22 @@ from foveate.demo.scenes import (
     some_facts,
     table,
 )  # fmt: skip
-from foveate.demo.scenes.words import OWNED, PEOPLE, PICTURES
+from foveate.demo.scenes.documents import scene
+from foveate.demo.scenes.drawing import WIDTH, Page, any_style
+from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE, PICTURES
 
 Fonts = tuple[Path, ...]
+NAMES = tuple(FIELDS)
+PRACTICE = 0.5  # share of the pages
+STRIPS = 4  # to a cell
 
 
 class Batch(NamedTuple):
     """Images of the same size, and what they show.
 
     pixels: uint8 [b, 3, height, width]. tokens: int64 [b, rows, slots], indices of the vocabulary,
-    0 (newline) where a row says nothing more. spots: int64 of the same shape, the column of cells
-    in which the token's ink has its middle; -1 where there is none.
+    0 (newline) where a row says nothing more. spots: int64 of the same shape, the strip, a quarter
+    of a cell wide, in which the token's ink has its middle; -1 where there is none.
     """
 
     pixels: Tensor
@@ -46,7 +51,12 @@ class Batch(NamedTuple):
 
 
 def any_scene(r: Random, fonts: Fonts) -> Scene:
-    """A picture of any kind."""
+    """A picture of any kind; half of them are practice."""
+    return practice(r, fonts) if r.random() < PRACTICE else any_kind(r, fonts)
+
+
+def any_kind(r: Random, fonts: Fonts) -> Scene:
+    """A picture of the kinds that are asked about."""
     kinds = ["form", "owned", "receipt", "sign", "chart", "table", "picture"]
     kind = r.choices(kinds, [38, 18, 10, 7, 12, 5, 10])[0]
     if kind == "form":
@@ -62,6 +72,29 @@ def any_scene(r: Random, fonts: Fonts) -> Scene:
     if kind == "picture":
         return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 4)))
     return chart(r, fonts, r.randint(3, 7))
+
+
+def practice(r: Random, fonts: Fonts) -> Scene:
+    """A page of lines with several values, up to fifteen tokens: more to read at once."""
+    page = Page(r.randint(3, 8), any_style(r, fonts), r)
+    for row in range(len(page.says)):
+        name = r.choice(NAMES)
+        text = f"{name}:"
+        if r.random() < 0.3:
+            text = f"{r.choice(PEOPLE)}'s {r.choice(OWNED).lower()}:"
+        while True:
+            more = f"{text} {FIELDS[r.choice(NAMES)](r)}"
+            if page.width(more) > WIDTH - 12 or _tokens(more) > SLOTS - 1:
+                break
+            text = more
+        page.line(row, text)
+    return scene(page, ())
+
+
+def _tokens(text: str) -> int:
+    """About how many: a digit or a sign is one, a word two, the space before a number one."""
+    signs = sum(c.isdigit() or c in ":.'" for c in text)
+    return signs + sum(2 if word[0].isalpha() else 1 for word in text.split())
 
 
 class Reading:
@@ -86,7 +119,8 @@ class Reading:
             for slot, (start, end) in enumerate(read["offset_mapping"]):
                 drawn = [where[i] for i in range(start, end) if i in where and text[i] != " "]
                 if drawn:
-                    spots[row, slot] = min(SLOTS - 1, int(sum(drawn) / len(drawn) / CELL))
+                    strip = int(sum(drawn) / len(drawn) * STRIPS / CELL)
+                    spots[row, slot] = min(SLOTS * STRIPS - 1, strip)
         return tokens, spots
 
 
@@ -128,7 +162,7 @@ def vocabulary(tokenizer: PreTrainedTokenizerBase, fonts: Fonts, lines: int = 60
     for name in PICTURES:
         seen.update(tokenizer(f"Picture: {name}")["input_ids"])
     for _ in range(1500):
-        for text in any_scene(r, fonts).says:
+        for text in any_kind(r, fonts).says:
             seen.update(tokenizer(text)["input_ids"])
     newline = tokenizer("\n")["input_ids"]
     if len(newline) != 1:

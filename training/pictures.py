@@ -3,8 +3,8 @@
     python -m training.pictures --bootstrap DIR --tabler DIR
 
 The directories are the unpacked npm packages ``bootstrap-icons`` and ``@tabler/icons`` (both MIT);
-the coloured pictures are Noto Color Emoji's (Debian's ``fonts-noto-color-emoji``, OFL). A column for
-every name, a row for every drawing of it; cells without a drawing are transparent.
+the coloured pictures are Noto Color Emoji's (Debian's ``fonts-noto-color-emoji``, OFL). The sheet
+has a column for every name and a row for every drawing of it; cells without one are transparent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from foveate.demo.scenes.words import PICTURES
 
 EMOJI_FONT = Path("/usr/share/fonts/truetype/noto/NotoColorEmoji.ttf")
 # One for every name, in the order of the names; a dot where there is none.
-EMOJI = (
+EMOJI = (  # noqa: SIM905
     "✈ ⚓ 🍎 🎈 🔔 🚲 🐦 ⛵ 📕 🚌 🦋 🎂 📷 🕯 🚗 🐱 🪑 🕒 ☁ 👑 ☕ 🐶 🚪 👂 👁 🐟 🚩 🌻 🎸 🔨 ✋ "
     "🎩 ❤ 🚁 🏠 🔑 🪜 . 🍃 ⚡ 🔒 🌙 ⛰ 🍄 ✏ 📱 🎹 🍕 🧩 . 🚀 ✂ 🛡 🚢 👕 👞 💀 🐍 ❄ "
     "🕷 ⭐ ☀ 🗡 ⛺ 🚜 🚆 🌳 🚚 🎺 ☂ ⌚ 🛞"

@@ -6,112 +6,182 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from foveate.demo.scenes import Scene, chart, form, owned, receipt, sign, some_facts
-from foveate.demo.scenes.words import FIELDS, GOODS, OWNED, PEOPLE
+from foveate.demo.scenes import (
+    Scene,
+    chart,
+    form,
+    owned,
+    picture,
+    receipt,
+    sign,
+    some_facts,
+    table,
+)  # fmt: skip
+from foveate.demo.scenes.words import FIELDS, GOODS, OWNED, PEOPLE, PICTURES
 from training.data import Fonts
 
 
 class Question(NamedTuple):
-    """What is asked about some images. ``evidence``: (image, row) of every line that is needed."""
+    """What is asked. ``evidence``: (image, row) of every line that is needed.
 
-    kind: str
-    images: tuple[Scene, ...]
+    The answer repeats what is asked for, "Room: 214": ``lead`` and ``value``.
+    """
+
     question: str
-    lead: str  # what the answer begins with
-    answer: str
+    lead: str
+    value: str
     evidence: tuple[tuple[int, int], ...]
 
-
-def document(r: Random, fonts: Fonts) -> Question:
-    """One document, one of its fields."""
-    kind = r.choice(["form", "form", "form", "receipt", "sign"])
-    if kind == "form":
-        scene = form(r, fonts, some_facts(r, r.randint(6, 10)), rows=12)
-    elif kind == "receipt":
-        scene = receipt(r, fonts, r.randint(4, 7))
-    else:
-        scene = sign(r, fonts, some_facts(r, 3))
-    return _about(r, "document", (scene,), 0)
+    @property
+    def answer(self) -> str:
+        """What the model is to say."""
+        return f"{self.lead} {self.value}"
 
 
-def _about(r: Random, kind: str, scenes: tuple[Scene, ...], image: int) -> Question:
-    name, value, row = r.choice(scenes[image].facts)
-    what = _lower(name)
-    if what in GOODS:
-        what = f"price of {what}"
-    return Question(kind, scenes, f"What is the {what}?", f"{name}:", value, ((image, row),))
+class Album(NamedTuple):
+    """Some images, and all that can be asked about them."""
+
+    images: tuple[Scene, ...]
+    questions: tuple[Question, ...]
+
+
+def _about(image: int, scene: Scene, begin: str = "What is the", lead: str = "") -> list[Question]:
+    """One question for every fact of an image."""
+    asked = []
+    for name, value, row in scene.facts:
+        what = _lower(name)
+        words = f"price of {what}" if what in GOODS else what
+        said = f"{lead}{what}:" if lead else f"{name}:"
+        asked.append(Question(f"{begin} {words}?", said, value, ((image, row),)))
+    return asked
 
 
 def _lower(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-def different_fields(r: Random, fonts: Fonts) -> Question:
+def _album(images: tuple[Scene, ...], *questions: list[Question]) -> Album:
+    return Album(images, tuple(one for several in questions for one in several))
+
+
+def document(r: Random, fonts: Fonts) -> Album:
+    """One form, receipt, table or sign."""
+    kind = r.choice(["form", "form", "form", "receipt", "sign", "table"])
+    if kind == "table":
+        field = r.choice(OWNED)
+        page = table(r, fonts, r.sample(PEOPLE, r.randint(4, 8)), field)
+        return _album((page,), [
+            Question(f"What is the {_lower(field)} of {who}?", f"{who}:", value, ((0, row),))
+            for who, value, row in page.facts
+        ])  # fmt: skip
+    if kind == "form":
+        page = form(r, fonts, some_facts(r, r.randint(6, 10)), rows=12)
+    elif kind == "receipt":
+        page = receipt(r, fonts, r.randint(4, 7))
+    else:
+        page = sign(r, fonts, some_facts(r, 3))
+    return _album((page,), _about(0, page))
+
+
+def different_fields(r: Random, fonts: Fonts) -> Album:
     """Three images with four fields each, all different."""
     facts = some_facts(r, 12)
-    scenes = tuple(form(r, fonts, facts[4 * i : 4 * i + 4], rows=6) for i in range(3))
-    return _about(r, "three images, different fields", scenes, r.randrange(3))
+    pages = tuple(form(r, fonts, facts[4 * i : 4 * i + 4], rows=6) for i in range(3))
+    return _album(pages, *(_about(i, page) for i, page in enumerate(pages)))
 
 
-def same_fields(r: Random, fonts: Fonts) -> Question:
+def same_fields(r: Random, fonts: Fonts) -> Album:
     """Three images with the same four fields, of three people."""
-    names = r.sample(OWNED, 4)
-    people = r.sample(PEOPLE, 3)
-    scenes = tuple(
+    names, people = r.sample(OWNED, 4), r.sample(PEOPLE, 3)
+    pages = tuple(
         owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows=6) for p in people
     )
-    image = r.randrange(3)
-    name, value, row = r.choice(scenes[image].facts)
-    return Question("three images, same fields", scenes, f"What is {name}?", f"{name}:", value,
-                    ((image, row),))  # fmt: skip
+    return _album(pages, [
+        Question(f"What is {name}?", f"{name}:", value, ((i, row),))
+        for i, page in enumerate(pages) for name, value, row in page.facts
+    ])  # fmt: skip
 
 
-def bars(r: Random, fonts: Fonts) -> Question:
-    """A bar chart, one of its bars."""
-    scene = chart(r, fonts, r.randint(4, 7))
-    name, value, row = r.choice(scene.facts)
-    return Question("chart", (scene,), f"What is the value of {name}?", f"{name}:", value,
-                    ((0, row),))  # fmt: skip
+def bars(r: Random, fonts: Fonts) -> Album:
+    """A bar chart."""
+    page = chart(r, fonts, r.randint(4, 7))
+    return _album((page,), [
+        Question(f"What is the value of {name}?", f"{name}:", value, ((0, row),))
+        for name, value, row in page.facts
+    ])  # fmt: skip
 
 
-def in_image(r: Random, fonts: Fonts) -> Question:
+def in_image(r: Random, fonts: Fonts) -> Album:
     """Three images with the same fields; the question says in which one to look."""
     names = r.sample(list(FIELDS), 3)
-    scenes = tuple(
+    pages = tuple(
         form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows=5) for _ in range(3)
     )
-    image = r.randrange(3)
-    name, value, row = r.choice(scenes[image].facts)
-    what = _lower(name)
-    return Question("in image N", scenes, f"In image {image + 1}, what is the {what}?",
-                    f"In image {image + 1}, {what}:", value, ((image, row),))  # fmt: skip
+    return _album(pages, *(
+        _about(i, page, f"In image {i + 1}, what is the", f"In image {i + 1}, ")
+        for i, page in enumerate(pages)
+    ))  # fmt: skip
 
 
-def which_image(r: Random, fonts: Fonts) -> Question:
-    """Three images with one thing each that only it has."""
+def which_image(r: Random, fonts: Fonts) -> Album:
+    """Three images with three things each that only it has."""
     facts = some_facts(r, 9)
-    scenes = tuple(form(r, fonts, facts[3 * i : 3 * i + 3], rows=5) for i in range(3))
-    image = r.randrange(3)
-    name, _, row = r.choice(scenes[image].facts)
-    what = _lower(name)
-    return Question("which image", scenes, f"Which image shows the {what}?",
-                    f"The {what} is in image", str(image + 1), ((image, row),))  # fmt: skip
+    pages = tuple(form(r, fonts, facts[3 * i : 3 * i + 3], rows=5) for i in range(3))
+    return _album(pages, *(_where(i, page) for i, page in enumerate(pages)))
 
 
-KINDS: dict[str, Callable[[Random, Fonts], Question]] = {
+def _where(image: int, scene: Scene) -> list[Question]:
+    asked = []
+    for name, value, row in scene.facts:
+        what = value if name == "Picture" else _lower(name)
+        question = f"Which image shows {_a(what) if name == 'Picture' else f'the {what}'}?"
+        lead = f"The {what} is in image"
+        asked.append(Question(question, lead, str(image + 1), ((image, row),)))
+    return asked
+
+
+def _a(what: str) -> str:
+    return what if what == "scissors" else f"{'an' if what[0] in 'aeiou' else 'a'} {what}"
+
+
+def naming(r: Random, fonts: Fonts) -> Album:
+    """One image with a small picture and some lines of text."""
+    page = picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(2, 4)))
+    (_, name, row) = page.facts[-1]
+    shown = Question("What does the picture show?", "Picture:", name, ((0, row),))
+    return _album((page,), [shown, *_about(0, page)[:-1]])
+
+
+def naming_among_three(r: Random, fonts: Fonts) -> Album:
+    """Three images with a small picture each."""
+    pages = _three_pictures(r, fonts)
+    return _album(pages, [
+        Question(f"What does the picture in image {i + 1} show?", f"In image {i + 1}, picture:",
+                 page.facts[-1][1], ((i, page.facts[-1][2]),))
+        for i, page in enumerate(pages)
+    ])  # fmt: skip
+
+
+def which_picture(r: Random, fonts: Fonts) -> Album:
+    """Three images with a small picture each; which of them shows a given thing."""
+    pages = _three_pictures(r, fonts)
+    return _album(pages, *(_where(i, page)[-1:] for i, page in enumerate(pages)))
+
+
+def _three_pictures(r: Random, fonts: Fonts) -> tuple[Scene, ...]:
+    return tuple(
+        picture(r, fonts, name, some_facts(r, 1), rows=5) for name in r.sample(PICTURES, 3)
+    )
+
+
+KINDS: dict[str, Callable[[Random, Fonts], Album]] = {
     "document": document,
-    "different": different_fields,
-    "same": same_fields,
+    "three images, different fields": different_fields,
+    "three images, same fields": same_fields,
+    "in image N": in_image,
+    "which image has the field": which_image,
     "chart": bars,
-    "in image": in_image,
-    "which image": which_image,
+    "name the picture": naming,
+    "name the picture in image N": naming_among_three,
+    "which image shows the picture": which_picture,
 }
-
-
-def prompt(q: Question, image: str = "<image>") -> str:
-    """The text around the images."""
-    if len(q.images) == 1:
-        before = f"{image}\n"
-    else:
-        before = "".join(f"Image {i}:\n{image}\n" for i in range(1, len(q.images) + 1))
-    return f"{before}Question: {q.question}\nAnswer: {q.lead}"

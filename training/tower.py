@@ -1,45 +1,27 @@
-"""The parts that are trained: a Pixtral vision tower and LLaVA's projector, stock classes both."""
+"""The parts that are trained first: a Pixtral vision tower and LLaVA's projector."""
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
-from transformers import LlavaConfig, PixtralVisionConfig, PixtralVisionModel, PretrainedConfig
+from transformers import AutoModel, PreTrainedConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from foveate.demo.scenes import CELL
+from foveate.demo.vision import llava_config
 
-MEAN, STD = 0.5, 0.25  # of pixels between 0 and 1
-
-
-def vision_config() -> PixtralVisionConfig:
-    """Six layers on patches of one cell."""
-    return PixtralVisionConfig(
-        hidden_size=256,
-        intermediate_size=768,
-        num_hidden_layers=6,
-        num_attention_heads=8,
-        num_channels=3,
-        image_size=CELL * 32,
-        patch_size=CELL,
-        hidden_act="silu",
-        attention_dropout=0.0,
-        rope_theta=1000.0,
-    )
+MEAN, STD = 0.5, 0.25  # of pixels between 0 and 1, as the processor has them
 
 
 class Eye(nn.Module):
     """Pixels to the embeddings of the language model, one for every cell."""
 
-    def __init__(self, text_config: PretrainedConfig):
+    def __init__(self, text_config: PreTrainedConfig):
         super().__init__()
-        config = LlavaConfig(
-            vision_config=vision_config(),
-            text_config=text_config,
-            vision_feature_layer=-1,
-            vision_feature_select_strategy="full",
-        )
-        self.tower = PixtralVisionModel(config.vision_config)
+        config = llava_config(copy.deepcopy(text_config), image_token=0)
+        # a few hundred patches: plain products are faster than the fused kernels
+        self.tower = AutoModel.from_config(config.vision_config, attn_implementation="eager")
         self.projector = LlavaMultiModalProjector(config)
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:

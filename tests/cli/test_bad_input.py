@@ -112,11 +112,23 @@ def test_images_for_a_text_model(foveate: Foveate, llama: Path, picture: Path) -
     assert "--model" in message
 
 
-def test_images_for_the_default_model_are_refused_before_it_is_loaded(
-    foveate: Foveate, picture: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("kept", "names no kind of image"), ("kept.txt", "names no kind of image"),
+     ("nowhere/kept.png", "does not exist"), (".png", "names no kind of image")],
+)  # fmt: skip
+def test_pictures_that_cannot_be_written_are_refused_before_anything_is_loaded(
+    foveate: Foveate, picture: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
-    monkeypatch.delattr("foveate.demo.smollm2.load")
-    assert "SmolLM2-135M-Instruct reads text only" in refused(foveate, "--image", picture)
+    monkeypatch.delattr("foveate.demo.vision.load")
+    message = refused(foveate, "--image", picture, "--prompt", WORDS, "--picture", name)
+    assert says in message
+    assert repr(name) in message
+
+
+def test_a_picture_of_a_prompt_without_images(foveate: Foveate, llama: Path) -> None:
+    message = refused(foveate, "--model", llama, "--prompt", WORDS, "--picture", "kept.png")
+    assert "there is none" in message
 
 
 def test_an_unknown_method(foveate: Foveate) -> None:

@@ -122,8 +122,8 @@ def test_a_spec_without_a_budget_is_measured_at_the_budget_that_run_takes(
 ) -> None:
     out = tmp_path / "profile.json"
     asked = ("--model", llama, "--prompts", prompts(*TEXTS[:1]), "--out", out)
-    assert measured(foveate("calibrate", "prefixkv", *asked), out)["budget"] == "30%"
-    by_hand = in_python(llama, "prefixkv:budget=30%", TEXTS[:1])
+    assert measured(foveate("calibrate", "prefixkv", *asked), out)["budget"] == "20%"
+    by_hand = in_python(llama, "prefixkv:budget=20%", TEXTS[:1])
     assert json.loads(out.read_text())["by_layer"] == pytest.approx(by_hand.by_layer, rel=1e-5)
 
 

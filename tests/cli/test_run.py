@@ -7,16 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from foveate.cli.measure import Row, against, measure
 from foveate.cli.model import load
 from foveate.cli.policies import budget_of, label, policies
-from foveate.cli.prompt import QUESTION, default_text, open_images, read
+from foveate.cli.prompt import DESCRIBE, QUESTION, question, read
 
-from .conftest import Foveate
+from .conftest import Foveate, refused
 
 WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
 Read = Callable[..., Any]
@@ -30,7 +32,7 @@ def chosen(specs: list[str], budgets: list[str]) -> list[tuple[str, str | None]]
 
 
 def test_three_methods_run_at_20_percent_by_default() -> None:
-    assert chosen([], []) == [("snapkv", "30%"), ("h2o", "30%"), ("streaming_llm", "30%")]
+    assert chosen([], []) == [("snapkv", "20%"), ("lookm", "20%"), ("mixkv", "20%")]
 
 
 def test_each_method_runs_at_each_budget() -> None:
@@ -105,7 +107,7 @@ def test_images_stand_in_front_of_the_prompt(as_json: Read, llava: Path, picture
                      "--method", "knorm", "--max-new-tokens", 3)  # fmt: skip
     assert result["prompt"]["images"] == 2
     assert result["prompt"]["visual_tokens"] == 18
-    words = len("user : ") + len(default_text(images=2)) + len("\nassistant : ")
+    words = len("user : ") + len(DESCRIBE) + len("\nassistant : ")
     assert result["prompt"]["tokens"] == words + 18
 
 
@@ -145,11 +147,12 @@ def test_only_float16_is_widened_on_a_cpu(
     model = AutoModelForImageTextToText.from_pretrained(llava, dtype=getattr(torch, stored))
     model.save_pretrained(half)
     loaded = load(str(half))
-    asked = read(loaded, WORDS, open_images([picture]))
+    asked = read(loaded, *question(str(half), WORDS, [picture]))
     assert loaded.model.dtype == used
     assert asked.inputs["pixel_values"].dtype == used
-    row, _ = measure(loaded, asked, policies(["full"], [])[0], 2, lambda: None)
-    assert row.kept_tokens == asked.tokens
+    measured = measure(loaded, asked, policies(["full"], [])[0], 2, lambda: None)
+    assert measured.row.kept_tokens == asked.tokens
+    assert torch.equal(measured.held, torch.ones(asked.tokens))
 
 
 def test_an_answer_of_one_token_has_no_decoding_speed(as_json: Read, llama: Path) -> None:
@@ -165,13 +168,13 @@ def test_the_table_fits_100_columns_and_holds_the_answers(foveate: Foveate, llam
     lines = result.stdout.splitlines()
     assert max(len(line) for line in lines) <= 100
     assert any(line.startswith("full ") and "never" in line for line in lines)
-    assert any(line.startswith("streaming_llm:sinks=2 ") and "30%" in line for line in lines)
+    assert any(line.startswith("streaming_llm:sinks=2 ") and "20%" in line for line in lines)
     assert WORDS.split()[-1] in result.stdout
     assert "…" not in result.stdout
     assert "\x1b" not in result.stderr  # no progress bar where nobody sees it move
 
 
-def test_without_a_model_the_packaged_one_answers_about_the_packaged_text(
+def test_without_a_prompt_a_text_model_answers_about_the_packaged_text(
     as_json: Read, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load() -> tuple[Any, Any]:
@@ -179,14 +182,39 @@ def test_without_a_model_the_packaged_one_answers_about_the_packaged_text(
         return model, AutoTokenizer.from_pretrained(llama)
 
     monkeypatch.setattr("foveate.demo.smollm2.load", load)
-    result = as_json("run", "--method", "streaming_llm", "--max-new-tokens", 2)
+    result = as_json("run", "--model", "smollm2", "--method", "streaming_llm",
+                     "--max-new-tokens", 2)  # fmt: skip
     assert result["model"] == "SmolLM2-135M-Instruct"
     assert result["prompt"]["tokens"] > 5000  # of one byte each, in the tiny model's tokenizer
 
 
 def test_the_default_text_is_a_thousand_words_and_holds_the_answer() -> None:
-    text = default_text(images=0)
+    text, images = question("smollm2", None, [])
+    assert images == []
     assert text.endswith(QUESTION)
     assert 900 < len(text.split()) < 1150
     middle = text.index("The Unexpected Visitor") / len(text)
     assert 0.4 < middle < 0.75
+
+
+def test_the_picture_shows_what_was_kept(
+    as_json: Read, llava: Path, picture: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "kept.png"
+    rows = as_json("run", "--model", llava, "--image", picture, "--image", picture,
+                   "--prompt", WORDS, "--method", "streaming_llm:sinks=0", "--budget", "20%",
+                   "--max-new-tokens", 2, "--picture", out)["rows"]  # fmt: skip
+    assert len(rows) == 2
+    with Image.open(out) as page:
+        light = np.asarray(page.convert("L")).astype(float)
+    full, kept = np.array_split(light[:-40], 2)  # without the legend
+    assert full.mean() > 1.5 * kept.mean()  # the images stand in front: none of them is kept
+
+
+def test_a_model_whose_tokens_have_no_known_place_gets_no_picture(
+    foveate: Foveate, llava: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveate.report.places._squares", lambda tokens, images: [])
+    result = foveate("run", "--model", llava, "--image", picture, "--prompt", WORDS,
+                     "--picture", "kept.png")  # fmt: skip
+    assert "the places of the 9 visual tokens on 1 image(s) are not known" in refused(result)

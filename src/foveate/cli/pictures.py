@@ -1,0 +1,48 @@
+"""``foveate run --picture FILE``: on the images, what each method kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from PIL import Image
+
+from foveate.cli.measure import Measured, Row
+from foveate.cli.model import Loaded
+from foveate.cli.prompt import Prompt
+from foveate.core.errors import InvalidInput
+from foveate.report import Grid, grids, kept_picture
+
+
+def check(path: Path, images: int) -> None:
+    """Raises InvalidInput, before anything is loaded, if the picture could not be made."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a directory" if path.is_dir() else "stands in a directory that does not exist"
+        raise InvalidInput(f"the picture cannot be written: --picture {str(path)!r} {what}.")
+    if not images:
+        raise InvalidInput(
+            "--picture shows on images what was kept, and there is none. Give --image, too."
+        )
+
+
+def places(loaded: Loaded, prompt: Prompt) -> list[Grid]:
+    """Where the visual tokens stand; raises InvalidInput if that is not known for this model."""
+    return grids(prompt.vision, prompt.inputs, prompt.images, loaded.model.config)
+
+
+def save(
+    path: Path, images: Sequence[Image.Image], where: Sequence[Grid], measured: Sequence[Measured]
+) -> None:
+    """Draws the picture and says where it is."""
+    page = kept_picture(images, where, [(*_words(one.row), one.held) for one in measured])
+    page.save(path)
+    typer.echo(f"What was kept, on the images: {path}", err=True)
+
+
+def _words(row: Row) -> tuple[str, str]:
+    """Title and second line of a method's row of images."""
+    kept = f"{row.kept_tokens:,.0f} tokens, {row.kv_bytes / 2**20:,.1f} MiB"
+    return f"{row.method} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'

@@ -1,0 +1,141 @@
+"""Text and images to the demo model's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import BatchFeature, PreTrainedTokenizerBase
+
+from foveate.core.errors import InvalidInput
+
+IMAGE = "<file_sep>"  # a special token of the language model that its chats never use
+PATCH = 24  # pixels
+COLUMNS = 16  # visual tokens in a row
+MAX_ROWS = 32
+_MEAN, _STD = 0.5, 0.25  # of pixels between 0 and 1
+
+
+class DemoProcessor:
+    """Puts the right number of image tokens into the text, and scales images to 384 pixels' width.
+
+    An image of r rows of cells, at most 32, is 16 r tokens, row by row.
+    """
+
+    image_token = "<image>"
+    chat_template = "Image 1:\n<image>\n...Question: ...\nAnswer:"  # in words; see ``worded``
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer = tokenizer
+        self.decode, self.batch_decode = tokenizer.decode, tokenizer.batch_decode
+
+    def __call__(
+        self,
+        images: Image.Image | Sequence[Image.Image] | None = None,
+        text: str | Sequence[str] = "",
+        return_tensors: str = "pt",
+        **options: Any,
+    ) -> BatchFeature:
+        """What ``generate`` takes.
+
+        Args:
+            images: all images of all texts, in order.
+            text: one prompt or several, with "<image>" where an image stands.
+            return_tensors: only "pt".
+            **options: for the tokenizer; several prompts are padded on the left.
+
+        Returns:
+            ``input_ids`` and ``attention_mask`` [b, tokens], and with images ``pixel_values``
+            [n, 3, height, width], padded below, and ``image_sizes`` [n, 2] in pixels.
+
+        Raises:
+            InvalidInput: images and places for them differ in number, or not PyTorch's tensors.
+        """
+        if return_tensors != "pt":
+            raise InvalidInput(f'return_tensors={return_tensors!r} is not offered: use "pt".')
+        texts = [text] if isinstance(text, str) else list(text)
+        shown = [images] if isinstance(images, Image.Image) else list(images or [])
+        places = sum(one.count(self.image_token) for one in texts)
+        if places != len(shown):
+            raise InvalidInput(
+                f"the text has {places} {self.image_token!r} placeholder(s), but {len(shown)} "
+                "image(s) were given. Give one image for each."
+            )
+        fitted = [fit(image) for image in shown]
+        counts = iter([COLUMNS * image.height // PATCH for image in fitted])
+        pieces = [one.split(self.image_token) for one in texts]
+        filled = [
+            first + "".join(IMAGE * next(counts) + piece for piece in rest)
+            for first, *rest in pieces
+        ]
+        data = dict(self.tokenizer(filled, return_tensors="pt", padding=True, **options))
+        if fitted:
+            data["pixel_values"] = pixel_values(fitted)
+            data["image_sizes"] = torch.tensor([[im.height, im.width] for im in fitted])
+        return BatchFeature(data)
+
+    def apply_chat_template(
+        self, conversation: Sequence[Mapping[str, Any]], tokenize: bool = False, **options: Any
+    ) -> str | BatchFeature:
+        """Words messages as the model knows them; ``tokenize`` also makes the inputs.
+
+        Args:
+            conversation: messages with "role" and "content": text, or a list of parts, each
+                ``{"type": "text", "text": ...}`` or ``{"type": "image", "image": ...}``.
+            tokenize: whether to return the inputs instead of the text.
+            **options: as other processors take them; inputs are always PyTorch's.
+        """
+        text, images = worded(conversation)
+        return self(images=images, text=text) if tokenize else text
+
+
+def worded(conversation: Sequence[Mapping[str, Any]]) -> tuple[str, list[Image.Image]]:
+    """The prompt that the demo model was trained on, and its images.
+
+    One image stands alone; several are numbered, "Image 1:" before the first. Then come a user's
+    words as "Question: ...", and "Answer:" ends the prompt.
+    """
+    total = sum(part["type"] == "image" for m in conversation for part in _parts(m))
+    lines, images = [], []
+    for message in conversation:
+        words = []
+        for part in _parts(message):
+            if part["type"] == "image":
+                images.append(part.get("image"))
+                number = f"Image {len(images)}:\n" if total > 1 else ""
+                lines.append(f"{number}{DemoProcessor.image_token}\n")
+            else:
+                words.append(part["text"].strip())
+        who = "Answer" if message["role"] == "assistant" else "Question"
+        said = " ".join(word for word in words if word)
+        if said:
+            lines.append(f"{who}: {said}\n")
+    return f"{''.join(lines)}Answer:", [image for image in images if image is not None]
+
+
+def _parts(message: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def fit(image: Image.Image) -> Image.Image:
+    """384 pixels wide, and as many whole rows of cells high as its shape wants, at most 32."""
+    width = PATCH * COLUMNS
+    rows = round(image.height * width / image.width / PATCH)
+    size = (width, PATCH * min(max(rows, 1), MAX_ROWS))
+    image = image.convert("RGB")
+    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def pixel_values(images: Sequence[Image.Image]) -> Tensor:
+    """Float32 [n, 3, height, width] around zero; what is lower than the highest is padded below."""
+    high = max(image.height for image in images)
+    pixels = torch.zeros(len(images), 3, high, PATCH * COLUMNS)
+    for into, image in zip(pixels, images, strict=True):
+        seen = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
+        into[:, : image.height] = (seen.float() / 255 - _MEAN) / _STD
+    return pixels

@@ -1,0 +1,68 @@
+"""Where on its image a visual token stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from foveate.core.errors import InvalidInput
+
+
+class Grid(NamedTuple):
+    """The visual tokens of one image: ``places`` are their indices in the prompt, row by row."""
+
+    rows: int
+    columns: int
+    places: tuple[int, ...]
+
+
+def grids(
+    vision: Bool[Tensor, "t"], inputs: Mapping[str, Any], images: int, config: PreTrainedConfig
+) -> list[Grid]:
+    """The grids of a prompt's images, in order.
+
+    Args:
+        vision: True at the prompt's visual tokens.
+        inputs: what the processor made: ``image_grid_thw`` (Qwen-VL) or ``image_sizes`` (Pixtral)
+            tell the grids; without either, every image is taken for one square of equal size.
+        images: how many there are.
+        config: the model's.
+
+    Raises:
+        InvalidInput: the visual tokens are not those of such grids (tiles, for example).
+    """
+    places: list[int] = torch.nonzero(vision).flatten().tolist()
+    shapes = _shapes(inputs, config) or _squares(len(places), images)
+    if not shapes or sum(rows * columns for rows, columns in shapes) != len(places):
+        raise InvalidInput(
+            f"the places of the {len(places)} visual tokens on {images} image(s) are not known for "
+            f"{config.model_type}: only for models that make one grid of tokens of an image."
+        )
+    found, start = [], 0
+    for rows, columns in shapes:
+        end = start + rows * columns
+        found.append(Grid(rows, columns, tuple(places[start:end])))
+        start = end
+    return found
+
+
+def _shapes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> list[tuple[int, int]]:
+    vision: Any = getattr(config, "vision_config", None)
+    if "image_grid_thw" in inputs and vision is not None:
+        merge = getattr(vision, "spatial_merge_size", 1)
+        return [(t * h // merge, w // merge) for t, h, w in inputs["image_grid_thw"].tolist()]
+    if "image_sizes" in inputs and vision and vision.model_type == "pixtral":
+        side = vision.patch_size * getattr(config, "spatial_merge_size", 1)
+        return [(h // side, w // side) for h, w in torch.as_tensor(inputs["image_sizes"]).tolist()]
+    return []
+
+
+def _squares(tokens: int, images: int) -> list[tuple[int, int]]:
+    side = math.isqrt(tokens // images) if images else 0
+    return [(side, side)] * images
