@@ -1,16 +1,19 @@
-"""Writes the tables that derive from the registry into the README; ``--check`` only compares.
+"""Writes the tables that derive from the registry and from results; ``--check`` only compares.
 
 python docs/tables.py [--check]
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import foveate
 
-README = Path(__file__).parent.parent / "README.md"
+ROOT = Path(__file__).parent.parent
 
 
 def methods() -> str:
@@ -28,23 +31,70 @@ def methods() -> str:
     return "\n".join(rows)
 
 
-def written(text: str) -> str:
-    """The text with the table between its markers made anew."""
-    before, rest = text.split("<!-- methods -->")
-    _, after = rest.split("<!-- /methods -->")
-    return f"{before}<!-- methods -->\n{methods()}\n<!-- /methods -->{after}"
+def answers() -> str:
+    """One row for every kind of question that the demo model was asked."""
+    rows = ["| question about | right, of | 95 % interval | without images |", "|---|---|---|---|"]
+    blind = _results("blind")
+    for kind, found in _results("answers").items():
+        low, high = found["interval"]
+        share, without = (f"{x['right'] / x['count']:.2f}" for x in (found, blind[kind]))
+        rows.append(
+            f"| {kind} | {share}, of {found['count']} | {low:.2f} to {high:.2f} | {without} |"
+        )
+    return "\n".join(rows)
+
+
+def compared() -> str:
+    """One row for every method that the demo model was asked under, one column for every budget."""
+    found = {(row["method"], row["budget"]): row for row in _results("methods")}
+    full = found.pop(("full", "100%"))
+    budgets = list(dict.fromkeys(budget for _, budget in found))
+    rows = [
+        f"| method | {' | '.join(f'{budget} kept' for budget in budgets)} |",
+        f"|---|{'---|' * len(budgets)}",
+        f"| full cache: {_share(full)} |{' |' * len(budgets)}",
+    ]
+    for method in dict.fromkeys(method for method, _ in found):
+        cells = " | ".join(_share(found[method, budget]) for budget in budgets)
+        rows.append(f"| `{method}` | {cells} |")
+    return "\n".join(rows)
+
+
+def _share(row: dict[str, Any]) -> str:
+    low, high = row["interval"]
+    return f"{row['right'] / row['count']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _results(name: str) -> Any:
+    return json.loads((ROOT / "training" / "results" / f"{name}.json").read_text())
+
+
+TABLES: dict[Path, dict[str, Callable[[], str]]] = {
+    ROOT / "README.md": {"methods": methods},
+    ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
+}
+
+
+def written(path: Path) -> str:
+    """The file with every table between its markers made anew."""
+    text = path.read_text(encoding="utf-8")
+    for name, table in TABLES[path].items():
+        before, rest = text.split(f"<!-- {name} -->")
+        _, after = rest.split(f"<!-- /{name} -->")
+        text = f"{before}<!-- {name} -->\n{table()}\n<!-- /{name} -->{after}"
+    return text
 
 
 def main() -> int:
-    """Rewrites the README, or says that it is out of date."""
-    text = README.read_text(encoding="utf-8")
-    if written(text) == text:
+    """Rewrites the files, or says which are out of date."""
+    old = [path for path in TABLES if path.read_text(encoding="utf-8") != written(path)]
+    if "--check" not in sys.argv:
+        for path in old:
+            path.write_text(written(path), encoding="utf-8")
         return 0
-    if "--check" in sys.argv:
-        print("README.md is out of date: run python docs/tables.py")
-        return 1
-    README.write_text(written(text), encoding="utf-8")
-    return 0
+    for path in old:
+        print(f"{path.relative_to(ROOT)} is out of date: run python docs/tables.py")
+    return 1 if old else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Trains a low-rank update of the language model's attention, so that it retrieves what is seen.
 
-    python -m training.lora --out RUN [--eye RUN/checkpoint.pt] [--hours 1]
+    python -m training.lora --out RUN [--eye RUN/checkpoint.pt] [--steps 1200] [--decay 0.4]
 
 Several questions are asked about the same images at once: each sees the images and itself, and
 stands at the position at which it would stand alone. The eye does not learn; without ``--eye``
@@ -29,9 +29,9 @@ from training.data import Fonts, Reading, vocabulary
 from training.fonts import training_fonts
 from training.questions import KINDS, Album
 from training.seeing import See, embedded, perfect, trained, wording
-from training.train import save
+from training.train import save, share_of_rate
 
-RANK, ALPHA, WARMUP = 16, 32, 30
+RANK, ALPHA = 16, 32
 ASKED = 6  # questions about one album, at most
 
 
@@ -98,13 +98,14 @@ def losses(model: nn.Module, base: PreTrainedModel, b: Sample) -> tuple[Tensor, 
 
 
 def main() -> None:
-    """Trains until the time is over, and writes the update."""
+    """Trains until all steps are done, or the time is over, and writes the update."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--eye", type=Path)
-    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--decay", type=float, default=0.4, help="share of them, at the end")
+    parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--decay", type=float, default=0.0, help="share of the time that decays")
     parser.add_argument("--albums", type=int, default=4, help="of a batch")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
@@ -127,12 +128,16 @@ def main() -> None:
         step.load_state_dict(state["optimiser"])
     r = Random(f"lora/{done}")
     print(f"{sum(p.numel() for p in learned):,} parameters", flush=True)
+
+    def keep() -> None:
+        save(path, {"step": done, "lora": get_peft_model_state_dict(peft),
+                    "optimiser": step.state_dict()})  # fmt: skip
+
     start, sums = time.time(), []
     end, saved = start + 3600 * a.hours, start
     with (a.out / "log.jsonl").open("a") as log:
-        while time.time() < end:
-            left = (end - time.time()) / (3600 * a.hours)
-            rate = a.rate * min(1, (done + 1) / WARMUP) * (min(1, left / a.decay) if a.decay else 1)
+        while done < a.steps and time.time() < end:
+            rate = a.rate * share_of_rate(done, a.steps, a.decay, warmup=30)
             for group in step.param_groups:
                 group["lr"] = rate
             b = batch([sample(r, fonts, r.choice(eyes), base, tokenizer) for _ in range(a.albums)])
@@ -150,10 +155,10 @@ def main() -> None:
                         "seconds": round(time.time() - start, 1)}  # fmt: skip
                 print(json.dumps(line), file=log, flush=True)
                 sums = []
-            if time.time() - saved > 240 or time.time() >= end:
+            if time.time() - saved > 240:
                 saved = time.time()
-                save(path, {"step": done, "lora": get_peft_model_state_dict(peft),
-                            "optimiser": step.state_dict()})  # fmt: skip
+                keep()
+    keep()
     write(get_peft_model_state_dict(peft), a.out / "lora.safetensors")
 
 

@@ -86,15 +86,16 @@ def document(r: Random, fonts: Fonts) -> Album:
 def different_fields(r: Random, fonts: Fonts) -> Album:
     """Three images with four fields each, all different."""
     facts = some_facts(r, 12)
-    pages = tuple(form(r, fonts, facts[4 * i : 4 * i + 4], rows=6) for i in range(3))
+    rows = r.randint(5, 8)
+    pages = tuple(form(r, fonts, facts[4 * i : 4 * i + 4], rows=rows) for i in range(3))
     return _album(pages, *(_about(i, page) for i, page in enumerate(pages)))
 
 
 def same_fields(r: Random, fonts: Fonts) -> Album:
     """Three images with the same four fields, of three people."""
-    names, people = r.sample(OWNED, 4), r.sample(PEOPLE, 3)
+    names, people, rows = r.sample(OWNED, 4), r.sample(PEOPLE, 3), r.randint(5, 8)
     pages = tuple(
-        owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows=6) for p in people
+        owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows) for p in people
     )
     return _album(pages, [
         Question(f"What is {name}?", f"{name}:", value, ((i, row),))
@@ -113,9 +114,9 @@ def bars(r: Random, fonts: Fonts) -> Album:
 
 def in_image(r: Random, fonts: Fonts) -> Album:
     """Three images with the same fields; the question says in which one to look."""
-    names = r.sample(list(FIELDS), 3)
+    names, rows = r.sample(list(FIELDS), 3), r.randint(4, 7)
     pages = tuple(
-        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows=5) for _ in range(3)
+        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows) for _ in range(3)
     )
     return _album(pages, *(
         _about(i, page, f"In image {i + 1}, what is the", f"In image {i + 1}, ")
@@ -126,7 +127,8 @@ def in_image(r: Random, fonts: Fonts) -> Album:
 def which_image(r: Random, fonts: Fonts) -> Album:
     """Three images with three things each that only it has."""
     facts = some_facts(r, 9)
-    pages = tuple(form(r, fonts, facts[3 * i : 3 * i + 3], rows=5) for i in range(3))
+    rows = r.randint(4, 7)
+    pages = tuple(form(r, fonts, facts[3 * i : 3 * i + 3], rows) for i in range(3))
     return _album(pages, *(_where(i, page) for i, page in enumerate(pages)))
 
 
@@ -169,9 +171,8 @@ def which_picture(r: Random, fonts: Fonts) -> Album:
 
 
 def _three_pictures(r: Random, fonts: Fonts) -> tuple[Scene, ...]:
-    return tuple(
-        picture(r, fonts, name, some_facts(r, 1), rows=5) for name in r.sample(PICTURES, 3)
-    )
+    rows = r.randint(4, 7)
+    return tuple(picture(r, fonts, name, some_facts(r, 1), rows) for name in r.sample(PICTURES, 3))
 
 
 KINDS: dict[str, Callable[[Random, Fonts], Album]] = {

@@ -1,13 +1,13 @@
 """Trains the eye: pixels of a row in, the language model's embeddings of its tokens out.
 
-    python -m training.train --out RUN [--hours 2] [--fonts DIR ...]
+    python -m training.train --out RUN [--steps 9000] [--decay 0.25]
 
 Every slot has its target, so no language model is in the loop: the cross-entropy of each slot's
 token (by cosine with the language model's own embeddings) and the distance to its embedding; in the
 middle layer, which tokens stand where under a patch, how many stand before it, and which patch of
-its row it is. Checkpoints are written
-every few minutes; the same command goes on where the last one ended. ``--decay`` lowers the
-learning rate to zero over the last part of the time.
+its row it is. Half of the pages are practice, lines full of words and numbers. Checkpoints are
+written every few minutes; the same command goes on where the last one ended. The learning rate
+falls to zero over the last part of the steps.
 """
 
 from __future__ import annotations
@@ -102,6 +102,12 @@ def optimisers(student: Student, rate: float) -> list[torch.optim.Optimizer]:
     ]
 
 
+def share_of_rate(done: int, steps: int, decay: float, warmup: int = WARMUP) -> float:
+    """Up in the first steps, then level, then down to zero in the last share of them."""
+    down = (steps - done) / (steps * decay) if decay else 1.0
+    return min(1.0, (done + 1) / warmup, down)
+
+
 def save(path: Path, state: dict) -> None:
     """Writes a checkpoint whole or not at all."""
     part = path.with_suffix(".part")
@@ -110,12 +116,13 @@ def save(path: Path, state: dict) -> None:
 
 
 def main() -> None:
-    """Trains until the time is over."""
+    """Trains until all steps are done, or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--hours", type=float, default=2.0, help="of this call")
-    parser.add_argument("--decay", type=float, default=0.0, help="share of them that decays")
-    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--decay", type=float, default=0.25, help="share of them, at the end")
+    parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
+    parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slots", type=int, default=3072, help="of a batch")
     a = parser.parse_args()
@@ -151,9 +158,8 @@ def main() -> None:
     start, saved, sums, count = time.time(), time.time(), {}, 0
     end = start + 3600 * a.hours
     with (a.out / "log.jsonl").open("a") as log:
-        while time.time() < end:
-            left = (end - time.time()) / (3600 * a.hours)
-            rate = a.rate * min(1, (done + 1) / WARMUP) * (min(1, left / a.decay) if a.decay else 1)
+        while done < a.steps and time.time() < end:
+            rate = a.rate * share_of_rate(done, a.steps, a.decay)
             for one in steps:
                 for group in one.param_groups:
                     group["lr"] = rate
