@@ -8,7 +8,19 @@ import font_source_serif_pro
 import numpy as np
 import pytest
 
-from foveate.demo.scenes import CELL, SLOTS, chart, form, owned, receipt, sign, some_facts
+from foveate.demo.scenes import (
+    CELL,
+    SLOTS,
+    chart,
+    form,
+    owned,
+    picture,
+    receipt,
+    sign,
+    some_facts,
+    table,
+)
+from foveate.demo.scenes.words import PICTURES
 
 FONTS = tuple(
     Path(package.__file__).parent / "files" / name
@@ -24,6 +36,9 @@ SCENES = {
     "receipt": lambda r: receipt(r, FONTS, 5),
     "sign": lambda r: sign(r, FONTS, some_facts(r, 2)),
     "chart": lambda r: chart(r, FONTS, 5),
+    "table": lambda r: table(r, FONTS, ["Anna", "Bruno", "Carl"], "Room"),
+    "picture": lambda r: picture(r, FONTS, "anchor", some_facts(r, 2)),
+    "picture of 7 rows": lambda r: picture(r, FONTS, "bell", some_facts(r, 1), rows=7),
 }
 every_kind = pytest.mark.parametrize("kind", SCENES)
 
@@ -80,3 +95,22 @@ def test_the_length_of_a_bar_is_its_value():
         values, ends = np.array(found).T
         slope, start = np.polyfit(values, ends, 1)
         assert np.abs(start + slope * values - ends).max() < 5 * slope  # less than a step of 5
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_every_picture_is_drawn_around_the_row_that_names_it(name):
+    for seed in range(3):
+        scene = picture(Random(seed), FONTS, name)
+        (_, said, row), *others = scene.facts
+        assert (said, others) == (name, [])
+        pixels = np.asarray(scene.image, dtype=float).mean(-1)
+        rows = pixels.reshape(len(scene.says), -1)
+        ink = (np.abs(rows - np.median(pixels)) > 30).sum(1)  # paper: noise, and a slope of 14
+        assert ink[row] > 20
+        assert ink[row] >= ink.max() / 3
+        assert all(text == "" for i, text in enumerate(scene.says) if i != row)
+
+
+def test_a_picture_that_does_not_exist_is_refused():
+    with pytest.raises(KeyError):
+        picture(Random(0), FONTS, "unicorn")
