@@ -56,8 +56,9 @@ def policy(name: str, budget: str, evidence: tuple[int, ...]) -> Policy:
     if name == "oracle":
         return Policy(score=Evidence(places=evidence), budget=Uniform(amount=budget),
                       select=TopK(recent=WINDOW))  # fmt: skip
-    option = {"snapkv": "window", "mixkv": "window", "random": "recent", "knorm": "recent",
-              "vnorm": "recent"}.get(name)  # fmt: skip
+    option = {"snapkv": "window", "mixkv": "window", "random": "recent", "vnorm": "recent"}.get(
+        name
+    )
     return foveate.policy(f"{name}:budget={budget}" + (f",{option}={WINDOW}" if option else ""))
 
 

@@ -67,10 +67,16 @@ BRINGS = {
     "csp": {"score", "select", "attend"},
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
+    "elastic_cache": {"score", "select", "merge", "when"},
+    "meda": {"score", "budget", "merge"},
+    **{name: {"budget"} for name in ("adakv", "pyramidkv")},
+    **{name: {"score", "budget"} for name in ("tgv_kv", "vl_cache")},
     **{name: {"score", "select"} for name in (
-        "full", "h2o", "knorm", "random", "snapkv", "streaming_llm", "vnorm"
+        "expected_attention", "full", "h2o", "keydiff", "keyformer", "knorm", "nacl", "random",
+        "roco", "snapkv", "streaming_llm", "tova", "vnorm",
     )},
 }  # fmt: skip
+CALIBRATED = {"headkv", "sparsemm"}  # cannot be made without a profile; they bring a budget
 WRAPPING = {
     "mixkv": MixDiversity(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
@@ -122,7 +128,8 @@ def test_the_strange_method_of_this_file_shares_no_stage_with_another(base):
 
 
 def test_the_tests_of_this_file_know_every_method():
-    assert set(BRINGS) == set(foveate.METHODS)
+    assert set(BRINGS) | CALIBRATED == set(foveate.METHODS)
+    assert all(foveate.METHODS[name].adds == ("budget",) for name in CALIBRATED)
 
 
 @pytest.mark.parametrize("name", BRINGS)

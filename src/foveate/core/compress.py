@@ -13,7 +13,7 @@ from torch import Tensor
 from foveate.core.errors import InvalidBudget, InvalidParameter
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
-from foveate.core.protocols import RunningScore, wrapped
+from foveate.core.protocols import Planned, RunningScore, wrapped
 from foveate.core.storage import Pairs, store
 from foveate.core.tensors import QKV, layers_of
 
@@ -183,7 +183,10 @@ def _check_counts(
     held = torch.stack([c.sum(-1) for c in counts]).sum(0)
     room = torch.stack([one.available.sum(-1) for one in scored]).sum(0)
     heads = sum(one.layer.k.shape[1] for one in scored)
-    exact = torch.equal(held, torch.minimum(tokens * heads, room))
+    asked = tokens * heads
+    if isinstance(policy.budget, Planned) and policy.scope == "layer":
+        asked = torch.stack([policy.budget.pairs(one, tokens) for one in scored]).sum(0)
+    exact = torch.equal(held, torch.minimum(asked, room))
     inside = all(
         bool(((c >= one.protected) & (c <= one.available)).all())
         for c, one in zip(counts, scored, strict=True)
@@ -191,5 +194,5 @@ def _check_counts(
     if not (exact and inside):
         raise InvalidParameter(
             f"{policy.budget!r} allocated {held.tolist()} pairs over {heads} heads where "
-            f"{(tokens * heads).tolist()} were asked for, or left a head outside its limits."
+            f"{asked.tolist()} were asked for, or left a head outside its limits."
         )

@@ -76,6 +76,17 @@ class Budget(Protocol):
 
 
 @runtime_checkable
+class Planned(Protocol):
+    """A budget with scope "layer" whose layers keep different totals, which are known beforehand.
+
+    ``pairs`` is how many pairs of each row a layer keeps over all its KV heads. Over all layers of
+    a prompt they add up to the budget.
+    """
+
+    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]: ...
+
+
+@runtime_checkable
 class Select(Protocol):
     """Which slots are kept, given scores and counts.
 

@@ -1,9 +1,9 @@
 """LOOK-M: look once. Text first, and what is not kept merges into what is.
 
-Prompts are read text first, so text tokens are ranked before visual ones (eqs. 4 and 5), and the
-important and the recent are kept (eqs. 6 to 8). Every other pair merges into the kept one whose key
-is nearest (eq. 9), averaged, pivotal or weighted (eqs. 10 to 12: `stages/merge/nearest.py`). Once,
-after the prefill, with keys after RoPE.
+Prompts are read text first, so text tokens are ranked before visual ones (eqs. 4 and 5:
+`stages/score/text_prior.py`), and the important and the recent are kept (eqs. 6 to 8). Every other
+pair merges into the kept one whose key is nearest (eq. 9), averaged, pivotal or weighted (eqs. 10
+to 12: `stages/merge/nearest.py`). Once, after the prefill, with keys after RoPE.
 
 Departs from the paper in: eqs. 10 to 12, whose sums run to L_sim inclusive and so count one term
 too many; n is the number of pairs that merge.
@@ -16,46 +16,17 @@ float16 all their scores below 16 are equal; averaged merging, which scatters th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge, Score
-from foveate.core.spec import stage
+from foveate.core.protocols import NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
-from foveate.stages.score import ColumnSums
+from foveate.stages.score import ColumnSums, TextPrior
 from foveate.stages.score.groups import Reduction
-from foveate.stages.score.normalise import lifted
 from foveate.stages.select import TopK
-
-
-@stage("text_prior")
-@dataclass(frozen=True, kw_only=True)
-class TextPrior:
-    """Eq. 5: A_s[T] + T_p, T_p = max(A_s), head by head, over the score that it wraps.
-
-    The part "importance" is the score without the prior.
-    """
-
-    of: Score
-
-    def queries(self, tokens: int) -> int:
-        return self.of.queries(tokens)
-
-    def __call__(self, layer: Layer) -> Scores:
-        scores = self.of(layer)
-        values = scores.values.float()
-        values = lifted(values, layer.valid)
-        prior = values.masked_fill(~layer.valid, -torch.inf).amax(-1, keepdim=True)
-        raised = torch.where(layer.vision, values, values + prior)
-        parts = {"importance": values, **scores.parts}
-        return scores._replace(values=raised, parts=parts)
 
 
 @method(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.layer import Scored
@@ -29,6 +29,34 @@ def fill(
         step = torch.minimum(share.to(room.dtype), room)
         counts = counts + step if missing > 0 else counts - step
     return counts
+
+
+def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+    """The same number for every head of a layer; one that holds less passes the rest on."""
+    wish = tokens[:, None].expand_as(one.available)
+    if bool((one.available >= wish).all()):
+        return wish.clone()
+    rows = [fill(w, torch.minimum(p, a), a, int(w.sum()))
+            for w, p, a in zip(wish, one.protected, one.available, strict=True)]  # fmt: skip
+    return torch.stack(rows)
+
+
+def proportional(
+    weights: Float[Tensor, "x"], least: Int[Tensor, "x"], most: Int[Tensor, "x"], total: int
+) -> Int[Tensor, "x"]:
+    """Counts that add up to ``total``: ``least``, and of the rest a share by weight.
+
+    A place whose share exceeds ``most`` passes the excess on to the others, by their weights.
+    """
+    room = (most - least).double()
+    rest, given = float(total - int(least.sum())), torch.zeros_like(room)
+    open_places = (room > 0) & (weights > 0)
+    while rest > 0.5 and bool(open_places.any()):
+        share = torch.where(open_places, weights.double(), 0.0)
+        step = torch.minimum(rest * share / share.sum(), room - given)
+        given, rest = given + step, rest - float(step.sum())
+        open_places = open_places & (room - given > 1e-9)
+    return fill(least + given.round().to(least.dtype), least, most, total)
 
 
 def by_layer(

@@ -1,5 +1,7 @@
 """Selections: which slots are kept."""
 
+from foveate.stages.select.drawn import TopAndDrawn
+from foveate.stages.select.robust import Robust
 from foveate.stages.select.top_k import TopK
 
-__all__ = ["TopK"]
+__all__ = ["Robust", "TopAndDrawn", "TopK"]

@@ -1,0 +1,45 @@
+"""Elastic Cache: heavy hitters of the layer; every other pair merges into the kept one next to it.
+
+While decoding, pairs at a fixed distance from the end of the prompt leave, so that the cache stays
+at its ratio. Departs from the authors' code, which takes an argsort for a rank and so keeps other
+tokens than the paper's, and one too few.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.merge import MergeNearest
+from foveate.stages.score import ColumnSums, HeadMean
+from foveate.stages.select import TopK
+from foveate.stages.when import FixedSlot
+
+
+@method(
+    Paper(
+        title="Efficient Inference of Vision Instruction-Following Models with Elastic Cache",
+        authors=("Liu, Zuyan", "Liu, Benlin", "Wang, Jiahui", "Dong, Yuhao", "Chen, Guangyi",
+                 "Rao, Yongming", "Krishna, Ranjay", "Lu, Jiwen"),
+        year=2024,
+        venue="European Conference on Computer Vision",
+        key="liu2024elastic",
+        arxiv="2407.18121",
+        code="https://github.com/liuzuyan/ElasticCache",
+    ),
+    adds=("score", "select", "merge", "when"),
+)  # fmt: skip
+def elastic_cache(
+    *,
+    budget: Amount,
+    distance: int = 25,
+) -> Policy:
+    """Keeps what receives the most attention in a layer, and merges the rest into that."""
+    return Policy(
+        score=HeadMean(of=ColumnSums()),
+        budget=Uniform(amount=budget),
+        select=TopK(sinks=1, recent=1),
+        merge=MergeNearest(by="position", how="averaged"),
+        when=FixedSlot(distance=distance),
+    )

@@ -1,0 +1,40 @@
+"""TOVA: what the last query attends to, one set for all heads of a layer.
+
+Once after the prefill by default, as multimodal papers use it; ``when=over_budget`` is the paper's
+own rule, evicting one pair for every decoded token. ``shared=false`` ranks each KV head by itself.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import HeadMean, WindowAttention
+from foveate.stages.select import TopK
+
+
+@method(
+    Paper(
+        title="Transformers are Multi-State RNNs",
+        authors=("Oren, Matanel", "Hassid, Michael", "Yarden, Nir", "Adi, Yossi",
+                 "Schwartz, Roy"),
+        year=2024,
+        venue="Empirical Methods in Natural Language Processing",
+        key="oren2024tova",
+        arxiv="2401.06104",
+        code="https://github.com/schwartz-lab-NLP/TOVA",
+    ),
+)  # fmt: skip
+def tova(
+    *,
+    budget: Amount,
+    shared: bool = True,
+) -> Policy:
+    """Keeps what the last query attends to, the same tokens for all heads of a layer."""
+    score = WindowAttention(window=1, kernel=1, pool="none")
+    return Policy(
+        score=HeadMean(of=score) if shared else score,
+        budget=Uniform(amount=budget),
+        select=TopK(recent=1),
+    )

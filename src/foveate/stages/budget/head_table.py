@@ -1,0 +1,104 @@
+"""HeadKV's and SparseMM's budget: each head's share is read from a table measured beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Scored
+from foveate.core.profile import Profile, load
+from foveate.core.protocols import Scope
+from foveate.core.spec import stage
+from foveate.stages.budget.exact import fill, proportional
+
+
+@stage("head_table")
+@dataclass(frozen=True, kw_only=True)
+class HeadTable:
+    """Every head keeps what is protected and ``floor`` of the rest of an even share; all else goes
+    to the heads of all layers in proportion to their scores to the power of ``temperature``.
+
+    What a head cannot use, as the prompt is shorter than its share, goes to the others; with
+    ``as_released`` it lapses, and every head is rounded by itself, as in the authors' codes.
+    ``profile`` is a file of one score for every layer and KV head, of the method named ``of``.
+
+    Source: SparseMM (arXiv:2506.05344), section 3.2; HeadKV (arXiv:2410.19258), section 3.2.
+    """
+
+    amount: AmountLike
+    profile: str
+    of: str
+    floor: float = 0.1
+    temperature: float = 1.0
+    as_released: bool = False
+    scope: Scope = field(default="layer", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+        if not 0 <= self.floor <= 1:
+            raise InvalidParameter(f"floor={self.floor}: give a share, from 0 to 1.")
+        _ = self.calibrated
+
+    @property
+    def calibrated(self) -> Profile:
+        """The profile in use."""
+        return load(self.profile, self.of)
+
+    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """This layer's rows of the table."""
+        return self._layer(one, tokens).sum(-1)
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        return [self._heads(one, self._layer(one, tokens)) for one in scored]
+
+    @staticmethod
+    def _heads(one: Scored, wish: Int[Tensor, "b h"]) -> Int[Tensor, "b h"]:
+        """The table, as far as the heads hold that many."""
+        rows = zip(wish, one.protected, one.available, strict=True)
+        return torch.stack([fill(w, p, a, int(w.sum())) for w, p, a in rows])
+
+    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+        profile = self.calibrated
+        profile.check_layers(one.layer.depth)
+        scores = torch.tensor(profile.by_layer, dtype=torch.float64)
+        rows = zip(tokens.tolist(), one.protected.amax(-1).tolist(), one.layer.lengths.tolist(),
+                   strict=True)  # fmt: skip
+        shared = (self.floor, self.temperature)
+        if self.as_released:
+            tables = [released(scores, *row, *shared, up=self.of == "headkv") for row in rows]
+        else:
+            tables = [capacities(scores, *row, *shared) for row in rows]
+        return torch.stack(tables)[:, one.layer.index].to(one.available)
+
+
+def capacities(
+    scores: Float[Tensor, "L h"], tokens: int, protected: int, length: int,
+    floor: float, temperature: float = 1.0,
+) -> Int[Tensor, "L h"]:  # fmt: skip
+    """Pairs of every head of every layer; they add up to ``tokens`` for each, if so many exist."""
+    weights = (scores / scores.sum()).pow(temperature).flatten()
+    mixed = floor / len(weights) + (1 - floor) * weights / weights.sum()
+    least, most = torch.full(weights.shape, protected), torch.full(weights.shape, length)
+    return proportional(mixed, least, most, tokens * len(weights)).view_as(scores)
+
+
+def released(
+    scores: Float[Tensor, "L h"], tokens: int, protected: int, length: int,
+    floor: float, temperature: float = 1.0, up: bool = False,
+) -> Int[Tensor, "L h"]:  # fmt: skip
+    """The same as the authors' codes have it: what exceeds the prompt lapses. The even share is
+    rounded down by SparseMM, and ``up`` by HeadKV.
+    """
+    base = tokens - protected
+    even = base - int(base * (1 - floor) + 1e-9) if up else int(base * floor)
+    weights = (scores / scores.sum()).pow(temperature)
+    shared = (weights / weights.sum() * (base - even) * scores.numel() + even).round().long()
+    return (shared + protected).clamp_max(length)

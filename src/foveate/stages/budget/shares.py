@@ -1,0 +1,61 @@
+"""Budgets over layers in proportion to what the scores noted of each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Scored
+from foveate.core.protocols import Scope
+from foveate.core.spec import stage
+from foveate.stages.budget.exact import by_layer
+
+
+@stage("layer_shares")
+@dataclass(frozen=True, kw_only=True)
+class LayerShares:
+    """Every layer keeps a share of the whole by its note: in proportion to it, or to its
+    exponential ("softmax"), but at least ``least`` of the prompt.
+
+    The score leaves the note, [b], under the name ``of``: "entropy" (MEDA), "density" (VL-Cache),
+    "mass" (TGV-KV).
+    """
+
+    amount: AmountLike
+    of: str
+    how: Literal["proportional", "softmax"] = "proportional"
+    least: float = 0.01
+    scope: Scope = field(default="model", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+        if self.how not in ("proportional", "softmax"):
+            raise InvalidParameter(f"how={self.how!r}: choose 'proportional' or 'softmax'.")
+        if not 0 <= self.least < 1:
+            raise InvalidParameter(f"least={self.least}: give a share of the prompt below 1.")
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        if any(self.of not in one.scores.notes for one in scored):
+            raise InvalidParameter(
+                f"the budget layer_shares(of={self.of}) needs a score that notes {self.of!r} of "
+                "every layer."
+            )
+        notes = torch.stack([one.scores.notes[self.of].cpu().double() for one in scored], dim=1)
+        if self.how == "softmax":
+            shares = notes.softmax(-1)
+        else:
+            total = notes.sum(-1, keepdim=True)
+            shares = torch.where(total > 0, notes / total, 1 / len(scored))
+        lengths = scored[0].layer.lengths.cpu()[:, None]
+        wish = (shares * (tokens.cpu() * len(scored))[:, None]).round()
+        wish = wish.clamp_min((lengths * self.least).round().clamp_min(1)).minimum(lengths)
+        return by_layer(scored, wish.long(), tokens)

@@ -1,0 +1,47 @@
+"""RoCo's score: how much attention a token receives on average, and how much that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scores
+from foveate.core.spec import stage
+from foveate.stages.score.rows import rows
+
+
+@stage("mean_attention")
+@dataclass(frozen=True, kw_only=True)
+class MeanAttention:
+    """The mean attention that a slot received from the queries that see it (``values``), and its
+    standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
+    runs on: queries of later passes count too.
+
+    Source: RoCo (arXiv:2402.06262), section 4.
+    """
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds up this pass's attention, its squares, and how many queries saw each slot."""
+        seen = layer.visible(layer.q.shape[2]) & (layer.q_pos >= 0)[:, None, :, None]
+        state = {
+            "total": torch.zeros(layer.pos.shape, device=layer.k.device),
+            "squares": torch.zeros(layer.pos.shape, device=layer.k.device),
+            "count": seen.sum(2).expand(layer.pos.shape).float(),
+        }
+        for _, paid in rows(layer):
+            mean = paid.mean(2)
+            state["total"] += mean.sum(2)
+            state["squares"] += mean.square().sum(2)
+        return {name: layer.state.get(name, 0) + new for name, new in state.items()}
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        count = layer.state["count"].clamp_min(1)
+        mean = layer.state["total"] / count
+        variance = layer.state["squares"] / count - mean.square()
+        return Scores(mean, parts={"deviation": variance.clamp_min(0.0).sqrt()})

@@ -1,0 +1,80 @@
+"""Keyformer's score: attention received, with noise in the logits, so that no token is written off
+early for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scores
+from foveate.core.spec import stage
+from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.noise import gumbel
+from foveate.stages.score.rows import blocks
+
+
+@stage("gumbel_sums")
+@dataclass(frozen=True, kw_only=True)
+class GumbelSums:
+    """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
+    of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of
+    tokens follows from ``seed``, layer, head and their positions.
+
+    Source: Keyformer (arXiv:2403.09054), section 3.
+    """
+
+    seed: int = 0
+    tau: float = 1.0
+    tau_step: float = 0.0
+    group: Reduction = "mean"
+
+    def __post_init__(self) -> None:
+        if self.seed < 0 or self.tau <= 0 or self.tau_step < 0:
+            raise InvalidParameter(
+                f"seed={self.seed}, tau={self.tau}, tau_step={self.tau_step}: give a seed and a "
+                "step that are not negative, and a tau above zero."
+            )
+        if self.group not in ("mean", "max"):
+            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds what this pass's queries pay; a pass of one query is a decoded token."""
+        steps = layer.state.get("steps", torch.zeros(layer.pos.shape, device=layer.k.device))
+        steps = steps.amax((1, 2), keepdim=True) + (layer.q.shape[2] == 1)
+        tau = self.tau + self.tau_step * steps[..., None, None]
+        received = layer.state.get("received", 0) + over_group(self._sums(layer, tau), self.group)
+        return {"received": received, "steps": steps.expand(layer.pos.shape).contiguous()}
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.state["received"])
+
+    def _sums(self, layer: Layer, tau: Float[Tensor, "b 1 1 1 1"]) -> Float[Tensor, "b h g n"]:
+        b, _, m, d = layer.q.shape
+        h, g = layer.k.shape[1], layer.groups
+        visible = layer.visible(m) & (layer.q_pos >= 0)[:, None, :, None]
+        total = torch.zeros(b, h, g, layer.k.shape[2], device=layer.k.device)
+        for some in blocks(layer):
+            q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
+            logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale
+            sees = visible[:, :, None, some]
+            logits = (logits + self.noise(layer, some)) / tau
+            paid = logits.masked_fill(~sees, -torch.inf).softmax(-1)
+            total += paid.masked_fill(~sees, 0.0).sum(3)
+        return total
+
+    def noise(self, layer: Layer, some: slice) -> Float[Tensor, "b h g r n"]:
+        """Of these queries and all slots."""
+        h, g = layer.k.shape[1], layer.groups
+        heads = torch.arange(h * g, device=layer.k.device).view(1, h, g, 1, 1)
+        by_query = layer.q_pos[:, None, None, some, None]
+        by_slot = layer.pos[:, :, None, None]
+        return gumbel(self.seed, torch.full_like(heads, layer.index), heads, by_query, by_slot)

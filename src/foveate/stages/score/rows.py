@@ -1,0 +1,26 @@
+"""Rows of the attention matrix, block by block: for scores that need more than their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.layer import Layer
+from foveate.ops.window_attention import window_attention
+
+ROWS = 128
+
+
+def blocks(layer: Layer) -> Iterator[slice]:
+    """The layer's queries, ``ROWS`` at a time."""
+    m = layer.q.shape[2]
+    return (slice(a, min(a + ROWS, m)) for a in range(0, m, ROWS))
+
+
+def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
+    """What the layer's queries pay to every slot, in float32; zeros for padded queries."""
+    visible = layer.visible(layer.q.shape[2])
+    for some in blocks(layer):
+        yield some, window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)

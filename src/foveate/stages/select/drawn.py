@@ -1,0 +1,61 @@
+"""NACL's selection: some by rank, some by lot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scored
+from foveate.core.spec import stage
+from foveate.stages.recent import Recent, check_recent, is_recent
+from foveate.stages.score.noise import gumbel
+from foveate.stages.select.top_k import highest
+
+
+@stage("top_and_drawn")
+@dataclass(frozen=True, kw_only=True)
+class TopAndDrawn:
+    """Beside the first ``sinks`` and the last ``recent`` tokens: of the places that are left, a
+    share ``drawn`` goes by lot, without replacement, with the probabilities softmax(score) of what
+    is not among the best, and all others go to the highest scores.
+
+    A token's lot follows from ``seed``, layer, head and its position.
+
+    Source: NACL (arXiv:2408.03675), section 3.3.
+    """
+
+    drawn: float = 0.37
+    seed: int = 0
+    recent: Recent = 0.05
+    sinks: int = 4
+
+    def __post_init__(self) -> None:
+        check_recent("recent", self.recent)
+        if not 0 <= self.drawn <= 1 or self.seed < 0 or self.sinks < 0:
+            raise InvalidParameter(
+                f"drawn={self.drawn}, seed={self.seed}, sinks={self.sinks}: drawn is a share from "
+                "0 to 1, the others are not negative."
+            )
+
+    @property
+    def protects(self) -> int:
+        return self.sinks + (self.recent if isinstance(self.recent, int) else 0)
+
+    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+        first = (layer.pos >= 0) & (layer.pos < self.sinks)
+        return first | is_recent(layer, self.recent, tokens)
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        values, layer = scored.scores.values, scored.layer
+        free, protected = values.isfinite(), values == torch.inf
+        places = counts - protected.sum(-1)
+        lots = (places * self.drawn).long()
+        best = highest(values.masked_fill(~free, -torch.inf), places - lots)
+        heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
+        noise = gumbel(self.seed, torch.full_like(heads, layer.index), heads, layer.pos)
+        lot = (values + noise).masked_fill(~free | best, -torch.inf)
+        return protected | best | highest(lot, lots)
