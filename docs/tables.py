@@ -71,7 +71,6 @@ def _results(name: str) -> Any:
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"methods": methods},
-    ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
 }
 
 

@@ -29,8 +29,7 @@ SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
 
 def model_option(default: str) -> Any:
     """The option --model of several commands."""
-    shipped = f"{SEES} (sees) or {READS} (text only)"
-    words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
+    words = f"A directory, a hub id, or {READS}, which comes with Foveate. [default: {default}]"
     return typer.Option(metavar="MODEL", help=words, show_default=False)
 
 
