@@ -589,8 +589,8 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
     [
         ("mixkv+prefixvk:budget=20%", UnknownMethod, ["'prefixvk'", "Did you mean 'prefixkv'?"]),
         ("mixvk+prefixkv:budget=20%", UnknownMethod, ["'mixvk'", "Did you mean 'mixkv'?"]),
-        ("mixkv+zzz.merge:budget=20%", UnknownMethod, ["'zzz'", "Known: csp, david"]),
-        ("mixkv+policy:budget=20%", UnknownMethod, ["'policy'", "Known: csp, david"]),
+        ("mixkv+zzz.merge:budget=20%", UnknownMethod, ["'zzz'", "Known: adakv, csp"]),
+        ("mixkv+policy:budget=20%", UnknownMethod, ["'policy'", "Known: adakv, csp"]),
         ("mixkv+lookm.mege:budget=20%", InvalidSpec,
          ["'lookm.mege'", "no stage 'mege'", "Did you mean 'merge'?"]),
         ("mixkv+lookm.window:budget=20%", InvalidSpec,

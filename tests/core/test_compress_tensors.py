@@ -12,6 +12,7 @@ import foveate
 from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter, MissingModality
 from foveate.core.layer import Scores
 from foveate.core.protocols import NoMerge
+from foveate.stages.budget import Pyramid
 from foveate.stages.score import KeyNorm
 from foveate.stages.select import TopK
 
@@ -20,7 +21,9 @@ from .prompts import GivenCounts, Spy, prompt, prompts
 from .users import unchecked
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
-every_method = pytest.mark.parametrize("name", [name for name in foveate.METHODS if name != "full"])
+CALIBRATED = {"headkv", "sparsemm"}  # tests/backends/test_head_tables.py
+NAMES = sorted(set(foveate.METHODS) - CALIBRATED)
+every_method = pytest.mark.parametrize("name", [name for name in NAMES if name != "full"])
 budgets = st.integers(3, 20) | st.integers(1, 99).map(lambda p: f"{p}%")
 
 
@@ -45,8 +48,11 @@ def tokens_of(budget, lengths):
 
 def too_small(name, tokens, lengths):
     """Whether what is always kept does not fit some row."""
-    always = {"snapkv": SMALL["window"], "mixkv": SMALL["window"], "prefixkv": 2,
-              "streaming_llm": SMALL["sinks"]}.get(name, 0)  # fmt: skip
+    always = {
+        **dict.fromkeys(("adakv", "mixkv", "pyramidkv", "snapkv"), SMALL["window"]),
+        **dict.fromkeys(("expected_attention", "nacl", "roco", "streaming_llm"), SMALL["sinks"]),
+        **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
+    }.get(name, 0)
     return any(t < min(always, n) and t < n for t, n in zip(tokens, lengths, strict=True))
 
 
@@ -80,7 +86,7 @@ def test_the_kept_pairs_are_the_budget_exactly_and_never_padding(name, given, bu
                     assert torch.equal(kept.keys(row, head), k[row, head, positions])
                     assert torch.equal(kept.values(row, head), v[row, head, positions])
     exact = [min(t, n) * h for t, n in zip(tokens, given.lengths, strict=True)]
-    if policy.scope == "layer":
+    if policy.scope == "layer" and not isinstance(policy.budget, Pyramid):
         assert totals == [exact] * len(totals)
     assert [sum(row) for row in zip(*totals, strict=True)] == [t * len(totals) for t in exact]
 
@@ -103,7 +109,7 @@ def test_a_row_keeps_what_it_keeps_alone_and_in_any_place_of_the_batch(name, giv
     ]
 
 
-@pytest.mark.parametrize("name", foveate.METHODS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("budget", ["100%", 9, 10_000])
 def test_a_budget_of_the_whole_prompt_keeps_all_tokens_and_scores_nothing(name, budget):
     given = prompt([9, 4], depth=2, g=2)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
+from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, NoMerge, Softmax
 from foveate.papers.david import RULES
 from foveate.papers.lookm import TextPrior
@@ -43,7 +44,14 @@ pools, reductions = st.sampled_from(["avg", "max", "none"]), st.sampled_from(["m
 recents = st.integers(1, 40) | st.floats(0, 1, exclude_max=True)
 seeds, shares = st.integers(0, 10**6), st.floats(0, 1, exclude_max=True)
 
+observing = {"window": windows, "kernel": odd, "pool": pools, "group": reductions}
 PARAMETERS = {
+    "adakv": {
+        **observing,
+        "floor": st.floats(0, 1),
+        "normalised": st.booleans(),
+        "as_released": st.booleans(),
+    },
     "csp": {
         "recent": recents,
         "cross_ratio": st.floats(0, 1),
@@ -65,8 +73,23 @@ PARAMETERS = {
         "pool_window": st.booleans(),
         "group": reductions,
     },
+    "elastic_cache": {"distance": st.integers(1, 90)},
+    "expected_attention": {
+        "window": st.integers(1, 900),
+        "covariance": st.booleans(),
+        "epsilon": st.floats(0, 1),
+        "sinks": st.integers(0, 90),
+    },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},
+    "keydiff": {"recent": st.integers(0, 90)},
+    "keyformer": {
+        "recent": st.integers(0, 90) | shares,
+        "seed": seeds,
+        "tau": st.floats(0.1, 9),
+        "tau_step": st.floats(0, 1),
+        "group": reductions,
+    },
     "knorm": {"recent": st.integers(0, 90)},
     "lookm": {
         "recent": recents,
@@ -88,15 +111,36 @@ PARAMETERS = {
         "normalise_over": st.sampled_from(["prefix", "all"]),
         "profile": st.none(),
     },
+    "meda": {
+        "recent": st.integers(0, 90) | shares,
+        "entropy": st.sampled_from(["all", "cross"]),
+    },
+    "nacl": {
+        "proxies": recents,
+        "drawn": st.floats(0, 1),
+        "recent": st.integers(0, 9) | shares,
+        "sinks": st.integers(0, 90),
+        "seed": seeds,
+        "group": reductions,
+    },
     "prefixkv": {
         "profile": st.none(),
         "merging": st.sampled_from(["none", "position", "feature"]),
         "distance": st.integers(1, 90),
         "counted_from": st.sampled_from(["prompt", "newest"]),
     },
+    "pyramidkv": {**observing, "beta": st.integers(1, 90), "as_released": st.booleans()},
     "random": {"recent": st.integers(0, 90), "seed": seeds},
-    "snapkv": {"window": windows, "kernel": odd, "pool": pools, "group": reductions},
+    "roco": {"recent": st.integers(0, 9) | shares, "sinks": st.integers(0, 90)},
+    "snapkv": observing,
     "streaming_llm": {"sinks": st.integers(0, 90)},
+    "tgv_kv": {"sinks": st.integers(0, 9), "recent": st.integers(0, 90)},
+    "tova": {"shared": st.booleans()},
+    "vl_cache": {
+        "recent": st.integers(0, 90) | shares,
+        "threshold": st.floats(0.01, 0.9),
+        "group": reductions,
+    },
     "vnorm": {"recent": st.integers(0, 90)},
 }
 nothing_or = st.none().__or__
@@ -146,7 +190,19 @@ def assert_reads_back(policy):
     assert again.name == policy.name
 
 
-@pytest.mark.parametrize("name", foveate.METHODS)
+# Those that need a profile are read back in test_a_spec_with_a_profile_reads_back.
+CALIBRATED = {"headkv", "sparsemm"}
+
+
+@pytest.mark.parametrize("name", CALIBRATED)
+def test_a_spec_with_a_profile_reads_back(name, tmp_path):
+    path = Profile(method=name, model="", layers=2, samples=1, budget="",
+                   by_layer=[[1.0, 2.0], [3.0, 4.0]]).save(tmp_path / "heads, 1.json")  # fmt: skip
+    made = foveate.METHODS[name](budget="10%", profile=str(path), as_released=True, window=16)
+    assert_reads_back(made)
+
+
+@pytest.mark.parametrize("name", sorted(set(foveate.METHODS) - CALIBRATED))
 def test_the_strategies_of_this_file_know_every_parameter(name):
     assert {"budget", *PARAMETERS[name]} - {"budget"} == set(foveate.METHODS[name].parameters) - {
         "budget"
@@ -269,7 +325,7 @@ def test_another_amount_leaves_the_budget_stage_of_a_spec_as_it_is(start):
         ("policy:score=recency,select=top_k", InvalidSpec, "has no budget"),
         ("policy:scor=recency", InvalidSpec, "Did you mean 'score'?"),
         ("snapk:budget=20%", UnknownMethod, "Did you mean 'snapkv'?"),
-        ("zzz:budget=20%", UnknownMethod, "Known: csp, david"),
+        ("zzz:budget=20%", UnknownMethod, "Known: adakv, csp"),
         ("snapkv:budget=20%,select=topk()", UnknownMethod, "Did you mean 'top_k'?"),
         ("snapkv:budget=20%,when=over_bugdet", UnknownMethod, "Did you mean 'over_budget'?"),
         ("snapkv:budget=20%,windw=4", InvalidParameter, "Did you mean 'window'?"),

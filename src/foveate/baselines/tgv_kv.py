@@ -17,11 +17,15 @@ from foveate.stages.select import TopK
 
 @method(
     Paper(
-        title="TGV-KV: Text-Guided Visual KV Cache Compression",
-        authors=("Danielement321",),
+        title="TGV-KV: Text-Grounded KV Eviction for Vision-Language Models",
+        authors=(
+            "Liu, Jizhihui", "Han, Ruizi", "Zhang, Miao", "Shao, Rui", "Liu, Xuebo",
+            "Guan, Weili", "Wang, Yaowei",
+        ),
         year=2026,
-        venue="Code release",
-        key="tgvkv2026",
+        venue="arXiv",
+        key="liu2026tgvkv",
+        arxiv="2606.03075",
         code="https://github.com/Danielement321/TGV-KV",
     ),
     adds=("score", "budget"),

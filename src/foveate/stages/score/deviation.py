@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
-from foveate.stages.score.rows import rows
+from foveate.stages.score.rows import rows, seen
 
 
 @stage("mean_attention")
@@ -25,14 +25,15 @@ class MeanAttention:
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds up this pass's attention, its squares, and how many queries saw each slot."""
-        seen = layer.visible(layer.q.shape[2]) & (layer.q_pos >= 0)[:, None, :, None]
+        # in float64: the variance is a small difference of these
+        zeros = torch.zeros(layer.pos.shape, dtype=torch.float64, device=layer.k.device)
         state = {
-            "total": torch.zeros(layer.pos.shape, device=layer.k.device),
-            "squares": torch.zeros(layer.pos.shape, device=layer.k.device),
-            "count": seen.sum(2).expand(layer.pos.shape).float(),
+            "total": zeros,
+            "squares": zeros.clone(),
+            "count": seen(layer).sum(2).expand(layer.pos.shape).double(),
         }
         for _, paid in rows(layer):
-            mean = paid.mean(2)
+            mean = paid.mean(2).double()
             state["total"] += mean.sum(2)
             state["squares"] += mean.square().sum(2)
         return {name: layer.state.get(name, 0) + new for name, new in state.items()}
@@ -44,4 +45,4 @@ class MeanAttention:
         count = layer.state["count"].clamp_min(1)
         mean = layer.state["total"] / count
         variance = layer.state["squares"] / count - mean.square()
-        return Scores(mean, parts={"deviation": variance.clamp_min(0.0).sqrt()})
+        return Scores(mean.float(), parts={"deviation": variance.clamp_min(0.0).sqrt().float()})

@@ -14,7 +14,7 @@ from foveate.core.layer import Layer, Scores
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_attention
-from foveate.stages.score.rows import blocks
+from foveate.stages.score.rows import blocks, seen
 
 
 @stage("attention_entropy")
@@ -42,13 +42,12 @@ class AttentionEntropy:
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
-        m = layer.q.shape[2]
-        real = (layer.q_pos >= 0)[:, None, :, None]
         if self.kind == "all":
-            entropy = _mean_entropy(layer, layer.visible(m) & real)
+            entropy = _mean_entropy(layer, seen(layer))
         else:
             image, text = (layer.valid[:, :1, None] & kind[:, :1, None]
                            for kind in (layer.vision, ~layer.vision))  # fmt: skip
+            real = (layer.q_pos >= 0)[:, None, :, None]
             looks = layer.q_vision[:, None, :, None]
             entropy = _mean_entropy(layer, ~looks & real & image)
             entropy = entropy + _mean_entropy(layer, looks & real & text)

@@ -16,7 +16,7 @@ from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.noise import gumbel
-from foveate.stages.score.rows import blocks
+from foveate.stages.score.rows import blocks, seen
 
 
 @stage("gumbel_sums")
@@ -58,9 +58,9 @@ class GumbelSums:
         return Scores(layer.state["received"])
 
     def _sums(self, layer: Layer, tau: Float[Tensor, "b 1 1 1 1"]) -> Float[Tensor, "b h g n"]:
-        b, _, m, d = layer.q.shape
+        b, _, _, d = layer.q.shape
         h, g = layer.k.shape[1], layer.groups
-        visible = layer.visible(m) & (layer.q_pos >= 0)[:, None, :, None]
+        visible = seen(layer)
         total = torch.zeros(b, h, g, layer.k.shape[2], device=layer.k.device)
         for some in blocks(layer):
             q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.layer import Layer
@@ -19,8 +19,13 @@ def blocks(layer: Layer) -> Iterator[slice]:
     return (slice(a, min(a + ROWS, m)) for a in range(0, m, ROWS))
 
 
+def seen(layer: Layer) -> Bool[Tensor, "b #h m n"]:
+    """Which slots each query sees; padded queries see none, whatever the model's mask says."""
+    return layer.visible(layer.q.shape[2]) & (layer.q_pos >= 0)[:, None, :, None]
+
+
 def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
     """What the layer's queries pay to every slot, in float32; zeros for padded queries."""
-    visible = layer.visible(layer.q.shape[2])
+    visible = seen(layer)
     for some in blocks(layer):
         yield some, window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)

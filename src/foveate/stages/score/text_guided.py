@@ -21,7 +21,7 @@ class TextGuided:
     pays it, times that query's weight. Text stands before all visual tokens. The note "mass" [b] is
     what text queries pay to visual tokens in all.
 
-    Source: TGV-KV's release (``kv_caches/tgv_kv.py``).
+    Source: TGV-KV (arXiv:2606.03075), its release (``kv_caches/tgv_kv.py``).
     """
 
     def queries(self, tokens: int) -> int:
