@@ -1,7 +1,7 @@
 """Foveate: shrink the key-value cache of vision-language models, with the answer unchanged."""
 
 from foveate import analysis, stages
-from foveate.backends.hf import Session, Stats, calibrate, compress
+from foveate.backends.hf import Session, Stats, calibrate, compress, import_head_scores
 from foveate.baselines import (
     adakv,
     elastic_cache,
@@ -53,6 +53,7 @@ __all__ = [
     "full",
     "h2o",
     "headkv",
+    "import_head_scores",
     "keydiff",
     "keyformer",
     "knorm",

@@ -1,7 +1,7 @@
 """HeadKV: SnapKV whose heads keep more the better they retrieve and reason (HeadKV-R2).
 
-``profile`` holds the heads' scores: ``foveate calibrate headkv`` measures them, or
-``foveate.profiles.import_headkv`` reads the files that the authors publish. Departs from the
+``profile`` holds the heads' scores: ``foveate.import_head_scores`` makes one of the files that the
+authors publish. Departs from the
 authors' code in: KV heads, where the release scores query heads on a cache repeated for each; the
 total, which is exact, where the release lets lapse what a strong head cannot use in a short prompt
 (``as_released``).

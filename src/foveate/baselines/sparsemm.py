@@ -1,7 +1,7 @@
 """SparseMM: SnapKV whose heads keep more the better they look at what they name in an image.
 
-``profile`` holds the heads' scores: ``foveate calibrate sparsemm`` measures them on documents whose
-boxes are known, or ``foveate.profiles.import_sparsemm`` reads the files that the authors publish.
+``profile`` holds the heads' scores: ``foveate.import_head_scores`` makes one of the files that the
+authors publish.
 Departs from the authors' code in the total, which is exact, where the release lets lapse what a
 strong head cannot use in a short prompt (``as_released``).
 """

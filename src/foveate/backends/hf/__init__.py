@@ -1,7 +1,7 @@
 """Hugging Face transformers, 5.4 and later."""
 
 from foveate.backends.hf.attach import Session, compress
-from foveate.backends.hf.calibrate import calibrate
+from foveate.backends.hf.calibrate import calibrate, import_head_scores
 from foveate.backends.hf.stats import LayerStats, Stats
 
-__all__ = ["LayerStats", "Session", "Stats", "calibrate", "compress"]
+__all__ = ["LayerStats", "Session", "Stats", "calibrate", "compress", "import_head_scores"]
