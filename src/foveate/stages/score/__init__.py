@@ -7,6 +7,7 @@ from foveate.stages.score.entropy import AttentionEntropy
 from foveate.stages.score.expected import ExpectedAttention
 from foveate.stages.score.gumbel import GumbelSums
 from foveate.stages.score.key_difference import KeyDifference
+from foveate.stages.score.kvpress import FromKvpress
 from foveate.stages.score.norms import KeyNorm, ValueNorm
 from foveate.stages.score.over_heads import HeadMean
 from foveate.stages.score.position import RandomScore, Recency
@@ -20,6 +21,7 @@ __all__ = [
     "AttentionEntropy",
     "ColumnSums",
     "ExpectedAttention",
+    "FromKvpress",
     "GumbelSums",
     "HeadMean",
     "KeyDifference",

@@ -1,0 +1,86 @@
+"""Scorers of NVIDIA kvpress as scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scores
+from foveate.core.spec import stage
+from foveate.stages.score.rows import rows
+
+
+@stage("kvpress")
+@dataclass(frozen=True, kw_only=True)
+class FromKvpress:
+    """What a ``ScorerPress`` of kvpress says, where it needs keys, values and attention alone.
+
+    ``attention`` gives it the whole matrix of a prompt's attention, [1, hq, n, n] in float32, which
+    such presses otherwise work out from hidden states (SnapKVPress, TOVAPress) or ask for
+    (ObservedAttentionPress). Rows of a batch are scored one by one, without their padding. Its
+    ``compression_ratio`` is not used: the policy's budget says how much is kept. A policy with this
+    score prints, but its spec does not parse back.
+
+        policy = foveate.knorm(budget="20%").but(score=FromKvpress(press=LagKVPress()))
+    """
+
+    press: Any
+    attention: bool = False
+
+    def __post_init__(self) -> None:
+        if not callable(getattr(self.press, "score", None)):
+            raise InvalidParameter(
+                f"press={self.press!r} has no method score(module, hidden_states, keys, values, "
+                "attentions, kwargs): give an object such as kvpress.KnormPress()."
+            )
+
+    def queries(self, tokens: int) -> int:
+        return 2**31 if self.attention else 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        found = torch.zeros(layer.pos.shape, device=layer.k.device)
+        matrix = self._matrix(layer) if self.attention else None
+        for row, length in enumerate(layer.valid[:, 0].sum(-1).tolist()):
+            first = layer.pos.shape[2] - length
+            part = None if matrix is None else matrix[row : row + 1, :, first:, first:]
+            k, v = (x[row : row + 1, :, first:] for x in (layer.k, layer.v))
+            found[row, :, first:] = self._score(layer, k, v, part)[0].float()
+        return Scores(found)
+
+    def _matrix(self, layer: Layer) -> Float[Tensor, "b hq m n"]:
+        b, hq, m, _ = layer.q.shape
+        n = layer.k.shape[2]
+        if m != n:
+            raise InvalidParameter(
+                f"{type(self.press).__name__} is given the attention of a whole prompt, and there "
+                f"are {m} queries for {n} slots: compress once, after the prefill."
+            )
+        return torch.cat([paid.reshape(b, hq, -1, n) for _, paid in rows(layer)], dim=2)
+
+    def _score(
+        self, layer: Layer, k: Float[Tensor, "1 h n d"], v: Float[Tensor, "1 h n e"],
+        attention: Float[Tensor, "1 hq n n"] | None,
+    ) -> Float[Tensor, "1 h n"]:  # fmt: skip
+        h, n, d = k.shape[1:]
+        config = SimpleNamespace(num_attention_heads=h * layer.groups, num_key_value_heads=h)
+        module = SimpleNamespace(config=config, head_dim=d, layer_idx=layer.index)
+        hidden = torch.zeros(1, n, 1, device=k.device)  # its length is what may be asked of it
+        try:
+            scores: Tensor = self.press.score(module, hidden, k, v, attention, {})
+        except (AttributeError, KeyError, AssertionError) as error:
+            raise InvalidParameter(
+                f"{type(self.press).__name__} needs more than keys and values"
+                f"{' and attention' if self.attention else ': try attention=True'} ({error!r})."
+            ) from error
+        if scores.shape != (1, h, n):
+            raise InvalidParameter(
+                f"{type(self.press).__name__} gave scores of shape {tuple(scores.shape)}, expected "
+                f"{(1, h, n)}."
+            )
+        return scores
