@@ -15,6 +15,9 @@ from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.stages.score.rows import rows
 
+# what presses raise that miss the model, hidden states or positions
+_LACKING = (AttributeError, KeyError, AssertionError, NotImplementedError, TypeError, ValueError)
+
 
 @stage("kvpress")
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,10 @@ class FromKvpress:
     (ObservedAttentionPress). Rows of a batch are scored one by one, without their padding. Its
     ``compression_ratio`` is not used: the policy's budget says how much is kept. A policy with this
     score prints, but its spec does not parse back.
+
+    Of kvpress 0.5.5 that is CURPress, KeyDiffPress, KnormPress, LagKVPress, RandomPress and
+    StreamingLLMPress; with ``attention`` also ObservedAttentionPress, PyramidKVPress, SnapKVPress
+    and TOVAPress. Others need hidden states or the model's projections and are refused.
 
         policy = foveate.knorm(budget="20%").but(score=FromKvpress(press=LagKVPress()))
     """
@@ -73,7 +80,7 @@ class FromKvpress:
         hidden = torch.zeros(1, n, 1, device=k.device)  # its length is what may be asked of it
         try:
             scores: Tensor = self.press.score(module, hidden, k, v, attention, {})
-        except (AttributeError, KeyError, AssertionError) as error:
+        except _LACKING as error:
             raise InvalidParameter(
                 f"{type(self.press).__name__} needs more than keys and values"
                 f"{' and attention' if self.attention else ': try attention=True'} ({error!r})."
