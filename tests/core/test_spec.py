@@ -194,7 +194,7 @@ def assert_reads_back(policy):
 CALIBRATED = {"headkv", "sparsemm"}
 
 
-@pytest.mark.parametrize("name", CALIBRATED)
+@pytest.mark.parametrize("name", sorted(CALIBRATED))
 def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     path = Profile(method=name, model="", layers=2, samples=1, budget="",
                    by_layer=[[1.0, 2.0], [3.0, 4.0]]).save(tmp_path / "heads, 1.json")  # fmt: skip
