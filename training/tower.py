@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
+from foveate.demo.processor import normalised
 from foveate.demo.vision import llava_config
-
-MEAN, STD = 0.5, 0.25  # of pixels between 0 and 1, as the processor has them
 
 
 class Eye(nn.Module):
@@ -31,7 +30,7 @@ class Eye(nn.Module):
         a batch here, which is the same and faster.
         """
         tower = self.tower
-        x = tower.patch_conv((pixels.float() / 255 - MEAN) / STD)
+        x = tower.patch_conv(normalised(pixels))
         rows, columns = x.shape[-2:]
         x = tower.ln_pre(x.flatten(2).transpose(1, 2))
         place = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).to(x.device)

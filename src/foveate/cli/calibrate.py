@@ -11,6 +11,7 @@ import typer
 
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.cli import console
+from foveate.cli.files import check_writable
 from foveate.cli.model import READS, load, model_option
 from foveate.cli.policies import BUDGET_BY_DEFAULT
 from foveate.cli.prompt import QUESTION, open_images, passages, read
@@ -47,9 +48,7 @@ def calibrate(
     policy = _policy(spec)
     name = calibrated_method(policy)
     path = out or Path(f"{name}.json")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "is a directory" if path.is_dir() else "stands in a directory that does not exist"
-        raise InvalidInput(f"the profile cannot be written: --out {str(path)!r} {what}.")
+    check_writable("profile", "--out", path)
     asked = list(_asked(prompts, samples))
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)

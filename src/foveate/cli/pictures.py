@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 from PIL import Image
 
+from foveate.cli.files import check_writable
 from foveate.cli.measure import Measured, Row
 from foveate.cli.model import Loaded
 from foveate.cli.prompt import Prompt
@@ -19,9 +20,7 @@ def check(path: Path, images: int) -> None:
     """Raises InvalidInput, before anything is loaded, if the picture could not be made."""
     if path.suffix.lower() not in Image.registered_extensions():
         raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "is a directory" if path.is_dir() else "stands in a directory that does not exist"
-        raise InvalidInput(f"the picture cannot be written: --picture {str(path)!r} {what}.")
+    check_writable("picture", "--picture", path)
     if not images:
         raise InvalidInput(
             "--picture shows on images what was kept, and there is none. Give --image, too."

@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedTokenizerBase
 
 from foveate.core.errors import InvalidInput
+from foveate.demo.scenes import CELL, SLOTS
 
 IMAGE = "<file_sep>"  # a special token of the language model that its chats never use
-PATCH = 24  # pixels
-COLUMNS = 16  # visual tokens in a row
+PATCH, COLUMNS = CELL, SLOTS  # a visual token is a cell of what the model was trained on
 MAX_ROWS = 32
 _MEAN, _STD = 0.5, 0.25  # of pixels between 0 and 1
 
@@ -137,5 +137,10 @@ def pixel_values(images: Sequence[Image.Image]) -> Tensor:
     pixels = torch.zeros(len(images), 3, high, PATCH * COLUMNS)
     for into, image in zip(pixels, images, strict=True):
         seen = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
-        into[:, : image.height] = (seen.float() / 255 - _MEAN) / _STD
+        into[:, : image.height] = normalised(seen)
     return pixels
+
+
+def normalised(pixels: Tensor) -> Tensor:
+    """Bytes, 0 to 255, to what the vision tower takes."""
+    return (pixels.float() / 255 - _MEAN) / _STD

@@ -15,7 +15,7 @@ from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.protocols import Budget, Planned, Scope
 from foveate.core.spec import stage
-from foveate.stages.budget.exact import fill
+from foveate.stages.budget.exact import within
 from foveate.stages.budget.uniform import Uniform
 from foveate.stages.select.top_k import highest
 
@@ -80,8 +80,7 @@ class AcrossHeads:
         wish = (ranked * (1 - self.floor) + least).round().long() + protected
         if self.as_released:
             return torch.minimum(wish, one.available)
-        rows = zip(wish, protected, one.available, total.tolist(), strict=True)
-        return torch.stack([fill(w, p, a, t) for w, p, a, t in rows])
+        return within(one, wish, total)
 
     def _ranked(self, one: Scored, even: Int[Tensor, "b h"]) -> Float[Tensor, "b h n"]:
         values = one.scores.values

@@ -31,14 +31,18 @@ def fill(
     return counts
 
 
+def within(one: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+    """Near what each row wishes for the heads of one layer, with the exact total of each row."""
+    rows = zip(wish, one.protected, one.available, totals.tolist(), strict=True)
+    return torch.stack([fill(*row) for row in rows])
+
+
 def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
     """The same number for every head of a layer; one that holds less passes the rest on."""
     wish = tokens[:, None].expand_as(one.available)
     if bool((one.available >= wish).all()):
         return wish.clone()
-    rows = [fill(w, torch.minimum(p, a), a, int(w.sum()))
-            for w, p, a in zip(wish, one.protected, one.available, strict=True)]  # fmt: skip
-    return torch.stack(rows)
+    return within(one, wish, wish.sum(-1))
 
 
 def proportional(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +16,7 @@ from foveate.core.layer import Scored
 from foveate.core.profile import Profile, load
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
-from foveate.stages.budget.exact import fill, proportional
+from foveate.stages.budget.exact import proportional, within
 
 
 @stage("head_table")
@@ -57,27 +58,32 @@ class HeadTable:
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [self._heads(one, self._layer(one, tokens)) for one in scored]
-
-    @staticmethod
-    def _heads(one: Scored, wish: Int[Tensor, "b h"]) -> Int[Tensor, "b h"]:
-        """The table, as far as the heads hold that many."""
-        rows = zip(wish, one.protected, one.available, strict=True)
-        return torch.stack([fill(w, p, a, int(w.sum())) for w, p, a in rows])
+        wishes = [(one, self._layer(one, tokens)) for one in scored]
+        return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
 
     def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
         profile = self.calibrated
         profile.check_layers(one.layer.depth)
         profile.check_heads(one.layer.index, one.layer.k.shape[1])
-        scores = torch.tensor(profile.by_layer, dtype=torch.float64)
+        scores = tuple(map(tuple, profile.by_layer))
         rows = zip(tokens.tolist(), one.protected.amax(-1).tolist(), one.layer.lengths.tolist(),
                    strict=True)  # fmt: skip
-        shared = (self.floor, self.temperature)
-        if self.as_released:
-            tables = [released(scores, *row, *shared, up=self.of == "headkv") for row in rows]
-        else:
-            tables = [capacities(scores, *row, *shared) for row in rows]
+        how = (self.floor, self.temperature, self.of if self.as_released else None)
+        tables = [_table(scores, *row, *how) for row in rows]
         return torch.stack(tables)[:, one.layer.index].to(one.available)
+
+
+@lru_cache(maxsize=256)
+def _table(
+    scores: tuple[tuple[float, ...], ...], tokens: int, protected: int, length: int,
+    floor: float, temperature: float, as_in: str | None,
+) -> Int[Tensor, "L h"]:  # fmt: skip
+    """One for all layers of a prompt, each of which asks for its row."""
+    table = torch.tensor(scores, dtype=torch.float64)
+    if as_in is None:
+        return capacities(table, tokens, protected, length, floor, temperature)
+    up = as_in == "headkv"
+    return released(table, tokens, protected, length, floor, temperature, up)
 
 
 def capacities(

@@ -11,7 +11,7 @@ from torch import Tensor
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.groups import Reduction, check_group, over_group
 from foveate.stages.score.rows import rows
 
 
@@ -31,8 +31,7 @@ class AfterVision:
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
             raise InvalidParameter(f"threshold={self.threshold}: give a share between 0 and 1.")
-        if self.group not in ("mean", "max"):
-            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+        check_group(self.group)
 
     def queries(self, tokens: int) -> int:
         return 2**31  # how much text follows the last image is not known beforehand

@@ -9,11 +9,10 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.ops.column_sums import column_sums
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.groups import Reduction, check_group, over_group
 
 
 @stage("column_sums")
@@ -29,8 +28,7 @@ class ColumnSums:
     group: Reduction = "mean"
 
     def __post_init__(self) -> None:
-        if self.group not in ("mean", "max"):
-            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+        check_group(self.group)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay."""

@@ -57,7 +57,7 @@ class AttentionEntropy:
 def _mean_entropy(layer: Layer, visible: Bool[Tensor, "b #h m n"]) -> Float[Tensor, "b"]:
     """Of the queries that see anything, each over what it sees."""
     total = torch.zeros(layer.q.shape[0], device=layer.k.device)
-    for some in blocks(layer):
+    for some in blocks(layer.q.shape[2]):
         paid = window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)
         total -= torch.xlogy(paid, paid).sum((3, 4)).mean((1, 2))
     return total / visible.any(-1)[:, 0].sum(-1).clamp_min(1)

@@ -14,7 +14,7 @@ from torch import Tensor
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.groups import Reduction, check_group, over_group
 from foveate.stages.score.noise import gumbel
 from foveate.stages.score.rows import blocks, seen
 
@@ -40,8 +40,7 @@ class GumbelSums:
                 f"seed={self.seed}, tau={self.tau}, tau_step={self.tau_step}: give a seed and a "
                 "step that are not negative, and a tau above zero."
             )
-        if self.group not in ("mean", "max"):
-            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+        check_group(self.group)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay; a pass of one query is a decoded token."""
@@ -62,7 +61,7 @@ class GumbelSums:
         h, g = layer.k.shape[1], layer.groups
         visible = seen(layer)
         total = torch.zeros(b, h, g, layer.k.shape[2], device=layer.k.device)
-        for some in blocks(layer):
+        for some in blocks(layer.q.shape[2]):
             q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
             logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale
             sees = visible[:, :, None, some]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_attention
-from foveate.stages.recent import Recent, budget_of, check_recent, most_recent, recent_tokens
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.recent import Recent, check_recent, most_recent
+from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.score.window import window_of
 
 
 @stage("proxy_attention")
@@ -30,8 +30,7 @@ class ProxyAttention:
 
     def __post_init__(self) -> None:
         check_recent("proxies", self.proxies, least=1)
-        if self.group not in ("mean", "max"):
-            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+        check_group(self.group)
 
     def queries(self, tokens: int) -> int:
         return most_recent(self.proxies, tokens)
@@ -40,8 +39,8 @@ class ProxyAttention:
         return Scores(over_group(self._sums(layer), self.group))
 
     def _sums(self, layer: Layer) -> Float[Tensor, "b h g n"]:
-        wanted = recent_tokens(self.proxies, budget_of(layer, self.proxies)).clamp_min(1)
-        w = min(int(wanted.max()), layer.q.shape[2])
-        proxy = layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
+        proxy = window_of(layer, self.proxies)
         visible = layer.valid[:, :1, None] & proxy[:, None, :, None]
-        return window_attention(layer.q[:, :, -w:], layer.k, visible, layer.scale).sum(3)
+        return window_attention(
+            layer.q[:, :, -proxy.shape[1] :], layer.k, visible, layer.scale
+        ).sum(3)

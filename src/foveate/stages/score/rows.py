@@ -13,9 +13,8 @@ from foveate.ops.window_attention import window_attention
 ROWS = 128
 
 
-def blocks(layer: Layer) -> Iterator[slice]:
-    """The layer's queries, ``ROWS`` at a time."""
-    m = layer.q.shape[2]
+def blocks(m: int) -> Iterator[slice]:
+    """Of ``m`` queries, ``ROWS`` at a time."""
     return (slice(a, min(a + ROWS, m)) for a in range(0, m, ROWS))
 
 
@@ -27,5 +26,5 @@ def seen(layer: Layer) -> Bool[Tensor, "b #h m n"]:
 def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
     """What the layer's queries pay to every slot, in float32; zeros for padded queries."""
     visible = seen(layer)
-    for some in blocks(layer):
+    for some in blocks(layer.q.shape[2]):
         yield some, window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
@@ -22,10 +22,10 @@ from foveate.stages.recent import (
     most_recent,
     recent_tokens,
 )
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.score.rows import blocks
 
 Pool = Literal["avg", "max", "none"]
-ROWS = 128
 
 
 @stage("window_attention")
@@ -55,8 +55,7 @@ class WindowAttention:
             raise InvalidParameter(f"kernel={self.kernel} is not a positive odd number.")
         if self.pool not in ("avg", "max", "none"):
             raise InvalidParameter(f"pool={self.pool!r}: choose 'avg', 'max' or 'none'.")
-        if self.group not in ("mean", "max"):
-            raise InvalidParameter(f"group={self.group!r}: choose 'mean' or 'max'.")
+        check_group(self.group)
 
     def queries(self, tokens: int) -> int:
         return most_recent(self.window, tokens)
@@ -79,6 +78,13 @@ class WindowAttention:
         return pool(scores, self.kernel, stride=1, padding=self.kernel // 2)
 
 
+def window_of(layer: Layer, window: Recent) -> Bool[Tensor, "b w"]:
+    """Of the last queries, as many as the longest window of a row: which are in their row's."""
+    wanted = recent_tokens(window, budget_of(layer, window)).clamp_min(1)
+    w = min(int(wanted.max()), layer.q.shape[2])
+    return layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
+
+
 def observed(
     layer: Layer, window: Recent, n: float = 0.0, kinds: Float[Tensor, "b m c"] | None = None
 ) -> tuple[Float[Tensor, "b h g c s"], Int[Tensor, "b"]]:
@@ -87,16 +93,14 @@ def observed(
 
     ``kinds`` [b, m, c] says how much each query counts in each of ``c`` sums; one sum over all by
     default. Rows may have windows of different lengths (shares of their budgets); the last query is
-    in every window, padding in none. Works in blocks of ``ROWS`` queries.
+    in every window, padding in none. Works in blocks of queries.
     """
-    wanted = recent_tokens(window, budget_of(layer, window)).clamp_min(1)
-    w = min(int(wanted.max()), layer.q.shape[2])
-    real = layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
+    real = window_of(layer, window)
+    w = real.shape[1]
     weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
     visible = layer.visible(w)
     sums: Tensor | float = 0.0
-    for a in range(0, w, ROWS):
-        some = slice(a, min(a + ROWS, w))
+    for some in blocks(w):
         q = layer.q[:, :, -w:][:, :, some]
         paid = window_attention(q, layer.k, visible[:, :, some], layer.scale, n)
         sums = weights[:, None, None, some].transpose(3, 4) @ paid + sums

@@ -9,16 +9,17 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer, Scored
+from foveate.core.layer import Scored
 from foveate.core.spec import stage
-from foveate.stages.recent import Recent, check_recent, is_recent
+from foveate.stages.recent import Recent
 from foveate.stages.score.noise import gumbel
+from foveate.stages.select.keeps_recent import KeepsEnds
 from foveate.stages.select.top_k import highest
 
 
 @stage("top_and_drawn")
 @dataclass(frozen=True, kw_only=True)
-class TopAndDrawn:
+class TopAndDrawn(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens: of the places that are left, a
     share ``drawn`` goes by lot, without replacement, with the probabilities softmax(score) of what
     is not among the best, and all others go to the highest scores.
@@ -34,20 +35,12 @@ class TopAndDrawn:
     sinks: int = 4
 
     def __post_init__(self) -> None:
-        check_recent("recent", self.recent)
-        if not 0 <= self.drawn <= 1 or self.seed < 0 or self.sinks < 0:
+        super().__post_init__()
+        if not 0 <= self.drawn <= 1 or self.seed < 0:
             raise InvalidParameter(
-                f"drawn={self.drawn}, seed={self.seed}, sinks={self.sinks}: drawn is a share from "
-                "0 to 1, the others are not negative."
+                f"drawn={self.drawn}, seed={self.seed}: give a share from 0 to 1, and a seed that "
+                "is not negative."
             )
-
-    @property
-    def protects(self) -> int:
-        return self.sinks + (self.recent if isinstance(self.recent, int) else 0)
-
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        first = (layer.pos >= 0) & (layer.pos < self.sinks)
-        return first | is_recent(layer, self.recent, tokens)
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, layer = scored.scores.values, scored.layer

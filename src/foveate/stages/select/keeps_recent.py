@@ -1,4 +1,6 @@
-"""What selections have in common that keep the last tokens beside what they choose."""
+"""What selections have in common that keep the last tokens, or the first ones as well, beside what
+they choose.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer
 from foveate.stages.recent import Recent, check_recent, is_recent
 
@@ -26,3 +29,24 @@ class KeepsRecent:
 
     def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
         return is_recent(layer, self.recent, tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepsEnds(KeepsRecent):
+    """Protects the first ``sinks`` tokens, too."""
+
+    recent: Recent = 0
+    sinks: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sinks < 0:
+            raise InvalidParameter(f"sinks={self.sinks} is negative.")
+
+    @property
+    def protects(self) -> int:
+        return self.sinks + super().protects
+
+    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+        first = (layer.pos >= 0) & (layer.pos < self.sinks)
+        return first | super().protect(layer, tokens)

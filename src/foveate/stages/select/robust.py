@@ -9,15 +9,16 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer, Scored
+from foveate.core.layer import Scored
 from foveate.core.spec import stage
-from foveate.stages.recent import Recent, check_recent, is_recent
+from foveate.stages.recent import Recent
+from foveate.stages.select.keeps_recent import KeepsEnds
 from foveate.stages.select.top_k import highest
 
 
 @stage("robust")
 @dataclass(frozen=True, kw_only=True)
-class Robust:
+class Robust(KeepsEnds):
     """Beside the first ``sinks`` and the last ``recent`` tokens, keeps those whose part "deviation"
     is high, and of the others, as many as are kept or as have to go, the highest scores.
 
@@ -26,19 +27,6 @@ class Robust:
 
     recent: Recent = 0.3
     sinks: int = 4
-
-    def __post_init__(self) -> None:
-        check_recent("recent", self.recent)
-        if self.sinks < 0:
-            raise InvalidParameter(f"sinks={self.sinks} is negative.")
-
-    @property
-    def protects(self) -> int:
-        return self.sinks + (self.recent if isinstance(self.recent, int) else 0)
-
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        first = (layer.pos >= 0) & (layer.pos < self.sinks)
-        return first | is_recent(layer, self.recent, tokens)
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         if "deviation" not in scored.scores.parts:

@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored
 from foveate.core.spec import stage
-from foveate.stages.recent import Recent, check_recent, is_recent
+from foveate.stages.select.keeps_recent import KeepsEnds
 
 
 @stage("top_k")
 @dataclass(frozen=True, kw_only=True)
-class TopK:
+class TopK(KeepsEnds):
     """The first ``sinks`` tokens, the last ``recent`` tokens, with ``protect_text`` every text
     token, and the highest scores of the rest.
 
@@ -23,22 +22,10 @@ class TopK:
     inside the budget. Of equal scores the earlier token wins.
     """
 
-    recent: Recent = 0
-    sinks: int = 0
     protect_text: bool = False
 
-    def __post_init__(self) -> None:
-        check_recent("recent", self.recent)
-        if self.sinks < 0:
-            raise InvalidParameter(f"sinks={self.sinks} is negative.")
-
-    @property
-    def protects(self) -> int:
-        return self.sinks + (self.recent if isinstance(self.recent, int) else 0)
-
     def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        marked = is_recent(layer, self.recent, tokens)
-        marked = marked | ((layer.pos >= 0) & (layer.pos < self.sinks))
+        marked = super().protect(layer, tokens)
         return marked | ~layer.vision if self.protect_text else marked
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
