@@ -12,7 +12,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.budgets import RandomHeads
-from tests.conformance.policies import METHODS
+from tests.conformance.policies import KEEPING_LESS, METHODS
 
 SEEN = []
 
@@ -90,7 +90,7 @@ def test_an_image_that_comes_in_two_passes_is_one_image():
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "full"])
+@pytest.mark.parametrize("method", KEEPING_LESS)
 def test_a_samples_kept_set_does_not_depend_on_its_batch_or_padding(family, method):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40))
     policy = recorded(METHODS[method])

@@ -31,6 +31,7 @@ def test_show_prints_every_stage_of_a_sum_with_every_setting(as_json: Read) -> N
         "merge": "merge_nearest(by=cosine, how=pivotal, similarity_filter=false)",
         "when": "fixed_slot(distance=25, counted_from=prompt, every=1)",
         "attend": "softmax()",
+        "store": "full_precision()",
     }
 
 

@@ -14,7 +14,7 @@ import foveate
 
 from .oracle import Event, event_of, oracle
 
-TOLERANCE = 1e-5
+TOLERANCE = 2e-5
 GREEDY: dict[str, Any] = {
     "max_new_tokens": 5,
     "do_sample": False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import foveate
 from foveate.stages.score import RandomScore
 from foveate.stages.select import TopK
+from foveate.stages.store import Kivi
 
 from .budgets import RandomHeads, RandomLayers
 
@@ -13,6 +14,11 @@ RANDOM = {
     "ragged": foveate.random(budget=0.4).but(budget=RandomHeads(amount=0.4)),
     "dense, layers differ": foveate.Policy(
         score=RandomScore(seed=1), budget=RandomLayers(amount=0.4), select=TopK(recent=2)
+    ),
+    # groups of one are exact, so what holds for all pairs in full precision holds here
+    "dense, quantised": foveate.random(budget=0.4).but(store=Kivi(group=1, residual=3)),
+    "ragged, quantised": foveate.random(budget=0.4).but(
+        budget=RandomHeads(amount=0.4), store=Kivi(bits=8, group=1, residual=0)
     ),
     "ragged, all layers together": foveate.Policy(
         score=RandomScore(seed=2), budget=RandomHeads(amount=0.4, scope="model"), select=TopK()
@@ -42,5 +48,6 @@ COMPOSED = {
         "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",
     )
 }
-EVERY = {**RANDOM, **{name: p for name, p in METHODS.items() if name != "full"}, **COMPOSED}
+KEEPING_LESS = {name: p for name, p in METHODS.items() if name not in ("full", "kivi")}
+EVERY = {**RANDOM, **KEEPING_LESS, **COMPOSED}
 """Those whose kept set is not random go by what the model attends to."""

@@ -234,7 +234,7 @@ with foveate.compress(model, RANDOM[name]) as session:
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2_vl", "gemma3", "mllama"])
-@pytest.mark.parametrize("name", ["dense", "ragged"])
+@pytest.mark.parametrize("name", ["dense", "ragged", "dense, quantised", "ragged, quantised"])
 def test_a_saved_context_is_read_by_another_process(family, name, tmp_path):
     model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
     question = zoo.extend(family, context, new_text=6, seed=1).cached

@@ -43,13 +43,14 @@ from foveate.stages.score import (
     WindowAttention,
 )
 from foveate.stages.select import TopK
+from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
 
 from .labels import Label
 from .lean import lean
 from .prompts import GivenCounts, prompt
 from .test_method import define, registry  # noqa: F401 (a fixture)
-from .test_spec import PARAMETERS, amounts
+from .test_spec import PARAMETERS, WHOLE, amounts
 from .users import unchecked
 
 PAGE = Path(__file__).parents[2] / "docs" / "composition.md"
@@ -60,6 +61,7 @@ OWN = {
     "merge": Label(text="own"),
     "when": OverBudget(every=7),
     "attend": SoftmaxN(n=3.0),
+    "store": Kivi(bits=8, group=7),
 }
 BRINGS = {
     "mixkv": {"score"},
@@ -68,6 +70,7 @@ BRINGS = {
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
     "elastic_cache": {"score", "select", "merge", "when"},
+    "kivi": {"store"},
     "meda": {"score", "budget", "merge"},
     **{name: {"budget"} for name in ("adakv", "pyramidkv")},
     **{name: {"score", "budget"} for name in ("tgv_kv", "vl_cache")},
@@ -108,6 +111,10 @@ def base(registry):  # noqa: F811
     return foveate.policy("theirs:budget=50")
 
 
+def alone_at_50(name):
+    return foveate.policy(name if name in WHOLE else f"{name}:budget=50")
+
+
 def stages_of(policy):
     return {slot: getattr(policy, slot) for slot in SLOTS}
 
@@ -123,7 +130,7 @@ def differing(policy, other):
 def test_the_strange_method_of_this_file_shares_no_stage_with_another(base):
     assert stages_of(base) == OWN
     for name in BRINGS:
-        other = foveate.policy(name) if name == "full" else foveate.policy(f"{name}:budget=50")
+        other = alone_at_50(name)
         assert differing(base, other) == set(SLOTS)
 
 
@@ -134,7 +141,7 @@ def test_the_tests_of_this_file_know_every_method():
 
 @pytest.mark.parametrize("name", BRINGS)
 def test_a_further_method_brings_along_these_stages_and_no_other(base, name):
-    alone = foveate.policy(name) if name == "full" else foveate.policy(f"{name}:budget=50")
+    alone = alone_at_50(name)
     added = foveate.policy(f"theirs+{name}:budget=50")
     assert differing(added, base) == BRINGS[name]
     assert differing(added, alone) - BRINGS[name] == set(SLOTS) - BRINGS[name]
@@ -144,12 +151,12 @@ def test_a_further_method_brings_along_these_stages_and_no_other(base, name):
 
 @pytest.mark.parametrize("name", [name for name in BRINGS if "score" in BRINGS[name]])
 def test_mixkv_david_and_lookm_wrap_the_score_that_is_there_and_the_others_replace_it(base, name):
-    alone = foveate.policy(name) if name == "full" else foveate.policy(f"{name}:budget=50")
+    alone = alone_at_50(name)
     added = foveate.policy(f"theirs+{name}:budget=50")
     assert added.score == WRAPPING.get(name, alone.score)
 
 
-@pytest.mark.parametrize("name", [name for name in BRINGS if name != "full"])
+@pytest.mark.parametrize("name", sorted(set(BRINGS) - WHOLE))
 def test_the_first_method_gives_all_its_stages(base, name):
     alone = foveate.policy(f"{name}:budget=50")
     added = foveate.policy(f"{name}+theirs.merge:budget=50")
@@ -428,11 +435,11 @@ def terms(draw):
     """Up to four methods, some with one stage alone, each perhaps with a parameter of its own; and
     a budget above all that they protect.
     """
-    # `full` keeps everything whatever the budget, which would then change nothing
-    first = draw(st.sampled_from(sorted({*PARAMETERS} - {"full"})))
+    # `full` and `kivi` keep everything whatever the budget, which would then change nothing
+    first = draw(st.sampled_from(sorted({*PARAMETERS} - WHOLE)))
     names = [first, *draw(st.lists(st.sampled_from(sorted(PARAMETERS)), min_size=1, max_size=3))]
     slots = [None, *(draw(st.sampled_from([None, None, *SLOTS])) for _ in names[1:])]
-    slots = [None if (n, s) == ("full", "budget") else s for n, s in zip(names, slots, strict=True)]
+    slots = [None if n in WHOLE and s == "budget" else s for n, s in zip(names, slots, strict=True)]
     found = []
     for name, slot in zip(names, slots, strict=True):
         parameter = draw(st.sampled_from([None, *PARAMETERS[name]]))
@@ -594,7 +601,7 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
         ("mixkv+lookm.mege:budget=20%", InvalidSpec,
          ["'lookm.mege'", "no stage 'mege'", "Did you mean 'merge'?"]),
         ("mixkv+lookm.window:budget=20%", InvalidSpec,
-         ["no stage 'window'", "Known: attend, budget, merge, score, select, when"]),
+         ["no stage 'window'", "Known: attend, budget, merge, score, select, store, when"]),
         ("mixkv.score+prefixkv:budget=20%", InvalidSpec,
          ["'mixkv.score'", "the first method of a sum gives all its stages"]),
         ("mixkv.score:budget=20%", InvalidSpec, ["'mixkv.score'", "the first method"]),

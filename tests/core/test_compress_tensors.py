@@ -22,8 +22,9 @@ from .users import unchecked
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
 CALIBRATED = {"headkv", "sparsemm"}  # tests/backends/test_head_tables.py
+WHOLE = {"full", "kivi"}  # keep everything: there is no budget
 NAMES = sorted(set(foveate.METHODS) - CALIBRATED)
-every_method = pytest.mark.parametrize("name", [name for name in NAMES if name != "full"])
+every_method = pytest.mark.parametrize("name", sorted(set(NAMES) - WHOLE))
 budgets = st.integers(3, 20) | st.integers(1, 99).map(lambda p: f"{p}%")
 
 
@@ -113,7 +114,7 @@ def test_a_row_keeps_what_it_keeps_alone_and_in_any_place_of_the_batch(name, giv
 @pytest.mark.parametrize("budget", ["100%", 9, 10_000])
 def test_a_budget_of_the_whole_prompt_keeps_all_tokens_and_scores_nothing(name, budget):
     given = prompt([9, 4], depth=2, g=2)
-    policy = foveate.full() if name == "full" else of(name, budget)
+    policy = foveate.policy(name) if name in WHOLE else of(name, budget)
     for (_, k, v), kept in zip(given.layers, compressed(policy, given), strict=True):
         assert torch.equal(kept.mask, given.mask.bool()[:, None].expand(kept.mask.shape))
         assert kept.scores is None

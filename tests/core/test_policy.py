@@ -6,7 +6,7 @@ import pytest
 
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, UnknownMethod
-from foveate.core.protocols import AfterPrefill, NoMerge
+from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm, Recency, WindowAttention
 from foveate.stages.select import TopK
@@ -21,6 +21,7 @@ STAGES = {
     "select": TopK(),
     "merge": NoMerge(),
     "when": AfterPrefill(),
+    "store": FullPrecision(),
 }
 
 

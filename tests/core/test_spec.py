@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
 from foveate.core.profile import Profile
-from foveate.core.protocols import AfterPrefill, NoMerge, Softmax
+from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.papers.david import RULES
 from foveate.papers.lookm import TextPrior
 from foveate.papers.mixkv import MixDiversity
@@ -25,6 +25,7 @@ from foveate.stages.score import (
     WindowAttention,
 )
 from foveate.stages.select import TopK
+from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
 
 from .labels import Label
@@ -37,8 +38,8 @@ amounts = st.one_of(
     st.integers(100, 10**6),
     st.floats(0.001, 1.0),
     st.integers(1, 100).map(lambda p: f"{p}%"),
-    st.integers(1, 100).map(lambda p: f"{p}MB"),
 )
+in_bytes = st.integers(1, 100).map(lambda p: f"{p}MB")  # of pairs in full precision alone
 windows, odd = st.integers(1, 40), st.integers(0, 5).map(lambda i: 2 * i + 1)
 pools, reductions = st.sampled_from(["avg", "max", "none"]), st.sampled_from(["mean", "max"])
 recents = st.integers(1, 40) | st.floats(0, 1, exclude_max=True)
@@ -89,6 +90,11 @@ PARAMETERS = {
         "tau": st.floats(0.1, 9),
         "tau_step": st.floats(0, 1),
         "group": reductions,
+    },
+    "kivi": {
+        "bits": st.sampled_from([8, 4, 2]),
+        "group": st.integers(1, 256),
+        "residual": st.integers(0, 256),
     },
     "knorm": {"recent": st.integers(0, 90)},
     "lookm": {
@@ -143,6 +149,7 @@ PARAMETERS = {
     },
     "vnorm": {"recent": st.integers(0, 90)},
 }
+WHOLE = {"full", "kivi"}  # keep everything: there is no budget
 nothing_or = st.none().__or__
 labels = st.recursive(
     st.builds(NoMerge) | st.builds(Label, text=st.text(max_size=8)),
@@ -173,14 +180,15 @@ STAGES = {
     | st.builds(OverBudget, every=st.integers(1, 99))
     | st.builds(FixedSlot, distance=st.integers(1, 99), every=st.integers(1, 9)),
     "attend": st.builds(Softmax) | st.builds(SoftmaxN, n=st.floats(0, 9)),
+    "store": st.builds(FullPrecision) | st.builds(Kivi, bits=st.sampled_from([8, 4, 2])),
 }
 
 
 @st.composite
-def calls(draw, name):
+def calls(draw, name, budgets=amounts):
     """Arguments of a method, each of them given or not."""
     optional = draw(st.fixed_dictionaries({}, optional=PARAMETERS[name]))
-    return optional if name == "full" else {"budget": draw(amounts), **optional}
+    return optional if name in WHOLE else {"budget": draw(budgets), **optional}
 
 
 def assert_reads_back(policy):
@@ -213,7 +221,7 @@ def test_the_strategies_of_this_file_know_every_parameter(name):
 @lean
 @given(data=st.data())
 def test_every_call_of_a_method_prints_as_a_spec_that_makes_an_equal_policy(name, data):
-    arguments = data.draw(calls(name))
+    arguments = data.draw(calls(name, amounts | in_bytes))
     policy = foveate.METHODS[name](**arguments)
     assert_reads_back(policy)
     assert policy.spec.partition(":")[0] == name
@@ -349,7 +357,7 @@ def test_a_spec_that_cannot_be_read_says_what_is_wrong_with_it(spec, error, says
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_policy_can_be_pickled_and_keeps_its_name(name):
-    policy = foveate.METHODS[name](**({} if name == "full" else {"budget": 0.25}))
+    policy = foveate.METHODS[name](**({} if name in WHOLE else {"budget": 0.25}))
     again = pickle.loads(pickle.dumps(policy))
     assert again == policy
     assert again.spec == policy.spec

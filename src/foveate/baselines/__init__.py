@@ -8,6 +8,7 @@ from foveate.baselines.h2o import h2o
 from foveate.baselines.headkv import headkv
 from foveate.baselines.keydiff import keydiff
 from foveate.baselines.keyformer import keyformer
+from foveate.baselines.kivi import kivi
 from foveate.baselines.knorm import knorm
 from foveate.baselines.meda import meda
 from foveate.baselines.nacl import nacl
@@ -31,6 +32,7 @@ __all__ = [
     "headkv",
     "keydiff",
     "keyformer",
+    "kivi",
     "knorm",
     "meda",
     "nacl",

@@ -14,7 +14,7 @@ from foveate.core.errors import InvalidBudget, InvalidParameter
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
 from foveate.core.protocols import Planned, RunningScore, wrapped
-from foveate.core.storage import Pairs, store
+from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.tensors import QKV, layers_of
 
 
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
         """Kept (and merged) values of one head."""
         return self.v[row, head, self.mask[row, head]]
 
-    def store(self, columns: Int[Tensor, "b h n"], first: int) -> Pairs:
+    def store(self, columns: Int[Tensor, "b h n"], first: int) -> DensePairs | RaggedPairs:
         """The kept pairs alone, dense or ragged."""
         return store(self.k, self.v, columns, self.mask, first)
 

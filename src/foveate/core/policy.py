@@ -1,4 +1,5 @@
-"""A policy is data: score -> budget -> select -> merge -> when, and how the answer attends.
+"""A policy is data: score -> budget -> select -> merge -> when, how the answer attends, and how the
+kept pairs are held.
 
 Its stages are described by the Protocols in ``foveate.core.protocols``; a policy is one of each.
 """
@@ -16,12 +17,14 @@ from foveate.core.protocols import (
     AfterPrefill,
     Attend,
     Budget,
+    FullPrecision,
     Merge,
     NoMerge,
     Scope,
     Score,
     Select,
     Softmax,
+    Store,
     When,
 )
 from foveate.core.spec import SLOTS, make_stage, print_arguments
@@ -37,7 +40,8 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Score -> budget -> select -> merge -> when, and how the answer attends to what is kept.
+    """Score -> budget -> select -> merge -> when, how the answer attends to what is kept, and how
+    that is stored.
 
     Immutable; prints as a spec that parses back.
     """
@@ -48,19 +52,25 @@ class Policy:
     merge: Merge = NoMerge()
     when: When = AfterPrefill()
     attend: Attend = Softmax()
+    store: Store = FullPrecision()
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        protocols = (Score, Budget, Select, Merge, When, Attend)
+        protocols = (Score, Budget, Select, Merge, When, Attend, Store)
         for slot, protocol in zip(SLOTS, protocols, strict=True):
             value = getattr(self, slot)
-            elsewhere = slot == "merge" and isinstance(value, (Score, Budget, Select, When))
+            elsewhere = slot == "merge" and isinstance(value, (Score, Budget, Select, When, Store))
             if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
                     f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
                     f"foveate.core.protocols.{protocol.__name__} asks for."
                 )
         amount, protected = self.amount, self.select.protects
+        if amount.kind == "bytes" and not self.store.exact:
+            raise InvalidBudget(
+                f"budget {amount} counts bytes of pairs in full precision, and {self.store!r} "
+                "holds them otherwise. Give a share (20%) or a number of tokens."
+            )
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
@@ -87,10 +97,10 @@ class Policy:
     def spec(self) -> str:
         """The text from which ``foveate.policy`` makes an equal policy."""
         if self.origin is None:
-            slots = {
-                s: getattr(self, s) for s in SLOTS if s != "attend" or self.attend != Softmax()
-            }
-            return f"policy:{print_arguments(slots)}"
+            usual = {"attend": Softmax(), "store": FullPrecision()}
+            slots = {s: getattr(self, s) for s in SLOTS}
+            said = {s: stage for s, stage in slots.items() if stage != usual.get(s)}
+            return f"policy:{print_arguments(said)}"
         overrides = {s: self.origin.overrides[s] for s in SLOTS if s in self.origin.overrides}
         given = self.origin.build.given(self.origin.arguments) | overrides
         return f"{self.name}:{print_arguments(given)}" if given else self.name

@@ -1,7 +1,7 @@
 """What each stage of a policy has to do: Protocols of pure functions of tensors.
 
-The identity stages live here too (:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`); all
-others are in ``foveate.stages`` and in the papers' files.
+The identity stages live here too (:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`,
+:class:`FullPrecision`); all others are in ``foveate.stages`` and in the papers' files.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foveate.core.amount import AmountLike
 from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.pairs import Pairs
 from foveate.core.spec import stage
 
 Scope = Literal["layer", "model"]
@@ -160,12 +161,36 @@ class Attend(Protocol):
     def n(self) -> float: ...
 
 
+@runtime_checkable
+class Store(Protocol):
+    """How kept pairs are held. ``exact`` is True if they are held as they come.
+
+    Called whenever some pairs of a layer have been kept, also with pairs that it made itself.
+    """
+
+    @property
+    def exact(self) -> bool: ...
+
+    def __call__(self, pairs: Pairs) -> Pairs: ...
+
+
 @stage("softmax")
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
     """The model's own softmax."""
 
     n: float = field(default=0.0, init=False)
+
+
+@stage("full_precision")
+@dataclass(frozen=True, kw_only=True)
+class FullPrecision:
+    """Kept pairs are held as the model made them."""
+
+    exact: bool = field(default=True, init=False)
+
+    def __call__(self, pairs: Pairs) -> Pairs:
+        return pairs
 
 
 @stage("no_merge")

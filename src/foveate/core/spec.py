@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from foveate.core.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 
-SLOTS = ("score", "budget", "select", "merge", "when", "attend")
+SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
 STAGES: dict[str, type] = {}
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 T = TypeVar("T", bound=type)

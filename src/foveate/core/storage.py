@@ -8,21 +8,13 @@ A column is a token's index in the batch's padded input, counted from the start 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from foveate.core.pairs import Padded
+
 GROWTH = 32
-
-
-class Padded(NamedTuple):
-    """A transient view of all slots, right-aligned; ``columns`` is -1 in the empty ones."""
-
-    k: Float[Tensor, "b h n d"]
-    v: Float[Tensor, "b h n e"]
-    columns: Int[Tensor, "b h n"]
 
 
 class DensePairs:
@@ -90,9 +82,22 @@ class DensePairs:
             return tail
         return torch.cat([self.columns_of_mixed.long(), tail], dim=2)
 
+    def opened(self) -> DensePairs:
+        """Themselves."""
+        return self
+
     def padded(self) -> Padded:
         """All slots; nothing is copied."""
         return Padded(self.k, self.v, self.columns)
+
+    def only(self, kept: Bool[Tensor, "b h n"]) -> DensePairs | RaggedPairs:
+        """A copy that holds the kept slots."""
+        return store(*self.padded(), kept, self.first + self.size - self.mixed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor held, by name, without spare room."""
+        listed = {} if self.columns_of_mixed is None else {"columns": self.columns_of_mixed}
+        return {"k": self.k, "v": self.v} | listed
 
     def reserve(self, room: int) -> None:
         """Makes room for ``room`` slots in all, copying once if need be."""
@@ -185,6 +190,25 @@ class RaggedPairs:
         body = self.flat_columns[index].long().masked_fill(empty, -1)
         return torch.cat([body, self.tail.columns], dim=2)
 
+    @property
+    def first(self) -> int:
+        """The column of the first pair that was appended."""
+        return self.tail.first
+
+    def opened(self) -> RaggedPairs:
+        """Themselves."""
+        return self
+
+    def only(self, kept: Bool[Tensor, "b h n"]) -> DensePairs | RaggedPairs:
+        """A copy that holds the kept slots."""
+        tail = self.tail
+        return store(*self.padded(), kept, tail.first + tail.size - tail.mixed)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor held, by name, without spare room."""
+        return {"flat_k": self.flat_k, "flat_v": self.flat_v, "columns": self.flat_columns,
+                "counts": self.body_counts, "k": self.tail.k, "v": self.tail.v}  # fmt: skip
+
     def padded(self) -> Padded:
         """All slots, padded to the longest head: a transient copy."""
         index, empty = self._index()
@@ -232,16 +256,13 @@ class RaggedPairs:
         return copy
 
 
-Pairs = DensePairs | RaggedPairs
-
-
 def store(
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
     columns: Int[Tensor, "b h n"],
     kept: Bool[Tensor, "b h n"],
     first: int,
-) -> Pairs:
+) -> DensePairs | RaggedPairs:
     """Stores the kept slots: dense if every head keeps the same number, ragged otherwise.
 
     ``first`` is the column that the next token will have.

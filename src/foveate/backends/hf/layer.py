@@ -22,7 +22,9 @@ from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
 from foveate.core.compress import Kept
 from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCache
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.core.pairs import Pairs
+from foveate.core.protocols import NoMerge
+from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
 
@@ -117,8 +119,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _append(self, k: Tensor, v: Tensor) -> None:
         if self._pairs is None:
-            self._pairs = DensePairs(k[:, :, :0], v[:, :, :0])
-            self._pairs.reserve(max(k.shape[2], self.state.prompt_end or 0))
+            room = DensePairs(k[:, :, :0], v[:, :, :0])
+            room.reserve(max(k.shape[2], self.state.prompt_end or 0))
+            self._pairs = room
         self._pairs.append(k, v)
         self.seen += k.shape[2]
 
@@ -227,7 +230,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         scale: float,
         summable: bool = False,
     ) -> Output:
-        pairs, m = self.pairs, query.shape[2]
+        pairs, m = self.pairs.opened(), query.shape[2]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
             if summable and (out := summed.attention(self, query, mask, scale)) is not None:
                 return out, None
@@ -269,7 +272,11 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def prune(self, kept: Kept) -> None:
         """The same, but what was kept of the prompt remains on record."""
-        self._pairs = kept.store(self.pairs.columns, first=self.seen)
+        policy = self.state.policy
+        if isinstance(policy.merge, NoMerge):
+            self._pairs = policy.store(self.pairs.only(kept.mask))
+        else:
+            self._pairs = policy.store(kept.store(self.pairs.columns, first=self.seen))
         self.running = {name: compact(t, kept.mask) for name, t in self.running.items()}
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:

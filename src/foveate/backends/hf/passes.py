@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.backends.hf.masks import over_slots
-from foveate.core.compress import Kept, bytes_of_a_token, keep, observed, score
+from foveate.core.compress import Kept, bytes_of_a_token, everything, keep, observed, score
 from foveate.core.errors import InvalidInput
 from foveate.core.layer import Layer
 from foveate.core.protocols import Moment, Pruning
@@ -140,6 +140,8 @@ def _compress(owner: FoveateLayer, layer: Layer, prompt: bool) -> None:
         state.wait_for_all(owner, scored)
     elif scored is not None:
         owner.hold(keep(policy, [scored])[0])
+    if scored is None and not policy.store.exact:
+        owner.hold(everything(layer))
 
 
 def _moment(

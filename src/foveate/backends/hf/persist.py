@@ -16,8 +16,10 @@ from foveate.backends.hf.layer import FoveateLayer
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
+from foveate.core.pairs import Pairs
 from foveate.core.policy import Policy
 from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.stages.store import Kivi
 
 SCHEMA = "foveate-cache-1"
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
@@ -54,7 +56,7 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
     for index, layer in enumerate(every):
         if isinstance(layer, FoveateLayer):
             tensors |= {f"{index}.{k}": v for k, v in _tensors(layer).items()}
-            seen[index] = [layer.seen, layer.finished, _first(layer)]
+            seen[index] = [layer.seen, layer.finished, layer.pairs.first]
         elif layer.is_initialized:
             if not isinstance(getattr(layer, "keys", None), Tensor):
                 raise UnsupportedCache(f"a {type(layer).__name__} cannot be saved.")
@@ -88,7 +90,7 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
         mine = {k.split(".", 1)[1]: v for k, v in tensors.items() if k.startswith(f"{index}.")}
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
-            layer.refill(_pairs(mine, first), columns, finished)
+            layer.refill(_pairs(mine, first, policy), columns, finished)
             layer.queries, layer.kept = mine.get("queries"), mine.get("kept")
             layer.running = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
         elif mine:
@@ -130,23 +132,16 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
         found["queries"] = layer.queries
     if layer.kept is not None:
         found["kept"] = layer.kept
-    if isinstance(layer.pairs, DensePairs):
-        found |= {"k": layer.pairs.k, "v": layer.pairs.v}
-        if layer.pairs.columns_of_mixed is not None:
-            found["columns"] = layer.pairs.columns_of_mixed
-        return found
-    ragged: Any = layer.pairs
-    return found | {"flat_k": ragged.flat_k, "flat_v": ragged.flat_v,
-            "columns": ragged.flat_columns, "counts": ragged.body_counts,
-            "k": ragged.tail.k, "v": ragged.tail.v}  # fmt: skip
+    return found | layer.pairs.tensors()
 
 
-def _first(layer: FoveateLayer) -> int:
-    pairs = layer.pairs
-    return pairs.first if isinstance(pairs, DensePairs) else pairs.tail.first
+def _pairs(found: dict[str, Tensor], first: int, policy: Policy) -> Pairs:
+    pairs = _unquantised(found, first)
+    body = {name[5:]: t for name, t in found.items() if name.startswith("body.")}
+    return policy.store.filled(pairs, body) if isinstance(policy.store, Kivi) and body else pairs
 
 
-def _pairs(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:
+def _unquantised(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:
     if "flat_k" not in found:
         return DensePairs(found["k"], found["v"], found.get("columns"), first)
     ragged = RaggedPairs(found["flat_k"], found["flat_v"], found["columns"], found["counts"], first)

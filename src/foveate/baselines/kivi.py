@@ -1,0 +1,43 @@
+"""KIVI: everything is kept, in a few bits: keys per channel, values per token.
+
+On its own the whole prompt; added to another method (``snapkv+kivi(bits=4):budget=20%``), what
+that keeps. Departs from the authors' code in three ways: what is left over of a head's last group
+of keys makes a shorter group, where the release keeps it in full precision; while decoding, values
+leave the residual a group at a time, as keys do; and equal numbers of a group are exact, where the
+release divides by zero.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score import Recency
+from foveate.stages.select import TopK
+from foveate.stages.store import Kivi
+
+
+@method(
+    Paper(
+        title="KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache",
+        authors=(
+            "Liu, Zirui", "Yuan, Jiayi", "Jin, Hongye", "Zhong, Shaochen", "Xu, Zhaozhuo",
+            "Braverman, Vladimir", "Chen, Beidi", "Hu, Xia",
+        ),
+        year=2024,
+        venue="International Conference on Machine Learning",
+        key="liu2024kivi",
+        arxiv="2402.02750",
+        code="https://github.com/jy-yuan/KIVI",
+    ),
+    adds=("store",),
+)  # fmt: skip
+def kivi(*, bits: int = 2, group: int = 32, residual: int = 128) -> Policy:
+    """Holds all but the last pairs in 2, 4 or 8 bits; adds to any method."""
+    return Policy(
+        score=Recency(),
+        budget=Uniform(amount=Amount.of(1.0)),
+        select=TopK(),
+        store=Kivi(bits=bits, group=group, residual=residual),
+    )

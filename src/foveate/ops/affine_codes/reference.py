@@ -1,0 +1,52 @@
+"""Plain torch: x is read back as least + code * step, several codes to a byte."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+BITS = (8, 4, 2)
+
+
+def extremes(
+    x: Float[Tensor, "f c"], group: Int[Tensor, "f"], groups: int
+) -> tuple[Float[Tensor, "G c"], Float[Tensor, "G c"]]:
+    """Per column, the least and the most of the rows of each group; no group may be empty."""
+    index = group[:, None].expand_as(x)
+    empty = x.new_empty(groups, x.shape[1])
+    least = empty.scatter_reduce(0, index, x, "amin", include_self=False)
+    return least, empty.scatter_reduce(0, index, x, "amax", include_self=False)
+
+
+def step_of(least: Float[Tensor, "..."], most: Float[Tensor, "..."], bits: int) -> Tensor:
+    """From one code to the next, in the dtype of the numbers; 1 where all of a group are equal."""
+    step: Tensor = ((most.float() - least.float()) / (2**bits - 1)).to(least.dtype)
+    return step.masked_fill(step == 0, 1.0)
+
+
+def encode(
+    x: Float[Tensor, "f c"], least: Float[Tensor, "f c"], step: Float[Tensor, "f c"], bits: int
+) -> UInt8[Tensor, "f w"]:
+    """Codes of ``bits`` bits, ``w = ceil(c * bits / 8)``, the first column in the lowest bits."""
+    codes = ((x.float() - least.float()) / step.float()).round().clamp(0, 2**bits - 1)
+    per = 8 // bits
+    codes = F.pad(codes.to(torch.uint8), (0, -x.shape[1] % per))
+    parts = codes.view(len(x), codes.shape[1] // per, per) << _shifts(bits, x.device)
+    packed: Tensor = parts.sum(-1, dtype=torch.uint8)
+    return packed
+
+
+def decode(
+    codes: UInt8[Tensor, "f w"], least: Float[Tensor, "f c"], step: Float[Tensor, "f c"], bits: int
+) -> Float[Tensor, "f c"]:
+    """What was encoded, to within half a step; in the dtype of ``least``."""
+    parts = (codes[..., None] >> _shifts(bits, codes.device)) & (2**bits - 1)
+    numbers = parts.flatten(1)[:, : least.shape[1]]
+    x: Tensor = least.float() + numbers.float() * step.float()
+    return x.to(least.dtype)
+
+
+def _shifts(bits: int, device: torch.device) -> UInt8[Tensor, "p"]:
+    return torch.arange(0, 8, bits, dtype=torch.uint8, device=device)

@@ -1,0 +1,6 @@
+"""How kept pairs are held."""
+
+from foveate.stages.store.kivi import Kivi
+from foveate.stages.store.quantised import QuantisedPairs
+
+__all__ = ["Kivi", "QuantisedPairs"]

@@ -1,0 +1,126 @@
+"""Quantised pairs of many heads, flat, head after head: immutable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from foveate.ops.affine_codes import decode, encode, extremes, step_of
+
+
+class Body(NamedTuple):
+    """``f`` pairs in ``G`` groups of keys; groups hold ``sizes`` pairs that follow each other.
+
+    Keys have a least value and a step per group and channel; values per pair and group of channels.
+    """
+
+    k: UInt8[Tensor, "f w"]
+    k_least: Float[Tensor, "G d"]
+    k_step: Float[Tensor, "G d"]
+    sizes: Int[Tensor, "G"]
+    v: UInt8[Tensor, "f u"]
+    v_least: Float[Tensor, "f c"]
+    v_step: Float[Tensor, "f c"]
+    columns: Int[Tensor, "f"]
+    counts: Int[Tensor, "b h"]
+
+
+def quantised(
+    k: Float[Tensor, "f d"], v: Float[Tensor, "f e"], columns: Int[Tensor, "f"],
+    counts: Int[Tensor, "b h"], bits: int, group: int,
+) -> Body:  # fmt: skip
+    """The pairs of each head in groups of ``group``, and one of what is left over."""
+    sizes = _sizes(counts.flatten(), group)
+    owner = _owners(sizes)
+    k_least, k_most = extremes(k, owner, len(sizes))
+    k_step = step_of(k_least, k_most, bits)
+    channels = torch.arange(v.shape[1], device=v.device) // group
+    v_least, v_most = (x.T for x in extremes(v.T, channels, -(-v.shape[1] // group)))
+    v_step = step_of(v_least, v_most, bits)
+    return Body(
+        encode(k, k_least[owner], k_step[owner], bits), k_least, k_step, sizes.to(torch.int32),
+        encode(v, v_least[:, channels], v_step[:, channels], bits), v_least.contiguous(),
+        v_step.contiguous(), _narrow(columns), counts,
+    )  # fmt: skip
+
+
+def restored(
+    body: Body, bits: int, group: int, width: int
+) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
+    """Keys and values, to within half a step each; ``width`` is the channels of a value."""
+    owner = _owners(body.sizes)
+    channels = torch.arange(width, device=body.v.device) // group
+    k = decode(body.k, body.k_least[owner], body.k_step[owner], bits)
+    return k, decode(body.v, body.v_least[:, channels], body.v_step[:, channels], bits)
+
+
+def joined(first: Body, second: Body) -> Body:
+    """Of each head, the pairs of the first, then those of the second."""
+    pairs = torch.cat([_heads(first), _heads(second)]).argsort(stable=True)
+    groups = torch.cat([_heads_of_groups(first), _heads_of_groups(second)]).argsort(stable=True)
+    both = Body(*(torch.cat(parts) for parts in zip(first, second, strict=True)))
+    return _picked(both, pairs, groups, both.sizes[groups], first.counts + second.counts)
+
+
+def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
+    """The pairs where ``kept`` is true, in the groups that they were quantised in."""
+    sizes = torch.zeros_like(body.sizes).index_add_(0, _owners(body.sizes), kept.to(torch.int32))
+    counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())
+    groups = sizes.nonzero()[:, 0]
+    pairs = kept.nonzero()[:, 0]
+    return _picked(body, pairs, groups, sizes[groups], counts.view_as(body.counts))
+
+
+def of_rows(body: Body, rows: Int[Tensor, "r"]) -> Body:
+    """The batch becomes these rows of it, in this order, repeats allowed."""
+    h = body.counts.shape[1]
+    pairs, groups = (_of_rows(heads // h, rows) for heads in (_heads(body), _heads_of_groups(body)))
+    return _picked(body, pairs, groups, body.sizes[groups], body.counts.index_select(0, rows))
+
+
+def _of_rows(row: Int[Tensor, "m"], rows: Int[Tensor, "r"]) -> Int[Tensor, "s"]:
+    """Where the elements of these rows stand, given the row of each element."""
+    return torch.cat([(row == one).nonzero()[:, 0] for one in rows])
+
+
+def _picked(
+    body: Body, pairs: Int[Tensor, "s"], groups: Int[Tensor, "g"], sizes: Int[Tensor, "g"],
+    counts: Int[Tensor, "b h"],
+) -> Body:  # fmt: skip
+    k, k_least, k_step, _, *of_pairs, _ = body
+    v, v_least, v_step, columns = (t[pairs] for t in of_pairs)
+    return Body(
+        k[pairs], k_least[groups], k_step[groups], sizes, v, v_least, v_step, columns, counts
+    )
+
+
+def _sizes(counts: Int[Tensor, "m"], group: int) -> Int[Tensor, "G"]:
+    groups = -(-counts // group)
+    last = groups.cumsum(0)[groups > 0] - 1
+    sizes = torch.full((int(groups.sum()),), group, device=counts.device)
+    sizes[last] = ((counts - 1) % group + 1)[groups > 0]
+    return sizes
+
+
+def _owners(sizes: Int[Tensor, "G"]) -> Int[Tensor, "f"]:
+    """The group of each pair."""
+    return torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+
+
+def _heads(body: Body) -> Int[Tensor, "f"]:
+    """The (row, head) of each pair, counted through."""
+    counts = body.counts.flatten()
+    return torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+
+
+def _heads_of_groups(body: Body) -> Int[Tensor, "G"]:
+    return _heads(body)[body.sizes.cumsum(0) - 1]
+
+
+def _narrow(columns: Int[Tensor, "f"]) -> Int[Tensor, "f"]:
+    """In 16 bits where they fit."""
+    fits = not columns.numel() or int(columns.max()) < 2**15
+    return columns.to(torch.int16 if fits else torch.int32)
