@@ -23,10 +23,10 @@ from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.demo import vision
 from foveate.demo.processor import COLUMNS
+from foveate.demo.questions import Album, Question
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from training.evaluate import TOKENS, Share, held_out
-from training.questions import Album, Question
 from training.seeing import wording
 
 WINDOW = 16

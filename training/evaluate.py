@@ -23,9 +23,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.demo import smollm2, vision
+from foveate.demo.questions import KINDS, Album, Question
 from training.data import Reading, vocabulary
 from training.fonts import training_fonts, unseen_fonts
-from training.questions import KINDS, Album, Question
 from training.seeing import See, embedded, perfect, trained, wording
 
 SEED = 1

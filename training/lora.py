@@ -25,9 +25,9 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.demo import smollm2
+from foveate.demo.questions import KINDS, Album
 from training.data import Fonts, Reading, vocabulary
 from training.fonts import training_fonts
-from training.questions import KINDS, Album
 from training.seeing import See, embedded, perfect, trained, wording
 from training.train import save, share_of_rate
 

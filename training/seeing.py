@@ -11,9 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.demo.processor import DemoProcessor, worded
+from foveate.demo.questions import Album
 from foveate.demo.scenes import Scene
 from training.data import Reading
-from training.questions import Album
 from training.tower import Eye
 
 See = Callable[[Scene], Tensor]  # the embeddings of an image's slots, [slots, hidden]

@@ -1,7 +1,14 @@
 """Foveate: shrink the key-value cache of vision-language models, with the answer unchanged."""
 
 from foveate import analysis, stages
-from foveate.backends.hf import Session, Stats, calibrate, compress, import_head_scores
+from foveate.backends.hf import (
+    Session,
+    Stats,
+    calibrate,
+    calibrate_heads,
+    compress,
+    import_head_scores,
+)
 from foveate.baselines import (
     adakv,
     elastic_cache,
@@ -11,6 +18,7 @@ from foveate.baselines import (
     headkv,
     keydiff,
     keyformer,
+    kivi,
     knorm,
     meda,
     nacl,
@@ -28,6 +36,7 @@ from foveate.baselines import (
 from foveate.core.composition import policy
 from foveate.core.compress import Kept, compress_tensors
 from foveate.core.errors import FoveateError
+from foveate.core.heads import Shown
 from foveate.core.method import METHODS, Paper, method
 from foveate.core.policy import Policy
 from foveate.papers import csp, david, lookm, mixkv, prefixkv
@@ -40,10 +49,12 @@ __all__ = [
     "Paper",
     "Policy",
     "Session",
+    "Shown",
     "Stats",
     "adakv",
     "analysis",
     "calibrate",
+    "calibrate_heads",
     "compress",
     "compress_tensors",
     "csp",
@@ -56,6 +67,7 @@ __all__ = [
     "import_head_scores",
     "keydiff",
     "keyformer",
+    "kivi",
     "knorm",
     "lookm",
     "meda",

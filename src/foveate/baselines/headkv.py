@@ -1,15 +1,24 @@
 """HeadKV: SnapKV whose heads keep more the better they retrieve and reason (HeadKV-R2).
 
-``profile`` holds the heads' scores: ``foveate.import_head_scores`` makes one of the files that the
-authors publish. Departs from the
-authors' code in: KV heads, where the release scores query heads on a cache repeated for each; the
+``profile`` holds the heads' scores: ``foveate calibrate headkv`` measures them,
+``foveate.import_head_scores`` reads the files that the authors publish. Departs from the authors'
+code in: KV heads, where the release scores query heads on a cache repeated for each; the
 total, which is exact, where the release lets lapse what a strong head cannot use in a short prompt
 (``as_released``).
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.core.method import Paper, method
 from foveate.core.policy import Policy
 from foveate.stages.budget import HeadTable
@@ -62,3 +71,36 @@ def headkv(
         ),
         select=TopK(recent=window),
     )
+
+
+class RetrievalHeads:
+    """A head scores what it pays to the evidence while the model answers: for every token, the
+    attention to those of its ``n`` best places that are evidence, over ``n``, the tokens of all
+    evidence. Only answers that share more than half of their words with the right one count.
+
+    Source: HeadKV, section 3.1 (retrieval and reasoning, R2).
+    """
+
+    def notice(self, attention: Float[Tensor, "hq n"], shown: Shown) -> Float[Tensor, "hq"]:
+        evidence = sorted({place for _, where in shown.spans for place in where})
+        region = torch.tensor(evidence, device=attention.device)
+        best = attention.topk(len(region), dim=-1)
+        return (best.values * torch.isin(best.indices, region)).sum(-1) / len(region)
+
+    def score(
+        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], shown: Shown
+    ) -> Float[Tensor, "hq"] | None:
+        return noticed.sum(0) if f1("".join(tokens), shown.answer) > 0.5 else None
+
+
+HEAD_READINGS["headkv"] = RetrievalHeads()
+
+
+def f1(said: str, right: str) -> float:
+    """Of the words of two texts, without case, articles and punctuation."""
+    words = [
+        [w for w in re.findall(r"\w+", text.lower()) if w not in ("a", "an", "the")]
+        for text in (said, right)
+    ]
+    common = sum((Counter(words[0]) & Counter(words[1])).values())
+    return 2 * common / (len(words[0]) + len(words[1])) if common else 0.0

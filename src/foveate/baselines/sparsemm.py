@@ -1,14 +1,21 @@
 """SparseMM: SnapKV whose heads keep more the better they look at what they name in an image.
 
-``profile`` holds the heads' scores: ``foveate.import_head_scores`` makes one of the files that the
-authors publish.
-Departs from the authors' code in the total, which is exact, where the release lets lapse what a
-strong head cannot use in a short prompt (``as_released``).
+``profile`` holds the heads' scores: ``foveate calibrate sparsemm`` measures them,
+``foveate.import_head_scores`` reads the files that the authors publish. Departs from the authors'
+code in the total, which is exact, where the release lets lapse what a strong head cannot use in a
+short prompt (``as_released``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.core.method import Paper, method
 from foveate.core.policy import Policy
 from foveate.stages.budget import HeadTable
@@ -54,3 +61,30 @@ def sparsemm(
         ),
         select=TopK(recent=window),
     )
+
+
+class VisualHeads:
+    """A head scores where it looks at what the model reads out: for every token that stands in one
+    text of an image alone, 1 / (tokens that show this text), if the head's largest attention is to
+    one of them.
+
+    Source: SparseMM, section 3.1, algorithm 1.
+    """
+
+    def notice(self, attention: Float[Tensor, "hq n"], shown: Shown) -> Float[Tensor, "hq"]:
+        return attention.argmax(-1).float()
+
+    def score(
+        self, noticed: Float[Tensor, "s hq"], tokens: Sequence[str], shown: Shown
+    ) -> Float[Tensor, "hq"]:
+        total = torch.zeros_like(noticed[0])
+        for looked, token in zip(noticed, tokens, strict=True):
+            word = token.strip()
+            places = [where for text, where in shown.spans if word and word in text]
+            if len(places) == 1:
+                region = torch.tensor(places[0], device=looked.device)
+                total += torch.isin(looked.long(), region) / len(region)
+        return total
+
+
+HEAD_READINGS["sparsemm"] = VisualHeads()

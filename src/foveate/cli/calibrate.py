@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from foveate.backends.hf.calibrate import calibrate as measure
+from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console
-from foveate.cli.files import check_writable
-from foveate.cli.model import READS, load, model_option
+from foveate.cli.files import check_writable, numbered_lines
+from foveate.cli.heads import from_file, generated, shown
+from foveate.cli.model import READS, SEES, load, model_option
 from foveate.cli.policies import BUDGET_BY_DEFAULT
 from foveate.cli.prompt import QUESTION, open_images, passages, read
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidInput
+from foveate.core.heads import HEAD_READINGS
 from foveate.core.policy import Policy
 from foveate.core.profile import calibrated_method
 
 
 def calibrate(
-    spec: Annotated[str, typer.Argument(help="The method: prefixkv:budget=20%, or mixkv.")],
+    spec: Annotated[str, typer.Argument(help="prefixkv:budget=20%, mixkv, sparsemm or headkv.")],
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Where to. [default: METHOD.json]")
     ] = None,
-    model: Annotated[str, model_option(READS)] = READS,
+    model: Annotated[str | None, model_option(f"{READS}, for scores of heads {SEES}")] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each. '
-            "[default: passages of a text that comes with Foveate]",
+            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each; for scores of heads '
+            'with "answer" and "spans". [default: passages of a text that comes with Foveate; for '
+            "scores of heads questions about drawn documents]",
         ),
     ] = None,
     samples: Annotated[
@@ -45,22 +49,30 @@ def calibrate(
     Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
-    policy = _policy(spec)
-    name = calibrated_method(policy)
+    of_heads = spec in HEAD_READINGS
+    name = spec if of_heads else calibrated_method(_policy(spec))
     path = out or Path(f"{name}.json")
     check_writable("profile", "--out", path)
-    asked = list(_asked(prompts, samples))
+    progress = path.with_name(f"{path.name}.part")
+    asked: list[Any]
+    if of_heads:
+        asked = list(from_file(prompts, samples) if prompts else generated(name, samples))
+    else:
+        asked = list(_asked(prompts, samples))
     with console.progress(hidden=False) as bars:
-        task = bars.add_task(f"loading {model}", total=None)
-        loaded = load(model)
-        bars.reset(task, description=f"calibrating {policy}", total=len(asked))
-
-        def inputs() -> Iterator[dict[str, Any]]:
-            for text, images in asked:
-                yield read(loaded, text, open_images(images)).inputs
-                bars.advance(task)
-
-        profile = measure(loaded.model, policy, inputs())
+        chosen = model or (SEES if of_heads else READS)
+        task = bars.add_task(f"loading {chosen}", total=None)
+        loaded = load(chosen)
+        bars.reset(task, description=f"calibrating {spec}", total=len(asked))
+        each = bars.track(asked, task_id=task)
+        if of_heads:
+            samples_shown = (shown(loaded, one) for one in each)
+            profile = calibrate_heads(
+                loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
+            )
+        else:
+            inputs = (read(loaded, text, open_images(images)).inputs for text, images in each)
+            profile = measure(loaded.model, _policy(spec), inputs, progress=progress)
     profile.save(path)
     typer.echo(
         f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, "
@@ -83,14 +95,7 @@ def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, list[Path]]]:
     """
     if path is None:
         return [(f"{text}\n\n{QUESTION}", []) for text in passages(samples)]
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the prompts file {str(path)!r} cannot be read: {error}") from error
-    found = [_line(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
-    return found[:samples]
+    return [_line(path, number, line) for number, line in numbered_lines(path)][:samples]
 
 
 def _line(path: Path, number: int, line: str) -> tuple[str, list[Path]]:

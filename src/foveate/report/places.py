@@ -52,6 +52,17 @@ def grids(
     return found
 
 
+def tokens_in(grid: Grid, box: tuple[int | float, ...], size: tuple[int, int]) -> tuple[int, ...]:
+    """The visual tokens that a box (left, top, right, bottom) touches on an image of that size, in
+    pixels (width, height).
+    """
+    left, top, right, bottom = box
+    across, down = grid.columns / size[0], grid.rows / size[1]
+    columns = range(max(0, int(left * across)), min(grid.columns, math.ceil(right * across)))
+    rows = range(max(0, int(top * down)), min(grid.rows, math.ceil(bottom * down)))
+    return tuple(grid.places[row * grid.columns + column] for row in rows for column in columns)
+
+
 def _shapes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> list[tuple[int, int]]:
     vision: Any = getattr(config, "vision_config", None)
     if "image_grid_thw" in inputs and vision is not None:

@@ -2,6 +2,15 @@
 
 from foveate.backends.hf.attach import Session, compress
 from foveate.backends.hf.calibrate import calibrate, import_head_scores
+from foveate.backends.hf.heads import calibrate_heads
 from foveate.backends.hf.stats import LayerStats, Stats
 
-__all__ = ["LayerStats", "Session", "Stats", "calibrate", "compress", "import_head_scores"]
+__all__ = [
+    "LayerStats",
+    "Session",
+    "Stats",
+    "calibrate",
+    "calibrate_heads",
+    "compress",
+    "import_head_scores",
+]

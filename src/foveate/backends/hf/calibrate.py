@@ -20,12 +20,17 @@ from foveate.backends.hf.support import (
 from foveate.core import head_scores
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidInput
+from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.policy import Policy
-from foveate.core.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
+from foveate.core.profile import CALIBRATIONS, Profile, Run, calibrated_method, mean
 
 
 def calibrate(
-    model: nn.Module, policy: Policy | str, prompts: Iterable[Mapping[str, Any]]
+    model: nn.Module,
+    policy: Policy | str,
+    prompts: Iterable[Mapping[str, Any]],
+    *,
+    progress: Path | None = None,
 ) -> Profile:
     """The profile of a method on a model: the mean over prompts of what it measures in each.
 
@@ -33,6 +38,8 @@ def calibrate(
         model: any model that ``compress`` takes.
         policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum.
         prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
+        progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
+            are not read again. It is deleted at the end.
 
     Raises:
         InvalidParameter: a method that has nothing to calibrate.
@@ -41,22 +48,26 @@ def calibrate(
     policy = policy_of(policy)
     name = calibrated_method(policy)
     how = CALIBRATIONS[name]
-    samples: list[Numbers] = []
+    title = model_name(check_model(model))
+    ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
     for inputs in prompts:
-        with compress(model, policy) as session:
-            session.prefill(**inputs)
-            samples.append(how.read(_run(session)))
-    if not samples:
+        if ledger.lacks(fingerprint(inputs)):
+            with compress(model, policy) as session:
+                session.prefill(**inputs)
+                ledger.add(how.read(_run(session)))
+    if not ledger.numbers:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
-    numbers = mean(samples)
-    return Profile(
+    numbers = mean(ledger.numbers)
+    profile = Profile(
         method=name,
-        model=model_name(check_model(model)),
+        model=title,
         layers=len(numbers),
-        samples=len(samples),
+        samples=len(ledger.numbers),
         budget=str(policy.amount) if how.at_a_budget else "",
         by_layer=numbers,
     )
+    ledger.close()
+    return profile
 
 
 def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
+from foveate.core.errors import InvalidInput
+
 CELL = 24
 SLOTS = 16
 WIDTH = CELL * SLOTS
@@ -39,10 +41,18 @@ def any_style(r: Random, fonts: tuple[Path, ...]) -> Style:
     return Style(r.choice(fonts), r.randint(12, 18), ink, paper, r.randint(0, 3))
 
 
+BUILT_IN = Path("Aileron")  # the font that Pillow has in itself
+
+
 @lru_cache(maxsize=4096)
 def font(path: Path, size: int) -> ImageFont.FreeTypeFont:
     """The font at a size in pixels."""
-    return ImageFont.truetype(str(path), size)
+    if path != BUILT_IN:
+        return ImageFont.truetype(str(path), size)
+    built_in = ImageFont.load_default(size)
+    if not isinstance(built_in, ImageFont.FreeTypeFont):
+        raise InvalidInput("this Pillow was built without FreeType and draws no text.")
+    return built_in
 
 
 @lru_cache(maxsize=65536)

@@ -17,8 +17,8 @@ from foveate.demo.scenes import (
     some_facts,
     table,
 )  # fmt: skip
+from foveate.demo.scenes.documents import Fonts
 from foveate.demo.scenes.words import FIELDS, GOODS, OWNED, PEOPLE, PICTURES
-from training.data import Fonts
 
 
 class Question(NamedTuple):

@@ -1,0 +1,146 @@
+"""Which heads look at what they say: SparseMM's visual heads and HeadKV's retrieval heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from foveate.backends.hf.attach import compress
+from foveate.backends.hf.support import check_model, compressible_layers, model_name, text_config
+from foveate.core import head_scores
+from foveate.core.errors import InvalidInput
+from foveate.core.heads import HeadReading, Shown, head_reading
+from foveate.core.layer import Layer, Scores
+from foveate.core.ledger import Ledger, fingerprint
+from foveate.core.policy import Policy
+from foveate.core.profile import Profile
+from foveate.ops.window_attention import window_attention
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+from foveate.stages.when import OverBudget
+
+LONGEST = 1024  # tokens of an answer that no sample gives
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """What is asked of a tokenizer."""
+
+    def decode(self, tokens: list[int], *, skip_special_tokens: bool) -> str: ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+
+@dataclass(frozen=True)
+class Watching:
+    """A score that ranks nothing: it notes what the heads look at as each token is generated."""
+
+    reading: HeadReading
+    shown: Shown
+    noticed: dict[int, list[Tensor]] = field(default_factory=dict)
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Reads the last query's attention, head by head."""
+        paid = window_attention(layer.q[:, :, -1:], layer.k, layer.visible(1), layer.scale)
+        heads = paid[0].flatten(0, 1)[:, 0]
+        self.noticed.setdefault(layer.index, []).append(self.reading.notice(heads, self.shown))
+        return {}
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(torch.zeros(layer.k.shape[:3], device=layer.k.device))
+
+
+def calibrate_heads(
+    model: nn.Module,
+    method: str,
+    samples: Iterable[Shown],
+    tokenizer: Tokenizer,
+    *,
+    progress: Path | None = None,
+) -> Profile:
+    """The profile of a method that gives heads what they deserve: "sparsemm" or "headkv".
+
+    Every sample is answered greedily, with the full cache, while the heads are watched: as many
+    tokens as its ``answer`` has, 1,024 if it has none.
+
+    Args:
+        model: any model that ``compress`` takes.
+        method: whose scores; see its file for what they are.
+        samples: prompts, and where they show what.
+        tokenizer: the model's.
+        progress: a file in which each sample is noted at once; if it exists, its samples are not
+            measured again. It is deleted at the end.
+
+    Raises:
+        InvalidInput: a method that scores no heads, a batch of several prompts, no sample that
+            counts, or heads that never look at what they say.
+    """
+    reading, name = head_reading(method), model_name(check_model(model))
+    ledger = Ledger(progress, {"heads": method, "model": name})
+    for shown in samples:
+        if ledger.lacks(fingerprint(shown.inputs, shown.spans, shown.answer)):
+            scores = _scores(model, reading, shown, tokenizer)
+            ledger.add(None if scores is None else scores.tolist())
+    done = ledger.numbers
+    counted = [torch.tensor(one, dtype=torch.float64) for one in done if one is not None]
+    if not counted:
+        raise InvalidInput(
+            f"none of the {len(done)} samples was answered well enough to count. Give "
+            "samples that the model can answer."
+        )
+    mean = torch.stack(counted).mean(0)
+    if not bool((mean > 0).any()):
+        raise InvalidInput(
+            f"no head looked at what it said in any of the {len(counted)} samples. Check that "
+            "the spans are those of the tokens that show their texts."
+        )
+    config = text_config(check_model(model))
+    by_layer = head_scores.of_kv_heads(mean, config.num_key_value_heads).tolist()
+    profile = Profile(method=method, model=name, layers=len(by_layer), samples=len(counted),
+                      budget="", by_layer=by_layer)  # fmt: skip
+    ledger.close()
+    return profile
+
+
+def _scores(
+    model: Any, reading: HeadReading, shown: Shown, tokenizer: Tokenizer
+) -> Float[Tensor, "L hq"] | None:
+    """Of one answer, layer by layer."""
+    ids: Tensor = shown.inputs["input_ids"]
+    _check(shown, ids)
+    watching = Watching(reading, shown)
+    everything = Policy(score=watching, budget=Uniform(amount=10**9), select=TopK(),
+                        when=OverBudget())  # fmt: skip
+    longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
+    with compress(model, everything):
+        said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False)
+    tokens = [tokenizer.decode([token], skip_special_tokens=True)
+              for token in said[0, ids.shape[1] :].tolist()]  # fmt: skip
+    found = []
+    for layer in range(len(compressible_layers(text_config(model)))):
+        noticed = torch.stack(watching.noticed[layer])[: len(tokens)]
+        scores = reading.score(noticed, tokens, shown)
+        if scores is None:
+            return None
+        found.append(scores.double().cpu())
+    return torch.stack(found)
+
+
+def _check(shown: Shown, ids: Tensor) -> None:
+    if ids.shape[0] != 1:
+        raise InvalidInput(f"a batch of {ids.shape[0]} prompts: give one prompt a sample.")
+    places: Sequence[int] = [place for _, where in shown.spans for place in where]
+    if not places or min(places) < 0 or max(places) >= ids.shape[1]:
+        raise InvalidInput(
+            f"the spans {[text for text, _ in shown.spans]} have no tokens, or some outside of the "
+            f"prompt's {ids.shape[1]}: give indices of tokens in the prompt."
+        )
