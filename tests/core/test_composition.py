@@ -70,6 +70,7 @@ BRINGS = {
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
     "elastic_cache": {"score", "select", "merge", "when"},
+    "infinipotv": {"score", "select", "when"},
     "kivi": {"store"},
     "meda": {"score", "budget", "merge"},
     **{name: {"budget"} for name in ("adakv", "pyramidkv")},

@@ -83,6 +83,12 @@ PARAMETERS = {
     },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},
+    "infinipotv": {
+        "frame": st.none() | st.integers(1, 900),
+        "temporal": st.floats(0, 1),
+        "newest": st.floats(0.01, 0.99),
+        "every": st.integers(1, 900),
+    },
     "keydiff": {"recent": st.integers(0, 90)},
     "keyformer": {
         "recent": st.integers(0, 90) | shares,

@@ -6,6 +6,7 @@ from foveate.baselines.expected_attention import expected_attention
 from foveate.baselines.full import full
 from foveate.baselines.h2o import h2o
 from foveate.baselines.headkv import headkv
+from foveate.baselines.infinipotv import infinipotv
 from foveate.baselines.keydiff import keydiff
 from foveate.baselines.keyformer import keyformer
 from foveate.baselines.kivi import kivi
@@ -30,6 +31,7 @@ __all__ = [
     "full",
     "h2o",
     "headkv",
+    "infinipotv",
     "keydiff",
     "keyformer",
     "kivi",

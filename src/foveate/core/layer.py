@@ -37,6 +37,7 @@ class Layer:
     pos: Int[Tensor, "b h n"]
     q_pos: Int[Tensor, "b m"]
     image: Int[Tensor, "b h n"] | None = None  # index of the image a slot belongs to; -1: text
+    spot: Int[Tensor, "b h n"] | None = None  # which visual token of its image it is; -1: text
     q_image: Int[Tensor, "b m"] | None = None  # the same of the queries
     mask: Bool[Tensor, "b #h m n"] | None = None
     scale: float
@@ -66,6 +67,16 @@ class Layer:
             MissingModality: nothing told which tokens are visual.
         """
         return _known(self.image) >= 0
+
+    @property
+    def known_image(self) -> Int[Tensor, "b h n"]:
+        """The image of each slot, -1 for text; raises MissingModality if nothing told."""
+        return _known(self.image)
+
+    @property
+    def known_spot(self) -> Int[Tensor, "b h n"]:
+        """Which visual token of its image each is; raises MissingModality if nothing told."""
+        return _known(self.spot)
 
     @property
     def q_vision(self) -> Bool[Tensor, "b m"]:

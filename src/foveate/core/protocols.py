@@ -134,11 +134,15 @@ class Moment(NamedTuple):
 @runtime_checkable
 class When(Protocol):
     """When a layer is compressed. ``decodes`` is False if the answer stays every time "no" during
-    decoding, which then costs nothing.
+    decoding, which then costs nothing; ``reads`` likewise between the passes of a prompt that
+    arrives in several.
     """
 
     @property
     def decodes(self) -> bool: ...
+
+    @property
+    def reads(self) -> bool: ...
 
     def __call__(self, moment: Moment) -> bool: ...
 
@@ -210,6 +214,7 @@ class AfterPrefill:
     """Once, when the prompt is complete."""
 
     decodes: bool = field(default=False, init=False)
+    reads: bool = field(default=False, init=False)
 
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt

@@ -47,7 +47,10 @@ def layers_of(
             f"and torch.bool."
         )
     pads = left_padding(attention_mask, b, n).to(layers[0][1].device)
+    if vision is not None:  # padding is no part of an image
+        vision = vision & (torch.arange(n, device=vision.device) >= pads[:, None].to(vision.device))
     image = None if vision is None else image_index(vision)
+    spot = None if vision is None else spot_index(vision)
     made: list[Layer] = []
     for index, (q, k, v) in enumerate(layers):
         pos = torch.arange(n, device=k.device) - pads[:, None]
@@ -59,6 +62,7 @@ def layers_of(
                 pos=pos[:, None].expand(*k.shape[:3]),
                 q_pos=pos,
                 image=None if image is None else image[:, None].expand(*k.shape[:3]),
+                spot=None if spot is None else spot[:, None].expand(*k.shape[:3]),
                 q_image=image,
                 scale=q.shape[-1] ** -0.5 if scale is None else scale,
                 index=index,
@@ -101,6 +105,13 @@ def image_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     before = torch.nn.functional.pad(vision, (1, 0))[:, :-1]
     starts = vision & ~before
     return torch.where(vision, starts.cumsum(-1) - 1, -1)
+
+
+def spot_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+    """Which visual token of its image each is, from 0; -1 for text."""
+    counted = vision.cumsum(-1)
+    before = (counted.masked_fill(vision, 0)).cummax(-1).values  # visual tokens before this run
+    return torch.where(vision, counted - before - 1, -1)
 
 
 def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:

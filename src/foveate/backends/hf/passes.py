@@ -36,12 +36,13 @@ def after_pass(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: f
         unfinished = armed and state.prompt_end is not None and owner.seen < state.prompt_end
         goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
         owner.queries = _remembered(owner, layer) if goes_on else None
-        if unfinished:
+        if unfinished and not rule.reads:
             return
-        _refuse_empty_rows(layer)
-        if armed:
+        if not unfinished:
+            _refuse_empty_rows(layer)
+        if armed and not unfinished:
             owner.finished = owner.seen
-        _compress(owner, layer, armed)
+        _compress(owner, layer, armed and not unfinished)
 
 
 def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float) -> Layer:
@@ -58,6 +59,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         pos=torch.where(padded.columns < 0, -1, padded.columns - pads[:, None, None]),
         q_pos=columns - pads[:, None],
         image=state.image_of(padded.columns, owner.pairs.compressed),
+        spot=state.spot_of(padded.columns, owner.pairs.compressed),
         q_image=state.image_of_queries(columns),
         mask=None if facts.causal else over_slots(mask, padded.columns, columns),
         scale=scale,

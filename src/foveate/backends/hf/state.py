@@ -15,7 +15,7 @@ from foveate.core.compress import keep
 from foveate.core.errors import UnsupportedCache
 from foveate.core.layer import Scored
 from foveate.core.policy import Policy
-from foveate.core.tensors import image_index
+from foveate.core.tensors import image_index, spot_index
 
 if TYPE_CHECKING:
     from foveate.backends.hf.layer import FoveateLayer
@@ -59,7 +59,7 @@ class CacheState:
         self.notes: list[Mapping[str, Tensor]] = []
         self.waiting: list[tuple[FoveateLayer, Scored]] = []
         self.stats = Stats(self.policy.spec)
-        self._images: tuple[Tensor, Tensor] | None = None  # of which vision, and the result
+        self._images: tuple[Tensor, Tensor, Tensor] | None = None  # vision, images, spots
         self._mask: Tensor | None = None
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
@@ -90,26 +90,38 @@ class CacheState:
         """Which image each slot's token belongs to, -1 for text; None if unknown. Slot i of a layer
         that is not ``compressed`` is column i.
         """
-        image = self._image(columns.device)
-        if image is None:
+        return self._of_slots(0, columns, compressed)
+
+    def spot_of(
+        self, columns: Int[Tensor, "b h s"], compressed: bool = True
+    ) -> Int[Tensor, "b h s"] | None:
+        """Which visual token of its image each slot's token is, likewise."""
+        return self._of_slots(1, columns, compressed)
+
+    def _of_slots(
+        self, which: int, columns: Int[Tensor, "b h s"], compressed: bool
+    ) -> Int[Tensor, "b h s"] | None:
+        known = self._image(columns.device)
+        if known is None:
             return None
-        everything = image[:, None].expand(*columns.shape[:2], -1)
+        everything = known[which][:, None].expand(*columns.shape[:2], -1)
         if not compressed:  # drafted tokens may be known here before they are held
             return everything[:, :, : columns.shape[2]]
         return everything.gather(2, columns.clamp_min(0)).masked_fill(columns < 0, -1)
 
     def image_of_queries(self, columns: Int[Tensor, "m"]) -> Int[Tensor, "b m"] | None:
         """Which image each query's token belongs to, -1 for text; None if unknown."""
-        image = self._image(columns.device)
-        return None if image is None else image[:, columns.clamp_min(0)]
+        known = self._image(columns.device)
+        return None if known is None else known[0][:, columns.clamp_min(0)]
 
-    def _image(self, device: torch.device) -> Int[Tensor, "b seen"] | None:
-        """Which image every token seen belongs to, worked out once for all layers of a pass."""
+    def _image(self, device: torch.device) -> tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]] | None:
+        """Image and spot of every token seen, worked out once for all layers of a pass."""
         if not self.vision_known or self.vision is None:
             return None
         if self._images is None or self._images[0] is not self.vision:
-            self._images = (self.vision, image_index(self.vision))
-        return self._images[1].to(device)
+            self._images = (self.vision, image_index(self.vision), spot_index(self.vision))
+        _, image, spot = self._images
+        return image.to(device), spot.to(device)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""

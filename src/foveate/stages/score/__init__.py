@@ -9,6 +9,7 @@ from foveate.stages.score.gumbel import GumbelSums
 from foveate.stages.score.key_difference import KeyDifference
 from foveate.stages.score.kvpress import FromKvpress
 from foveate.stages.score.norms import KeyNorm, ValueNorm
+from foveate.stages.score.novelty import Novelty
 from foveate.stages.score.over_heads import HeadMean
 from foveate.stages.score.position import RandomScore, Recency
 from foveate.stages.score.proxy import ProxyAttention
@@ -27,6 +28,7 @@ __all__ = [
     "KeyDifference",
     "KeyNorm",
     "MeanAttention",
+    "Novelty",
     "ProxyAttention",
     "RandomScore",
     "Recency",

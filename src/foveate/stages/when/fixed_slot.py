@@ -35,6 +35,7 @@ class FixedSlot:
     counted_from: From = "prompt"
     every: int = 1
     decodes: bool = field(default=True, init=False)
+    reads: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         if self.distance < 1 or self.every < 1:

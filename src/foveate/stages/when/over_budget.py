@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.protocols import Moment
@@ -16,11 +16,21 @@ class OverBudget:
     The budget stays what it was for the prompt, so the cache grows no further.
 
     ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
-    compressing over that many decoded tokens.
+    compressing over that many decoded tokens. With ``reading`` the same holds between the passes of
+    a prompt that is read in chunks (InfiniPot-V); without ``answering`` not while decoding.
     """
 
     every: int = 1
-    decodes: bool = field(default=True, init=False)
+    reading: bool = False
+    answering: bool = True
+
+    @property
+    def decodes(self) -> bool:
+        return self.answering
+
+    @property
+    def reads(self) -> bool:
+        return self.reading
 
     def __post_init__(self) -> None:
         if self.every < 1:

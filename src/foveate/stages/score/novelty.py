@@ -1,0 +1,93 @@
+"""How little a visual token repeats in the newest frames of a video."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Layer, Scores
+from foveate.core.protocols import Score
+from foveate.core.spec import stage
+
+
+@stage("novelty")
+@dataclass(frozen=True, kw_only=True)
+class Novelty:
+    """Another score, with a part "novelty": minus the mean cosine of a visual token's key with the
+    keys at its place in the newest frames; those frames themselves come first, the newest before
+    all. Text has none (-inf). In float32.
+
+    Frames are ``frame`` visual tokens each, or, if it is null, images. Of as many frames as the
+    visual tokens held would fill, the last ``newest`` (a share, at least one frame) are the newest.
+
+    Source: InfiniPot-V (arXiv:2506.15745), section 4.1, temporal-axis redundancy.
+    """
+
+    of: Score
+    frame: int | None = None
+    newest: float = 0.25
+
+    def __post_init__(self) -> None:
+        if (self.frame is not None and self.frame < 1) or not 0 < self.newest < 1:
+            raise InvalidParameter(
+                f"frame={self.frame}, newest={self.newest}: give the visual tokens of a frame (or "
+                "null, for a frame an image), and a share between 0 and 1."
+            )
+
+    def queries(self, tokens: int) -> int:
+        return self.of.queries(tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        inner = self.of(layer)
+        frame, place = self._frames(layer)
+        seen = layer.vision & layer.valid
+        first = self._first_of_newest(frame, place, seen)
+        new = seen & (frame >= first[:, None, None])
+        novelty = -_mean_cosine(layer.k.float(), place, new)
+        order = 2.0 + frame / (1 + frame.amax((1, 2), keepdim=True)).clamp_min(1)
+        novelty = torch.where(new, order, novelty).masked_fill(~seen, -torch.inf)
+        return inner._replace(parts={**inner.parts, "novelty": novelty})
+
+    def _frames(self, layer: Layer) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h n"]]:
+        """The frame of each visual token, and its place in that."""
+        image, spot = layer.known_image, layer.known_spot
+        if self.frame is None:
+            return image, spot.clamp_min(0)
+        if bool((image > 0).any()):
+            raise InvalidParameter(
+                f"frame={self.frame} is for one video whose visual tokens follow each other, and "
+                "this prompt has text between them. Leave frame out: every image is a frame then."
+            )
+        return spot // self.frame, spot.clamp_min(0) % self.frame
+
+    def _first_of_newest(
+        self, frame: Int[Tensor, "b h n"], place: Int[Tensor, "b h n"], seen: Bool[Tensor, "b h n"]
+    ) -> Int[Tensor, "b"]:
+        """In each row, the first of the frames that count as new."""
+        found = []
+        for row, spots, mask in zip(frame, place, seen, strict=True):
+            known = torch.unique(row[mask])
+            size = self.frame or int((spots * mask).max()) + 1
+            held = int(mask.sum(-1).max()) // size
+            found.append(known[-max(1, int(held * self.newest)) :][:1])
+            if not len(known):  # no image, or none yet
+                found[-1] = row.new_zeros(1)
+        return torch.cat(found)
+
+
+def _mean_cosine(
+    k: Float[Tensor, "b h n d"], place: Int[Tensor, "b h n"], new: Bool[Tensor, "b h n"]
+) -> Float[Tensor, "b h n"]:
+    """Of each key with the keys of ``new`` tokens at its place; 0 where there are none."""
+    unit = F.normalize(k, dim=-1)
+    places = int(place.max()) + 1
+    index = place[..., None].expand_as(unit)
+    total = unit.new_zeros(*unit.shape[:2], places, unit.shape[3])
+    total.scatter_add_(2, index, unit * new[..., None])
+    count = unit.new_zeros(*unit.shape[:2], places).scatter_add_(2, place, new.float())
+    return (unit * total.gather(2, index)).sum(-1) / count.gather(2, place).clamp_min(1)

@@ -1,0 +1,49 @@
+"""A share of what is kept goes to what is new in a video, the rest to the highest scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Scored
+from foveate.core.spec import stage
+from foveate.stages.select.top_k import TopK, highest
+
+
+@stage("novel_first")
+@dataclass(frozen=True, kw_only=True)
+class NovelFirst(TopK):
+    """Beside what ``top_k`` always keeps: of the places that text would leave, ``share`` (rounded
+    down) to the highest part "novelty", all others to the highest scores.
+
+    Source: InfiniPot-V (arXiv:2506.15745), section 4.
+    """
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise InvalidParameter(f"share={self.share}: give a share from 0 to 1.")
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        if "novelty" not in scored.scores.parts:
+            raise InvalidParameter(
+                f"{self!r} draws on how new tokens are, and this score does not tell. Use it with "
+                "score=novelty(of=...)."
+            )
+        values = scored.scores.values
+        free, share = values.isfinite(), Fraction(str(self.share))
+        text = ((values == torch.inf) | (free & ~scored.layer.vision)).sum(-1)
+        left = (counts - text).clamp_min(0)
+        novelty = scored.scores.parts["novelty"].masked_fill(~free, -torch.inf)
+        wanted = torch.minimum(
+            left * share.numerator // share.denominator, novelty.isfinite().sum(-1)
+        )
+        novel = highest(novelty, wanted)
+        return highest(values.masked_fill(novel, torch.inf), counts)
