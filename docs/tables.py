@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import combinations
+
 import foveate
 
 ROOT = Path(__file__).parent.parent
@@ -71,6 +73,7 @@ def _results(name: str) -> Any:
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"methods": methods},
+    ROOT / "docs" / "composition.md": {"parts": combinations.parts, "pairs": combinations.table},
 }
 
 

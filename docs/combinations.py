@@ -1,0 +1,140 @@
+"""Which scores go with which budgets, selections and merges: found out by trying each pair."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import MISSING, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import foveate
+from foveate.core.errors import InvalidParameter
+from foveate.core.profile import Profile
+from foveate.core.protocols import (
+    AfterPrefill,
+    Budget,
+    FullPrecision,
+    Merge,
+    NoMerge,
+    Score,
+    Select,
+    Softmax,
+    Store,
+)
+from foveate.core.spec import SLOTS, STAGES
+
+TOKENS, LAYERS, HEADS = 48, 2, 2
+NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
+OPTIONS: dict[str, dict[str, Any]] = {
+    "head_table": {"of": "sparsemm"},
+    "layer_shares": {"of": NOTES[0]},
+    "mix_diversity": {"window": 4},
+    "modality_fusion": {"window": 4},
+    "window_attention": {"window": 4},
+}
+ELSEWHERE = {"kvpress"}  # needs the package
+INNER = STAGES["window_attention"](window=4)
+
+
+def stage(name: str, profile: Path) -> Any:
+    """The stage with settings that fit a tiny prompt."""
+    kind = STAGES[name]
+    fields = kind.__dataclass_fields__
+    given = {"of": INNER, "amount": "50%", "profile": str(profile)}
+    needed = {k: v for k, v in given.items() if k in fields and fields[k].default is MISSING}
+    return kind(**{**needed, **OPTIONS.get(name, {})})
+
+
+@cache
+def prompt() -> dict[str, Any]:
+    """Tensors of two layers, and which of the tokens are visual."""
+    g = torch.Generator().manual_seed(0)
+    shapes = (2 * HEADS, HEADS, HEADS)
+    layers = [tuple(torch.randn(1, h, TOKENS, 8, generator=g) for h in shapes)
+              for _ in range(LAYERS)]  # fmt: skip
+    vision = torch.zeros(1, TOKENS, dtype=torch.bool)
+    vision[:, 4:16] = vision[:, 18:30] = vision[:, 32:44] = True
+    return {"layers": layers, "vision": vision}
+
+
+def works(**stages: Any) -> bool:
+    """Whether a policy of these stages keeps what its budget says."""
+    policy = foveate.Policy(**stages)
+    try:
+        kept = foveate.compress_tensors(policy, **prompt())
+    except InvalidParameter:
+        return False
+    return sum(int(one.counts.sum()) for one in kept) == LAYERS * HEADS * TOKENS // 2
+
+
+def table() -> str:
+    """One row a score; a tick where the pair works, nothing where it is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        return "\n".join(_rows(_profile(Path(folder), "sparsemm")))
+
+
+def _rows(profile: Path) -> Iterator[str]:
+    made = {name: stage(name, profile) for name in sorted(STAGES) if name not in ELSEWHERE}
+    shares = replace(made.pop("layer_shares"), amount="50%")
+    made |= {f"layer_shares(of={note})": replace(shares, of=note) for note in NOTES}
+    kinds = {"budget": Budget, "select": Select, "merge": Merge}
+    scores = {name: one for name, one in made.items() if isinstance(one, Score)}
+    columns = [
+        (slot, name)
+        for slot, kind in kinds.items()
+        for name, one in made.items()
+        if isinstance(one, kind) and _is(slot, one)
+    ]
+    yield f"| score | {' | '.join(f'`{name}`' for _, name in columns)} |"
+    yield "|---|" + "---|" * len(columns)
+    usual = {"budget": made["uniform"], "select": made["top_k"], "merge": NoMerge()}
+    for name, score in scores.items():
+        cells = [
+            "✓" if works(**{**usual, slot: made[other], "score": score}) else ""
+            for slot, other in columns
+        ]
+        yield f"| `{name}` | {' | '.join(cells)} |"
+
+
+def _is(slot: str, one: Any) -> bool:
+    """Of that slot alone: many things can be called as a merge is."""
+    others = (Score, Budget, Select, Store)
+    called = hasattr(one, "decodes") or hasattr(one, "n") or isinstance(one, (NoMerge, *others))
+    return slot != "merge" or not called
+
+
+def parts() -> str:
+    """One row a method: the stages that it consists of, but for those that do nothing."""
+    rows = [f"| method | {' | '.join(SLOTS)} |", "|---|" + "---|" * len(SLOTS)]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, method in foveate.METHODS.items():
+            given = {"budget": "50%", "profile": str(_profile(Path(folder), name))}
+            policy = method(**{k: v for k, v in given.items() if _needs(method, k)})
+            cells = [_name(getattr(policy, slot)) for slot in SLOTS]
+            rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _needs(method: Any, name: str) -> bool:
+    parameter = method.parameters.get(name)
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def _name(stage: Any) -> str:
+    """Its name, and in parentheses the score that it wraps."""
+    if stage in (NoMerge(), AfterPrefill(), Softmax(), FullPrecision()):
+        return ""
+    inner = getattr(stage, "of", None)
+    name: str = stage.spec_name
+    return f"`{name}` of {_name(inner)}" if isinstance(inner, Score) else f"`{name}`"
+
+
+def _profile(folder: Path, method: str) -> Path:
+    """A profile of two layers with two heads."""
+    profile = Profile(method=method, model="", layers=LAYERS, samples=1, budget="",
+                      by_layer=[[1.0, 2.0], [3.0, 4.0]])  # fmt: skip
+    return profile.save(folder / f"{method}.json")

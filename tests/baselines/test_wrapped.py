@@ -1,0 +1,41 @@
+"""MixKV and DAVID over every method: the score of the one, the stages of the other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import foveate
+from foveate.core.profile import Profile
+
+LAYERS, HEADS, TOKENS = 3, 2, 40
+
+
+@pytest.fixture(scope="module")
+def prompt():
+    g = torch.Generator().manual_seed(0)
+    layers = [tuple(torch.randn(1, h, TOKENS, 8, generator=g) for h in (4, HEADS, HEADS))
+              for _ in range(LAYERS)]  # fmt: skip
+    vision = torch.zeros(1, TOKENS, dtype=torch.bool)
+    vision[:, 3:28] = True
+    return {"layers": layers, "vision": vision}
+
+
+def written(name, tmp_path):
+    """The method with what it cannot do without."""
+    parameters = foveate.METHODS[name].parameters
+    if "profile" not in parameters or parameters["profile"].default is None:
+        return name
+    profile = Profile(method=name, model="", layers=LAYERS, samples=1, budget="",
+                      by_layer=[[1.0, 2.0], [3.0, 4.0], [0.5, 0.1]])  # fmt: skip
+    return f"{name}(profile='{profile.save(tmp_path / 'heads.json')}')"
+
+
+@pytest.mark.parametrize("over", ["mixkv", "david"])
+@pytest.mark.parametrize("name", sorted(set(foveate.METHODS) - {"full", "kivi", "csp"}))
+def test_the_sum_keeps_exactly_the_budget(prompt, name, over, tmp_path):
+    terms = (foveate.METHODS[name], foveate.METHODS[over])
+    small = {"window": 4} if any("window" in term.parameters for term in terms) else {}
+    policy = foveate.policy(f"{written(name, tmp_path)}+{over}:budget=18", **small)
+    kept = foveate.compress_tensors(policy, **prompt)
+    assert sum(int(one.counts.sum()) for one in kept) == 18 * LAYERS * HEADS
