@@ -43,11 +43,14 @@ def text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> dict[str, list[int]
     return {"prompt": ids[:tokens], "next": ids[tokens : tokens + FOLLOWING]}
 
 
-def measure(python: str, library: str, method: str, tokens: int, ids: Path, repeats: int) -> Any:
+def measure(
+    python: str, library: str, method: str, tokens: int, ids: Path, repeats: int,
+    more: list[str] | None = None,
+) -> Any:  # fmt: skip
     """One side, in a process of its own."""
     command = [python, str(HERE / "side.py"), "--library", library, "--method", method,
                "--model", str(smollm2.cached()), "--tokens", str(tokens), "--text", str(ids),
-               "--repeats", str(repeats)]  # fmt: skip
+               "--repeats", str(repeats), *(more or [])]  # fmt: skip
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -59,7 +62,7 @@ def measure(python: str, library: str, method: str, tokens: int, ids: Path, repe
 
 def median(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Medians of the numbers of several processes."""
-    names = [*LOWER_IS_BETTER, "nll_next_64"]
+    names = [*LOWER_IS_BETTER, "nll_next_64", "rss_held_bytes"]
     found = {name: statistics.median(r[name] for r in results) for name in names}
     return {**results[-1], **found}
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
+import gc
 import json
 import os
 import platform
@@ -37,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
     parser.add_argument("--library", choices=("foveate", "kvpress"), required=True)
-    parser.add_argument("--method", choices=("snapkv", "knorm", "full"), required=True)
+    parser.add_argument("--method", choices=("snapkv", "knorm", "adakv", "full"), required=True)
     parser.add_argument("--keep", type=float, default=0.2, help="fraction of the pairs kept")
     parser.add_argument("--tokens", type=int, default=1024, help="the last N tokens of the prompt")
     parser.add_argument(
@@ -57,8 +59,8 @@ def main() -> None:
         parser.error(f"--tokens {args.tokens}: the prompt has {len(text['prompt'])} tokens")
     if len(text["next"]) != FOLLOWING:
         parser.error(f"{len(text['next'])} tokens follow the prompt, not {FOLLOWING}")
-    if args.method == "snapkv" and args.tokens <= args.window:
-        parser.error(f"--tokens {args.tokens}: SnapKV needs more than its window of {args.window}")
+    if args.method in ("snapkv", "adakv") and args.tokens <= args.window:
+        parser.error(f"--tokens {args.tokens}: at least one more than the window of {args.window}")
 
     torch.set_num_threads(args.threads)
     disable_progress_bar()
@@ -81,6 +83,7 @@ def main() -> None:
         "prompt_tokens": prompt.shape[1],
         "kept_tokens": runs[-1]["kept_tokens"],
         "cache_bytes": runs[-1]["cache_bytes"],
+        "rss_held_bytes": statistics.median(one["rss_held_bytes"] for one in runs),
         "prefill_s": statistics.median(one["prefill_s"] for one in runs),
         "decode_ms_per_token": 1000 * statistics.median(steps),
         "fastest": {
@@ -99,7 +102,7 @@ def main() -> None:
             **{name: version(name) for name in ("torch", "transformers", args.library)},
         },
     }
-    if args.method == "snapkv":
+    if args.method in ("snapkv", "adakv"):
         result |= {"window": args.window, "kernel": args.kernel}
     json.dump(result, sys.stdout)
     sys.stdout.write("\n")
@@ -122,12 +125,12 @@ def nothing(model: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
 
 def kvpress_side(args: argparse.Namespace) -> Library:
     """A press for the prefill; kvpress without a press is the stock cache."""
-    from kvpress import KnormPress, SnapKVPress
+    from kvpress import AdaKVPress, KnormPress, SnapKVPress
 
     ratio = 1 - args.keep
-    if args.method == "snapkv":
+    if args.method in ("snapkv", "adakv"):
         press = SnapKVPress(ratio, window_size=args.window, kernel_size=args.kernel)
-        return Library(press, nothing)
+        return Library(press if args.method == "snapkv" else AdaKVPress(press), nothing)
     return Library(KnormPress(ratio) if args.method == "knorm" else nothing, nothing)
 
 
@@ -139,6 +142,9 @@ def foveate_side(args: argparse.Namespace) -> Library:
         "full": foveate.full(),
         "knorm": foveate.knorm(budget=args.keep),
         "snapkv": foveate.snapkv(budget=args.keep, window=args.window, kernel=args.kernel),
+        "adakv": foveate.adakv(
+            budget=args.keep, window=args.window, kernel=args.kernel, pool="avg", floor=0.2
+        ),
     }
     return Library(nothing, lambda model: foveate.compress(model, policies[args.method]))
 
@@ -156,12 +162,14 @@ def _run(
     model: PreTrainedModel, library: Library, prompt: torch.Tensor, following: torch.Tensor
 ) -> dict[str, Any]:
     cache = DynamicCache(config=model.config)
+    before = rss_without_garbage()
     start = time.perf_counter()
     with library.prefill(model):
         logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits
     prefill_s = time.perf_counter() - start
     kept = {layer.keys.shape[2] for layer in cache.layers}
-    cache_bytes = held_bytes(cache)
+    cache_bytes = held_bytes(cache) + masked_bytes(model)
+    rss_held = rss_without_garbage() - before
 
     losses, steps = [], []
     for i, token in enumerate(following[0]):
@@ -178,17 +186,39 @@ def _run(
         "steps_s": steps,
         "kept_tokens": min(kept) if len(kept) == 1 else sorted(kept),
         "cache_bytes": cache_bytes,
+        "rss_held_bytes": rss_held,
         "nll": statistics.fmean(losses),
     }
 
 
 def held_bytes(cache: DynamicCache) -> int:
     """Bytes of the storages that the cache keeps alive (a slice keeps what it is a slice of)."""
-    holders = [h for layer in cache.layers for h in (layer, getattr(layer, "_pairs", None)) if h]
-    tensors = [t for holder in holders for t in vars(holder).values() if torch.is_tensor(t)]
-    tensors = [t for t in tensors if t.ndim > 2]  # pairs, not bookkeeping of single queries
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
+    holders = [getattr(layer, "_pairs", layer) for layer in cache.layers]
+    tensors = [t for holder in holders for t in tensors_in(holder)]
+    return sum(
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()
+    )
+
+
+def masked_bytes(model: PreTrainedModel) -> int:
+    """Kvpress evicts from single heads by hiding pairs: the indices of what it hides."""
+    lists = [getattr(module, "masked_key_indices", None) or () for module in model.modules()]
+    return sum(t.nbytes for each in lists for t in each)
+
+
+def tensors_in(thing: Any) -> list[torch.Tensor]:
+    """Every tensor that an object holds, however deep."""
+    if torch.is_tensor(thing):
+        return [thing]
+    parts = thing if isinstance(thing, (list, tuple)) else getattr(thing, "__dict__", {}).values()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def rss_without_garbage() -> int:
+    """Resident memory after what is free was given back to the system."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return rss()
 
 
 def rss() -> int:

@@ -1,0 +1,87 @@
+"""Heads that keep different numbers of pairs: what they hold, and what a token costs.
+
+    bash benchmarks/kvpress_env.sh .venv-kvpress
+    python benchmarks/ragged.py --kvpress .venv-kvpress/bin/python [--tokens 8128] [--keep 0.2 0.05]
+
+AdaKV over SnapKV's scores, beside SnapKV alone and the preallocated full cache, in Foveate and in
+kvpress, each in a process of its own. Writes benchmarks/results/ragged.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from against_kvpress import measure, median, text
+
+from foveate.demo import smollm2
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = ["kept", "method", "library", "cache, MB", "of the budget", "resident, MB",
+           "decoding, ms/token", "to ours with snapkv", "NLL of the next 64"]  # fmt: skip
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    ours = {(r["method"], r["keep"]): r for r in rows if r["library"] == "foveate"}
+    for row in rows:
+        uniform = ours.get(("snapkv", row["keep"]))
+        decoding = row["decode_ms_per_token"]
+        against = f"{decoding / uniform['decode_ms_per_token']:.2f}" if uniform else ""
+        nominal = ours["full", 1.0]["cache_bytes"] * row["keep"]
+        lines.append(
+            f"| {row['keep']:.0%} | {row['method']} | {row['library']} | "
+            f"{row['cache_bytes'] / 1e6:.1f} | {row['cache_bytes'] / nominal:.3f} | "
+            f"{row['rss_held_bytes'] / 1e6:.1f} | {decoding:.1f} | {against} | "
+            f"{row['nll_next_64']:.3f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures all, in turns, and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kvpress", required=True, help="python of kvpress's environment")
+    parser.add_argument("--tokens", type=int, default=8128)
+    parser.add_argument("--keep", type=float, nargs="+", default=[0.2, 0.05])
+    parser.add_argument("--repeats", type=int, default=1, help="runs in each process")
+    parser.add_argument("--rounds", type=int, default=3, help="processes of each side")
+    options = parser.parse_args()
+    _, tokenizer = smollm2.load()
+    wanted = [("full", 1.0), *((m, keep) for keep in options.keep for m in ("snapkv", "adakv"))]
+    found: dict[Any, list[Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        ids = Path(folder) / "ids.json"
+        ids.write_text(json.dumps(text(tokenizer, options.tokens)))
+        for turn in range(options.rounds):
+            for library in ("foveate", "kvpress")[:: -1 if turn % 2 else 1]:
+                python = sys.executable if library == "foveate" else options.kvpress
+                for method, keep in wanted:
+                    more = ["--keep", str(keep)]
+                    one = measure(
+                        python, library, method, options.tokens, ids, options.repeats, more
+                    )
+                    found.setdefault((keep, method, library), []).append(one)
+                    print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
+    rows = [{**median(several), "keep": keep} for (keep, _, _), several in found.items()]
+    rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
+    RESULTS.mkdir(exist_ok=True)
+    head = (
+        f"# Heads of different lengths\n\nSmolLM2-135M-Instruct, float32, CPU, "
+        f"{rows[0]['threads']} threads, {options.tokens:,} tokens. `adakv` shares the budget over "
+        "the heads of a layer (floor 0.2). The cache is what its tensors take, kvpress's lists of "
+        "hidden pairs included; resident is by how much the process grew. Medians over processes "
+        "in turns.\n\n"
+    )
+    (RESULTS / "ragged.md").write_text(head + table(rows) + "\n")
+    (RESULTS / "ragged.json").write_text(json.dumps(rows, indent=1) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
