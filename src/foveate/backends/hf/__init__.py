@@ -3,14 +3,18 @@
 from foveate.backends.hf.attach import Session, compress
 from foveate.backends.hf.calibrate import calibrate, import_head_scores
 from foveate.backends.hf.heads import calibrate_heads
+from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.stats import LayerStats, Stats
 
 __all__ = [
     "LayerStats",
+    "Recording",
     "Session",
     "Stats",
+    "branch",
     "calibrate",
     "calibrate_heads",
     "compress",
     "import_head_scores",
+    "record",
 ]

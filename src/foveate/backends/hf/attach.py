@@ -65,7 +65,7 @@ class Session:
         check_profiles(policy, self.model)
         self.policy = policy
         self._vision = vision
-        self._link = Link()
+        self.link = Link()
         self._offsets = with_offsets(self.model)
         self._length: int | None = None  # declared length of the prompt that comes next
         self._cache: DynamicCache | None = None
@@ -75,7 +75,7 @@ class Session:
 
     def __enter__(self) -> Session:
         check_model(self.model)
-        self._link.open = True
+        self.link.open = True
         config = text_config(self.model)
         own = config._attn_implementation
         config._attn_implementation_internal = NAMES[own]
@@ -88,7 +88,7 @@ class Session:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        self._link.open = False
+        self.link.open = False
         while self._undo:
             self._undo.pop()()
 
@@ -163,6 +163,12 @@ class Session:
         """
         self._state(self.cache if cache is None else cache).awaiting = True
 
+    def adopt(self, cache: DynamicCache) -> None:
+        """Makes a cache that holds a finished prompt the latest one."""
+        self._cache = cache
+        state, layers = self._state(cache), foveate_layers(cache)
+        state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers])
+
     def save(self, path: str | Path, *, cache: DynamicCache | None = None,
              tokenizer: PreTrainedTokenizerBase | None = None) -> Path:  # fmt: skip
         """Writes a compressed cache to a safetensors file, with the model's fingerprint."""
@@ -179,7 +185,7 @@ class Session:
             InvalidInput: the file is missing or is no saved cache.
         """
         cache = DynamicCache(config=self.model.config)
-        convert(cache, text_config(self.model), self.policy, self._link)
+        convert(cache, text_config(self.model), self.policy, self.link)
         persist.load(Path(path), cache, self.model, self.policy, tokenizer)
         self._cache = cache
         return cache
@@ -239,14 +245,14 @@ class Session:
     def _adopt(self, cache: Any) -> CacheState:
         state = state_of(cache)
         if state is None:
-            return convert(cache, text_config(self.model), self.policy, self._link)
-        if state.link is not self._link:
+            return convert(cache, text_config(self.model), self.policy, self.link)
+        if state.link is not self.link:
             if state.link.open or state.policy != self.policy:
                 raise UnsupportedCache(
                     f"this cache was compressed under {state.policy} in another compress() block; "
                     f"this block's policy is {self.policy}."
                 )
-            state.link = self._link
+            state.link = self.link
         return state
 
     def _arm(self, state: CacheState, seen: int, end: int) -> None:
@@ -271,7 +277,7 @@ class Session:
                 "does not go through transformers' attention interface with the cached keys."
             )
         if state.prompt_end is not None and not layers[-1].armed:
-            state.stats.layers = [layer.stats() for layer in layers]
+            self.adopt(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
 

@@ -30,19 +30,25 @@ def after_pass(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: f
         _prune(owner, rule)
         return
     with owner.watch.running(query.device):
-        layer = layer_of(owner, query, mask, scale)
-        owner.running = observed(state.policy, layer)
-        layer = _with_window(owner, replace(layer, state=owner.running))
-        unfinished = armed and state.prompt_end is not None and owner.seen < state.prompt_end
-        goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
-        owner.queries = _remembered(owner, layer) if goes_on else None
-        if unfinished and not rule.reads:
-            return
-        if not unfinished:
-            _refuse_empty_rows(layer)
-        if armed and not unfinished:
-            owner.finished = owner.seen
-        _compress(owner, layer, armed and not unfinished)
+        show(owner, layer_of(owner, query, mask, scale), armed)
+
+
+def show(owner: FoveateLayer, layer: Layer, armed: bool) -> None:
+    """Has the policy observe the layer, and compress it if the moment has come."""
+    state = owner.state
+    rule = state.policy.when
+    owner.running = observed(state.policy, layer)
+    layer = _with_window(owner, replace(layer, state=owner.running))
+    unfinished = armed and state.prompt_end is not None and owner.seen < state.prompt_end
+    goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
+    owner.queries = _remembered(owner, layer) if goes_on else None
+    if unfinished and not rule.reads:
+        return
+    if not unfinished:
+        _refuse_empty_rows(layer)
+    if armed and not unfinished:
+        owner.finished = owner.seen
+    _compress(owner, layer, armed and not unfinished)
 
 
 def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float) -> Layer:

@@ -64,6 +64,12 @@ class CacheState:
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
 
+    def follow(self, other: CacheState) -> None:
+        """Takes over what is known of a prompt that was read into another cache."""
+        self.pads, self.vision = other.pads, other.vision
+        self.vision_known, self.awaiting = other.vision_known, False
+        self.extras = dict(other.extras)
+
     def facts(
         self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
     ) -> MaskFacts:

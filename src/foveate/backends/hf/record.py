@@ -1,0 +1,136 @@
+"""One prefill for many policies: a prompt is read once, and every policy branches from it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from foveate.backends.hf.attach import Session, compress
+from foveate.backends.hf.passes import show
+from foveate.backends.hf.support import convert, foveate_layers, text_config
+from foveate.core.errors import InvalidInput
+from foveate.core.layer import Layer, Scores
+from foveate.core.policy import Policy
+from foveate.core.protocols import Moment
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A score that ranks nothing: it keeps what a score would have seen of each layer."""
+
+    reads_column_sums: ClassVar[bool] = False
+    seen: dict[int, Layer] = field(default_factory=dict)
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Notes the layer."""
+        self.seen[layer.index] = layer
+        return {}
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(torch.zeros(layer.k.shape[:3], device=layer.k.device))
+
+
+@dataclass(frozen=True)
+class SummingWitness(Witness):
+    """The same, with the column sums that the attention adds up on its way."""
+
+    reads_column_sums: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Never:
+    """At no moment."""
+
+    decodes: bool = field(default=False, init=False)
+    reads: bool = field(default=False, init=False)
+
+    def __call__(self, moment: Moment) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A prompt that was read with the full cache.
+
+    ``logits`` [b, vocabulary] are those of the token after it; ``cache`` is read only, and so are
+    the ``layers``, as scores see them.
+    """
+
+    model: nn.Module
+    cache: DynamicCache
+    layers: tuple[Layer, ...]
+    logits: Float[Tensor, "b vocabulary"]
+
+    @property
+    def tokens(self) -> int:
+        """Length of the prompt, padding included."""
+        return foveate_layers(self.cache)[0].seen
+
+
+def record(
+    model: nn.Module, *, vision: Tensor | None = None, sums: bool = True, **inputs: Any
+) -> Recording:
+    """Reads a prompt once, so that many policies can branch from it (:func:`branch`).
+
+    Holds the full cache and all queries of the prompt. What a branch keeps is what a block of its
+    own would have kept, to the rounding of the attention: with ``sums``, on a CPU, that adds up
+    what scores such as H2O's need, and without it those scores attend a second time.
+
+    Args:
+        model: as for ``compress``.
+        vision: as for ``compress``.
+        sums: whether some of the policies read column sums.
+        inputs: of one prompt, as ``generate`` takes them.
+    """
+    witness = SummingWitness() if sums else Witness()
+    nothing = Policy(score=witness, budget=Uniform(amount=1), select=TopK(), when=Never())
+    with compress(model, nothing, vision=vision) as session, torch.no_grad():
+        cache = DynamicCache(config=session.model.config)
+        out = session.model(**inputs, past_key_values=cache, use_cache=True)
+    layers = tuple(witness.seen[place] for place in range(len(foveate_layers(cache))))
+    return Recording(model, cache, layers, out.logits[:, -1])
+
+
+def branch(session: Session, recording: Recording) -> DynamicCache:
+    """The recorded prompt's cache as the session's policy compresses it, ready to go on.
+
+    Raises:
+        InvalidInput: another model's recording.
+    """
+    if recording.model is not session.model:
+        raise InvalidInput(
+            f"this prompt was recorded with another {type(recording.model).__name__} than the one "
+            "of this block. Record it with this one."
+        )
+    cache = DynamicCache(config=session.model.config)
+    state = convert(cache, text_config(session.model), session.policy, session.link)
+    sources: list[Any] = recording.cache.layers
+    mine = foveate_layers(cache)
+    theirs = foveate_layers(recording.cache)
+    cache.layers = [
+        layer if layer in mine else copy.deepcopy(source)
+        for layer, source in zip(cache.layers, sources, strict=True)
+    ]
+    state.follow(theirs[0].state)
+    for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
+        layer.refill(source.pairs, source.seen, source.seen)
+        notes = tuple(state.notes) if layer.place else ()
+        with layer.watch.running(seen.k.device):
+            show(layer, replace(seen, earlier=notes), armed=True)
+    for layer, source in zip(mine, theirs, strict=True):
+        if layer.pairs is source.pairs:
+            layer.refill(source.pairs.fork(), source.seen, source.seen)
+    session.adopt(cache)
+    return cache
