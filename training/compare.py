@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 import foveate
-from foveate.core.layer import Layer
+from foveate.backends.hf import branch, record
+from foveate.core.layer import Layer, Scores
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.demo import vision
@@ -26,7 +27,7 @@ from foveate.demo.processor import COLUMNS
 from foveate.demo.questions import Album, Question
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
-from training.evaluate import TOKENS, Share, held_out
+from training.evaluate import TOKENS, Share, batches, held_out
 from training.seeing import wording
 
 WINDOW = 16
@@ -36,22 +37,25 @@ METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm"
 
 
 @stage("evidence")
+@dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Ranks the tokens at these places of the prompt first, then later ones before earlier."""
+    """Ranks the tokens at these places of each row first, then later ones before earlier."""
 
-    places: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
 
     def queries(self, tokens: int) -> int:
         """None are read."""
         return 0
 
-    def __call__(self, layer: Layer) -> Float[Tensor, "b h n"]:
-        """More than one for evidence."""
-        wanted = torch.isin(layer.pos, torch.tensor(self.places))
-        return wanted.float() + layer.pos / (layer.pos.max() + 1)
+    def __call__(self, layer: Layer) -> Scores:
+        """At least one for evidence, less for all else."""
+        values = layer.pos / (layer.pos.amax() + 1)
+        wanted = [torch.isin(pos, torch.tensor(places))
+                  for pos, places in zip(layer.pos, self.places, strict=True)]  # fmt: skip
+        return Scores(values + torch.stack(wanted))
 
 
-def policy(name: str, budget: str, evidence: tuple[int, ...]) -> Policy:
+def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Policy:
     """The method at the budget."""
     if name == "oracle":
         return Policy(score=Evidence(places=evidence), budget=Uniform(amount=budget),
@@ -77,6 +81,22 @@ def places(album: Album, question: Question, visual: Tensor) -> tuple[int, ...]:
 
 
 @torch.no_grad()
+def answers(
+    model: Any, processor: Any, inputs: dict[str, Tensor], cache: Any, first: Tensor
+) -> list[str]:
+    """Greedy ones, from a cache that holds the prompts, and the logits of the first tokens."""
+    tokens, mask = [first.argmax(-1, keepdim=True)], inputs["attention_mask"]
+    end = model.generation_config.eos_token_id
+    for _ in range(TOKENS - 1):
+        if bool((torch.cat(tokens, 1) == end).any(1).all()):
+            break
+        mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+        logits = model(input_ids=tokens[-1], attention_mask=mask, past_key_values=cache).logits
+        tokens.append(logits[:, -1].argmax(-1, keepdim=True))
+    rows = [row[: row.index(end)] if end in row else row for row in torch.cat(tokens, 1).tolist()]
+    return [processor.decode(row, skip_special_tokens=True).strip() for row in rows]
+
+
 def main() -> None:
     """Asks every question of every method, and prints the share of right answers."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -88,18 +108,25 @@ def main() -> None:
     asked = [one for kind in KINDS for one in held_out(kind, a.count)]
     cells = [("full", "100%"), *((m, b) for b in BUDGETS for m in a.methods)]
     right = dict.fromkeys(cells, 0)
-    for done, (album, one) in enumerate(asked, 1):
-        text = wording(album, one.question)
-        inputs: dict[str, Any] = dict(processor([page.image for page in album.images], text))
-        evidence = places(album, one, inputs["input_ids"][0] == model.config.image_token_id)
+    done = 0
+    for some in batches(asked):
+        texts = [wording(album, one.question) for album, one in some]
+        images = [page.image for album, _ in some for page in album.images]
+        inputs: dict[str, Any] = dict(processor(images, texts))
+        recording = record(model, **inputs)
+        visual = inputs["input_ids"] == model.config.image_token_id
+        real = inputs["attention_mask"].bool()
+        evidence = tuple(places(*pair, v[r]) for pair, v, r in zip(some, visual, real, strict=True))
         for name, budget in cells:
             chosen = foveate.policy("full") if name == "full" else policy(name, budget, evidence)
-            with foveate.compress(model, chosen):
-                out = model.generate(**inputs, max_new_tokens=TOKENS, do_sample=False)
-            said = processor.decode(out[0, inputs["input_ids"].shape[1] :], True)
-            right[name, budget] += said.strip() == one.answer
-        if done % 10 == 0:
-            print(f"{done} of {len(asked)}", right, flush=True)
+            with foveate.compress(model, chosen) as session:
+                cache = branch(session, recording)
+                said = answers(model, processor, inputs, cache, recording.logits)
+            right[name, budget] += sum(
+                text == one.answer for text, (_, one) in zip(said, some, strict=True)
+            )
+        done += len(some)
+        print(f"{done} of {len(asked)}", right, flush=True)
     for (name, budget), n in right.items():
         print(f"{budget:5} {name:14} {Share(n, len(asked))}")
     if a.out:

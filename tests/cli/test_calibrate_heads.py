@@ -14,9 +14,9 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
+from foveate.backends.hf.places import Grid, tokens_in
 from foveate.cli.heads import generated, shown
-from foveate.cli.model import load
-from foveate.report.places import Grid, tokens_in
+from foveate.eval.model import load
 
 from .conftest import Foveate, refused
 

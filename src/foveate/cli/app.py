@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 import foveate
 from foveate.cli.calibrate import calibrate
 from foveate.cli.cite import cite
+from foveate.cli.eval import evaluate
 from foveate.cli.methods import methods
 from foveate.cli.run import run
 from foveate.cli.show import show
@@ -55,3 +56,4 @@ def _all(
 
 for command in (methods, show, cite, run, calibrate):
     app.command()(command)
+app.command(name="eval")(evaluate)

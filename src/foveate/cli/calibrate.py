@@ -14,15 +14,17 @@ from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console
 from foveate.cli.files import check_writable, numbered_lines
 from foveate.cli.heads import from_file, generated, shown
-from foveate.cli.model import READS, SEES, load, model_option
-from foveate.cli.policies import BUDGET_BY_DEFAULT
-from foveate.cli.prompt import QUESTION, open_images, passages, read
+from foveate.cli.model import model_option
+from foveate.cli.prompt import QUESTION, open_images, passages
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidInput
 from foveate.core.heads import HEAD_READINGS
 from foveate.core.policy import Policy
 from foveate.core.profile import calibrated_method
+from foveate.eval.contenders import BUDGET_BY_DEFAULT
+from foveate.eval.model import READS, SEES, load
+from foveate.eval.prompt import read
 
 
 def calibrate(

@@ -15,7 +15,14 @@ from huggingface_hub.utils.tqdm import (
 )
 from rich import box
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from transformers.utils import logging
 
@@ -49,22 +56,34 @@ def progress(hidden: bool) -> Iterator[Progress]:
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
-    console = Console(stderr=True)
+    console = errors()
     hidden = hidden or not console.is_terminal
-    what = TextColumn("{task.description}", markup=False)
-    columns = (SpinnerColumn(), what, BarColumn(), TimeElapsedColumn())
     loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hidden:
         disable_progress_bars()
     try:
-        with Progress(*columns, console=console, disable=hidden, transient=True) as bars:
-            yield bars
+        with bars(TimeElapsedColumn(), hidden=hidden) as made:
+            yield made
     finally:
         if loading:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         if downloads and hidden:
             enable_progress_bars()
+
+
+def errors() -> Console:
+    """Where everything goes that is no result."""
+    return Console(stderr=True)
+
+
+def bars(*more: ProgressColumn, hidden: bool = False) -> Progress:
+    """Progress bars on stderr, with these columns at their end."""
+    what = TextColumn("{task.description}", markup=False)
+    console = errors()
+    hidden = hidden or not console.is_terminal
+    return Progress(SpinnerColumn(), what, BarColumn(), *more, console=console, disable=hidden,
+                    transient=True)  # fmt: skip
 
 
 @contextmanager

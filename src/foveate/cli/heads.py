@@ -8,33 +8,24 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-import torch
 from PIL import Image
 
 from foveate.cli.files import numbered_lines
-from foveate.cli.model import Loaded
-from foveate.cli.prompt import Prompt, open_images, read
+from foveate.cli.prompt import open_images
 from foveate.core.errors import InvalidInput
 from foveate.core.heads import Shown
 from foveate.demo.questions import document
 from foveate.demo.scenes import BUILT_IN, CELL, Scene
-from foveate.report.places import Grid, grids, tokens_in
+from foveate.eval.evidence import tokens_of
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import read
+from foveate.eval.sample import Box, Span
 
-Number = int | float
-Box = tuple[Number, Number, Number, Number]
 EXPECTED = (
     '{"prompt": TEXT, "images": [FILE, ...], "answer": TEXT, "spans": [{"text": TEXT, "image": 0, '
     '"box": [LEFT, TOP, RIGHT, BOTTOM]}, ...]}, in pixels; without image and box, a text stands in '
     "the prompt itself"
 )
-
-
-class Span(NamedTuple):
-    """A text, and where it stands: on an image, or in the prompt itself."""
-
-    text: str
-    image: int | None
-    box: Box
 
 
 class Asked(NamedTuple):
@@ -105,26 +96,6 @@ def shown(loaded: Loaded, asked: Asked) -> Shown:
         InvalidInput: a text that the prompt does not hold, or images whose tokens are not known.
     """
     prompt = read(loaded, asked.text, asked.images)
-    places: list[Grid] = []
-    if asked.images:
-        places = grids(prompt.vision, prompt.inputs, len(asked.images), loaded.model.config)
-    spans = []
-    for text, image, box in asked.spans:
-        if image is None:
-            where = _in_text(loaded, prompt, text)
-        else:
-            where = tokens_in(places[image], box, asked.images[image].size)
-        spans.append((text, where))
-    return Shown(prompt.inputs, spans, asked.answer)
-
-
-def _in_text(loaded: Loaded, prompt: Prompt, text: str) -> tuple[int, ...]:
-    """The tokens that hold the characters of a text, where it stands first."""
-    ids = prompt.inputs["input_ids"][0].tolist()
-    pieces = [loaded.tokenizer.decode([token]) for token in ids]
-    start = "".join(pieces).find(text)
-    if start < 0:
-        raise InvalidInput(f"the prompt does not hold the text {text!r}.")
-    ends = torch.tensor([len(piece) for piece in pieces]).cumsum(0)
-    first = int((ends <= start).sum())
-    return tuple(range(first, 1 + int((ends < start + len(text)).sum())))
+    where = tokens_of(loaded, prompt, asked.images, asked.spans)
+    texts = [span.text for span in asked.spans]
+    return Shown(prompt.inputs, list(zip(texts, where, strict=True)), asked.answer)

@@ -14,11 +14,11 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from foveate.backends.hf import compress
-from foveate.cli.model import Loaded
 from foveate.cli.policies import budget_of, label
-from foveate.cli.prompt import Prompt
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import Prompt
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from PIL import Image
 
 from foveate.cli.files import check_writable
 from foveate.cli.measure import Measured, Row
-from foveate.cli.model import Loaded
-from foveate.cli.prompt import Prompt
 from foveate.core.errors import InvalidInput
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import Prompt
 from foveate.report import Grid, grids, kept_picture
 
 

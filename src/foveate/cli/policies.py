@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foveate.core.amount import Amount
-from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_arguments
+from foveate.eval.contenders import at_each
 
 METHODS_BY_DEFAULT = ("snapkv", "lookm", "mixkv")
-BUDGET_BY_DEFAULT = "20%"
 
 
 def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
@@ -24,19 +23,8 @@ def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """
     found = [policy_of("full")]
     for spec in specs or METHODS_BY_DEFAULT:
-        found += _at_each(spec, budgets)
+        found += at_each(spec, budgets)
     return list({policy.spec: policy for policy in found}.values())
-
-
-def _at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:
-    name, arguments = name_and_arguments(spec)
-    by_hand = name == "policy"
-    if not by_hand and "budget" not in find(name).parameters:
-        return [policy_of(spec)]
-    if by_hand or "budget" in arguments:
-        made = policy_of(spec)
-        return [made.but(budget=budget) for budget in budgets] or [made]
-    return [policy_of(spec, budget=budget) for budget in budgets or (BUDGET_BY_DEFAULT,)]
 
 
 def label(policy: Policy) -> str:

@@ -13,11 +13,13 @@ from rich.text import Text
 
 from foveate.cli import console, pictures
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
-from foveate.cli.model import READS, Loaded, load, model_option
+from foveate.cli.model import model_option
 from foveate.cli.policies import budget_of, label, policies
-from foveate.cli.prompt import Prompt, question, read
+from foveate.cli.prompt import question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
+from foveate.eval.model import READS, Loaded, load
+from foveate.eval.prompt import Prompt, read
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 

@@ -12,6 +12,7 @@
     ├── AlreadyCompressing   a second ``compress`` block on one model           (RuntimeError)
     ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
+    ├── MissingPackage       something that is asked for needs an optional package (ImportError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
     └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
 
@@ -70,6 +71,13 @@ class NothingCompressed(FoveateError, RuntimeError):
 
 class MissingModality(FoveateError, RuntimeError):
     """The policy needs to know which tokens are visual, and nothing tells."""
+
+
+class MissingPackage(FoveateError, ImportError):
+    """Something that was asked for needs a package that is not installed."""
+
+    def __init__(self, what: str, package: str, extra: str):
+        super().__init__(f"{what} needs the package {package!r}: pip install 'foveate[{extra}]'.")
 
 
 class CacheMismatch(FoveateError, RuntimeError):

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from foveate.report.places import Grid
+from foveate.backends.hf.places import Grid
 
 _NIGHT = (14, 17, 27)
 _INK, _FAINT = (236, 238, 244), (150, 156, 172)

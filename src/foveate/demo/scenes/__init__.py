@@ -5,13 +5,14 @@ Everything follows from a ``random.Random``: the same seed and fonts give the sa
 
 from foveate.demo.scenes.charts import chart
 from foveate.demo.scenes.documents import Scene, form, owned, receipt, sign, some_facts, table
-from foveate.demo.scenes.drawing import BUILT_IN, CELL, SLOTS
+from foveate.demo.scenes.drawing import BUILT_IN, CELL, SLOTS, WIDTH
 from foveate.demo.scenes.pictures import picture
 
 __all__ = [
     "BUILT_IN",
     "CELL",
     "SLOTS",
+    "WIDTH",
     "Scene",
     "chart",
     "form",

@@ -1,0 +1,78 @@
+"""``foveate eval``: many policies on many samples, each prompt read once."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+
+from foveate.cli import console
+from foveate.cli.model import model_option
+from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
+from foveate.eval.measure import FULL, Protocol, measured
+from foveate.eval.model import SEES, Loaded, load
+from foveate.eval.results import Results
+from foveate.eval.tasks import find_task
+
+
+def evaluate(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
+    tasks: Annotated[str, typer.Option(metavar="T,...", help="What is asked.")] = "document",
+    methods: Annotated[
+        str, typer.Option(metavar="SPEC,...", help="Also oracle: what shows the answer is kept.")
+    ] = ",".join(METHODS_BY_DEFAULT),
+    budgets: Annotated[
+        str, typer.Option(metavar="B,...", help="What each method keeps.")
+    ] = BUDGET_BY_DEFAULT,
+    model: Annotated[str, model_option(SEES)] = SEES,
+    protocol: Annotated[
+        Protocol,
+        typer.Option(help="Whether the question is there when the prompt is compressed."),
+    ] = "query-aware",
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each task.")] = 100,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the results in DIR.")
+    ] = False,
+) -> None:
+    """Ask many questions under many policies, and write down the answers.
+
+    Every prompt is read once, and all policies branch from it. Results are on disk after every
+    answer; a run that was broken off goes on with --resume.
+    """
+    chosen = [find_task(name.strip()) for name in tasks.split(",") if name.strip()]
+    specs = contenders(separate(methods), separate(budgets))
+    configuration = {
+        "model": model, "tasks": [task.name for task in chosen], "specs": specs,
+        "protocol": protocol, "limit": limit, "seed": seed, "versions": _versions(),
+    }  # fmt: skip
+    results = Results(out, configuration, resume=resume)
+    with console.progress(hidden=False):  # what loads a model is quiet
+        loaded = load(model)
+    with console.bars(MofNCompleteColumn(), TimeRemainingColumn()) as bars:
+        task_id = bars.add_task("", total=len(chosen) * limit)
+        for task in chosen:
+            bars.update(task_id, description=task.name)
+            for sample in task.samples(limit, seed):
+                missing = [s for s in (FULL, *specs) if (task.name, sample.name, s) not in results]
+                if missing:
+                    others = [spec for spec in missing if spec != FULL]
+                    for row in measured(loaded, task, sample, others, protocol):
+                        results.add({**row, **_where(loaded)})
+                bars.advance(task_id)
+    typer.echo(f"{out}: {len(results.rows)} answers")
+
+
+def _where(loaded: Loaded) -> dict[str, str]:
+    return {"model": loaded.name, "device": loaded.model.device.type,
+            "dtype": str(loaded.model.dtype).removeprefix("torch.")}  # fmt: skip
+
+
+def _versions() -> dict[str, Any]:
+    names = ("foveate", "torch", "transformers")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -1,0 +1,74 @@
+"""Going on from a branch: a greedy answer, and what is thought of a given one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from foveate.backends.hf import Session
+
+
+class Told(NamedTuple):
+    """What is thought of ``m`` given tokens, one after the other.
+
+    ``logits`` [m, vocabulary] are those that each token was to be predicted from, in float32.
+    ``features`` [layers + 1, m - 1, hidden] are the hidden states at all given tokens but the last.
+    """
+
+    logits: Float[Tensor, "m vocabulary"]
+    features: Float[Tensor, "l t hidden"]
+
+
+def ends(model: PreTrainedModel) -> set[int]:
+    """The tokens that end an answer."""
+    found = getattr(model.generation_config, "eos_token_id", None)
+    return set(found) if isinstance(found, list) else set() if found is None else {int(found)}
+
+
+def asked(
+    model: PreTrainedModel,
+    cache: DynamicCache,
+    first: Float[Tensor, "1 v"],
+    rest: Int[Tensor, "1 r"],
+) -> Float[Tensor, "1 v"]:
+    """The logits of the answer's first token, after what follows of the prompt."""
+    if rest.shape[1] == 0:
+        return first
+    logits: Tensor = model(input_ids=rest, past_key_values=cache).logits[:, -1]
+    return logits
+
+
+def greedy(
+    model: PreTrainedModel, cache: DynamicCache, first: Float[Tensor, "1 v"], longest: int
+) -> list[int]:
+    """The tokens of an answer, the one that ends it included."""
+    stop, tokens, logits = ends(model), [], first
+    while True:
+        tokens.append(int(logits.argmax()))
+        if tokens[-1] in stop or len(tokens) == longest:
+            return tokens
+        fed = torch.tensor([tokens[-1:]], device=first.device)
+        logits = model(input_ids=fed, past_key_values=cache).logits[:, -1]
+
+
+def told(
+    session: Session, cache: DynamicCache, first: Float[Tensor, "1 v"], tokens: Sequence[int]
+) -> Told:
+    """Feeds the tokens to a copy of the cache: at once, or one by one where what is kept changes
+    while decoding.
+    """
+    model: Any = session.model
+    fed = torch.tensor([tokens[:-1]], device=first.device)
+    size = 1 if session.policy.when.decodes else max(1, fed.shape[1])
+    cache, logits, features = session.fork(cache), [first], []
+    for part in torch.split(fed, size, dim=1) if fed.shape[1] else ():
+        out = model(input_ids=part, past_key_values=cache, output_hidden_states=True)
+        logits.append(out.logits[0])
+        features.append(torch.stack([state[0] for state in out.hidden_states]))
+    hidden = torch.cat(features, 1).float() if features else first.new_zeros(1, 0, 1)
+    return Told(torch.cat(logits).float(), hidden)

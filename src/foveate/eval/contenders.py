@@ -1,0 +1,69 @@
+"""The policies that are compared: methods, each at several budgets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from foveate.core.composition import find, name_and_arguments
+from foveate.core.composition import policy as policy_of
+from foveate.core.errors import InvalidSpec
+from foveate.core.policy import Policy
+from foveate.core.spec import split
+from foveate.eval.oracle import NAME, oracle
+
+BUDGET_BY_DEFAULT = "20%"
+
+
+def separate(text: str) -> list[str]:
+    """The specs of a list such as "snapkv,h2o:recent=0.25,group=max,knorm": what is no more than
+    key=value belongs to the spec before it.
+    """
+    found: list[str] = []
+    for part in split(text, ","):
+        if found and re.match(r"\s*\w+\s*=", part):
+            found[-1] += f",{part}"
+        else:
+            found.append(part.strip())
+    return [spec for spec in found if spec]
+
+
+def at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:
+    """The spec's policy at each budget, which replaces the one in it; 20 % where there is none."""
+    name, arguments = name_and_arguments(spec)
+    by_hand = name == "policy"
+    if not by_hand and "budget" not in find(name).parameters:
+        return [policy_of(spec)]
+    if by_hand or "budget" in arguments:
+        made = policy_of(spec)
+        return [made.but(budget=budget) for budget in budgets] or [made]
+    return [policy_of(spec, budget=budget) for budget in budgets or (BUDGET_BY_DEFAULT,)]
+
+
+def contenders(methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
+    """The specs of all, each once; "oracle", which only a sample can make a policy of, too.
+
+    Raises:
+        FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.
+    """
+    specs: list[str] = []
+    for method in methods:
+        if method.split(":")[0].strip() == NAME:
+            specs += _oracles(method, budgets)
+        else:
+            specs += [policy.spec for policy in at_each(method, budgets)]
+    return list(dict.fromkeys(specs))
+
+
+def _oracles(spec: str, budgets: Sequence[str]) -> list[str]:
+    _, arguments = name_and_arguments(spec)
+    if set(arguments) - {"budget"}:
+        raise InvalidSpec(f"{spec!r}: the oracle has a budget and nothing else.")
+    chosen = budgets or [str(arguments.get("budget", BUDGET_BY_DEFAULT))]
+    return [f"{NAME}:budget={oracle(one, ()).amount}" for one in chosen]
+
+
+def resolved(spec: str, evidence: Sequence[int]) -> Policy:
+    """The policy of a contender for a sample whose answer stands on these tokens."""
+    name, arguments = name_and_arguments(spec)
+    return oracle(str(arguments["budget"]), evidence) if name == NAME else policy_of(spec)

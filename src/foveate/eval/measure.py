@@ -1,0 +1,171 @@
+"""One sample under many policies: one prefill, then a branch for each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from foveate.backends.hf import Recording, branch, compress, record
+from foveate.core.policy import Policy
+from foveate.core.protocols import ReadsColumnSums, wrapped
+from foveate.eval.answer import Told, asked, greedy, told
+from foveate.eval.contenders import resolved
+from foveate.eval.evidence import in_text, tokens_of
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import Prompt, read
+from foveate.eval.sample import Sample, Task
+
+Protocol = Literal["query-aware", "query-agnostic"]
+FULL = "full"
+Row = dict[str, Any]
+
+
+class Reading(NamedTuple):
+    """A sample whose prompt has been read once.
+
+    ``rest`` are the tokens of the question where it comes after the compression.
+    """
+
+    task: Task
+    sample: Sample
+    prompt: Prompt
+    recording: Recording
+    rest: Tensor
+    evidence: tuple[int, ...]
+    seconds: float
+
+
+class Answer(NamedTuple):
+    """What one policy makes of a sample."""
+
+    tokens: list[int]
+    told: Told
+    row: Row
+
+
+def measured(
+    loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol
+) -> Iterator[Row]:
+    """One row for the full cache (:data:`FULL`) and for each spec.
+
+    The full cache's answer is what the others are compared with: by the tokens of their own greedy
+    answers, and by what they think of its tokens, one after the other.
+    """
+    reading = _read(loaded, task, sample, specs, protocol)
+    full = _answer(loaded, reading, FULL, None)
+    yield full.row
+    for spec in specs:
+        yield _answer(loaded, reading, spec, full).row
+
+
+def _read(
+    loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol
+) -> Reading:
+    prompt = read(loaded, sample.text, list(sample.images))
+    cut = prompt.tokens
+    if protocol == "query-agnostic":
+        cut = in_text(loaded, prompt, sample.question, last=True)[0]
+    spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
+    evidence = tuple(place for where in spans for place in where if place < cut)
+    sums = any(_sums(resolved(spec, evidence)) for spec in specs)
+    start = _now(loaded)
+    recording = record(loaded.model, sums=sums, **_until(prompt, cut))
+    seconds = _now(loaded) - start
+    rest = prompt.inputs["input_ids"][:, cut:]
+    return Reading(task, sample, prompt, recording, rest, evidence, seconds)
+
+
+def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
+    """The inputs of the prompt's first tokens: what has a number for every token is cut."""
+    if cut == prompt.tokens:
+        return prompt.inputs
+    return {
+        name: value[:, :cut]
+        if isinstance(value, Tensor) and value.ndim == 2 and value.shape[1] == prompt.tokens
+        else value
+        for name, value in prompt.inputs.items()
+    }
+
+
+def _sums(policy: Policy) -> bool:
+    return any(
+        isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(policy.score)
+    )
+
+
+@torch.no_grad()
+def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) -> Answer:
+    model, recording, task = loaded.model, reading.recording, reading.task
+    with compress(model, resolved(spec, reading.evidence)) as session:
+        cache = branch(session, recording)
+        stats = session.stats
+        first = asked(model, cache, recording.logits, reading.rest)
+        copy = session.fork(cache)
+        start = _now(loaded)
+        tokens = greedy(model, cache, first, task.longest)
+        seconds = _now(loaded) - start
+        thought = told(session, copy, first, full.tokens if full else tokens)
+    said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    row = {
+        "task": task.name,
+        "sample": reading.sample.name,
+        "spec": spec,
+        "prediction": said,
+        "answers": list(reading.sample.answers),
+        "score": task.metric(said, reading.sample),
+        "score_after_first": _after_first(loaded, reading, tokens),
+        **_compared(tokens, thought, full),
+        "tokens": recording.tokens,
+        "visual_tokens": reading.prompt.visual_tokens,
+        "kept_tokens": stats.kept_tokens,
+        "kv_bytes": stats.bytes_after,
+        "kv_bytes_full": stats.bytes_before,
+        "prefill_s": round(reading.seconds, 4),
+        "compress_s": round(stats.seconds, 4),
+        "decode_s_per_token": round(seconds / max(1, len(tokens) - 1), 5),
+    }
+    return Answer(tokens, thought, row)
+
+
+def _after_first(loaded: Loaded, reading: Reading, tokens: Sequence[int]) -> float | None:
+    """The score without the first token, which comes from the full prefill; None where it decided.
+
+    It is taken off the prediction, and off the answers that begin with it.
+    """
+    decode = loaded.tokenizer.decode
+    first = decode(tokens[:1], skip_special_tokens=True).strip()
+    answers = tuple(a[len(first) :].strip() for a in reading.sample.answers if a.startswith(first))
+    left = tuple(answer for answer in answers if answer)
+    if not left:
+        return None
+    said = decode(tokens[1:], skip_special_tokens=True).strip()
+    task, sample = reading.task, reading.sample
+    return task.metric(said, Sample(sample.name, sample.question, left, facts=sample.facts))
+
+
+def _compared(tokens: Sequence[int], thought: Told, full: Answer | None) -> Row:
+    """How far from the full cache: in tokens, in distributions, in features."""
+    reference = full or Answer(list(tokens), thought, {})
+    same = [a == b for a, b in zip(tokens, reference.tokens, strict=False)]
+    agreeing = same.index(False) if False in same else len(same)
+    whole = list(tokens) == reference.tokens
+    p, q = (x.logits.log_softmax(-1) for x in (reference.told, thought))
+    wanted = torch.tensor(reference.tokens, device=q.device)[:, None]
+    differing = (reference.told.features - thought.features).abs()
+    return {
+        "agreement": sum(same) / max(len(tokens), len(reference.tokens)),
+        "first_divergence": None if whole else agreeing,
+        "kl": float((p.exp() * (p - q)).sum(-1).mean()),
+        "nll": float(-q.gather(1, wanted).mean()),
+        "feature_error": [float(x) for x in differing.mean((1, 2))] if differing.numel() else [],
+    }
+
+
+def _now(loaded: Loaded) -> float:
+    if loaded.model.device.type == "cuda":
+        torch.cuda.synchronize(loaded.model.device)
+    return time.perf_counter()

@@ -1,0 +1,128 @@
+"""``foveate eval``: results that grow answer by answer, survive a kill, and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+
+SETTINGS = ["--tasks", "document,chart", "--methods", "oracle,snapkv:window=4,lookm",
+            "--budgets", "40%,80%", "--limit", "3"]  # fmt: skip
+PROGRAM = "from foveate.cli import main; main()"
+TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
+
+
+def evaluated(directory: str, out: Path, *more: str) -> Any:
+    return CliRunner().invoke(
+        app, ["eval", "--model", directory, "--out", str(out), *SETTINGS, *more]
+    )
+
+
+def rows_in(out: Path) -> list[dict[str, Any]]:
+    text = (out / "rows.jsonl").read_text()
+    assert text.endswith("\n")
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [{k: v for k, v in row.items() if k not in TIMES} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def whole(directory: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "results"
+    result = evaluated(directory, out)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return out
+
+
+def test_there_is_a_row_for_every_sample_and_contender(whole: Path) -> None:
+    rows = rows_in(whole)
+    assert len(rows) == 2 * 3 * (1 + 3 * 2)
+    assert {(row["task"], row["sample"]) for row in rows} == {
+        (task, str(n)) for task in ("document", "chart") for n in range(3)
+    }
+    configuration = json.loads((whole / "run.json").read_text())
+    assert configuration["protocol"] == "query-aware"
+    assert configuration["specs"][:2] == ["oracle:budget=40%", "oracle:budget=80%"]
+    assert configuration["versions"].keys() == {"python", "foveate", "torch", "transformers"}
+    assert all(0 <= row["score"] <= 1 and row["device"] == "cpu" for row in rows)
+
+
+def test_a_run_that_is_killed_goes_on_and_repeats_nothing(
+    whole: Path, directory: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "results"
+    command = [sys.executable, "-c", PROGRAM, "eval", "--model", directory, "--out", str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    killed = 0
+    for _ in range(2):
+        resume = ["--resume"] if out.exists() else []
+        before = len(rows_in(out)) if resume else 0
+        process = subprocess.Popen([*command, *SETTINGS, *resume], env=environment,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        while process.poll() is None and _lines(out) < before + 8:
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        killed += process.wait() == -signal.SIGKILL
+        with (out / "rows.jsonl").open("a") as file:  # as a kill in the middle of a line would
+            file.write('{"task": "chart", "sam')
+        kept = (out / "rows.jsonl").read_text().split("\n")[:-1]
+        (out / "rows.jsonl").write_text("\n".join(kept) + '\n{"task": "ch')
+        done = CliRunner().invoke(app, ["eval", "--model", directory, "--out", str(out)])
+        assert done.exit_code == 2  # without --resume it touches nothing
+        (out / "rows.jsonl").write_text("\n".join(kept) + "\n")
+    assert killed
+    partly = rows_in(out)
+    assert 0 < len(partly) < len(rows_in(whole))
+    result = evaluated(directory, out, "--resume")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    rows = rows_in(out)
+    assert rows[: len(partly)] == partly
+    keys = [(row["task"], row["sample"], row["spec"]) for row in rows]
+    assert len(keys) == len(set(keys))
+    assert sorted(rows, key=str) == sorted(rows_in(whole), key=str)
+
+
+def _lines(out: Path) -> int:
+    path = out / "rows.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def test_results_are_not_mixed_with_others(whole: Path, directory: str) -> None:
+    before = (whole / "rows.jsonl").read_bytes()
+    again = evaluated(directory, whole)
+    assert again.exit_code == 2
+    assert "--resume" in again.stderr
+    other = evaluated(directory, whole, "--resume", "--seed", "1")
+    assert other.exit_code == 2
+    assert "seed=0, not 1" in other.stderr
+    assert (whole / "rows.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--tasks", "documents"], "no task named 'documents'. Did you mean 'document'?"),
+        (["--methods", "snapvk"], "Did you mean 'snapkv'?"),
+        (["--methods", "oracle:window=3"], "the oracle has a budget and nothing else"),
+        (["--budgets", "0%"], "keeps nothing"),
+    ],
+)
+def test_bad_arguments_are_named_before_anything_is_loaded(
+    arguments: list[str], says: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(
+        app, ["eval", "--model", "nowhere", "--out", str(tmp_path / "x"), *arguments]
+    )
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert not (tmp_path / "x").exists()

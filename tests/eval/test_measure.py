@@ -1,0 +1,153 @@
+"""One prefill for many policies gives the answers, and the bytes, of many prefills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import foveate
+from foveate.eval.contenders import contenders, resolved, separate
+from foveate.eval.evidence import in_text, tokens_of
+from foveate.eval.measure import FULL, measured
+from foveate.eval.metrics import exact
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import read
+from foveate.eval.sample import Sample, Task
+from foveate.eval.tasks import find_task
+
+SPECS = contenders(
+    separate("oracle,snapkv:window=4,h2o,adakv:window=4,lookm,mixkv(window=4)+prefixkv,knorm,random,"
+             "h2o:recent=0.25,when=over_budget,snapkv:window=4,store=kivi(bits=4,residual=4)"),
+    ["30%", "60%"],
+)  # fmt: skip
+TASK = find_task("three_documents")
+
+
+def samples(count: int) -> list[Sample]:
+    return list(TASK.samples(count, 0))
+
+
+def alone(loaded: Loaded, sample: Sample, spec: str) -> tuple[str, int]:
+    """What the model says, and what its cache holds, after a prefill of its own."""
+    prompt = read(loaded, sample.text, list(sample.images))
+    spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
+    model: Any = loaded.model
+    policy = resolved(spec, [place for where in spans for place in where])
+    with foveate.compress(model, policy) as session:
+        out = model.generate(**prompt.inputs, max_new_tokens=TASK.longest, do_sample=False)
+        held = session.stats.bytes_after
+    ids = out[0, prompt.tokens :]
+    return loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(), held
+
+
+def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded) -> None:
+    assert len(SPECS) == 20
+    for sample in samples(2):
+        rows = list(measured(loaded, TASK, sample, SPECS, "query-aware"))
+        assert [row["spec"] for row in rows] == [FULL, *SPECS]
+        for row in rows:
+            said, held = alone(loaded, sample, row["spec"])
+            assert (row["prediction"], row["kv_bytes"]) == (said, held), row["spec"]
+        assert len({row["prediction"] for row in rows}) > 3  # or the budgets would change nothing
+
+
+def test_a_question_that_comes_later_is_not_compressed(loaded: Loaded) -> None:
+    """The context's cache is compressed; the question is read by it; then it answers."""
+    (sample,) = samples(1)
+    spec = "snapkv:budget=50%,window=4"
+    *_, row = measured(loaded, TASK, sample, [spec], "query-agnostic")
+    prompt = read(loaded, sample.text, list(sample.images))
+    cut = in_text(loaded, prompt, sample.question, last=True)[0]
+    ids, model = prompt.inputs["input_ids"], loaded.model
+    assert row["tokens"] == cut < prompt.tokens
+    with foveate.compress(model, spec) as session, torch.no_grad():
+        session.expect(cut)
+        out = model(input_ids=ids[:, :cut], pixel_values=prompt.inputs["pixel_values"],
+                    past_key_values=None, use_cache=True)  # fmt: skip
+        cache, fed, said = out.past_key_values, ids[:, cut:], []
+        assert session.stats.kept_tokens == cut // 2
+        for _ in range(TASK.longest):
+            fed = model(input_ids=fed, past_key_values=cache).logits[:, -1:].argmax(-1)
+            said.append(int(fed))
+    assert loaded.tokenizer.decode(said, skip_special_tokens=True).strip() == row["prediction"]
+
+
+def test_the_full_cache_is_nought_away_from_itself(loaded: Loaded) -> None:
+    (sample,) = samples(1)
+    full, whole, half = measured(loaded, TASK, sample, [FULL, "random:budget=50%"], "query-aware")
+    for row in (full, whole):
+        assert row["kl"] == pytest.approx(0, abs=1e-6)
+        assert row["agreement"] == 1.0
+        assert row["first_divergence"] is None
+        assert max(row["feature_error"]) == 0
+        assert len(row["feature_error"]) == 4  # three layers, and the embeddings
+    assert half["kl"] > 1e-5
+    assert half["nll"] > full["nll"]
+    assert half["feature_error"][0] == 0 < half["feature_error"][1]
+    assert half["kv_bytes"] < 0.6 * half["kv_bytes_full"]
+
+
+def test_what_is_thought_of_the_reference_is_what_a_stock_cache_without_the_rest_thinks(
+    loaded: Loaded,
+) -> None:
+    """KL and NLL over the reference's tokens, from logits that ``generate`` would not show."""
+    (sample,) = samples(1)
+    spec = "streaming_llm:budget=50%"
+    full, row = measured(loaded, TASK, sample, [spec], "query-aware")
+    prompt, model = read(loaded, sample.text, list(sample.images)), loaded.model
+    p, q = [], []
+    for into, policy in ((p, "full"), (q, spec)):
+        with foveate.compress(model, policy) as session, torch.no_grad():
+            out = model(**prompt.inputs, use_cache=True)
+            into.append(out.logits[0, -1])
+            reference = answer_ids(loaded, prompt, sample)
+            for token in reference[:-1]:
+                fed = torch.tensor([[token]])
+                out = model(input_ids=fed, past_key_values=session.cache)
+                into.append(out.logits[0, -1])
+    nll = -sum(float(x.log_softmax(-1)[t]) for x, t in zip(q, reference, strict=True))
+    assert row["nll"] == pytest.approx(nll / len(reference), rel=1e-4)
+    kl = [float((a.softmax(-1) * (a.log_softmax(-1) - b.log_softmax(-1))).sum())
+          for a, b in zip(p, q, strict=True)]  # fmt: skip
+    assert row["kl"] == pytest.approx(sum(kl) / len(kl), rel=1e-3)
+    assert full["kl"] == 0
+
+
+def answer_ids(loaded: Loaded, prompt: Any, sample: Sample) -> list[int]:
+    """The full cache's answer, from a copy of the model that no block is around."""
+    import copy
+
+    model: Any = copy.deepcopy(loaded.model)
+    model.config.get_text_config()._attn_implementation_internal = "sdpa"
+    model._forward_pre_hooks.clear()
+    model._forward_hooks.clear()
+    vars(model).pop("generate", None)
+    out = model.generate(**prompt.inputs, max_new_tokens=TASK.longest, do_sample=False)
+    ids: list[int] = out[0, prompt.tokens :].tolist()
+    return ids
+
+
+def test_the_score_after_the_first_token_leaves_it_out_on_both_sides(loaded: Loaded) -> None:
+    (sample,) = samples(1)
+    first, *_ = measured(loaded, TASK, sample, [], "query-aware")
+    said = first["prediction"]
+    prompt = read(loaded, sample.text, list(sample.images))
+    begin = loaded.tokenizer.decode(answer_ids(loaded, prompt, sample)[:1])
+    task = Task("t", "", TASK.samples, exact, TASK.longest)
+    cases = {said: 1.0, begin.strip() + " else": 0.0, begin.strip(): None, "zzz": None}
+    for answer, expected in cases.items():
+        asked = Sample("0", sample.question, (answer,), sample.images)
+        (row,) = measured(loaded, task, asked, [], "query-aware")
+        assert row["prediction"] == said
+        assert row["score_after_first"] == expected, answer
+
+
+def test_a_list_of_specs_is_cut_between_specs_alone() -> None:
+    assert separate("snapkv,h2o:recent=0.25,group=max, knorm ") == [
+        "snapkv", "h2o:recent=0.25,group=max", "knorm",
+    ]  # fmt: skip
+    assert separate("mixkv(window=4)+lookm,policy:score=recency(),budget=uniform(amount=8)") == [
+        "mixkv(window=4)+lookm", "policy:score=recency(),budget=uniform(amount=8)",
+    ]  # fmt: skip
