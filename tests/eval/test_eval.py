@@ -63,12 +63,12 @@ def test_a_run_that_is_killed_goes_on_and_repeats_nothing(
     out = tmp_path / "results"
     command = [sys.executable, "-c", PROGRAM, "eval", "--model", directory, "--out", str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed = 0
+    killed, silent = 0, subprocess.DEVNULL
     for _ in range(2):
         resume = ["--resume"] if out.exists() else []
         before = len(rows_in(out)) if resume else 0
         process = subprocess.Popen([*command, *SETTINGS, *resume], env=environment,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+                                   stdout=silent, stderr=silent)  # fmt: skip
         while process.poll() is None and _lines(out) < before + 8:
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
