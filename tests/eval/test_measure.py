@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.core.errors import InvalidInput
 from foveate.eval.contenders import contenders, resolved, separate
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.measure import FULL, measured
@@ -151,3 +152,10 @@ def test_a_list_of_specs_is_cut_between_specs_alone() -> None:
     assert separate("mixkv(window=4)+lookm,policy:score=recency(),budget=uniform(amount=8)") == [
         "mixkv(window=4)+lookm", "policy:score=recency(),budget=uniform(amount=8)",
     ]  # fmt: skip
+
+
+def test_without_evidence_there_is_no_oracle(loaded: Loaded) -> None:
+    (drawn,) = samples(1)
+    asked = Sample("0", "What?", ("this",), drawn.images)
+    with pytest.raises(InvalidInput, match="no oracle for them"):
+        list(measured(loaded, TASK, asked, ["oracle:budget=20%"], "query-aware"))

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from foveate.backends.hf import Recording, branch, compress, record
+from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 from foveate.core.protocols import ReadsColumnSums, wrapped
 from foveate.eval.answer import Told, asked, greedy, told
 from foveate.eval.contenders import resolved
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.model import Loaded
+from foveate.eval.oracle import NAME as ORACLE
 from foveate.eval.prompt import Prompt, read
 from foveate.eval.sample import Sample, Task
 
@@ -69,6 +71,11 @@ def _read(
     cut = prompt.tokens
     if protocol == "query-agnostic":
         cut = in_text(loaded, prompt, sample.question, last=True)[0]
+    if not sample.evidence and any(spec.startswith(f"{ORACLE}:") for spec in specs):
+        raise InvalidInput(
+            f"the samples of {task.name} do not say what shows the answer, so there is no oracle "
+            "for them. Leave it out."
+        )
     spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
     evidence = tuple(place for where in spans for place in where if place < cut)
     sums = any(_sums(resolved(spec, evidence)) for spec in specs)

@@ -1,0 +1,14 @@
+"""Published benchmarks, read from the folders that their authors release: one file each."""
+
+from foveate.eval.benchmarks import chartqa, docvqa, ocrbench, screenspot
+from foveate.eval.benchmarks.folder import BENCHMARKS, Benchmark, benchmark
+
+__all__ = [
+    "BENCHMARKS",
+    "Benchmark",
+    "benchmark",
+    "chartqa",
+    "docvqa",
+    "ocrbench",
+    "screenspot",
+]
