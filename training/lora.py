@@ -1,6 +1,6 @@
 """Trains a low-rank update of the language model's attention, so that it retrieves what is seen.
 
-    python -m training.lora --out RUN [--eye RUN/checkpoint.pt] [--steps 1200] [--decay 0.4]
+    python -m training.lora --out RUN [--eye RUN/checkpoint.pt] [--steps 500] [--decay 0.4]
 
 Several questions are asked about the same images at once: each sees the images and itself, and
 stands at the position at which it would stand alone. The eye does not learn; without ``--eye``
@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--eye", type=Path)
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--decay", type=float, default=0.4, help="share of them, at the end")
     parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
     parser.add_argument("--rate", type=float, default=1e-3)

@@ -16,8 +16,9 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def curve(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    """The lines of a log; of a step that was taken again after a break, the last."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return list({line["step"]: line for line in lines}.values())
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """Trains the eye: pixels of a row in, the language model's embeddings of its tokens out.
 
-    python -m training.train --out RUN [--steps 9000] [--decay 0.25]
+    python -m training.train --out RUN [--steps 12500] [--decay 0.3]
 
 Every slot has its target, so no language model is in the loop: the cross-entropy of each slot's
 token (by cosine with the language model's own embeddings) and the distance to its embedding; in the
@@ -119,8 +119,8 @@ def main() -> None:
     """Trains until all steps are done, or the time is over."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=9000)
-    parser.add_argument("--decay", type=float, default=0.25, help="share of them, at the end")
+    parser.add_argument("--steps", type=int, default=12500)
+    parser.add_argument("--decay", type=float, default=0.3, help="share of them, at the end")
     parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)

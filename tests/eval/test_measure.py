@@ -43,11 +43,13 @@ def alone(loaded: Loaded, sample: Sample, spec: str) -> tuple[str, int]:
     return loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(), held
 
 
-def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded) -> None:
+@pytest.mark.parametrize("timed", [True, False])
+def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded, timed: bool) -> None:
     assert len(SPECS) == 20
     for sample in samples(2):
-        rows = list(measured(loaded, TASK, sample, SPECS, "query-aware"))
+        rows = list(measured(loaded, TASK, sample, SPECS, "query-aware", timed=timed))
         assert [row["spec"] for row in rows] == [FULL, *SPECS]
+        assert timed == all(row["decode_s_per_token"] is not None for row in rows)
         for row in rows:
             said, held = alone(loaded, sample, row["spec"])
             assert (row["prediction"], row["kv_bytes"]) == (said, held), row["spec"]

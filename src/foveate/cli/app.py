@@ -12,6 +12,7 @@ from foveate.cli.calibrate import calibrate
 from foveate.cli.cite import cite
 from foveate.cli.eval import evaluate
 from foveate.cli.methods import methods
+from foveate.cli.report import report
 from foveate.cli.run import run
 from foveate.cli.show import show
 from foveate.core.errors import FoveateError
@@ -54,6 +55,6 @@ def _all(
     """Shrink the key-value cache of vision-language models, with the answer unchanged."""
 
 
-for command in (methods, show, cite, run, calibrate):
+for command in (methods, show, cite, run, calibrate, report):
     app.command()(command)
 app.command(name="eval")(evaluate)

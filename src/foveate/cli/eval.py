@@ -19,6 +19,8 @@ from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.results import Results
 from foveate.eval.tasks import find_task
 
+TIMED = 3  # samples of each task whose answers are decoded token by token, and timed
+
 
 def evaluate(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
@@ -58,11 +60,13 @@ def evaluate(
         task_id = bars.add_task("", total=len(chosen) * limit)
         for task in chosen:
             bars.update(task_id, description=task.name)
-            for sample in task.samples(limit, seed):
+            for place, sample in enumerate(task.samples(limit, seed)):
                 missing = [s for s in (FULL, *specs) if (task.name, sample.name, s) not in results]
                 if missing:
                     others = [spec for spec in missing if spec != FULL]
-                    for row in measured(loaded, task, sample, others, protocol):
+                    timed = place < TIMED
+                    rows = measured(loaded, task, sample, others, protocol, timed=timed)
+                    for row in rows:
                         results.add({**row, **_where(loaded)})
                 bars.advance(task_id)
     typer.echo(f"{out}: {len(results.rows)} answers")

@@ -47,28 +47,48 @@ def greedy(
     model: PreTrainedModel, cache: DynamicCache, first: Float[Tensor, "1 v"], longest: int
 ) -> list[int]:
     """The tokens of an answer, the one that ends it included."""
-    stop, tokens, logits = ends(model), [], first
-    while True:
+    stop, logits = ends(model), first
+    tokens: list[int] = []
+    while len(tokens) < longest:
         tokens.append(int(logits.argmax()))
         if tokens[-1] in stop or len(tokens) == longest:
-            return tokens
+            break
         fed = torch.tensor([tokens[-1:]], device=first.device)
         logits = model(input_ids=fed, past_key_values=cache).logits[:, -1]
+    return tokens
 
 
 def told(
     session: Session, cache: DynamicCache, first: Float[Tensor, "1 v"], tokens: Sequence[int]
 ) -> Told:
-    """Feeds the tokens to a copy of the cache: at once, or one by one where what is kept changes
+    """Feeds the tokens but the last to the cache: at once, or one by one where what is kept changes
     while decoding.
     """
     model: Any = session.model
     fed = torch.tensor([tokens[:-1]], device=first.device)
     size = 1 if session.policy.when.decodes else max(1, fed.shape[1])
-    cache, logits, features = session.fork(cache), [first], []
+    logits, features = [first], []
     for part in torch.split(fed, size, dim=1) if fed.shape[1] else ():
         out = model(input_ids=part, past_key_values=cache, output_hidden_states=True)
         logits.append(out.logits[0])
         features.append(torch.stack([state[0] for state in out.hidden_states]))
     hidden = torch.cat(features, 1).float() if features else first.new_zeros(1, 0, 1)
     return Told(torch.cat(logits).float(), hidden)
+
+
+def beside(
+    session: Session, cache: DynamicCache, thought: Told, tokens: Sequence[int], longest: int
+) -> list[int]:
+    """The greedy answer of a cache that was told the tokens of another: the same up to where it
+    would have said something else, and from there its own.
+
+    Raises:
+        InvalidInput: a policy under which tokens cannot be taken back.
+    """
+    mine = thought.logits.argmax(-1).tolist()
+    same = [a == b for a, b in zip(mine, tokens, strict=True)]
+    if False not in same:
+        return list(tokens)
+    d = same.index(False)
+    cache.crop(d - (len(tokens) - 1))
+    return [*tokens[:d], *greedy(session.model, cache, thought.logits[d : d + 1], longest - d)]

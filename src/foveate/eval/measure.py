@@ -29,7 +29,8 @@ Row = dict[str, Any]
 class Reading(NamedTuple):
     """A sample whose prompt has been read once.
 
-    ``rest`` are the tokens of the question where it comes after the compression.
+    ``rest`` are the tokens of the question where it comes after the compression. ``timed`` decodes
+    every answer token by token.
     """
 
     task: Task
@@ -39,6 +40,7 @@ class Reading(NamedTuple):
     rest: Tensor
     evidence: tuple[int, ...]
     seconds: float
+    timed: bool
 
 
 class Answer(NamedTuple):
@@ -50,14 +52,23 @@ class Answer(NamedTuple):
 
 
 def measured(
-    loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol
+    loaded: Loaded,
+    task: Task,
+    sample: Sample,
+    specs: Sequence[str],
+    protocol: Protocol,
+    *,
+    timed: bool = False,
 ) -> Iterator[Row]:
     """One row for the full cache (:data:`FULL`) and for each spec.
+
+    A policy that agrees with the full cache's answer is not asked to say it once more, and one that
+    does not goes on from where they part; unless this is ``timed``, or it compresses while decoding.
 
     The full cache's answer is what the others are compared with: by the tokens of their own greedy
     answers, and by what they think of its tokens, one after the other.
     """
-    reading = _read(loaded, task, sample, specs, protocol)
+    reading = _read(loaded, task, sample, specs, protocol, timed)
     full = _answer(loaded, reading, FULL, None)
     yield full.row
     for spec in specs:
@@ -65,8 +76,9 @@ def measured(
 
 
 def _read(
-    loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol
-) -> Reading:
+    loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol,
+    timed: bool,
+) -> Reading:  # fmt: skip
     prompt = read(loaded, sample.text, list(sample.images))
     cut = prompt.tokens
     if protocol == "query-agnostic":
@@ -83,7 +95,7 @@ def _read(
     recording = record(loaded.model, sums=sums, **_until(prompt, cut))
     seconds = _now(loaded) - start
     rest = prompt.inputs["input_ids"][:, cut:]
-    return Reading(task, sample, prompt, recording, rest, evidence, seconds)
+    return Reading(task, sample, prompt, recording, rest, evidence, seconds, timed)
 
 
 def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
@@ -109,13 +121,18 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
     model, recording, task = loaded.model, reading.recording, reading.task
     with compress(model, resolved(spec, reading.evidence)) as session:
         cache = branch(session, recording)
-        stats = session.stats
+        stats, seconds = session.stats, None
         first = asked(model, cache, recording.logits, reading.rest)
-        copy = session.fork(cache)
-        start = _now(loaded)
-        tokens = greedy(model, cache, first, task.longest)
-        seconds = _now(loaded) - start
-        thought = told(session, copy, first, full.tokens if full else tokens)
+        quick = full is not None and not reading.timed and not session.policy.when.decodes
+        other = cache if quick else session.fork(cache)
+        if full is not None and quick:
+            thought = told(session, other, first, full.tokens)
+            tokens = beside(session, other, thought, full.tokens, task.longest)
+        else:
+            start = _now(loaded)
+            tokens = greedy(model, cache, first, task.longest)
+            seconds = _now(loaded) - start
+            thought = told(session, other, first, full.tokens if full else tokens)
     said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
     row = {
         "task": task.name,
@@ -133,7 +150,7 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
         "kv_bytes_full": stats.bytes_before,
         "prefill_s": round(reading.seconds, 4),
         "compress_s": round(stats.seconds, 4),
-        "decode_s_per_token": round(seconds / max(1, len(tokens) - 1), 5),
+        "decode_s_per_token": _each(seconds, len(tokens) - 1),
     }
     return Answer(tokens, thought, row)
 
@@ -170,6 +187,10 @@ def _compared(tokens: Sequence[int], thought: Told, full: Answer | None) -> Row:
         "nll": float(-q.gather(1, wanted).mean()),
         "feature_error": [float(x) for x in differing.mean((1, 2))] if differing.numel() else [],
     }
+
+
+def _each(seconds: float | None, steps: int) -> float | None:
+    return round(seconds / steps, 5) if seconds is not None and steps else None
 
 
 def _now(loaded: Loaded) -> float:

@@ -1,0 +1,69 @@
+"""Charts as SVG text, to stand inside a page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from foveate.core.composition import name_and_arguments
+from foveate.core.errors import MissingPackage
+from foveate.core.spec import print_arguments
+from foveate.report.summary import FULL, Cell
+
+MARKERS = "osD^vP*X<>hp"
+
+
+def against_bytes(cells: Sequence[Cell], what: str) -> str:
+    """Score against the bytes held, both in percent: a line for each method, bars for intervals."""
+    figure, axis = _axes()
+    lines: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.spec != FULL:
+            lines.setdefault(method_of(cell.spec), []).append(cell)
+    for place, (name, mine) in enumerate(lines.items()):
+        mine = sorted(mine, key=lambda cell: cell.bytes_share)
+        x, y = ([100 * v for v in column] for column in zip(
+            *((c.bytes_share, c.score.mean) for c in mine), strict=True))  # fmt: skip
+        below = [100 * (c.score.mean - c.score.low) for c in mine]
+        above = [100 * (c.score.high - c.score.mean) for c in mine]
+        axis.errorbar(x, y, yerr=(below, above), label=name, capsize=2, linewidth=1.4,
+                      marker=MARKERS[place % len(MARKERS)], markersize=5)  # fmt: skip
+    for cell in cells:
+        if cell.spec == FULL:
+            axis.axhline(100 * cell.score.mean, color="0.5", linewidth=1, linestyle="--",
+                         label="full cache")  # fmt: skip
+    axis.set(xscale="log", xlabel="KV bytes held, % of the full cache", ylabel=f"{what}, %",
+             ylim=(0, 103))  # fmt: skip
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.legend(frameon=False, fontsize=8, ncols=2)
+    return svg(figure)
+
+
+def method_of(spec: str) -> str:
+    """The spec without its budget."""
+    name, arguments = name_and_arguments(spec)
+    rest = {key: value for key, value in arguments.items() if key != "budget"}
+    return f"{name}:{print_arguments(rest)}" if rest else name
+
+
+def _axes() -> tuple[Any, Any]:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingPackage("a report", "matplotlib", "report") from error
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    axis = figure.subplots()
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25, linewidth=0.6)
+    return figure, axis
+
+
+def svg(figure: Any) -> str:
+    """The figure without the heading that a file of its own would have; text stays text."""
+    import matplotlib
+
+    out = io.StringIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "foveate"}):
+        figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
+    return out.getvalue()[out.getvalue().index("<svg") :]

@@ -1,0 +1,94 @@
+"""A folder of results as one page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.eval.results import read
+from foveate.report.charts import against_bytes
+from foveate.report.summary import FULL, Cell, Estimate, cells
+
+
+def page(folder: Path) -> str:
+    """The HTML of a report on the results in a folder. All that comes from data is escaped.
+
+    Raises:
+        InvalidInput: no results.
+        MissingPackage: jinja2, matplotlib or scipy is not installed.
+    """
+    try:
+        from jinja2 import Environment
+    except ImportError as error:
+        raise MissingPackage("a report", "jinja2", "report") from error
+    configuration, rows = read(folder)
+    if not rows:
+        raise InvalidInput(f"{str(folder)!r} holds no answers yet.")
+    text = files("foveate.report").joinpath("templates/report.html.j2").read_text("utf-8")
+    template = Environment(autoescape=True).from_string(text)
+    found = cells(rows)
+    tasks = [_task(name, [c for c in found if c.task == name])
+             for name in dict.fromkeys(cell.task for cell in found)]  # fmt: skip
+    samples = len({(row["task"], row["sample"]) for row in rows})
+    return template.render(configuration=configuration, tasks=tasks, samples=samples)
+
+
+def _task(name: str, mine: Sequence[Cell]) -> Mapping[str, Any]:
+    best = {}
+    for cell in mine:
+        if cell.spec != FULL and not cell.spec.startswith("oracle"):
+            budget = budget_of(cell.spec)
+            best[budget] = max(best.get(budget, 0.0), cell.score.mean)
+    return {
+        "name": name,
+        "chart": against_bytes(mine, "score"),
+        "rows": [_row(cell, best) for cell in mine],
+        "tells": tells(mine),
+    }
+
+
+def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
+    is_best = cell.spec != FULL and cell.score.mean == best.get(budget_of(cell.spec))
+    decode = cell.decode_s_per_token
+    return {
+        "spec": cell.spec,
+        "bytes": f"{100 * cell.bytes_share:.1f} %",
+        "score": _percent(cell.score),
+        "best": is_best and not cell.spec.startswith("oracle"),
+        "difference": "" if cell.spec == FULL else _percent(cell.difference, sign="+"),
+        "agreement": f"{100 * cell.agreement:.0f} %",
+        "kl": f"{cell.kl:.3f}",
+        "compress": f"{1e3 * cell.compress_s:.0f} ms",
+        "decode": "" if decode is None else f"{1e3 * decode:.0f} ms",
+    }
+
+
+def _percent(value: Estimate, sign: str = "") -> str:
+    mean, low, high = (100 * x for x in (value.mean, value.low, value.high))
+    return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
+
+
+def tells(mine: Sequence[Cell]) -> bool:
+    """Whether the oracle is better than chance at the smallest budget that both have; True where
+    one of them was not asked.
+    """
+    by_budget: dict[str, dict[str, Cell]] = {}
+    for cell in mine:
+        kind = cell.spec.split(":")[0]
+        if kind in ("oracle", "random"):
+            by_budget.setdefault(budget_of(cell.spec), {})[kind] = cell
+    pairs = [both for both in by_budget.values() if len(both) == 2]
+    if not pairs:
+        return True
+    least = min(pairs, key=lambda both: both["random"].bytes_share)
+    return least["oracle"].score.low > least["random"].score.high
+
+
+def budget_of(spec: str) -> str:
+    """The budget in a spec; empty if there is none."""
+    found = re.search(r"budget=([^,)]+)", spec)
+    return found[1] if found else ""

@@ -1,0 +1,101 @@
+"""Results in figures: means with intervals, and differences on the same samples."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foveate.core.errors import MissingPackage
+
+Rows = Sequence[Mapping[str, Any]]
+FULL = "full"
+LEVEL, RESAMPLES = 0.95, 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean of ``count`` samples, and the interval that holds the true one in 95 % of cases."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
+    full cache, sample by sample.
+    """
+
+    task: str
+    spec: str
+    score: Estimate
+    difference: Estimate
+    bytes_share: float
+    kl: float
+    nll: float
+    agreement: float
+    compress_s: float
+    decode_s_per_token: float | None
+
+
+def cells(rows: Rows) -> list[Cell]:
+    """A cell for every task and spec, in the order in which they first stand in the rows."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["task"], row["spec"]), []).append(row)
+    return [_cell(task, spec, mine, groups.get((task, FULL), []))
+            for (task, spec), mine in groups.items()]  # fmt: skip
+
+
+def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
+    scores = {row["sample"]: float(row["score"]) for row in full}
+    paired = [float(row["score"]) - scores[row["sample"]]
+              for row in mine if row["sample"] in scores]  # fmt: skip
+    steps = [row["decode_s_per_token"] for row in mine if row["decode_s_per_token"] is not None]
+    return Cell(
+        task=task,
+        spec=spec,
+        score=estimate([float(row["score"]) for row in mine]),
+        difference=estimate(paired or [0.0]),
+        bytes_share=_mean(mine, lambda row: row["kv_bytes"] / row["kv_bytes_full"]),
+        kl=_mean(mine, lambda row: row["kl"]),
+        nll=_mean(mine, lambda row: row["nll"]),
+        agreement=_mean(mine, lambda row: row["agreement"]),
+        compress_s=_mean(mine, lambda row: row["compress_s"]),
+        decode_s_per_token=float(np.median(steps)) if steps else None,
+    )
+
+
+def estimate(values: Iterable[float]) -> Estimate:
+    """The mean and its interval: Wilson's if all values are 0 or 1, otherwise the bootstrap's
+    (percentiles, always the same draws).
+
+    Raises:
+        MissingPackage: scipy is not installed.
+    """
+    try:
+        from scipy.stats import binomtest, bootstrap
+    except ImportError as error:
+        raise MissingPackage("a report", "scipy", "report") from error
+    found = np.asarray(list(values), dtype=float)
+    mean = float(found.mean())
+    if set(found) <= {0.0, 1.0}:
+        wilson = binomtest(int(found.sum()), len(found)).proportion_ci(LEVEL, "wilson")
+        return Estimate(mean, float(wilson.low), float(wilson.high), len(found))
+    if len(found) < 2 or np.ptp(found) == 0:
+        return Estimate(mean, mean, mean, len(found))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tiny samples
+        interval = bootstrap((found,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES,
+                             method="percentile", rng=0).confidence_interval  # fmt: skip
+    return Estimate(mean, float(interval.low), float(interval.high), len(found))
+
+
+def _mean(rows: Rows, of: Callable[[Mapping[str, Any]], float]) -> float:
+    return float(np.mean([of(row) for row in rows]))

@@ -1,0 +1,156 @@
+"""A report says what the rows say, in one file that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+from foveate.core.errors import InvalidInput
+from foveate.report.charts import method_of
+from foveate.report.page import page
+from foveate.report.summary import cells, estimate
+
+CONFIGURATION = {
+    "schema": "foveate-results-1", "model": "tiny", "tasks": ["document"], "specs": [],
+    "protocol": "query-aware", "limit": 4, "seed": 0, "versions": {"foveate": "0.1.0"},
+}  # fmt: skip
+SCORES = {
+    "full": [1, 1, 1, 0],
+    "oracle:budget=20%": [1, 1, 1, 0],
+    "snapkv:budget=20%": [1, 1, 0, 0],
+    "snapkv:budget=10%": [1, 0, 0, 0],
+    "random:budget=20%": [0, 0, 0, 0],
+}
+
+
+def row(spec: str, sample: int, score: float, task: str = "document") -> dict[str, Any]:
+    share = 100 if spec == "full" else int(spec.split("=")[1].strip("%"))
+    return {
+        "task": task, "sample": str(sample), "spec": spec, "prediction": "x", "answers": ["x"],
+        "score": score, "kv_bytes": share, "kv_bytes_full": 100, "kl": 0.5, "nll": 1.0,
+        "agreement": 0.75, "compress_s": 0.01, "decode_s_per_token": 0.05 if not sample else None,
+    }  # fmt: skip
+
+
+def rows(**scores: list[float]) -> list[dict[str, Any]]:
+    return [row(spec, i, score) for spec, each in (scores or SCORES).items()
+            for i, score in enumerate(each)]  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return written(tmp_path, rows())
+
+
+def written(folder: Path, found: list[dict[str, Any]], **configuration: Any) -> Path:
+    (folder / "run.json").write_text(json.dumps({**CONFIGURATION, **configuration}))
+    (folder / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in found))
+    return folder
+
+
+def test_means_and_differences_are_of_the_same_samples() -> None:
+    found = {cell.spec: cell for cell in cells(rows())}
+    snapkv = found["snapkv:budget=20%"]
+    assert (snapkv.score.mean, snapkv.difference.mean, snapkv.bytes_share) == (0.5, -0.25, 0.2)
+    assert snapkv.decode_s_per_token == 0.05
+    assert snapkv.agreement == 0.75
+    # samples that the full cache has not answered yet are in no difference
+    partly = [one for one in rows() if (one["spec"], one["sample"]) != ("full", "0")]
+    again = {cell.spec: cell for cell in cells(partly)}
+    assert again["snapkv:budget=20%"].difference.mean == pytest.approx(-1 / 3)
+
+
+def test_intervals_hold_what_they_should() -> None:
+    wilson = estimate([1.0] * 8 + [0.0] * 2)  # by hand: (0.490, 0.943)
+    assert (wilson.low, wilson.high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
+    certain = estimate([1.0] * 50)
+    assert certain.high == 1.0
+    assert 0.9 < certain.low < 1.0
+    several = estimate([0.0, 0.5, 0.7, 1.0, 0.9, 0.3] * 20)
+    assert several.low < several.mean < several.high
+    error = 0.335 / 120**0.5  # standard deviation over the root of the count
+    assert several.high - several.low == pytest.approx(2 * 1.96 * error, rel=0.15)
+    assert estimate([0.3, 0.8, 0.1]) == estimate([0.3, 0.8, 0.1])
+
+
+class Page(HTMLParser):
+    """The tags of a page, what they load, and its table cells."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[str] = []
+        self.loads: list[str] = []
+        self.best = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [v or "" for k, v in attrs if k in ("src", "href", "xlink:href")]
+        self.best += ("class", "best") in attrs
+
+
+def test_the_page_holds_the_figures_and_loads_nothing(folder: Path) -> None:
+    text = page(folder)
+    found = Page(text)
+    assert all(link.startswith("#") for link in found.loads)
+    assert "script" not in found.tags
+    assert "@import" not in text
+    assert "50.0 (" in text
+    assert "-25.0 (" in text
+    assert found.tags.count("svg") == 1
+    assert found.best == 2  # snapkv at each of its budgets; the oracle is no method
+    assert "cannot tell methods apart" in text  # four samples are too few
+
+
+def test_text_from_data_is_escaped(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    found = [{**one, "task": evil} for one in rows()]
+    text = page(written(tmp_path, found, model=evil, versions={evil: evil}))
+    assert "script" not in Page(text).tags
+    assert "&lt;script&gt;" in text
+
+
+def test_a_model_that_tells_methods_apart_is_not_blamed(tmp_path: Path) -> None:
+    many = {"full": [1] * 40, "oracle:budget=20%": [1] * 38 + [0] * 2,
+            "random:budget=20%": [1] * 5 + [0] * 35}  # fmt: skip
+    text = page(written(tmp_path, rows(**many)))
+    assert "cannot tell methods apart" not in text
+
+
+def test_the_command_writes_the_file(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "a report.html"
+    for arguments, path in (([], folder / "report.html"), (["-o", str(out)], out)):
+        result = CliRunner().invoke(app, ["report", str(folder), *arguments])
+        assert result.exit_code == 0, (result.stderr, result.exception)
+        assert result.stdout.strip() == str(path)
+        assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="holds no results"):
+        page(tmp_path)
+    with pytest.raises(InvalidInput, match="holds no answers yet"):
+        page(written(tmp_path, []))
+
+
+@pytest.mark.parametrize(
+    ("spec", "method"),
+    [("full", "full"), ("snapkv:budget=20%", "snapkv"),
+     ("h2o:recent=0.2,budget=5%", "h2o:recent=0.2"), ("h2o:budget=5%,recent=0.2", "h2o:recent=0.2"),
+     ("mixkv(window=4)+lookm:budget=9", "mixkv(window=4)+lookm"),
+     ("knorm:budget=20%,store=kivi(bits=4,group=8)", "knorm:store=kivi(bits=4,group=8)")],
+)  # fmt: skip
+def test_the_line_of_a_chart_is_the_method_without_its_budget(spec: str, method: str) -> None:
+    assert method_of(spec) == method
+
+
+def test_every_spec_of_the_table_is_in_it(folder: Path) -> None:
+    codes = re.findall(r"<code>([^<]+)</code>", page(folder))
+    assert codes == list(SCORES)
