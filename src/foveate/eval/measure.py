@@ -63,7 +63,7 @@ def measured(
     """One row for the full cache (:data:`FULL`) and for each spec.
 
     A policy that agrees with the full cache's answer is not asked to say it once more, and one that
-    does not goes on from where they part; unless this is ``timed``, or it compresses while decoding.
+    does not goes on from where they part; unless ``timed``, or it compresses while decoding.
 
     The full cache's answer is what the others are compared with: by the tokens of their own greedy
     answers, and by what they think of its tokens, one after the other.
