@@ -1,4 +1,5 @@
-# make demo    set up .venv, then run `foveate run`: a small chat model, full and compressed caches
+# make demo    set up .venv, then run `foveate run`: three images, a question, the full and compressed
+#              caches; a picture of what was kept goes to demo.png
 # make test    set up .venv, then every check that CI runs
 # make lint    the checks without the tests
 # make setup   .venv alone
@@ -23,9 +24,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: demo test lint format clean setup
 
 demo: $(READY)
-	@echo "demo: \`foveate run\` - a small chat model (SmolLM2-135M, unpacked once) answers a question"
-	@echo "about a text, from the full cache and from compressed ones"
-	@$(BIN)/foveate run
+	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
+	@echo "trained for this) answers a question about three images, from the full cache and from 20 %"
+	@$(BIN)/foveate run --picture demo.png
 
 # Offline, so that a test that reaches for a model hub fails at once. One thread a process, as the
 # processes share the cores. pytest comes last: its closing line is the result.

@@ -74,6 +74,7 @@ def _results(name: str) -> Any:
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"methods": methods},
     ROOT / "docs" / "composition.md": {"parts": combinations.parts, "pairs": combinations.table},
+    ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
 }
 
 

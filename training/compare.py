@@ -2,7 +2,7 @@
 
     python -m training.compare [--count 50] [--out FILE]
 
-The oracle keeps the rows in which the answer stands; all methods keep the last 16 tokens of the
+The oracle keeps the rows in which the answer stands; all methods keep the last 12 tokens of the
 prompt. A method is asked the questions that ``training.evaluate`` asks.
 """
 
@@ -30,7 +30,7 @@ from foveate.stages.select import TopK
 from training.evaluate import TOKENS, Share, batches, held_out
 from training.seeing import wording
 
-WINDOW = 16
+WINDOW = 12
 KINDS = ("document", "three images, different fields", "three images, same fields")
 BUDGETS = ("33%", "20%", "10%")
 METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm", "random")
@@ -39,7 +39,7 @@ METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm"
 @stage("evidence")
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Ranks the tokens at these places of each row first, then later ones before earlier."""
+    """Ranks the tokens at these places of each row first, in their order, then the latest."""
 
     places: tuple[tuple[int, ...], ...]
 
@@ -48,11 +48,11 @@ class Evidence:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        """At least one for evidence, less for all else."""
-        values = layer.pos / (layer.pos.amax() + 1)
+        """More than one for evidence, less for all else."""
+        later = layer.pos / (layer.pos.amax() + 1)
         wanted = [torch.isin(pos, torch.tensor(places))
                   for pos, places in zip(layer.pos, self.places, strict=True)]  # fmt: skip
-        return Scores(values + torch.stack(wanted))
+        return Scores(torch.where(torch.stack(wanted), 2 - later, later))
 
 
 def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Policy:

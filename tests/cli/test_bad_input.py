@@ -120,7 +120,7 @@ def test_images_for_a_text_model(foveate: Foveate, llama: Path, picture: Path) -
 def test_pictures_that_cannot_be_written_are_refused_before_anything_is_loaded(
     foveate: Foveate, picture: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
-    monkeypatch.delattr("foveate.demo.smollm2.load")
+    monkeypatch.delattr("foveate.demo.vision.load")
     message = refused(foveate, "--image", picture, "--prompt", WORDS, "--picture", name)
     assert says in message
     assert repr(name) in message

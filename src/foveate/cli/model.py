@@ -6,10 +6,11 @@ from typing import Any
 
 import typer
 
-from foveate.eval.model import READS
+from foveate.eval.model import READS, SEES
 
 
 def model_option(default: str) -> Any:
     """The option --model of several commands."""
-    words = f"A directory, a hub id, or {READS}, which comes with Foveate. [default: {default}]"
+    shipped = f"{SEES} (sees) or {READS} (text only)"
+    words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
     return typer.Option(metavar="MODEL", help=words, show_default=False)

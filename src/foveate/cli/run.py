@@ -18,20 +18,20 @@ from foveate.cli.policies import budget_of, label, policies
 from foveate.cli.prompt import question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
-from foveate.eval.model import READS, Loaded, load
+from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.prompt import Prompt, read
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 
 
 def run(
-    model: Annotated[str, model_option(READS)] = READS,
+    model: Annotated[str, model_option(SEES)] = SEES,
     image: Annotated[
         list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What to ask. [default: about a text of 1,000 words]"),
+        typer.Option(metavar="TEXT", help="What to ask. [default: about images that come along]"),
     ] = None,
     method: Annotated[
         list[str] | None,
@@ -53,7 +53,8 @@ def run(
     """Answer a prompt from the full cache and from compressed ones, and compare.
 
     The full cache comes first, then each method at each budget (snapkv, lookm and mixkv at 20% if
-    none is named). Without a prompt, the model is asked about a text of 1,000 words.
+    none is named). Without a prompt, the demo model is asked about three images that come along,
+    and a model that reads text about a text of 1,000 words.
     """
     chosen = policies(method or [], budget or [])
     text, images = question(model, prompt, image or [])

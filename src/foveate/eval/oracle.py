@@ -21,7 +21,9 @@ RECENT = 16  # the last tokens of the prompt, which say how to answer
 @stage("evidence")
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Ranks the tokens at these places of the prompt first, then later ones before earlier."""
+    """Ranks the tokens at these places of the prompt first, in their order, and then later tokens
+    before earlier ones.
+    """
 
     places: tuple[int, ...]
 
@@ -31,7 +33,7 @@ class Evidence:
     def __call__(self, layer: Layer) -> Scores:
         places = torch.tensor(self.places, device=layer.pos.device)
         later = layer.pos / (layer.pos.amax() + 1)
-        return Scores(torch.isin(layer.pos, places) + later)
+        return Scores(torch.where(torch.isin(layer.pos, places), 2 - later, later))
 
 
 def oracle(budget: AmountLike, places: Sequence[int]) -> Policy:

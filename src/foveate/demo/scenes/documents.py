@@ -81,11 +81,13 @@ def _dots(page: Page, row: int, left: int | float, right: int | float) -> None:
         page.text(x, y, ".")
 
 
-def table(r: Random, fonts: Fonts, people: Sequence[str], field: str) -> Scene:
+def table(
+    r: Random, fonts: Fonts, people: Sequence[str], field: str, rows: int | None = None
+) -> Scene:
     """Two columns, names and values of one field: "Bruno 214" under "Name Room"."""
     facts = [(person, FIELDS[field](r)) for person in people]
     lines = [("Name", field), *facts]
-    page = Page(len(lines) + r.randint(0, 2), any_style(r, fonts), r)
+    page = Page(rows or len(lines) + r.randint(0, 2), any_style(r, fonts), r)
     first = r.randint(0, len(page.says) - len(lines))
     left = r.randint(4, 60)
     column = left + max(page.width(name) for name, _ in lines) + r.randint(14, 90)
@@ -101,11 +103,11 @@ def table(r: Random, fonts: Fonts, people: Sequence[str], field: str) -> Scene:
     return scene(page, [(name, value, row) for row, (name, value) in enumerate(facts, first + 1)])
 
 
-def receipt(r: Random, fonts: Fonts, items: int) -> Scene:
+def receipt(r: Random, fonts: Fonts, items: int, rows: int | None = None) -> Scene:
     """Goods on the left, prices on the right, and a total."""
     facts = [(good.capitalize(), price(r)) for good in r.sample(GOODS, items)]
     facts.append(("Total", price(r)))
-    page = Page(items + r.randint(2, 4), any_style(r, fonts), r)
+    page = Page(rows or items + r.randint(2, 4), any_style(r, fonts), r)
     page.line(0, r.choice(["Receipt", "Invoice", "Price list", "Market", "Shop"]))
     first = page.image.height // CELL - len(facts)
     left, right = r.randint(3, 40), WIDTH - r.randint(4, 120)
@@ -118,10 +120,10 @@ def receipt(r: Random, fonts: Fonts, items: int) -> Scene:
     return scene(page, asked)
 
 
-def sign(r: Random, fonts: Fonts, facts: Facts) -> Scene:
+def sign(r: Random, fonts: Fonts, facts: Facts, rows: int | None = None) -> Scene:
     """Few, large words: "Room 214", which the row says with a colon."""
     style = any_style(r, fonts)._replace(size=r.randint(17, 22), jitter=1)
-    page = Page(len(facts) + r.randint(0, 2), style, r)
+    page = Page(rows or len(facts) + r.randint(0, 2), style, r)
     first = r.randint(0, page.image.height // CELL - len(facts))
     asked = []
     for row, (name, value) in enumerate(facts, first):
