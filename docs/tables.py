@@ -54,7 +54,7 @@ def compared() -> str:
     rows = [
         f"| method | {' | '.join(f'{budget} kept' for budget in budgets)} |",
         f"|---|{'---|' * len(budgets)}",
-        f"| full cache: {_share(full)} |{' |' * len(budgets)}",
+        f"| full cache, of {full['count']}: {_share(full)} |{' |' * len(budgets)}",
     ]
     for method in dict.fromkeys(method for method, _ in found):
         cells = " | ".join(_share(found[method, budget]) for budget in budgets)

@@ -2,8 +2,8 @@
 
     python -m training.compare [--count 50] [--out FILE]
 
-The oracle keeps the rows in which the answer stands; all methods keep the last 12 tokens of the
-prompt. A method is asked the questions that ``training.evaluate`` asks.
+The oracle keeps the rows in which the answer stands, and the first four tokens; all methods keep the
+last 12 tokens of the prompt. A method is asked the questions that ``training.evaluate`` asks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from foveate.stages.select import TopK
 from training.evaluate import TOKENS, Share, batches, held_out
 from training.seeing import wording
 
-WINDOW = 12
+WINDOW, SINKS = 12, 4
 KINDS = ("document", "three images, different fields", "three images, same fields")
 BUDGETS = ("33%", "20%", "10%")
 METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm", "random")
@@ -59,7 +59,7 @@ def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Pol
     """The method at the budget."""
     if name == "oracle":
         return Policy(score=Evidence(places=evidence), budget=Uniform(amount=budget),
-                      select=TopK(recent=WINDOW))  # fmt: skip
+                      select=TopK(recent=WINDOW, sinks=SINKS))  # fmt: skip
     option = {"snapkv": "window", "mixkv": "window", "random": "recent", "vnorm": "recent"}.get(
         name
     )

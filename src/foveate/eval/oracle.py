@@ -16,6 +16,7 @@ from foveate.stages.select import TopK
 
 NAME = "oracle"
 RECENT = 16  # the last tokens of the prompt, which say how to answer
+SINKS = 4  # the first ones, which heads attend to that have nothing to look for
 
 
 @stage("evidence")
@@ -37,6 +38,6 @@ class Evidence:
 
 
 def oracle(budget: AmountLike, places: Sequence[int]) -> Policy:
-    """Keeps the evidence, the last 16 tokens, and then what came last before them."""
+    """Keeps the evidence, the first 4 and the last 16 tokens, and then what came last before."""
     return Policy(score=Evidence(places=tuple(places)), budget=Uniform(amount=budget),
-                  select=TopK(recent=RECENT))  # fmt: skip
+                  select=TopK(recent=RECENT, sinks=SINKS))  # fmt: skip
