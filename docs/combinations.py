@@ -36,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "modality_fusion": {"window": 4},
     "window_attention": {"window": 4},
 }
+PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.papers.")
 ELSEWHERE = {"kvpress"}  # needs the package
 INNER = STAGES["window_attention"](window=4)
 
@@ -78,7 +79,9 @@ def table() -> str:
 
 
 def _rows(profile: Path) -> Iterator[str]:
-    made = {name: stage(name, profile) for name in sorted(STAGES) if name not in ELSEWHERE}
+    own = [name for name, kind in sorted(STAGES.items())
+           if kind.__module__.startswith(PACKAGES) and name not in ELSEWHERE]  # fmt: skip
+    made = {name: stage(name, profile) for name in own}
     shares = replace(made.pop("layer_shares"), amount="50%")
     made |= {f"layer_shares(of={note})": replace(shares, of=note) for note in NOTES}
     kinds = {"budget": Budget, "select": Select, "merge": Merge}

@@ -113,7 +113,7 @@ def test_what_is_missing_is_named(name: str, folder: Folder, tmp_path: Path) -> 
 
 def test_a_record_that_is_not_as_released_and_a_missing_image_are_named(folder: Folder) -> None:
     path = folder([], OCRBench=[{"id": 0}])
-    with pytest.raises(InvalidInput, match=r"ocrbench: a record in .* KeyError\('answers'\)"):
+    with pytest.raises(InvalidInput, match=r"ocrbench: a record in .*KeyError"):
         samples(find_task(f"ocrbench={path}"))
     path = folder([], test_human=[{"imgname": "no.png", "query": "?", "label": "1"}])
     with pytest.raises(InvalidInput, match=r"holds no png/no.png or no.png"):

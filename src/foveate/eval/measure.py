@@ -13,7 +13,7 @@ from foveate.backends.hf import Recording, branch, compress, record
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 from foveate.core.protocols import ReadsColumnSums, wrapped
-from foveate.eval.answer import Told, asked, greedy, told
+from foveate.eval.answer import Told, asked, beside, greedy, told
 from foveate.eval.contenders import resolved
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.model import Loaded
