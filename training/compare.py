@@ -2,8 +2,8 @@
 
     python -m training.compare [--count 50] [--out FILE]
 
-The oracle keeps the rows in which the answer stands, and the first four tokens; all methods keep the
-last 12 tokens of the prompt. A method is asked the questions that ``training.evaluate`` asks.
+The oracle keeps the rows in which the answer stands, and the first four tokens; all methods keep
+the last 12 tokens of the prompt. A method is asked the questions that ``training.evaluate`` asks.
 """
 
 from __future__ import annotations
