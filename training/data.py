@@ -50,9 +50,16 @@ class Batch(NamedTuple):
     spots: Tensor
 
 
-def any_scene(r: Random, fonts: Fonts) -> Scene:
-    """A picture of any kind; half of them are practice."""
+def any_scene(r: Random, fonts: Fonts, drawn: float = 0.0) -> Scene:
+    """A picture of any kind; a share of them are drawings to be named, half the others practice."""
+    if r.random() < drawn:
+        return drawing(r, fonts)
     return practice(r, fonts) if r.random() < PRACTICE else any_kind(r, fonts)
+
+
+def drawing(r: Random, fonts: Fonts) -> Scene:
+    """A drawing, and some lines."""
+    return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 4)))
 
 
 def any_kind(r: Random, fonts: Fonts) -> Scene:
@@ -70,7 +77,7 @@ def any_kind(r: Random, fonts: Fonts) -> Scene:
     if kind == "table":
         return table(r, fonts, r.sample(PEOPLE, r.randint(3, 7)), r.choice(OWNED))
     if kind == "picture":
-        return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 4)))
+        return drawing(r, fonts)
     return chart(r, fonts, r.randint(3, 7))
 
 
@@ -125,17 +132,23 @@ class Reading:
 
 
 class Scenes(IterableDataset):
-    """Batches of about ``slots`` slots; the images of one batch have the same number of rows."""
+    """Batches of about ``slots`` slots; the images of one batch have the same number of rows.
 
-    def __init__(self, reading: Reading, fonts: Fonts, seed: int, slots: int = 2048):
+    ``drawn``: the share of drawings, beside those that are among all kinds.
+    """
+
+    def __init__(
+        self, reading: Reading, fonts: Fonts, seed: int, slots: int = 2048, drawn: float = 0.0
+    ):
         self.reading, self.fonts, self.seed, self.slots = reading, fonts, seed, slots
+        self.drawn = drawn
 
     def __iter__(self) -> Iterator[Batch]:
         info = torch.utils.data.get_worker_info()
         r = Random(f"{self.seed}/{info.id if info else 0}")
         waiting = defaultdict(list)
         while True:
-            scene = any_scene(r, self.fonts)
+            scene = any_scene(r, self.fonts, self.drawn)
             read = self.reading(scene)
             if read is None:
                 continue

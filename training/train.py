@@ -1,6 +1,7 @@
 """Trains the eye: pixels of a row in, the language model's embeddings of its tokens out.
 
     python -m training.train --out RUN [--steps 12500] [--decay 0.3]
+    python -m training.train --out RUN --start OTHER/checkpoint.pt --drawn 0.4 ...
 
 Every slot has its target, so no language model is in the loop: the cross-entropy of each slot's
 token (by cosine with the language model's own embeddings) and the distance to its embedding; in the
@@ -125,6 +126,8 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--slots", type=int, default=3072, help="of a batch")
+    parser.add_argument("--start", type=Path, help="the weights to begin with: a checkpoint")
+    parser.add_argument("--drawn", type=float, default=0.0, help="share of drawings to be named")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(a.seed)
@@ -146,7 +149,9 @@ def main() -> None:
         student.load_state_dict(state["student"])
         for one, s in zip(steps, state["optimisers"], strict=True):
             one.load_state_dict(s)
-    data = Scenes(Reading(tokenizer, words), fonts, a.seed + done, a.slots)
+    elif a.start:
+        student.load_state_dict(torch.load(a.start, weights_only=True)["student"])
+    data = Scenes(Reading(tokenizer, words), fonts, a.seed + done, a.slots, a.drawn)
     batches = iter(DataLoader(data, batch_size=None, num_workers=1, prefetch_factor=8))
     size = sum(p.numel() for p in student.eye.parameters())
     print(f"{len(words)} tokens, {len(fonts)} fonts, {size:,} parameters", flush=True)

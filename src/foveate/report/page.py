@@ -38,7 +38,7 @@ def page(folder: Path) -> str:
 
 
 def _task(name: str, mine: Sequence[Cell]) -> Mapping[str, Any]:
-    best = {}
+    best: dict[str, float] = {}
     for cell in mine:
         if cell.spec != FULL and not cell.spec.startswith("oracle"):
             budget = budget_of(cell.spec)

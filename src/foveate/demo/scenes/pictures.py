@@ -38,7 +38,7 @@ def _sheet() -> dict[str, list[Image.Image]]:
 def picture(r: Random, fonts: Fonts, name: str, facts: Facts = (), rows: int = 0) -> Scene:
     """A small picture three or four rows high, above or below the lines of a form.
 
-    The row of the picture's middle says "Picture: cat".
+    The row of the picture's middle says "Picture: cat", as if this were written on the picture.
 
     Raises:
         KeyError: no picture has this name.
@@ -52,14 +52,18 @@ def picture(r: Random, fonts: Fonts, name: str, facts: Facts = (), rows: int = 0
     left = r.randint(4, 60)
     for row, (field, value) in zip(places, facts, strict=True):
         page.line(row, f"{field}: {value}", left)
-    _stamp(r, page, name, middle)
-    page.says[middle] = f"Picture: {name}"
+    x, side = _stamp(r, page, name, middle)
+    said = page.says[middle] = f"Picture: {name}"
+    page.where[middle] = {i: x + side * (i + 0.5) / len(said) for i in range(len(said))}
     asked = [(field, value, row) for row, (field, value) in zip(places, facts, strict=True)]
     return scene(page, [*asked, ("Picture", name, middle)])
 
 
-def _stamp(r: Random, page: Page, name: str, row: int) -> None:
-    """Draws the picture somewhere in a row, in one of its drawings, a little turned."""
+def _stamp(r: Random, page: Page, name: str, row: int) -> tuple[int, int]:
+    """Draws the picture somewhere in a row, in one of its drawings, a little turned.
+
+    Returns its left edge and its width.
+    """
     drawn = r.choice(_sheet()[name])
     side = r.randint(40, 66)
     turned = drawn.resize((side, side), Image.Resampling.BILINEAR)
@@ -72,3 +76,4 @@ def _stamp(r: Random, page: Page, name: str, row: int) -> None:
         page.image.paste(page.style.ink, (x, y), turned)
     else:
         page.image.paste(turned, (x, y), turned)
+    return x, side
