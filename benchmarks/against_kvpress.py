@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
+from written import write
 
 from foveate.demo import smollm2
 
@@ -110,10 +111,10 @@ def main() -> None:
                 measured = {name: median(results) for name, results in sides.items()}
                 rows.append({"tokens": tokens, "method": method, **measured})
                 print(table(rows[-1:]), file=sys.stderr)
-    write(rows)
+    written(rows)
 
 
-def write(rows: list[dict[str, Any]]) -> None:
+def written(rows: list[dict[str, Any]]) -> None:
     """The results as Markdown and as JSON."""
     ours, theirs = rows[0]["foveate"]["versions"], rows[0]["kvpress"]["versions"]
     head = (
@@ -124,10 +125,7 @@ def write(rows: list[dict[str, Any]]) -> None:
         "processes in turns, and over runs in each. Peak memory is counted from after the model "
         f"was loaded.\n\nfoveate: {ours}\n\nkvpress: {theirs}\n\n"
     )
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
-    (folder / "against_kvpress.md").write_text(head + table(rows) + "\n")
-    (folder / "against_kvpress.json").write_text(json.dumps(rows, indent=1) + "\n")
+    write("against_kvpress", head + table(rows), rows)
 
 
 if __name__ == "__main__":

@@ -12,24 +12,22 @@ that is preallocated (`full`). Writes benchmarks/results/overhead.md and .json.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import pydoc_data.topics
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from rich.progress import Progress
 from transformers import DynamicCache, PreTrainedModel
+from written import write
 
 import foveate
 from foveate.demo import smollm2
 
-RESULTS = Path(__file__).parent / "results"
 BUDGET = "20%"
 POLICIES = {  # by what they cost: a group has one target
     "window": ("snapkv", "mixkv", "knorm"),
@@ -168,7 +166,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=RESULTS / "overhead.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     model, tokenizer = smollm2.load()
@@ -182,8 +179,7 @@ def main() -> None:
             ids = prompt(tokenizer, tokens)
             result["prefill"][tokens] = prefills(model, ids, options.repeats, bars)
             result["decoding"][tokens] = decoding(model, ids, 3, bars)
-    options.out.write_text(table(result))
-    options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
+    write("overhead", table(result), result)
     print(table(result))
 
 

@@ -9,18 +9,16 @@ lets the model predict the 256 tokens that follow. Writes benchmarks/results/qua
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
 from overhead import prompt
 from transformers import PreTrainedModel
+from written import write
 
 import foveate
 from foveate.demo import smollm2
 
-HERE = Path(__file__).parent
 FOLLOWING = 256
 KEEP = "snapkv{}:budget=20%,window=64"
 LAYOUTS = [(bits, group, residual) for bits in (8, 4, 2)
@@ -78,16 +76,13 @@ def main() -> None:
         rows.append(compared(measure(model, spec, ids, tokens), plain))
         print(table(rows[-1:]), flush=True)
     rows.insert(1, compared(plain, {"logits": plain["logits"]}))
-    folder = HERE / "results"
-    folder.mkdir(exist_ok=True)
     head = (
         f"# Kept pairs in few bits\n\nSmolLM2-135M-Instruct, bfloat16, CPU; {tokens:,} tokens of "
         "English prose, then what follows, read one by one. Bytes are all that the cache holds "
         "right after the prefill, codes, scales, residual and positions, over those of the full "
         "16-bit cache. The last two columns compare with the same pairs in 16 bits.\n\n"
     )
-    (folder / "quantised.md").write_text(head + table(rows) + "\n")
-    (folder / "quantised.json").write_text(json.dumps(rows, indent=1) + "\n")
+    write("quantised", head + table(rows), rows)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from against_kvpress import measure, median, text
+from written import write
 
 from foveate.demo import smollm2
 
-RESULTS = Path(__file__).parent / "results"
 COLUMNS = ["kept", "method", "library", "cache, MB", "of the budget", "resident, MB",
            "decoding, ms/token", "to ours with snapkv", "NLL of the next 64"]  # fmt: skip
 
@@ -70,7 +70,6 @@ def main() -> None:
                     print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
     rows = [{**median(several), "keep": keep} for (keep, _, _), several in found.items()]
     rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
-    RESULTS.mkdir(exist_ok=True)
     head = (
         f"# Heads of different lengths\n\nSmolLM2-135M-Instruct, float32, CPU, "
         f"{rows[0]['threads']} threads, {options.tokens:,} tokens. `adakv` shares the budget over "
@@ -78,8 +77,7 @@ def main() -> None:
         "hidden pairs included; resident is by how much the process grew. Medians over processes "
         "in turns.\n\n"
     )
-    (RESULTS / "ragged.md").write_text(head + table(rows) + "\n")
-    (RESULTS / "ragged.json").write_text(json.dumps(rows, indent=1) + "\n")
+    write("ragged", head + table(rows), rows)
     print(table(rows))
 
 

@@ -115,8 +115,10 @@ def parts() -> str:
     rows = [f"| method | {' | '.join(SLOTS)} |", "|---|" + "---|" * len(SLOTS)]
     with tempfile.TemporaryDirectory() as folder:
         for name, method in foveate.METHODS.items():
-            given = {"budget": "50%", "profile": str(_profile(Path(folder), name))}
-            policy = method(**{k: v for k, v in given.items() if _needs(method, k)})
+            given: dict[str, Any] = {"budget": "50%"} if _needs(method, "budget") else {}
+            if _needs(method, "profile"):
+                given["profile"] = str(_profile(Path(folder), name))
+            policy = method(**given)
             cells = [_name(getattr(policy, slot)) for slot in SLOTS]
             rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(rows)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +18,24 @@ from torch import Tensor
 
 import foveate
 from foveate.backends.hf import branch, record
-from foveate.core.layer import Layer, Scores
 from foveate.core.policy import Policy
-from foveate.core.spec import stage
 from foveate.demo import vision
 from foveate.demo.processor import COLUMNS
 from foveate.demo.questions import Album, Question
-from foveate.stages.budget import Uniform
-from foveate.stages.select import TopK
+from foveate.eval.oracle import oracle
 from training.evaluate import TOKENS, Share, batches, held_out
 from training.seeing import wording
 
-WINDOW, SINKS = 12, 4
+WINDOW = 12
 KINDS = ("document", "three images, different fields", "three images, same fields")
 BUDGETS = ("33%", "20%", "10%")
 METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm", "random")
 
 
-@stage("evidence")
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """Ranks the tokens at these places of each row first, in their order, then the latest."""
-
-    places: tuple[tuple[int, ...], ...]
-
-    def queries(self, tokens: int) -> int:
-        """None are read."""
-        return 0
-
-    def __call__(self, layer: Layer) -> Scores:
-        """More than one for evidence, less for all else."""
-        later = layer.pos / (layer.pos.amax() + 1)
-        wanted = [torch.isin(pos, torch.tensor(places))
-                  for pos, places in zip(layer.pos, self.places, strict=True)]  # fmt: skip
-        return Scores(torch.where(torch.stack(wanted), 2 - later, later))
-
-
 def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Policy:
     """The method at the budget."""
     if name == "oracle":
-        return Policy(score=Evidence(places=evidence), budget=Uniform(amount=budget),
-                      select=TopK(recent=WINDOW, sinks=SINKS))  # fmt: skip
+        return oracle(budget, *evidence, recent=WINDOW)
     option = {"snapkv": "window", "mixkv": "window", "random": "recent", "vnorm": "recent"}.get(
         name
     )

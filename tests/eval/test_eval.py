@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from foveate.cli.app import app
 
 SETTINGS = ["--tasks", "document,chart", "--methods", "oracle,snapkv:window=4,lookm",
-            "--budgets", "40%,80%", "--limit", "3"]  # fmt: skip
+            "--budgets", "50%,80%", "--limit", "3"]  # fmt: skip
 PROGRAM = "from foveate.cli import main; main()"
 TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
 
@@ -52,7 +52,7 @@ def test_there_is_a_row_for_every_sample_and_contender(whole: Path) -> None:
     }
     configuration = json.loads((whole / "run.json").read_text())
     assert configuration["protocol"] == "query-aware"
-    assert configuration["specs"][:2] == ["oracle:budget=40%", "oracle:budget=80%"]
+    assert configuration["specs"][:2] == ["oracle:budget=50%", "oracle:budget=80%"]
     assert configuration["versions"].keys() == {"python", "foveate", "torch", "transformers"}
     assert all(0 <= row["score"] <= 1 and row["device"] == "cpu" for row in rows)
 

@@ -52,7 +52,8 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     of_heads = spec in HEAD_READINGS
-    name = spec if of_heads else calibrated_method(_policy(spec))
+    policy = None if of_heads else _policy(spec)
+    name = spec if policy is None else calibrated_method(policy)
     path = out or Path(f"{name}.json")
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
@@ -67,14 +68,14 @@ def calibrate(
         loaded = load(chosen)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
         each = bars.track(asked, task_id=task)
-        if of_heads:
+        if policy is None:
             samples_shown = (shown(loaded, one) for one in each)
             profile = calibrate_heads(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
             inputs = (read(loaded, text, open_images(images)).inputs for text, images in each)
-            profile = measure(loaded.model, _policy(spec), inputs, progress=progress)
+            profile = measure(loaded.model, policy, inputs, progress=progress)
     profile.save(path)
     typer.echo(
         f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, "

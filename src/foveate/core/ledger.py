@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from foveate.core import lines
 from foveate.core.errors import InvalidInput
 
 
@@ -30,9 +29,8 @@ class Ledger:
         self._asked = 0
         if path is None:
             return
-        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
-        try:  # the last line is empty, or was cut short
-            found = [json.loads(line) for line in lines[:-1]]
+        try:
+            found = lines.read(path)
         except ValueError as error:
             raise self._of_another(f"it cannot be read: {error}") from error
         if found and found[0] != heading:
@@ -68,19 +66,10 @@ class Ledger:
         if len(self._samples) == 1:
             self._write(self.path)
             return
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self._samples[-1]) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        lines.append(self.path, self._samples[-1])
 
     def _write(self, path: Path) -> None:
-        """The whole file, at once."""
-        part = path.with_name(f"{path.name}.new")
-        with part.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in (self.heading, *self._samples))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        lines.write(path, (self.heading, *self._samples))
 
     def close(self) -> None:
         """All is measured: the file is not needed any more."""

@@ -60,7 +60,7 @@ def _oracles(spec: str, budgets: Sequence[str]) -> list[str]:
     if set(arguments) - {"budget"}:
         raise InvalidSpec(f"{spec!r}: the oracle has a budget and nothing else.")
     chosen = budgets or [str(arguments.get("budget", BUDGET_BY_DEFAULT))]
-    return [f"{NAME}:budget={oracle(one, ()).amount}" for one in chosen]
+    return [f"{NAME}:budget={oracle(one).amount}" for one in chosen]
 
 
 def resolved(spec: str, evidence: Sequence[int]) -> Policy:

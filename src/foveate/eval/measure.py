@@ -37,8 +37,8 @@ class Reading(NamedTuple):
     sample: Sample
     prompt: Prompt
     recording: Recording
+    policies: Mapping[str, Policy]
     rest: Tensor
-    evidence: tuple[int, ...]
     seconds: float
     timed: bool
 
@@ -90,12 +90,13 @@ def _read(
         )
     spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
     evidence = tuple(place for where in spans for place in where if place < cut)
-    sums = any(_sums(resolved(spec, evidence)) for spec in specs)
+    policies = {spec: resolved(spec, evidence) for spec in (FULL, *specs)}
+    sums = any(_sums(policy) for policy in policies.values())
     start = _now(loaded)
     recording = record(loaded.model, sums=sums, **_until(prompt, cut))
     seconds = _now(loaded) - start
     rest = prompt.inputs["input_ids"][:, cut:]
-    return Reading(task, sample, prompt, recording, rest, evidence, seconds, timed)
+    return Reading(task, sample, prompt, recording, policies, rest, seconds, timed)
 
 
 def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
@@ -119,7 +120,7 @@ def _sums(policy: Policy) -> bool:
 @torch.no_grad()
 def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) -> Answer:
     model, recording, task = loaded.model, reading.recording, reading.task
-    with compress(model, resolved(spec, reading.evidence)) as session:
+    with compress(model, reading.policies[spec]) as session:
         cache = branch(session, recording)
         stats, seconds = session.stats, None
         first = asked(model, cache, recording.logits, reading.rest)

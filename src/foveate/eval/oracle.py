@@ -22,22 +22,28 @@ SINKS = 4  # the first ones, which heads attend to that have nothing to look for
 @stage("evidence")
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Ranks the tokens at these places of the prompt first, in their order, and then later tokens
-    before earlier ones.
+    """Ranks the tokens at these places of each row's prompt first, in their order, and then later
+    tokens before earlier ones.
     """
 
-    places: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
 
     def queries(self, tokens: int) -> int:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        places = torch.tensor(self.places, device=layer.pos.device)
         later = layer.pos / (layer.pos.amax() + 1)
-        return Scores(torch.where(torch.isin(layer.pos, places), 2 - later, later))
+        shown = [
+            torch.isin(pos, torch.tensor(places, device=pos.device))
+            for pos, places in zip(layer.pos, self.places, strict=True)
+        ]
+        return Scores(torch.where(torch.stack(shown), 2 - later, later))
 
 
-def oracle(budget: AmountLike, places: Sequence[int]) -> Policy:
-    """Keeps the evidence, the first 4 and the last 16 tokens, and then what came last before."""
-    return Policy(score=Evidence(places=tuple(places)), budget=Uniform(amount=budget),
-                  select=TopK(recent=RECENT, sinks=SINKS))  # fmt: skip
+def oracle(budget: AmountLike, *places: Sequence[int], recent: int = RECENT) -> Policy:
+    """Keeps the evidence of each row, the first 4 and the last ``recent`` tokens, and then what
+    came last before.
+    """
+    score = Evidence(places=tuple(tuple(row) for row in places))
+    select = TopK(recent=recent, sinks=SINKS)
+    return Policy(score=score, budget=Uniform(amount=budget), select=select)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foveate.core import lines
 from foveate.core.errors import InvalidInput
 
 SCHEMA = "foveate-results-1"
@@ -30,10 +30,10 @@ class Results:
         if (folder / CONFIGURATION).exists():
             _check(folder, whole, resume)
         folder.mkdir(parents=True, exist_ok=True)
-        self.rows = _whole_lines(folder / ROWS)
-        _replace(folder / ROWS, "".join(json.dumps(row) + "\n" for row in self.rows))
+        self.rows: list[dict[str, Any]] = lines.read(folder / ROWS)
+        lines.write(folder / ROWS, self.rows)
         if not (folder / CONFIGURATION).exists():
-            _replace(folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
+            lines.replace(folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
         self._done = {key_of(row) for row in self.rows}
 
     def __contains__(self, key: object) -> bool:
@@ -43,10 +43,7 @@ class Results:
         """One more row, unless it is there; on disk when this returns."""
         if key_of(row) in self._done:
             return
-        with (self.folder / ROWS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        lines.append(self.folder / ROWS, row)
         self.rows.append(dict(row))
         self._done.add(key_of(row))
 
@@ -69,7 +66,7 @@ def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             f"{str(folder)!r} holds no results ({error}). Give a folder that 'foveate eval --out' "
             "wrote."
         ) from error
-    return configuration, _whole_lines(folder / ROWS)
+    return configuration, lines.read(folder / ROWS)
 
 
 def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
@@ -84,18 +81,3 @@ def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
                 f"{str(folder)!r} holds results of {name}={there.get(name)!r}, not {value!r}. "
                 "Repeat the command as it was, or choose another folder."
             )
-
-
-def _whole_lines(path: Path) -> list[dict[str, Any]]:
-    """All lines but the last, if a kill cut that short."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return [json.loads(line) for line in text.split("\n")[:-1]]
-
-
-def _replace(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.new")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)

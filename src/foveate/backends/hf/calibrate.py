@@ -12,12 +12,9 @@ from torch import nn
 from foveate.backends.hf.attach import Session, compress
 from foveate.backends.hf.support import (
     check_model,
-    compressible_layers,
     foveate_layers,
     model_name,
-    text_config,
 )
-from foveate.core import head_scores
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidInput
 from foveate.core.ledger import Ledger, fingerprint
@@ -68,40 +65,6 @@ def calibrate(
     )
     ledger.close()
     return profile
-
-
-def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:
-    """The profile that a file of head scores makes, as the authors of HeadKV and SparseMM publish.
-
-    Args:
-        model: the model that the scores were measured on.
-        method: "headkv" or "sparsemm".
-        path: a JSON file that maps "layer-head", of query heads, to a list of scores. KV heads get
-            the mean of the query heads that share them.
-
-    Raises:
-        InvalidInput: another method, no such file, or one that does not fit the model.
-    """
-    if method not in ("headkv", "sparsemm"):
-        raise InvalidInput(f"{method!r} reads no scores of heads: choose 'headkv' or 'sparsemm'.")
-    checked = check_model(model)
-    config = text_config(checked)
-    layers, heads = config.num_hidden_layers, config.num_attention_heads
-    scores, samples = head_scores.read(path)
-    if scores.shape != (layers, heads):
-        raise InvalidInput(
-            f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} query heads, "
-            f"and {model_name(checked)} has {layers} with {heads}."
-        )
-    compressed = scores[compressible_layers(config)]
-    return Profile(
-        method=method,
-        model=model_name(checked),
-        layers=len(compressed),
-        samples=samples,
-        budget="",
-        by_layer=head_scores.of_kv_heads(compressed, config.num_key_value_heads).tolist(),
-    )
 
 
 def _run(session: Session) -> Run:

@@ -12,18 +12,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from foveate.backends.hf.attach import compress
+from foveate.backends.hf.onlook import Onlooker, looking_on
 from foveate.backends.hf.support import check_model, compressible_layers, model_name, text_config
 from foveate.core import head_scores
 from foveate.core.errors import InvalidInput
 from foveate.core.heads import HeadReading, Shown, head_reading
-from foveate.core.layer import Layer, Scores
+from foveate.core.layer import Layer
 from foveate.core.ledger import Ledger, fingerprint
-from foveate.core.policy import Policy
 from foveate.core.profile import Profile
 from foveate.ops.window_attention import window_attention
-from foveate.stages.budget import Uniform
-from foveate.stages.select import TopK
-from foveate.stages.when import OverBudget
 
 LONGEST = 1024  # tokens of an answer that no sample gives
 
@@ -38,15 +35,12 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Watching:
-    """A score that ranks nothing: it notes what the heads look at as each token is generated."""
+class Watching(Onlooker):
+    """Notes what the heads look at as each token is generated."""
 
     reading: HeadReading
     shown: Shown
     noticed: dict[int, list[Tensor]] = field(default_factory=dict)
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Reads the last query's attention, head by head."""
@@ -54,9 +48,6 @@ class Watching:
         heads = paid[0].flatten(0, 1)[:, 0]
         self.noticed.setdefault(layer.index, []).append(self.reading.notice(heads, self.shown))
         return {}
-
-    def __call__(self, layer: Layer) -> Scores:
-        return Scores(torch.zeros(layer.k.shape[:3], device=layer.k.device))
 
 
 def calibrate_heads(
@@ -103,12 +94,49 @@ def calibrate_heads(
             f"no head looked at what it said in any of the {len(counted)} samples. Check that "
             "the spans are those of the tokens that show their texts."
         )
-    config = text_config(check_model(model))
-    by_layer = head_scores.of_kv_heads(mean, config.num_key_value_heads).tolist()
-    profile = Profile(method=method, model=name, layers=len(by_layer), samples=len(counted),
-                      budget="", by_layer=by_layer)  # fmt: skip
+    profile = _profile(model, method, mean, len(counted))
     ledger.close()
     return profile
+
+
+def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:
+    """The profile that a file of head scores makes, as the authors of HeadKV and SparseMM publish.
+
+    Args:
+        model: the model that the scores were measured on.
+        method: "headkv" or "sparsemm".
+        path: a JSON file that maps "layer-head", of query heads, to a list of scores. KV heads get
+            the mean of the query heads that share them.
+
+    Raises:
+        InvalidInput: another method, no such file, or one that does not fit the model.
+    """
+    if method not in ("headkv", "sparsemm"):
+        raise InvalidInput(f"{method!r} reads no scores of heads: choose 'headkv' or 'sparsemm'.")
+    checked = check_model(model)
+    config = text_config(checked)
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    scores, samples = head_scores.read(path)
+    if scores.shape != (layers, heads):
+        raise InvalidInput(
+            f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} query heads, "
+            f"and {model_name(checked)} has {layers} with {heads}."
+        )
+    return _profile(model, method, scores[compressible_layers(config)], samples)
+
+
+def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
+    """Of the compressed layers' query heads: KV heads get the mean of those that share them."""
+    checked = check_model(model)
+    heads = text_config(checked).num_key_value_heads
+    return Profile(
+        method=method,
+        model=model_name(checked),
+        layers=len(scores),
+        samples=samples,
+        budget="",
+        by_layer=head_scores.of_kv_heads(scores, heads).tolist(),
+    )
 
 
 def _scores(
@@ -118,10 +146,8 @@ def _scores(
     ids: Tensor = shown.inputs["input_ids"]
     _check(shown, ids)
     watching = Watching(reading, shown)
-    everything = Policy(score=watching, budget=Uniform(amount=10**9), select=TopK(),
-                        when=OverBudget())  # fmt: skip
     longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
-    with compress(model, everything):
+    with compress(model, looking_on(watching, decodes=True)):
         said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False)
     tokens = [tokenizer.decode([token], skip_special_tokens=True)
               for token in said[0, ids.shape[1] :].tolist()]  # fmt: skip

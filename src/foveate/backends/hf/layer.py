@@ -273,8 +273,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def prune(self, kept: Kept) -> None:
         """The same, but what was kept of the prompt remains on record."""
         policy = self.state.policy
-        if isinstance(policy.merge, NoMerge):
-            self._pairs = policy.store(self.pairs.only(kept.mask))
+        if isinstance(policy.merge, NoMerge) and not policy.store.exact:
+            self._pairs = policy.store(self.pairs.only(kept.mask))  # codes stay as they are
         else:
             self._pairs = policy.store(kept.store(self.pairs.columns, first=self.seen))
         self.running = {name: compact(t, kept.mask) for name, t in self.running.items()}

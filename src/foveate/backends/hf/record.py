@@ -13,33 +13,24 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from foveate.backends.hf.attach import Session, compress
+from foveate.backends.hf.onlook import Onlooker, looking_on
 from foveate.backends.hf.passes import show
 from foveate.backends.hf.support import convert, foveate_layers, text_config
 from foveate.core.errors import InvalidInput
-from foveate.core.layer import Layer, Scores
-from foveate.core.policy import Policy
-from foveate.core.protocols import Moment
-from foveate.stages.budget import Uniform
-from foveate.stages.select import TopK
+from foveate.core.layer import Layer
 
 
 @dataclass(frozen=True)
-class Witness:
-    """A score that ranks nothing: it keeps what a score would have seen of each layer."""
+class Witness(Onlooker):
+    """Keeps what a score would have seen of each layer."""
 
     reads_column_sums: ClassVar[bool] = False
     seen: dict[int, Layer] = field(default_factory=dict)
-
-    def queries(self, tokens: int) -> int:
-        return 0
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Notes the layer."""
         self.seen[layer.index] = layer
         return {}
-
-    def __call__(self, layer: Layer) -> Scores:
-        return Scores(torch.zeros(layer.k.shape[:3], device=layer.k.device))
 
 
 @dataclass(frozen=True)
@@ -47,17 +38,6 @@ class SummingWitness(Witness):
     """The same, with the column sums that the attention adds up on its way."""
 
     reads_column_sums: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class Never:
-    """At no moment."""
-
-    decodes: bool = field(default=False, init=False)
-    reads: bool = field(default=False, init=False)
-
-    def __call__(self, moment: Moment) -> bool:
-        return False
 
 
 @dataclass(frozen=True)
@@ -95,8 +75,10 @@ def record(
         inputs: of one prompt, as ``generate`` takes them.
     """
     witness = SummingWitness() if sums else Witness()
-    nothing = Policy(score=witness, budget=Uniform(amount=1), select=TopK(), when=Never())
-    with compress(model, nothing, vision=vision) as session, torch.no_grad():
+    with (
+        compress(model, looking_on(witness, decodes=False), vision=vision) as session,
+        torch.no_grad(),
+    ):
         cache = DynamicCache(config=session.model.config)
         out = session.model(**inputs, past_key_values=cache, use_cache=True)
     layers = tuple(witness.seen[place] for place in range(len(foveate_layers(cache))))

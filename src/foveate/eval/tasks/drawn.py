@@ -14,7 +14,7 @@ from foveate.demo.questions import Album
 from foveate.demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate.demo.scenes.documents import Fonts
 from foveate.eval.metrics import anls, exact, relaxed
-from foveate.eval.sample import Metric, Sample, Span, task
+from foveate.eval.sample import TASKS, Sample, Span, Task
 
 Draw = Callable[[Random, Fonts], Album]
 FONTS: Fonts = (BUILT_IN,)
@@ -40,13 +40,7 @@ def _drawn(name: str, kind: Draw) -> Callable[[int, int], Iterator[Sample]]:
     return samples
 
 
-def _task(name: str, kind: Draw, metric: Metric, summary: str) -> None:
-    samples = _drawn(name, kind)
-    samples.__doc__ = summary
-    task(name, metric=metric)(samples)
-
-
-for _arguments in (
+for _name, _kind, _metric, _summary in (
     ("document", questions.document, anls, "One form, receipt, table or sign, and a field of it."),
     ("three_documents", questions.different_fields, anls, "Three forms, and a field of one."),
     (
@@ -61,4 +55,4 @@ for _arguments in (
     ("naming", questions.naming, exact, "What a small picture among some text shows."),
     ("naming_needle", questions.which_picture, exact, "Three pictures; which of them shows it."),
 ):
-    _task(*_arguments)
+    TASKS[_name] = Task(_name, _summary, _drawn(_name, _kind), _metric, longest=16)

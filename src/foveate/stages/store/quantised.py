@@ -66,7 +66,21 @@ class QuantisedPairs:
     @property
     def columns(self) -> Int[Tensor, "b h n"]:
         """Original column of each slot, right-aligned, -1 in the empty slots in front."""
-        return self.padded().columns
+        rest, slots, coded = self.rest.columns, self._slots(), self._coded()
+        columns = torch.empty(len(coded), dtype=rest.dtype, device=rest.device)
+        columns[coded], columns[~coded] = self.body.columns.to(rest.dtype), rest[rest >= 0]
+        return torch.full_like(slots, -1, dtype=rest.dtype).masked_scatter(slots, columns)
+
+    def _slots(self) -> Bool[Tensor, "b h n"]:
+        """Which slots hold a pair, right-aligned."""
+        counts, n = self.counts, self.longest
+        return torch.arange(n, device=counts.device) >= n - counts[:, :, None]
+
+    def _coded(self) -> Bool[Tensor, "m"]:
+        """Which pairs are in the body, head after head: of each, the body's come first."""
+        counts = self.counts.flatten()
+        place = torch.cat([torch.arange(n, device=counts.device) for n in counts.tolist()])
+        return place < self.body.counts.flatten().repeat_interleave(counts)
 
     def opened(self) -> DensePairs | RaggedPairs:
         """All in full precision: a transient copy."""
@@ -100,10 +114,7 @@ class QuantisedPairs:
 
     def only(self, kept: Bool[Tensor, "b h n"]) -> QuantisedPairs:
         """A copy that holds the kept slots; codes stay as they are."""
-        held = kept[self.columns >= 0]  # head after head, of each the body first
-        counts, rest = self.counts.flatten(), self.rest
-        place = torch.cat([torch.arange(n, device=held.device) for n in counts.tolist()])
-        coded = place < self.body.counts.flatten().repeat_interleave(counts)
+        held, coded, rest = kept[self._slots()], self._coded(), self.rest
         slots = rest.columns >= 0
         left = torch.zeros_like(slots).masked_scatter(slots, held[~coded])
         return self._with(some(self.body, held[coded]), rest.only(left))
