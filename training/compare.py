@@ -2,8 +2,8 @@
 
     python -m training.compare [--count 50] [--out FILE]
 
-The oracle keeps the rows in which the answer stands, and the first four tokens; all methods keep
-the last 12 tokens of the prompt. A method is asked the questions that ``training.evaluate`` asks.
+The oracle keeps both ends of the prompt, four tokens each, the rows in which the answer stands, and
+then what comes last; all methods keep the last 12 tokens of the prompt. A method is asked the questions that ``training.evaluate`` asks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm"
 def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Policy:
     """The method at the budget."""
     if name == "oracle":
-        return oracle(budget, *evidence, recent=WINDOW)
+        return oracle(budget, *evidence)
     option = {"snapkv": "window", "mixkv": "window", "random": "recent", "vnorm": "recent"}.get(
         name
     )

@@ -59,7 +59,7 @@ def any_scene(r: Random, fonts: Fonts, drawn: float = 0.0) -> Scene:
 
 def drawing(r: Random, fonts: Fonts) -> Scene:
     """A drawing, and some lines."""
-    return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 4)))
+    return picture(r, fonts, r.choice(PICTURES), some_facts(r, r.randint(0, 2)))
 
 
 def any_kind(r: Random, fonts: Fonts) -> Scene:

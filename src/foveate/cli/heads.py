@@ -6,9 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
-
-from PIL import Image
+from typing import Any
 
 from foveate.cli.files import numbered_lines
 from foveate.cli.prompt import open_images
@@ -19,7 +17,7 @@ from foveate.demo.scenes import BUILT_IN, CELL, Scene
 from foveate.eval.evidence import tokens_of
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read
-from foveate.eval.sample import Box, Span
+from foveate.eval.sample import Box, Sample, Span
 
 EXPECTED = (
     '{"prompt": TEXT, "images": [FILE, ...], "answer": TEXT, "spans": [{"text": TEXT, "image": 0, '
@@ -28,16 +26,7 @@ EXPECTED = (
 )
 
 
-class Asked(NamedTuple):
-    """A question, and what shows what."""
-
-    text: str
-    images: list[Image.Image]
-    answer: str
-    spans: list[Span]
-
-
-def generated(method: str, samples: int) -> Iterator[Asked]:
+def generated(method: str, samples: int) -> Iterator[Sample]:
     """Questions about drawn forms, receipts, tables and signs: for HeadKV with the line that holds
     the answer, for others with all lines.
     """
@@ -47,7 +36,9 @@ def generated(method: str, samples: int) -> Iterator[Asked]:
         asked = r.choice(questions)
         rows = [row for _, row in asked.evidence] if method == "headkv" else range(len(page.says))
         spans = [Span(page.says[row], 0, _line(page, row)) for row in rows if page.says[row]]
-        yield Asked(asked.question, [page.image], asked.answer, spans)
+        yield Sample(
+            str(seed), asked.question, (asked.answer,), (page.image,), evidence=tuple(spans)
+        )
 
 
 def _line(page: Scene, row: int) -> Box:
@@ -55,7 +46,7 @@ def _line(page: Scene, row: int) -> Box:
     return min(middles), row * CELL, max(middles), (row + 1) * CELL
 
 
-def from_file(path: Path, samples: int) -> Iterator[Asked]:
+def from_file(path: Path, samples: int) -> Iterator[Sample]:
     """The prompts of a file of JSON lines.
 
     Raises:
@@ -65,7 +56,7 @@ def from_file(path: Path, samples: int) -> Iterator[Asked]:
         yield _entry(path, number, line)
 
 
-def _entry(path: Path, number: int, line: str) -> Asked:
+def _entry(path: Path, number: int, line: str) -> Sample:
     try:
         entry = json.loads(line)
         spans = [_span(span) for span in entry["spans"]]
@@ -79,7 +70,7 @@ def _entry(path: Path, number: int, line: str) -> Asked:
             f"{path}, line {number}: no words, no spans, or a span on an image that is not there; "
             f"expected {EXPECTED}."
         )
-    return Asked(text, open_images(images), answer, spans)
+    return Sample(str(number), text, (answer,), tuple(open_images(images)), evidence=tuple(spans))
 
 
 def _span(entry: Any) -> Span:
@@ -89,13 +80,13 @@ def _span(entry: Any) -> Span:
     return Span(str(entry["text"]), int(entry.get("image", 0)), (left, top, right, bottom))
 
 
-def shown(loaded: Loaded, asked: Asked) -> Shown:
+def shown(loaded: Loaded, sample: Sample) -> Shown:
     """The model's inputs, and the tokens that each text stands on.
 
     Raises:
         InvalidInput: a text that the prompt does not hold, or images whose tokens are not known.
     """
-    prompt = read(loaded, asked.text, asked.images)
-    where = tokens_of(loaded, prompt, asked.images, asked.spans)
-    texts = [span.text for span in asked.spans]
-    return Shown(prompt.inputs, list(zip(texts, where, strict=True)), asked.answer)
+    prompt = read(loaded, sample.text, list(sample.images))
+    where = tokens_of(loaded, prompt, sample.images, sample.evidence)
+    texts = [span.text for span in sample.evidence]
+    return Shown(prompt.inputs, list(zip(texts, where, strict=True)), *sample.answers)

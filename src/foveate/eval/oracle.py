@@ -15,15 +15,14 @@ from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 
 NAME = "oracle"
-RECENT = 16  # the last tokens of the prompt, which say how to answer
-SINKS = 4  # the first ones, which heads attend to that have nothing to look for
+ENDS = 4  # of the prompt, on either side: heads that look for nothing attend to its first tokens
 
 
 @stage("evidence")
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Ranks the tokens at these places of each row's prompt first, in their order, and then later
-    tokens before earlier ones.
+    """Ranks both ends of each row's prompt first, then the tokens at these places, in their order,
+    then later tokens before earlier ones.
     """
 
     places: tuple[tuple[int, ...], ...]
@@ -32,18 +31,17 @@ class Evidence:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        later = layer.pos / (layer.pos.amax() + 1)
+        last = layer.lengths[:, None, None] - 1
+        later = layer.pos / (last + 1)
         shown = [
             torch.isin(pos, torch.tensor(places, device=pos.device))
             for pos, places in zip(layer.pos, self.places, strict=True)
         ]
-        return Scores(torch.where(torch.stack(shown), 2 - later, later))
+        scores = torch.where(torch.stack(shown), 2 - later, later)
+        return Scores(scores.masked_fill((layer.pos < ENDS) | (layer.pos > last - ENDS), 3.0))
 
 
-def oracle(budget: AmountLike, *places: Sequence[int], recent: int = RECENT) -> Policy:
-    """Keeps the evidence of each row, the first 4 and the last ``recent`` tokens, and then what
-    came last before.
-    """
+def oracle(budget: AmountLike, *places: Sequence[int]) -> Policy:
+    """Keeps the first and the last 4 tokens of each row, its evidence, and then what came last."""
     score = Evidence(places=tuple(tuple(row) for row in places))
-    select = TopK(recent=recent, sinks=SINKS)
-    return Policy(score=score, budget=Uniform(amount=budget), select=select)
+    return Policy(score=score, budget=Uniform(amount=budget), select=TopK())

@@ -1,0 +1,172 @@
+"""Which method, at which budget, on what: the demo model's answers under all of them.
+
+    python benchmarks/quality.py [--limit 100] [--budgets 50%,33%,20%,10%,5%] [--tasks ...]
+
+Runs `foveate eval` in both protocols, and goes on where it was broken off; then writes
+benchmarks/results/quality.md and .json: scores with intervals, and, for what each paper claims,
+the difference between two policies that differ in nothing else, sample by sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+from written import write
+
+from foveate.cli.eval import evaluate
+from foveate.eval.contenders import contenders
+from foveate.eval.measure import Protocol
+from foveate.eval.results import CONFIGURATION, read
+from foveate.report.page import budget_of, tells
+from foveate.report.summary import FULL, Cell, Estimate, cells, estimate
+
+RUNS = Path(__file__).parent / "runs" / "quality"
+TASKS = "document,three_documents,three_people,image_order,chart"
+BUDGETS = "50%,33%,20%,10%,5%"
+METHODS = (  # windows that fit 5 % of such prompts, and the same for all
+    "oracle", "snapkv:window=8", "mixkv:window=8", "adakv:window=8", "mixkv(window=8)+adakv",
+    "pyramidkv:window=8", "prefixkv", "prefixkv+h2o.budget", "csp", "david", "david:rule=never",
+    "david:rule=always", "lookm", "lookm:merging=none", "h2o", "tgv_kv", "vl_cache", "meda",
+    "elastic_cache", "roco", "tova", "keyformer", "nacl", "expected_attention:window=8",
+    "keydiff:recent=8", "knorm:recent=8", "vnorm:recent=8", "streaming_llm", "random:recent=8",
+)  # fmt: skip
+
+
+class Claim(NamedTuple):
+    """What a paper says, as two policies of which the first should be better."""
+
+    says: str
+    first: str
+    second: str
+
+
+CLAIMS = (
+    Claim("MixKV improves SnapKV", "mixkv:window=8", "snapkv:window=8"),
+    Claim("MixKV improves AdaKV", "mixkv(window=8)+adakv", "adakv:window=8"),
+    Claim("PrefixKV's layers beat uniform ones", "prefixkv", "prefixkv+h2o.budget"),
+    Claim("CSP beats H2O", "csp", "h2o"),
+    Claim("Decoupling helps (DAVID against none)", "david", "david:rule=never"),
+    Claim("Decoupling helps only early (against all layers)", "david", "david:rule=always"),
+    Claim("Merging helps (LOOK-M against none)", "lookm", "lookm:merging=none"),
+    Claim("Text first helps (LOOK-M without merging against H2O)", "lookm:merging=none", "h2o"),
+)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
+    """One task: a row for each method, a column for each budget; the best of each is bold."""
+    table: dict[str, dict[str, Cell]] = {}
+    for cell in found:
+        table.setdefault(_method(cell.spec), {})[budget_of(cell.spec)] = cell
+    full = table.pop(FULL)[""]
+    best = {b: max(row[b].score.mean for name, row in table.items()
+                   if name != "oracle" and b in row) for b in budgets}  # fmt: skip
+    lines = [f"| full cache: {_share(full.score)} | {' | '.join(budgets)} |",
+             f"|---|{'---|' * len(budgets)}"]  # fmt: skip
+    for name, row in table.items():
+        shown = []
+        for budget in budgets:
+            text = _share(row[budget].score) if budget in row else ""
+            is_best = name != "oracle" and text and row[budget].score.mean == best[budget]
+            shown.append(f"**{text}**" if is_best else text)
+        lines.append(f"| `{name}` | {' | '.join(shown)} |")
+    return lines
+
+
+def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
+    """One row for each claim: by how much the first is better, in points of the score."""
+    scores: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    for row in rows:
+        key = (_method(row["spec"]), budget_of(row["spec"]))
+        scores.setdefault(key, {})[row["task"], row["sample"]] = float(row["score"])
+    lines = [f"| claim | {' | '.join(budgets)} |", f"|---|{'---|' * len(budgets)}"]
+    for claim in CLAIMS:
+        names = [_method(contenders([s], ["20%"])[0]) for s in (claim.first, claim.second)]
+        shown = []
+        for budget in budgets:
+            first, second = (scores.get((name, budget), {}) for name in names)
+            both = first.keys() & second.keys()
+            shown.append(
+                _points(estimate([first[k] - second[k] for k in sorted(both)])) if both else ""
+            )
+        lines.append(f"| {claim.says} | {' | '.join(shown)} |")
+    return lines
+
+
+def _method(spec: str) -> str:
+    """The spec without its budget."""
+    budget = budget_of(spec)
+    name = spec.replace(f"budget={budget},", "").replace(f",budget={budget}", "")
+    return name.replace(f":budget={budget}", "") if budget else spec
+
+
+def _share(x: Estimate) -> str:
+    return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
+
+
+def _points(x: Estimate) -> str:
+    text = f"{100 * x.mean:+.0f} ({100 * x.low:+.0f} to {100 * x.high:+.0f})"
+    return f"**{text}**" if x.low > 0 or x.high < 0 else text
+
+
+def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> tuple[list[str], list[Cell]]:
+    """All tasks of one protocol, and the claims over those that can tell methods apart."""
+    found = cells(rows)
+    lines, telling = [f"## {protocol.capitalize()}", ""], []
+    for task in dict.fromkeys(cell.task for cell in found):
+        mine = [cell for cell in found if cell.task == task]
+        lines += [f"### {task} ({mine[0].score.count} questions)", ""]
+        if tells(mine):
+            telling.append(task)
+        else:
+            lines += ["This task cannot tell methods apart: the oracle is no better than chance at "
+                      "the smallest budget. It does not count below.", ""]  # fmt: skip
+        lines += [*grid(mine, budgets), ""]
+    lines += [f"### What the papers claim, over {', '.join(telling)}", "",
+              "Points of the score by which the first policy is better, with 95 % intervals; bold "
+              "where they exclude zero.", ""]  # fmt: skip
+    return [*lines, *verdicts([r for r in rows if r["task"] in telling], budgets), ""], found
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--limit", type=int, default=100, help="questions of each task")
+    parser.add_argument("--tasks", default=TASKS)
+    parser.add_argument("--budgets", default=BUDGETS)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--protocols", nargs="+", default=get_args(Protocol))
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    a = parser.parse_args()
+    lines, data = [], {}
+    for protocol in a.protocols:
+        folder = a.runs / protocol
+        evaluate(folder, tasks=a.tasks, methods=a.methods, budgets=a.budgets, model="demo",
+                 protocol=protocol, limit=a.limit, seed=0,
+                 resume=(folder / CONFIGURATION).exists())  # fmt: skip
+        configuration, rows = read(folder)
+        told, found = page(protocol, rows, a.budgets.split(","))
+        lines += told
+        data[protocol] = {"configuration": configuration, "cells": [_plain(c) for c in found]}
+    head = [
+        "# Which method keeps the answer?", "",
+        f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "
+        "kind, every prompt read once, greedy answers; means and 95 % intervals. Prompts have 200 "
+        "to 400 tokens, so windows are 8 tokens. `oracle` keeps what shows the answer.", "",
+    ]  # fmt: skip
+    write("quality", "\n".join(head + lines), data)
+
+
+def _plain(cell: Cell) -> dict[str, Any]:
+    """What is worth keeping of a cell."""
+    score, difference = ([x.mean, x.low, x.high] for x in (cell.score, cell.difference))
+    return {"task": cell.task, "spec": cell.spec, "score": score, "difference": difference,
+            "count": cell.score.count, "bytes_share": cell.bytes_share, "kl": cell.kl,
+            "agreement": cell.agreement}  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
