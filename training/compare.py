@@ -3,7 +3,8 @@
     python -m training.compare [--count 50] [--out FILE]
 
 The oracle keeps both ends of the prompt, four tokens each, the rows in which the answer stands, and
-then what comes last; all methods keep the last 12 tokens of the prompt. A method is asked the questions that ``training.evaluate`` asks.
+then what comes last; all methods keep the last 12 tokens of the prompt. A method is asked the
+questions that ``training.evaluate`` asks.
 """
 
 from __future__ import annotations
