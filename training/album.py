@@ -13,13 +13,14 @@ from foveate.demo.album import FOLDER
 from foveate.demo.scenes import owned
 from training.fonts import unseen_fonts
 
+ROWS = 12
 PAGES = (
     ("Anna", [("Room", "214"), ("Birthday", "14 March 1987"), ("City", "Lisbon"),
-              ("Sport", "rowing")]),
-    ("Bruno", [("City", "Vienna"), ("Sport", "tennis"), ("Room", "371"),
-               ("Birthday", "2 November 1964")]),
-    ("Nora", [("Birthday", "23 August 1992"), ("Room", "508"), ("Sport", "cycling"),
-              ("City", "Dublin")]),
+              ("Sport", "rowing"), ("Phone", "555 0182"), ("Profession", "architect")]),
+    ("Bruno", [("City", "Vienna"), ("Sport", "tennis"), ("Profession", "baker"),
+               ("Room", "371"), ("Birthday", "2 November 1964"), ("Phone", "555 0147")]),
+    ("Nora", [("Birthday", "23 August 1992"), ("Phone", "555 0163"), ("Room", "508"),
+              ("Profession", "pilot"), ("Sport", "cycling"), ("City", "Dublin")]),
 )  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def main() -> None:
     fonts = tuple(path for path in unseen_fonts() if path.name in wanted)
     FOLDER.mkdir(exist_ok=True)
     for number, (owner, facts) in enumerate(PAGES, 1):
-        owned(Random(number), fonts, owner, facts, rows=7).image.save(FOLDER / f"{number}.png")
+        owned(Random(number), fonts, owner, facts, rows=ROWS).image.save(FOLDER / f"{number}.png")
 
 
 if __name__ == "__main__":

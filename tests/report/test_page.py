@@ -109,6 +109,40 @@ def test_the_page_holds_the_figures_and_loads_nothing(folder: Path) -> None:
     assert "cannot tell methods apart" in text  # four samples are too few
 
 
+ANALYSES = {
+    "redundancy": [[0.2, 0.9], [0.4, 0.5], [0.1, 0.3]],
+    "lorenz": [[0.3, 0.8, 1.0], [0.5, 0.9, 1.0], [0.6, 0.9, 1.0]],
+    "gini": [0.5, 0.7, 0.8],
+    "ncar": [0.9, 0.5, 0.4],
+    "received": [[2.0, 0.5], [1.5, 0.7], [1.2, 0.9]],
+    "within": [[0.5, 0.25, 0.25]] * 3,
+    "across": [[0.75, 0.25, 0.0]] * 3,
+    "divergence": [0.1, 0.2, 0.15],
+    "keys": [[float(i), float(i * i % 7)] for i in range(20)],
+}
+
+
+def test_what_the_papers_look_at_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
+    found = rows()
+    for one in found:
+        if one["sample"] == "0":
+            full = one["spec"] == "full"
+            one.update({"analyses": dict(ANALYSES)} if full else {"kept_places": [0, 3, 7, 19]})
+        one["feature_error"] = [] if one["spec"] == "full" else [0.1, 0.2, 0.3]
+    text = page(written(tmp_path, found))
+    titles = re.findall(r"<h3>(.*?)</h3>", text)
+    assert len(titles) == len(set(titles)) == 9
+    assert Page(text).tags.count("svg") == 1 + len(titles)
+    assert "KV head" in text
+    assert "snapkv, 10 % of the bytes" in text  # the smallest budget of each method
+    assert "snapkv, 20 % of the bytes" not in text
+    # without images there is nothing to compare with text
+    for name in ("ncar", "received", "within", "across", "divergence"):
+        for one in found:
+            one.get("analyses", {}).pop(name, None)
+    assert len(re.findall("<h3>", page(written(tmp_path, found)))) == 5
+
+
 def test_text_from_data_is_escaped(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
     found = [{**one, "task": evil} for one in rows()]

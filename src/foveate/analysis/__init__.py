@@ -1,10 +1,20 @@
 """What the papers measure of keys, values and attention, each on its own.
 
 Every function takes ``layers`` as :func:`foveate.compress_tensors` does, per layer (q, k, v) of
-shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE, and returns one tensor per layer, in
+shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE, and returns tensors per layer, in
 float32 or float64. ``attention_mask`` is 1 at tokens and 0 at padding, on the left.
 """
 
 from foveate.analysis.measures import diversity, gini, importance, lorenz, ncar, redundancy
+from foveate.analysis.modalities import received, self_and_cross
 
-__all__ = ["diversity", "gini", "importance", "lorenz", "ncar", "redundancy"]
+__all__ = [
+    "diversity",
+    "gini",
+    "importance",
+    "lorenz",
+    "ncar",
+    "received",
+    "redundancy",
+    "self_and_cross",
+]

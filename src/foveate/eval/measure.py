@@ -8,11 +8,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from foveate.backends.hf import Recording, branch, compress, record
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 from foveate.core.protocols import ReadsColumnSums, wrapped
+from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import Told, asked, beside, greedy, told
 from foveate.eval.contenders import resolved
 from foveate.eval.evidence import in_text, tokens_of
@@ -123,6 +125,7 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
     with compress(model, reading.policies[spec]) as session:
         cache = branch(session, recording)
         stats, seconds = session.stats, None
+        shown = _shown(reading, cache, full) if reading.timed else {}
         first = asked(model, cache, recording.logits, reading.rest)
         quick = full is not None and not reading.timed and not session.policy.when.decodes
         other = cache if quick else session.fork(cache)
@@ -152,8 +155,16 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
         "prefill_s": round(reading.seconds, 4),
         "compress_s": round(stats.seconds, 4),
         "decode_s_per_token": _each(seconds, len(tokens) - 1),
+        **shown,
     }
     return Answer(tokens, thought, row)
+
+
+def _shown(reading: Reading, cache: DynamicCache, full: Answer | None) -> Row:
+    """What a report draws of the prompt, once, and of what each policy keeps of it."""
+    if full is None:
+        return {"analyses": analysed(reading.recording)}
+    return {"kept_places": kept_places(cache)}
 
 
 def _after_first(loaded: Loaded, reading: Reading, tokens: Sequence[int]) -> float | None:

@@ -12,11 +12,13 @@ from foveate.core.spec import print_arguments
 from foveate.report.summary import FULL, Cell
 
 MARKERS = "osD^vP*X<>hp"
+COLOURS = 10  # then they come again
+TICKS = (1, 2, 3, 5, 7, 10, 15, 20, 33, 50, 70, 100)
 
 
 def against_bytes(cells: Sequence[Cell], what: str) -> str:
     """Score against the bytes held, both in percent: a line for each method, bars for intervals."""
-    figure, axis = _axes()
+    figure, axis = axes()
     lines: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.spec != FULL:
@@ -28,6 +30,7 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
         below = [100 * (c.score.mean - c.score.low) for c in mine]
         above = [100 * (c.score.high - c.score.mean) for c in mine]
         axis.errorbar(x, y, yerr=(below, above), label=name, capsize=2, linewidth=1.4,
+                      linestyle="-" if place < COLOURS else ":",
                       marker=MARKERS[place % len(MARKERS)], markersize=5)  # fmt: skip
     for cell in cells:
         if cell.spec == FULL:
@@ -35,8 +38,12 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
                          label="full cache")  # fmt: skip
     axis.set(xscale="log", xlabel="KV bytes held, % of the full cache", ylabel=f"{what}, %",
              ylim=(0, 103))  # fmt: skip
+    shares = [100 * cell.bytes_share for cell in cells if cell.spec != FULL]
+    axis.set_xlim(0.9 * min(shares, default=1), 1.1 * max(shares, default=100))
+    axis.set_xticks([x for x in TICKS if axis.get_xlim()[0] <= x <= axis.get_xlim()[1]])
     axis.xaxis.set_major_formatter("{x:g}")
-    axis.legend(frameon=False, fontsize=8, ncols=2)
+    axis.tick_params(which="minor", bottom=False, labelbottom=False)
+    figure.legend(frameon=False, fontsize=8, ncols=4, loc="outside lower center")
     return svg(figure)
 
 
@@ -47,16 +54,23 @@ def method_of(spec: str) -> str:
     return f"{name}:{print_arguments(rest)}" if rest else name
 
 
-def _axes() -> tuple[Any, Any]:
+def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
+    """A figure, and its axes: one, or an array of them.
+
+    Raises:
+        MissingPackage: matplotlib is not installed.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingPackage("a report", "matplotlib", "report") from error
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    axis = figure.subplots()
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(alpha=0.25, linewidth=0.6)
-    return figure, axis
+    height = 4.2 if rows == columns == 1 else 7.2 / columns * rows + 0.3
+    figure = Figure(figsize=(7.2, height), layout="constrained")
+    grid = figure.subplots(rows, columns)
+    for axis in figure.axes:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25, linewidth=0.6)
+    return figure, grid
 
 
 def svg(figure: Any) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 from foveate.core.errors import InvalidInput, MissingPackage
 from foveate.eval.results import read
+from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
-from foveate.report.summary import FULL, Cell, Estimate, cells
+from foveate.report.summary import FULL, Cell, Estimate, Rows, cells
 
 
 def page(folder: Path) -> str:
@@ -31,13 +32,14 @@ def page(folder: Path) -> str:
     text = files("foveate.report").joinpath("templates/report.html.j2").read_text("utf-8")
     template = Environment(autoescape=True).from_string(text)
     found = cells(rows)
-    tasks = [_task(name, [c for c in found if c.task == name])
+    tasks = [_task(name, [c for c in found if c.task == name],
+                   [row for row in rows if row["task"] == name])
              for name in dict.fromkeys(cell.task for cell in found)]  # fmt: skip
     samples = len({(row["task"], row["sample"]) for row in rows})
     return template.render(configuration=configuration, tasks=tasks, samples=samples)
 
 
-def _task(name: str, mine: Sequence[Cell]) -> Mapping[str, Any]:
+def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
     best: dict[str, float] = {}
     for cell in mine:
         if cell.spec != FULL and not cell.spec.startswith("oracle"):
@@ -48,6 +50,7 @@ def _task(name: str, mine: Sequence[Cell]) -> Mapping[str, Any]:
         "chart": against_bytes(mine, "score"),
         "rows": [_row(cell, best) for cell in mine],
         "tells": tells(mine),
+        "figures": figures(rows),
     }
 
 

@@ -1,0 +1,179 @@
+"""The papers' figures, of the prompts that an evaluation read: charts as SVG text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from foveate.report.charts import MARKERS, axes, method_of, svg
+from foveate.report.summary import FULL, Rows
+
+SHADES = "cividis"
+
+
+class Figure(NamedTuple):
+    """A chart, and what it shows."""
+
+    title: str
+    svg: str
+    caption: str
+
+
+def figures(rows: Rows) -> list[Figure]:
+    """All that the rows of one task have numbers for; layer curves are means over its prompts."""
+    prompts = [row["analyses"] for row in rows if row.get("analyses")]
+    found = list(_of_errors(rows))
+    if prompts:
+        found = [*_of_prompts(prompts), *found, *_of_keys(prompts[0]["keys"], rows)]
+    return found
+
+
+def _of_prompts(prompts: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
+    for name, draw, title, caption in CHARTS:
+        having = [np.array(one[name], dtype=float) for one in prompts if name in one]
+        if having:
+            yield Figure(title, draw(having), caption)
+    if "within" in prompts[0]:
+        yield Figure("Weights of self- and cross-attention", _distributions(prompts),
+                     "Attention weights of the last queries to tokens of their own kind (text or "
+                     "image) and of the other, all layers (CSP, Fig. 1 b).")  # fmt: skip
+
+
+def _heads(found: Sequence[Any]) -> str:
+    figure, axis = axes()
+    mean = np.mean(found, axis=0)
+    drawn = axis.imshow(mean.T, cmap=SHADES, vmin=0, vmax=1, aspect="auto", origin="lower",
+                        interpolation="nearest")  # fmt: skip
+    axis.set(xlabel="layer", ylabel="KV head", yticks=range(mean.shape[1]))
+    axis.grid(visible=False)
+    figure.colorbar(drawn, label="mean cosine of its keys")
+    return svg(figure)
+
+
+def _lorenz(found: Sequence[Any]) -> str:
+    figure, axis = axes()
+    mean = np.mean(found, axis=0)
+    x = np.linspace(0, 100, mean.shape[1])
+    shades = _shades(len(mean))
+    for layer, curve in enumerate(mean):
+        label = f"layer {layer}" if layer in (0, len(mean) // 2, len(mean) - 1) else None
+        axis.plot(x, 100 * curve, color=shades[layer], linewidth=1, label=label)
+    axis.set(xlabel="most important tokens, %", ylabel="attention that they hold, %",
+             xlim=(0, 100), ylim=(0, 103))  # fmt: skip
+    axis.legend(frameon=False, fontsize=8)
+    return svg(figure)
+
+
+def _curve(ylabel: str, *names: str) -> Callable[[Sequence[Any]], str]:
+    """Draws one number of each layer, or several."""
+
+    def draw(found: Sequence[Any]) -> str:
+        figure, axis = axes()
+        mean = np.mean(found, axis=0)
+        for place, values in enumerate(np.atleast_2d(mean.T)):
+            label = names[place] if names else None
+            axis.plot(values, marker=MARKERS[place], markersize=4, linewidth=1.4, label=label)
+        axis.set(xlabel="layer", ylabel=ylabel)
+        axis.set_ylim(bottom=0)
+        if names:
+            axis.legend(frameon=False, fontsize=8)
+        return svg(figure)
+
+    return draw
+
+
+def _distributions(prompts: Sequence[Mapping[str, Any]]) -> str:
+    figure, axis = axes()
+    for name, label in (("within", "self"), ("across", "cross")):
+        mean = np.nanmean([np.array(one[name], dtype=float) for one in prompts], axis=(0, 1))
+        edges = np.linspace(-8, 0, len(mean) + 1)
+        axis.stairs(100 * mean, edges, label=label, fill=True, alpha=0.45)
+    axis.set(xlabel="attention weight, power of ten", ylabel="share of the weights, %")
+    axis.legend(frameon=False, fontsize=8)
+    return svg(figure)
+
+
+CHARTS: tuple[tuple[str, Callable[[Sequence[Any]], str], str, str], ...] = (
+    ("redundancy", _heads, "Redundancy of keys",
+     "Bright heads hold keys that are alike, and lose little if one stands for several (MixKV, "
+     "Fig. 2)."),
+    ("lorenz", _lorenz, "How concentrated attention is",
+     "The steeper a layer's curve rises, the fewer tokens it needs (PrefixKV, Fig. 2)."),
+    ("gini", _curve("Gini coefficient"), "Gini coefficient of each layer",
+     "0: all tokens matter alike; 1: one holds everything (PrefixKV, Fig. 4)."),
+    ("divergence", _curve("Jensen-Shannon divergence, bits"), "Self- against cross-attention",
+     "How differently queries weigh tokens of their own kind and of the other (CSP, Fig. 1 c)."),
+    ("ncar", _curve("normalised cross attention rate"), "Fusion of the modalities",
+     "Attention that images get from the last queries, over an even share; DAVID keeps the "
+     "modalities apart until it settles (eq. 6)."),
+    ("received", _curve("attention received, even shares", "a text token", "an image token"),
+     "What text and images receive",
+     "From all queries, mean over heads; 1 is what each token would get if attention were even "
+     "(LOOK-M, Fig. 2). The first token is left out."),
+)  # fmt: skip
+
+
+def _of_errors(rows: Rows) -> Iterator[Figure]:
+    """PrefixKV's Fig. 5, at the smallest budget of each method."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["spec"] != FULL and row.get("feature_error"):
+            found.setdefault(row["spec"], []).append(row)
+    chosen: dict[str, tuple[float, Any]] = {}
+    for spec, mine in found.items():
+        share = float(np.mean([row["kv_bytes"] / row["kv_bytes_full"] for row in mine]))
+        errors = np.mean([row["feature_error"] for row in mine], axis=0)
+        name = method_of(spec)
+        if name not in chosen or share < chosen[name][0]:
+            chosen[name] = (share, errors)
+    if not chosen:
+        return
+    figure, axis = axes()
+    for place, (name, (share, errors)) in enumerate(chosen.items()):
+        axis.plot(errors, marker=MARKERS[place % len(MARKERS)], markersize=3, linewidth=1.2,
+                  label=f"{name}, {100 * share:.0f} % of the bytes")  # fmt: skip
+    axis.set(xlabel="layer", ylabel="mean absolute error of features")
+    axis.set_ylim(bottom=0)
+    axis.legend(frameon=False, fontsize=7, ncols=2)
+    yield Figure("Error of the features", svg(figure),
+                 "Hidden states against those with the full cache, at the smallest budget "
+                 "(PrefixKV, Fig. 5).")  # fmt: skip
+
+
+def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
+    """MixKV's Fig. 3, of the first prompt: what each policy keeps of the first budget."""
+    places = np.array(keys)
+    first = next(row["sample"] for row in rows if row.get("analyses"))
+    kept = {row["spec"]: row["kept_places"] for row in rows
+            if row["sample"] == first and row.get("kept_places")}  # fmt: skip
+    shown: dict[str, tuple[str, Sequence[int]]] = {}
+    for spec, mine in kept.items():
+        name = method_of(spec)
+        if name not in shown or len(mine) < len(shown[name][1]):
+            shown[name] = (spec, mine)
+    if not shown:
+        return
+    columns = min(4, len(shown))
+    figure, grid = axes(rows=-(-len(shown) // columns), columns=columns)
+    each = np.atleast_1d(grid).ravel()
+    for axis, (spec, mine) in zip(each, shown.values(), strict=False):
+        held = [place for place in mine if place < len(places)]
+        axis.scatter(*places.T, s=4, color="0.8", linewidths=0)
+        axis.scatter(*places[held].T, s=6, color="C0", linewidths=0)
+        axis.set(xticks=[], yticks=[])
+        axis.set_title(spec, fontsize=7)
+    for axis in each[len(shown) :]:
+        axis.set_visible(False)
+    caption = (
+        "One head in the middle layer, one prompt, two principal components: grey is every key, "
+        "blue what is kept at the smallest budget (MixKV, Fig. 3)."
+    )
+    yield Figure("Kept keys among all keys", svg(figure), caption)
+
+
+def _shades(count: int) -> Any:
+    import matplotlib
+
+    return matplotlib.colormaps[SHADES](np.linspace(0, 0.9, count))
