@@ -159,7 +159,8 @@ def main() -> None:
         "# Which method keeps the answer?", "",
         f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "
         "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
-        "intervals. Prompts have 200 to 400 tokens, so windows are 8 tokens. `oracle` keeps what shows the answer.", "",
+        "intervals. Prompts have 200 to 400 tokens, so windows are 8 tokens. `oracle` keeps what "
+        "shows the answer.", "",
     ]  # fmt: skip
     write("quality", "\n".join(head + lines), data)
 
