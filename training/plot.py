@@ -1,6 +1,6 @@
 """Draws the curves of the trainings into training/results/curves.png.
 
-python -m training.plot --eye RUN/log.jsonl --lora RUN/log.jsonl
+python -m training.plot --eye RUN/log.jsonl NAMES/log.jsonl --lora RUN/log.jsonl
 """
 
 from __future__ import annotations
@@ -15,20 +15,27 @@ import matplotlib.pyplot as plt
 RESULTS = Path(__file__).parent / "results"
 
 
-def curve(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; of a step that was taken again after a break, the last."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    return list({line["step"]: line for line in lines}.values())
+def curve(*paths: Path) -> list[dict[str, Any]]:
+    """The lines of logs, one run going on where the last one ended; of a step that was taken again
+    after a break, the last.
+    """
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        start = found[-1]["step"] if found else 0
+        each = {line["step"]: {**line, "step": start + line["step"]} for line in lines}
+        found += each.values()
+    return found
 
 
 def main() -> None:
     """One panel for the eye, one for the update of the language model."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--eye", type=Path, required=True)
+    parser.add_argument("--eye", type=Path, nargs="+", required=True)
     parser.add_argument("--lora", type=Path, required=True)
     a = parser.parse_args()
     panels = (
-        ("Eye", curve(a.eye), "reading", {"token": "tokens read", "row": "rows read"}),
+        ("Eye, then names", curve(*a.eye), "reading", {"token": "tokens read", "row": "rows read"}),
         ("Language model", curve(a.lora), "loss", {"right": "answers right"}),
     )
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
