@@ -14,10 +14,11 @@ from rich.text import Text
 from foveate.cli import console, pictures
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
 from foveate.cli.model import model_option
-from foveate.cli.policies import budget_of, label, policies
+from foveate.cli.policies import policies
 from foveate.cli.prompt import question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
+from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.prompt import Prompt, read
 
