@@ -50,13 +50,13 @@ class Told:
         found: dict[str, Any] = self.data["methods"][method]["choices"][budget]
         return found
 
-    def mask(self, start: int) -> list[list[list[int]]]:
-        """The tokens in a mask, by layer and head."""
-        stride = -(-self.tokens // 8)
+    def mask(self, what: str, method: int, budget: int) -> list[list[list[int]]]:
+        """The tokens that are "kept" or "protected", by layer and head."""
+        start = self.data["methods"][method][what][budget // 8]
         rows = []
         for row in range(sum(self.heads)):
-            line = self.packet[start + row * stride :][:stride]
-            rows.append([t for t in range(self.tokens) if line[t // 8] >> t % 8 & 1])
+            line = self.packet[start + row * self.tokens :][: self.tokens]
+            rows.append([t for t in range(self.tokens) if line[t] & 2 ** (budget % 8)])
         return self._by_layer(rows)
 
     def scores(self, start: int) -> list[list[list[float | None]]]:

@@ -23,7 +23,7 @@ from tests.zoo.directory import tokenizer
 
 from .lens_data import Scripts, Told
 
-BUDGETS = ("30%", "12")
+BUDGETS = ("30%", "12", *(f"{p}%" for p in range(40, 95, 5)))  # more than a byte has bits
 IMAGES = {"llava": 1, "qwen2_vl": 1, "gemma3": 1, "llama": 0}
 POLICIES = {**EVERY, "full": foveate.full(), "kivi": foveate.kivi(bits=4, residual=8),
             "all fits": of_method("snapkv", 500)}  # fmt: skip
@@ -57,7 +57,7 @@ def test_what_is_kept_is_what_a_block_and_a_branch_keep(family: str) -> None:
     assert len(told.data["methods"]) == len({policy.spec for policy in policies})
     seen = set()
     for place, policy in enumerate(dict.fromkeys(policies)):
-        kept = told.mask(told.choice(place, 0)["kept"])
+        kept = told.mask("kept", place, 0)
         with foveate.compress(model, policy) as session:
             assert kept == columns(session.prefill(**inputs)), policy
         with foveate.compress(model, policy) as session:
@@ -78,7 +78,7 @@ def test_every_budget_of_every_method_is_told_apart() -> None:
             policy = foveate.policy(choice["spec"])
             assert choice["budget"] == ("" if spec == "full" else BUDGETS[step])
             with foveate.compress(model, policy) as session:
-                assert told.mask(choice["kept"]) == columns(session.prefill(**inputs))
+                assert told.mask("kept", place, step) == columns(session.prefill(**inputs))
 
 
 def test_without_budgets_each_method_has_its_own() -> None:
@@ -106,10 +106,10 @@ def test_scores_are_the_methods_to_a_step_of_eight_bits() -> None:
 def test_what_is_always_kept_is_marked_and_still_has_its_score_from_another_budget() -> None:
     told = Told(lens_on("llava", ["h2o:recent=0.5,budget=9"], budgets=["10", "50%", "100%"]).html)
     small, half, whole = (told.choice(0, step) for step in range(3))
-    assert told.mask(small["protected"]) == [[list(range(35, 40))] * 2] * 3
-    assert told.mask(half["protected"]) == [[list(range(30, 40))] * 2] * 3
+    assert told.mask("protected", 0, 0) == [[list(range(35, 40))] * 2] * 3
+    assert told.mask("protected", 0, 1) == [[list(range(30, 40))] * 2] * 3
     assert whole["scores"] is None  # everything fits
-    assert told.mask(whole["kept"]) == [[list(range(40))] * 2] * 3
+    assert told.mask("kept", 0, 2) == [[list(range(40))] * 2] * 3
     assert small["scores"] == half["scores"]
     for layer in told.scores(small["scores"]):
         for head in layer:  # the last five are always kept, so their scores are never told
@@ -225,7 +225,7 @@ def test_inside_a_block_it_is_refused_and_beside_one_it_is_not() -> None:
             foveate.lens(session, tokenizer(), inputs, images)
         cache = session.prefill(**inputs)
     told = Told(foveate.lens(session, tokenizer(), inputs, images).html)
-    assert told.mask(told.choice(0, 0)["kept"]) == columns(cache)
+    assert told.mask("kept", 0, 0) == columns(cache)
 
 
 def test_without_jinja2_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ def held(page: Page, method: int) -> list[float]:
 
 def expected(told: Told, method: int, layer: int, head: int, budget: int) -> list[float]:
     """The same from the page's data; -1 for all."""
-    kept = told.mask(told.choice(method, budget)["kept"])
+    kept = told.mask("kept", method, budget)
     some = [one for i, heads in enumerate(kept) if layer in (-1, i)
             for j, one in enumerate(heads) if head in (-1, j)]  # fmt: skip
     return [sum(token in one for one in some) / len(some) for token in range(told.tokens)]
@@ -84,6 +84,29 @@ def test_sliders_change_what_is_bright(lens: Path, told: Told, open_page: OpenPa
         assert page.locator("#head-now").inner_text() == "1"
         assert page.locator("#budget-now").inner_text() == "50%"
         assert "Keeps 30.0 of 60 tokens (50 %)" in page.locator(".sum").first.inner_text()
+
+
+def test_bars_are_as_high_as_what_a_layer_keeps(
+    lens: Path, told: Told, open_page: OpenPage
+) -> None:
+    with open_page(lens) as page:
+        page.wait_for_selector(READY)
+        page.locator("#head").fill("1")
+        page.locator("#layer").fill("2")
+        shares = [[sum(expected(told, method, layer, 1, 0)) / 60 for layer in range(3)]
+                  for method in range(len(SPECS))]  # fmt: skip
+        assert len(set(shares[1])) > 1  # adakv's heads share a layer's budget
+        heights: list[list[float]] = page.evaluate(
+            """() => [...document.querySelectorAll(".bars")].map((bars) =>
+              [...bars.children].map((bar) => bar.getBoundingClientRect().height))"""
+        )
+        unit = heights[0][0] / shares[0][0]  # one scale for all methods
+        for mine, wanted in zip(heights, shares, strict=True):
+            assert mine == pytest.approx([unit * share for share in wanted], abs=0.1)
+        assert page.locator(".bars").first.locator("i.on").count() == 1
+        assert page.locator(".bars").first.get_attribute("aria-label") == (
+            "Kept in each layer: 20 %"
+        )
 
 
 def test_cells_lie_on_their_patches(lens: Path, told: Told, open_page: OpenPage) -> None:
@@ -160,7 +183,7 @@ def test_pointing_and_focus_tell_place_and_score(
         assert page.locator(".here").count() == len(SPECS)
         for method, said in enumerate(page.locator("#states dd").all_inner_texts()):
             choice = told.choice(method, 0)
-            kept = place in told.mask(choice["kept"])[1][0]
+            kept = place in told.mask("kept", method, 0)[1][0]
             score = told.scores(choice["scores"])[1][0][place]
             assert score is not None
             state, shown = re.fullmatch(r"(kept|evicted), score (\S+)", said).groups()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli import console
+from foveate.cli import console, options
 from foveate.cli.files import check_writable
 from foveate.cli.model import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT
@@ -22,17 +22,9 @@ BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
 
 def lens(
     model: Annotated[str, model_option(SEES)] = SEES,
-    image: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What to ask. [default: about images that come along]"),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SPEC", help="snapkv, or h2o:budget=256,recent=0.25; repeatable."),
-    ] = None,
+    image: options.Images = None,
+    prompt: options.Text = None,
+    method: options.Specs = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(metavar="B", help="A step of the budget slider: 20%, 256; repeatable."),

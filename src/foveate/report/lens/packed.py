@@ -1,8 +1,11 @@
 """Kept sets and scores in few bytes.
 
-A mask takes a bit for every head and token. Scores take a byte: attention is heavy-tailed, so the
-256 steps are even on the square root of (score - lowest) / (highest - lowest), head by head, and
-finer for small scores than for large ones.
+Masks of a method at up to eight budgets share a byte for every head and token. A token that is kept
+at a small budget is mostly kept at larger ones, too, so few of the 256 bytes occur, and zlib makes
+them short.
+
+Scores take a byte each: attention is heavy-tailed, so its steps are even on the square root of
+(score - lowest) / (highest - lowest), head by head, and finer for small scores than for large ones.
 """
 
 from __future__ import annotations
@@ -39,9 +42,13 @@ class Packet:
         return base64.b64encode(zlib.compress(bytes(self._data), level=9)).decode("ascii")
 
 
-def bits(mask: Bool[Tensor, "r t"]) -> bytes:
-    """Eight tokens a byte, the first in the lowest bit; a row begins with a byte of its own."""
-    return np.packbits(mask.numpy(), axis=-1, bitorder="little").tobytes()
+def planes(masks: Sequence[Bool[Tensor, "r t"]]) -> list[bytes]:
+    """A byte for every row and token, with a bit for each of eight masks, the lowest for the first;
+    a plane for every eight masks.
+    """
+    whole = np.stack([mask.numpy() for mask in masks])
+    return [np.packbits(whole[start : start + 8], axis=0, bitorder="little").tobytes()
+            for start in range(0, len(whole), 8)]  # fmt: skip
 
 
 def table(scores: Float[Tensor, "r t"]) -> bytes:

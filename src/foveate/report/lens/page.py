@@ -12,7 +12,7 @@ from PIL import Image
 from foveate.backends.hf.places import Grid
 from foveate.eval.contenders import budget_of, label
 from foveate.report.lens.chosen import Choice, Seen
-from foveate.report.lens.packed import Packet, bits, table, tables
+from foveate.report.lens.packed import Packet, planes, table, tables
 from foveate.report.lens.pictures import data_uri
 from foveate.report.lens.words import Word
 from foveate.report.template import rendered, text_of
@@ -39,9 +39,9 @@ def told(
 ) -> dict[str, Any]:  # fmt: skip
     """All that the page shows.
 
-    ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`); ``kept``, ``protected``
-    and ``scores`` say where those of a choice begin in it. ``scores`` is None where nothing was
-    scored.
+    ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`): ``kept`` and
+    ``protected`` say where a method's planes begin in it, ``scores`` where a choice's table does;
+    None where nothing was scored.
     """
     packet = Packet()
     methods = [_method(choices, packet) for choices in seen.choices]
@@ -62,12 +62,14 @@ def _method(choices: Sequence[Choice], packet: Packet) -> Mapping[str, Any]:
     places = [packet.add(table(one)) for one in found]
     return {
         "name": label(choices[0].policy),
+        "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
+        "protected": [
+            packet.add(plane) for plane in planes([c.scores.isposinf() for c in choices])
+        ],
         "choices": [
             {
                 "spec": choice.policy.spec,
                 "budget": budget_of(choice.policy) or "",
-                "kept": packet.add(bits(choice.kept)),
-                "protected": packet.add(bits(choice.scores.isposinf())),
                 "scores": None if bool(choice.scores.isnan().all()) else places[place],
             }
             for choice, place in zip(choices, which, strict=True)

@@ -6,7 +6,6 @@
   const LEVELS = 254, NO_SCORE = 255; // as in packed.py
   const ALL = -1;
   const state = { layer: ALL, head: ALL, budget: 0, token: 0 };
-  const stride = (data.tokens + 7) >> 3; // bytes of a row of a mask
   const first = []; // the row of each layer's first head
   const rows = data.layers.reduce((sum, layer) => (first.push(sum), sum + layer.heads), 0);
   const panels = []; // of each method: its choices, its tokens' elements, its line in the readout
@@ -21,23 +20,30 @@
 
   // What is kept
 
-  function chosenRows() {
+  function chosenRows(only = state.layer) {
     const found = [];
     data.layers.forEach((layer, place) => {
-      if (state.layer !== ALL && state.layer !== place) return;
+      if (only !== ALL && only !== place) return;
       for (let head = 0; head < layer.heads; head++)
         if (state.head === ALL || state.head === head) found.push(first[place] + head);
     });
     return found;
   }
 
-  const choiceOf = (panel) => panel.choices[Math.min(state.budget, panel.choices.length - 1)];
-  const bit = (start, row, token) => (packet[start + row * stride + (token >> 3)] >> (token & 7)) & 1;
+  const percent = (x) => `${Number((100 * x).toPrecision(x < 0.1 ? 2 : 3))} %`;
 
-  function counted(start, chosen) {
+  const step = (panel) => Math.min(state.budget, panel.choices.length - 1);
+  const choiceOf = (panel) => panel.choices[step(panel)];
+
+  function bit(panel, masks, row, token) {
+    const number = step(panel), start = panel[masks][number >> 3];
+    return (packet[start + row * data.tokens + token] >> (number & 7)) & 1;
+  }
+
+  function counted(panel, chosen) {
     const counts = new Float64Array(data.tokens);
     for (const row of chosen)
-      for (let token = 0; token < data.tokens; token++) counts[token] += bit(start, row, token);
+      for (let token = 0; token < data.tokens; token++) counts[token] += bit(panel, "kept", row, token);
     return counts;
   }
 
@@ -51,17 +57,18 @@
   // What is said of a token
 
   function said(panel, token) {
-    const choice = choiceOf(panel), chosen = chosenRows(), many = chosen.length;
+    const chosen = chosenRows(), many = chosen.length;
     const kept = Math.round(panel.held[token] * many);
     const state = many === 1 ? (kept ? "kept" : "evicted") : `kept by ${kept} of ${many} heads`;
-    return `${state}, ${worth(choice, chosen, token)}`;
+    return `${state}, ${worth(panel, chosen, token)}`;
   }
 
-  function worth(choice, chosen, token) {
+  function worth(panel, chosen, token) {
+    const choice = choiceOf(panel);
     if (choice.scores === null) return "not scored, as all fits";
-    const spared = chosen.filter((row) => bit(choice.protected, row, token));
+    const spared = chosen.filter((row) => bit(panel, "protected", row, token));
     if (spared.length === chosen.length) return "always";
-    const free = chosen.filter((row) => !bit(choice.protected, row, token));
+    const free = chosen.filter((row) => !bit(panel, "protected", row, token));
     const known = free.map((row) => score(choice.scores, row, token)).filter((x) => !Number.isNaN(x));
     if (!known.length) return "no score";
     const mean = known.reduce((sum, x) => sum + x, 0) / known.length;
@@ -85,8 +92,33 @@
     const split = visual.length ? `: ${of(visual, " visual")}, ${of(text, " text")}` : "";
     const { budget } = choiceOf(panel);
     const asked = budget ? `Budget ${budget}. ` : "";
-    const whole = `${of(all, " tokens")} (${short(100 * mean(all) / all.length)} %)`;
+    const whole = `${of(all, " tokens")} (${percent(mean(all) / all.length)})`;
     return `${asked}Keeps ${whole}${many > 1 ? " per head, on average" : ""}${split}.`;
+  }
+
+  // How much each layer keeps, of the heads that are looked at
+
+  function profile(panel) {
+    panel.shares = data.layers.map((_, place) => {
+      const chosen = chosenRows(place);
+      let count = 0;
+      for (const row of chosen)
+        for (let token = 0; token < data.tokens; token++) count += bit(panel, "kept", row, token);
+      return chosen.length ? count / chosen.length / data.tokens : 0;
+    });
+  }
+
+  function draw(panel, most) {
+    const { shares } = panel;
+    const least = Math.min(...shares), best = Math.max(...shares);
+    const range = percent(least) === percent(best) ? percent(best) : `${percent(least)} to ${percent(best)}`;
+    panel.bars.setAttribute("aria-label", `Kept in each layer: ${range}`);
+    panel.range.textContent = `${range} a layer`;
+    [...panel.bars.children].forEach((bar, place) => {
+      bar.style.height = `${100 * shares[place] / most}%`;
+      bar.title = `layer ${data.layers[place].index}: ${percent(shares[place])}`;
+      bar.classList.toggle("on", state.layer === ALL || state.layer === place);
+    });
   }
 
   // Showing
@@ -94,7 +126,7 @@
   function update() {
     const chosen = chosenRows();
     for (const panel of panels) {
-      const counts = counted(choiceOf(panel).kept, chosen);
+      const counts = counted(panel, chosen);
       panel.held = counts.map((count) => (chosen.length ? count / chosen.length : 0));
       panel.held.forEach((share, token) => {
         const element = panel.tokens[token];
@@ -103,7 +135,10 @@
         element.style.setProperty("--held", share);
       });
       panel.line.textContent = sum(panel);
+      profile(panel);
     }
+    const most = Math.max(...panels.flatMap((panel) => panel.shares));
+    for (const panel of panels) draw(panel, most);
     name("layer", state.layer === ALL ? `all ${data.layers.length}` : `${data.layers[state.layer].index}`);
     name("head", state.head === ALL ? "all, mean" : `${state.head}`);
     const budgets = new Set(panels.filter((p) => p.choices.length > 1).map((p) => choiceOf(p).budget));
@@ -165,6 +200,8 @@
 
   function build(method) {
     const line = make("p", { class: "sum" }), state = make("dd");
+    const bars = make("div", { class: "bars", role: "img" }, ...data.layers.map(() => make("i")));
+    const range = make("span", { class: "range" });
     const prompt = make("div", { class: "prompt", role: "listbox",
       "aria-label": `The prompt's tokens under ${method.name}` });
     for (const part of data.parts)
@@ -174,9 +211,9 @@
     for (const element of prompt.querySelectorAll("[data-at]")) tokens[element.dataset.at] = element;
     tokens[0].tabIndex = 0;
     at("methods").append(make("section", { class: "method", "aria-label": method.name },
-      make("h2", {}, method.name), line, prompt));
+      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), prompt));
     at("states").append(make("div", {}, make("dt", { title: method.name }, method.name), state));
-    const panel = { choices: method.choices, tokens, line, state, prompt, held: [] };
+    const panel = { ...method, tokens, line, state, prompt, bars, range, held: [] };
     panels.push(panel);
     listen(panel);
   }
