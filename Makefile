@@ -1,6 +1,7 @@
 # make demo    set up .venv, then run `foveate run`: three images, a question, the full and compressed
 #              caches; a picture of what was kept goes to demo.png
-# make test    set up .venv, then every check that CI runs
+# make test    set up .venv, then every check that CI runs; pages are tested in Chromium (Debian:
+#              apt-get install chromium; or CHROMIUM=path of a Chromium or Chrome)
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it

@@ -41,12 +41,14 @@ from foveate.core.heads import Shown
 from foveate.core.method import METHODS, Paper, method
 from foveate.core.policy import Policy
 from foveate.papers import csp, david, lookm, mixkv, prefixkv
+from foveate.report.lens import Lens, lens
 
 __version__ = "0.1.0"
 __all__ = [
     "METHODS",
     "FoveateError",
     "Kept",
+    "Lens",
     "Paper",
     "Policy",
     "Session",
@@ -71,6 +73,7 @@ __all__ = [
     "keyformer",
     "kivi",
     "knorm",
+    "lens",
     "lookm",
     "meda",
     "method",

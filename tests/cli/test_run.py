@@ -14,8 +14,9 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from foveate.cli.measure import Row, against, measure
-from foveate.cli.policies import budget_of, label, policies
+from foveate.cli.policies import policies
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
+from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import load
 from foveate.eval.prompt import read
 

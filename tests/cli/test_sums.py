@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import foveate as library
-from foveate.cli.policies import budget_of, label, policies
+from foveate.cli.policies import policies
+from foveate.eval.contenders import budget_of, label
 
 from .conftest import Foveate, refused
 

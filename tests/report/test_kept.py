@@ -34,6 +34,10 @@ def test_qwen_tells_grids_before_merging() -> None:
     assert found == [Grid(2, 1, (1, 2)), Grid(1, 3, (4, 5, 6))]
 
 
+def test_a_prompt_of_text_has_no_grids() -> None:
+    assert grids(mask(3), {}, 0, LlavaConfig()) == []
+
+
 def test_others_are_squares() -> None:
     assert grids(mask(3, 9, 1, 9), {}, 2, LlavaConfig()) == [
         Grid(3, 3, tuple(range(3, 12))),

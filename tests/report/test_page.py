@@ -16,6 +16,7 @@ from foveate.core.errors import InvalidInput
 from foveate.report.charts import method_of
 from foveate.report.page import page
 from foveate.report.summary import cells, estimate
+from tests.browser import OpenPage, overflow
 
 CONFIGURATION = {
     "schema": "foveate-results-1", "model": "tiny", "tasks": ["document"], "specs": [],
@@ -188,3 +189,18 @@ def test_the_line_of_a_chart_is_the_method_without_its_budget(spec: str, method:
 def test_every_spec_of_the_table_is_in_it(folder: Path) -> None:
     codes = re.findall(r"<code>([^<]+)</code>", page(folder))
     assert codes == list(SCORES)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "light"), (400, "dark")])
+def test_chromium_shows_it_in_peace_at_any_width(
+    folder: Path, open_page: OpenPage, width: int, scheme: str
+) -> None:
+    path = folder / "report.html"
+    path.write_text(page(folder), encoding="utf-8")
+    with open_page(path, width=width, scheme=scheme) as shown:
+        assert shown.locator("h1").inner_text() == "What compression costs tiny"
+        assert shown.locator("tbody tr").count() == len(SCORES)
+        chart = shown.locator("figure svg").bounding_box()
+        assert chart is not None
+        assert width / 2 < chart["width"] < width
+        assert overflow(shown) == []

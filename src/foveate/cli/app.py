@@ -11,6 +11,7 @@ import foveate
 from foveate.cli.calibrate import calibrate
 from foveate.cli.cite import cite
 from foveate.cli.eval import evaluate
+from foveate.cli.lens import lens
 from foveate.cli.methods import methods
 from foveate.cli.report import report
 from foveate.cli.run import run
@@ -55,6 +56,6 @@ def _all(
     """Shrink the key-value cache of vision-language models, with the answer unchanged."""
 
 
-for command in (methods, show, cite, run, calibrate, report):
+for command in (methods, show, cite, run, lens, calibrate, report):
     app.command()(command)
 app.command(name="eval")(evaluate)

@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from foveate.backends.hf import compress
-from foveate.cli.policies import budget_of, label
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
+from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
 

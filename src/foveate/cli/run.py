@@ -11,13 +11,14 @@ import typer
 from rich.progress import Progress
 from rich.text import Text
 
-from foveate.cli import console, pictures
+from foveate.cli import console, options, pictures
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
 from foveate.cli.model import model_option
-from foveate.cli.policies import budget_of, label, policies
+from foveate.cli.policies import policies
 from foveate.cli.prompt import question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
+from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.prompt import Prompt, read
 
@@ -26,17 +27,9 @@ _SHOWN = 200  # characters of the prompt's end that stand above the table
 
 def run(
     model: Annotated[str, model_option(SEES)] = SEES,
-    image: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
-    ] = None,
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="What to ask. [default: about images that come along]"),
-    ] = None,
-    method: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SPEC", help="snapkv, or h2o:budget=256,recent=0.25; repeatable."),
-    ] = None,
+    image: options.Images = None,
+    prompt: options.Text = None,
+    method: options.Specs = None,
     budget: Annotated[
         list[str] | None,
         typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),

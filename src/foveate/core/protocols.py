@@ -226,3 +226,8 @@ def wrapped(score: Score) -> Iterator[Score]:
     while inner is not None:
         yield inner
         inner = getattr(inner, "of", None)
+
+
+def reads_column_sums(score: Score) -> bool:
+    """Whether the score, or one that it wraps, asks for the attention's column sums."""
+    return any(isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(score))

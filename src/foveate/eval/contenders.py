@@ -1,15 +1,16 @@
-"""The policies that are compared: methods, each at several budgets."""
+"""The policies that are compared, methods at several budgets each, and what they are called."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from foveate.core.amount import Amount
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidSpec
 from foveate.core.policy import Policy
-from foveate.core.spec import split
+from foveate.core.spec import print_arguments, split
 from foveate.eval.oracle import NAME, oracle
 
 BUDGET_BY_DEFAULT = "20%"
@@ -67,3 +68,19 @@ def resolved(spec: str, evidence: Sequence[int]) -> Policy:
     """The policy of a contender for a sample whose answer stands on these tokens."""
     name, arguments = name_and_arguments(spec)
     return oracle(str(arguments["budget"]), evidence) if name == NAME else policy_of(spec)
+
+
+def label(policy: Policy) -> str:
+    """The policy's spec without its budget, which has a column of its own."""
+    if policy.origin is None:
+        return policy.spec
+    given = policy.origin.build.given(policy.origin.arguments) | dict(policy.origin.overrides)
+    rest = {key: value for key, value in given.items() if not isinstance(value, Amount)}
+    return f"{policy.name}:{print_arguments(rest)}" if rest else policy.name
+
+
+def budget_of(policy: Policy) -> str | None:
+    """How much the policy keeps; None for a method that has no budget, such as the full cache."""
+    if policy.origin is not None and "budget" not in policy.origin.build.parameters:
+        return None
+    return str(policy.budget.amount)

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from foveate.backends.hf import Recording, branch, compress, record
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
-from foveate.core.protocols import ReadsColumnSums, wrapped
+from foveate.core.protocols import reads_column_sums
 from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import Told, asked, beside, greedy, told
 from foveate.eval.contenders import resolved
@@ -93,7 +93,7 @@ def _read(
     spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
     evidence = tuple(place for where in spans for place in where if place < cut)
     policies = {spec: resolved(spec, evidence) for spec in (FULL, *specs)}
-    sums = any(_sums(policy) for policy in policies.values())
+    sums = any(reads_column_sums(policy.score) for policy in policies.values())
     start = _now(loaded)
     recording = record(loaded.model, sums=sums, **_until(prompt, cut))
     seconds = _now(loaded) - start
@@ -111,12 +111,6 @@ def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
         else value
         for name, value in prompt.inputs.items()
     }
-
-
-def _sums(policy: Policy) -> bool:
-    return any(
-        isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(policy.score)
-    )
 
 
 @torch.no_grad()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.core.errors import InvalidInput
 from foveate.eval.results import read
 from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
 from foveate.report.summary import FULL, Cell, Estimate, Rows, cells
+from foveate.report.template import rendered
 
 
 def page(folder: Path) -> str:
@@ -22,21 +22,16 @@ def page(folder: Path) -> str:
         InvalidInput: no results.
         MissingPackage: jinja2, matplotlib or scipy is not installed.
     """
-    try:
-        from jinja2 import Environment
-    except ImportError as error:
-        raise MissingPackage("a report", "jinja2", "report") from error
     configuration, rows = read(folder)
     if not rows:
         raise InvalidInput(f"{str(folder)!r} holds no answers yet.")
-    text = files("foveate.report").joinpath("templates/report.html.j2").read_text("utf-8")
-    template = Environment(autoescape=True).from_string(text)
     found = cells(rows)
     tasks = [_task(name, [c for c in found if c.task == name],
                    [row for row in rows if row["task"] == name])
              for name in dict.fromkeys(cell.task for cell in found)]  # fmt: skip
     samples = len({(row["task"], row["sample"]) for row in rows})
-    return template.render(configuration=configuration, tasks=tasks, samples=samples)
+    return rendered("a report", "report.html.j2", configuration=configuration, tasks=tasks,
+                    samples=samples)  # fmt: skip
 
 
 def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:

@@ -38,6 +38,8 @@ def grids(
         InvalidInput: the visual tokens are not those of such grids (tiles, for example).
     """
     places: list[int] = torch.nonzero(vision).flatten().tolist()
+    if not places and not images:
+        return []
     shapes = _shapes(inputs, config) or _squares(len(places), images)
     if not shapes or sum(rows * columns for rows, columns in shapes) != len(places):
         raise InvalidInput(

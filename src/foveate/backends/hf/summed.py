@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foveate.backends.hf.passes import prompt_lengths
 from foveate.core.compress import bytes_of_pairs
-from foveate.core.protocols import ReadsColumnSums, wrapped
+from foveate.core.protocols import reads_column_sums
 from foveate.ops.column_sums import attention_with_sums
 
 if TYPE_CHECKING:
@@ -42,11 +42,10 @@ def attention(
 
 def _wanted(owner: FoveateLayer, query: Tensor) -> bool:
     """Other devices have fast attention, and no blocks of ours; half precision is faster there."""
-    scores = wrapped(owner.state.policy.score)
     return (
         owner.armed
         and query.device.type == "cpu"
         and query.dtype == torch.float32
         and not (torch.is_grad_enabled() and query.requires_grad)
-        and any(isinstance(one, ReadsColumnSums) and one.reads_column_sums for one in scores)
+        and reads_column_sums(owner.state.policy.score)
     )

@@ -1,0 +1,56 @@
+"""``foveate lens``: one prompt under several methods, on a page to look around in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foveate.cli import console, options
+from foveate.cli.files import check_writable
+from foveate.cli.model import model_option
+from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.cli.prompt import question
+from foveate.core.composition import name_and_arguments
+from foveate.eval.model import SEES, load
+from foveate.eval.prompt import read
+from foveate.report.lens import compared, lens_of
+
+BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
+
+
+def lens(
+    model: Annotated[str, model_option(SEES)] = SEES,
+    image: options.Images = None,
+    prompt: options.Text = None,
+    method: options.Specs = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="B", help="A step of the budget slider: 20%, 256; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
+    ] = Path("lens.html"),
+) -> None:
+    """Make a page that shows which patches and words every head keeps. It needs no network.
+
+    Methods stand side by side (snapkv, lookm and mixkv if none is named), at the budgets given, or
+    at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
+    """
+    check_writable("lens", "--out", out)
+    specs, budgets = method or METHODS_BY_DEFAULT, budget or []
+    policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
+    text, images = question(model, prompt, image or [])
+    with console.progress(hidden=False) as bars:
+        task = bars.add_task(f"loading {model}", total=None)
+        loaded = load(model)
+        asked = read(loaded, text, images)
+        bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
+        made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)
+    typer.echo(str(made.save(out)))
+
+
+def _usual(spec: str) -> tuple[str, ...]:
+    """No budget for a spec that has one of its own."""
+    return () if "budget" in name_and_arguments(spec)[1] else BUDGETS_BY_DEFAULT

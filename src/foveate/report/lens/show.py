@@ -1,0 +1,129 @@
+"""From a model and a prompt to a lens, for notebooks and for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import PreTrainedModel
+
+from foveate.backends.hf import Session
+from foveate.backends.hf.modality import visual_token_ids
+from foveate.backends.hf.places import grids
+from foveate.backends.hf.support import model_name
+from foveate.core import lines
+from foveate.core.errors import InvalidInput
+from foveate.core.policy import Policy
+from foveate.eval.contenders import at_each
+from foveate.report.lens.chosen import seen
+from foveate.report.lens.page import page
+from foveate.report.lens.pictures import as_seen
+from foveate.report.lens.words import words
+
+
+@dataclass(frozen=True)
+class Lens:
+    """A page on what policies keep of a prompt. A notebook shows it; ``html`` is all of it."""
+
+    html: str = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        """The page in a frame that can run its script, and reach nothing of the notebook."""
+        return (
+            f'<iframe srcdoc="{escape(self.html)}" sandbox="allow-scripts" title="Foveate lens" '
+            'style="width: 100%; height: 46rem; border: 0"></iframe>'
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the page to a file."""
+        path = Path(path)
+        lines.replace(path, self.html)
+        return path
+
+
+def lens(
+    session: Session,
+    reader: Any,
+    inputs: Mapping[str, Any],
+    images: Sequence[Image.Image] = (),
+    *,
+    methods: Sequence[str | Policy] = (),
+    budgets: Sequence[str] = (),
+) -> Lens:
+    """What a session's policy keeps of a prompt, and what others would: a page to look around in.
+
+    Call it outside the session's block, before or after: it reads the prompt itself, with the full
+    cache, and shows what a block of each policy keeps when the prompt is complete.
+
+    Args:
+        session: of ``compress``; its policy is shown first.
+        reader: the processor, or the tokenizer, that made the inputs.
+        inputs: of one prompt, as ``generate`` takes them, with ``input_ids`` [1, tokens].
+        images: the prompt's, in order.
+        methods: policies or specs to stand beside it, such as "mixkv".
+        budgets: what each of them keeps, and the session's policy too, instead of its own budget; a
+            slider goes through them.
+
+    Raises:
+        InvalidInput: a batch, padding, or images whose tokens make no grid.
+        AlreadyCompressing: called inside a block.
+        MissingPackage: jinja2 is not installed.
+    """
+    policies = compared([session.policy, *methods], budgets)
+    return lens_of(session.model, reader, inputs, images, policies, model_name(session.model))
+
+
+def compared(methods: Sequence[str | Policy], budgets: Sequence[str]) -> list[list[Policy]]:
+    """Each method at each budget; equal ones once. Without budgets, each at its own."""
+    found = [
+        [one] if isinstance(one, Policy) and not budgets
+        else at_each(one.spec if isinstance(one, Policy) else one, budgets)
+        for one in methods
+    ]  # fmt: skip
+    return list({tuple(policy.spec for policy in each): each for each in found}.values())
+
+
+def lens_of(
+    model: PreTrainedModel,
+    reader: Any,
+    inputs: Mapping[str, Any],
+    images: Sequence[Image.Image],
+    policies: Sequence[Sequence[Policy]],
+    name: str,
+) -> Lens:
+    """The same, of a model of that name and of policies: as many of each method as it has budgets.
+
+    Raises:
+        InvalidInput: as ``lens`` does.
+        MissingPackage: jinja2 is not installed.
+    """
+    ids = _one_prompt(inputs)
+    visual = torch.isin(ids, torch.tensor(visual_token_ids(model.config), device=ids.device))
+    where = grids(visual, inputs, len(images), model.config)
+    found = seen(model, inputs, policies)
+    shown = [as_seen(image, reader) for image in images]
+    said = words(getattr(reader, "tokenizer", reader), ids.tolist())
+    return Lens(page(name, found, said, shown, where))
+
+
+def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:
+    """The ids of the one prompt."""
+    ids, mask = inputs.get("input_ids"), inputs.get("attention_mask")
+    if ids is None or ids.ndim != 2 or ids.shape[0] != 1:
+        shape = None if ids is None else tuple(ids.shape)
+        raise InvalidInput(
+            f"a lens shows one prompt, and input_ids has shape {shape}: pass input_ids [1, tokens] "
+            "as the processor makes them of one text."
+        )
+    if mask is not None and not bool(mask.all()):
+        raise InvalidInput(
+            f"a lens shows a prompt without padding, and {int((mask == 0).sum())} of "
+            f"{mask.shape[1]} tokens are masked. Have the processor read this prompt alone."
+        )
+    prompt: torch.Tensor = ids[0]
+    return prompt

@@ -1,0 +1,314 @@
+
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const at = (id) => document.getElementById(id);
+  const LEVELS = 254, NO_SCORE = 255; // as in packed.py
+  const ALL = -1;
+  const state = { layer: ALL, head: ALL, budget: 0, token: 0 };
+  const first = []; // the row of each layer's first head
+  const rows = data.layers.reduce((sum, layer) => (first.push(sum), sum + layer.heads), 0);
+  const panels = []; // of each method: its choices, its tokens' elements, its line in the readout
+  const places = []; // of each token: where it stands, in words, and its neighbours
+  let packet, view, pointer = {};
+
+  async function unpacked(text) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Uint8Array(await new Response(stream).arrayBuffer());
+  }
+
+  // What is kept
+
+  function chosenRows(only = state.layer) {
+    const found = [];
+    data.layers.forEach((layer, place) => {
+      if (only !== ALL && only !== place) return;
+      for (let head = 0; head < layer.heads; head++)
+        if (state.head === ALL || state.head === head) found.push(first[place] + head);
+    });
+    return found;
+  }
+
+  const percent = (x) => `${Number((100 * x).toPrecision(x < 0.1 ? 2 : 3))} %`;
+
+  const step = (panel) => Math.min(state.budget, panel.choices.length - 1);
+  const choiceOf = (panel) => panel.choices[step(panel)];
+
+  function bit(panel, masks, row, token) {
+    const number = step(panel), start = panel[masks][number >> 3];
+    return (packet[start + row * data.tokens + token] >> (number & 7)) & 1;
+  }
+
+  function counted(panel, chosen) {
+    const counts = new Float64Array(data.tokens);
+    for (const row of chosen)
+      for (let token = 0; token < data.tokens; token++) counts[token] += bit(panel, "kept", row, token);
+    return counts;
+  }
+
+  function score(start, row, token) {
+    const code = packet[start + 8 * rows + row * data.tokens + token];
+    if (code === NO_SCORE) return NaN;
+    const low = view.getFloat32(start + 8 * row, true), high = view.getFloat32(start + 8 * row + 4, true);
+    return low + (high - low) * (code / LEVELS) ** 2;
+  }
+
+  // What is said of a token
+
+  function said(panel, token) {
+    const chosen = chosenRows(), many = chosen.length;
+    const kept = Math.round(panel.held[token] * many);
+    const state = many === 1 ? (kept ? "kept" : "evicted") : `kept by ${kept} of ${many} heads`;
+    return `${state}, ${worth(panel, chosen, token)}`;
+  }
+
+  function worth(panel, chosen, token) {
+    const choice = choiceOf(panel);
+    if (choice.scores === null) return "not scored, as all fits";
+    const spared = chosen.filter((row) => bit(panel, "protected", row, token));
+    if (spared.length === chosen.length) return "always";
+    const free = chosen.filter((row) => !bit(panel, "protected", row, token));
+    const known = free.map((row) => score(choice.scores, row, token)).filter((x) => !Number.isNaN(x));
+    if (!known.length) return "no score";
+    const mean = known.reduce((sum, x) => sum + x, 0) / known.length;
+    const also = spared.length ? `, always in ${spared.length}` : "";
+    return `${chosen.length === 1 ? "score" : "mean score"} ${short(mean)}${also}`;
+  }
+
+  function short(x) {
+    if (x === 0) return "0";
+    const size = Math.abs(x);
+    return size >= 1e-3 && size < 1e5 ? String(Number(x.toPrecision(3))) : x.toExponential(1);
+  }
+
+  function sum(panel) {
+    const all = places.map((_, token) => token), many = chosenRows().length;
+    const visual = all.filter((token) => places[token].image);
+    const text = all.filter((token) => !places[token].image);
+    const mean = (tokens) => tokens.reduce((total, token) => total + panel.held[token], 0);
+    const of = (tokens, what) =>
+      `${mean(tokens).toFixed(many > 1 ? 1 : 0)} of ${tokens.length}${what}`;
+    const split = visual.length ? `: ${of(visual, " visual")}, ${of(text, " text")}` : "";
+    const { budget } = choiceOf(panel);
+    const asked = budget ? `Budget ${budget}. ` : "";
+    const whole = `${of(all, " tokens")} (${percent(mean(all) / all.length)})`;
+    return `${asked}Keeps ${whole}${many > 1 ? " per head, on average" : ""}${split}.`;
+  }
+
+  // How much each layer keeps, of the heads that are looked at
+
+  function profile(panel) {
+    panel.shares = data.layers.map((_, place) => {
+      const chosen = chosenRows(place);
+      let count = 0;
+      for (const row of chosen)
+        for (let token = 0; token < data.tokens; token++) count += bit(panel, "kept", row, token);
+      return chosen.length ? count / chosen.length / data.tokens : 0;
+    });
+  }
+
+  function draw(panel, most) {
+    const { shares } = panel;
+    const least = Math.min(...shares), best = Math.max(...shares);
+    const range = percent(least) === percent(best) ? percent(best) : `${percent(least)} to ${percent(best)}`;
+    panel.bars.setAttribute("aria-label", `Kept in each layer: ${range}`);
+    panel.range.textContent = `${range} a layer`;
+    [...panel.bars.children].forEach((bar, place) => {
+      bar.style.height = `${100 * shares[place] / most}%`;
+      bar.title = `layer ${data.layers[place].index}: ${percent(shares[place])}`;
+      bar.classList.toggle("on", state.layer === ALL || state.layer === place);
+    });
+  }
+
+  // Showing
+
+  function update() {
+    const chosen = chosenRows();
+    for (const panel of panels) {
+      const counts = counted(panel, chosen);
+      panel.held = counts.map((count) => (chosen.length ? count / chosen.length : 0));
+      panel.held.forEach((share, token) => {
+        const element = panel.tokens[token];
+        if (element.dataset.held === String(share)) return;
+        element.dataset.held = share;
+        element.style.setProperty("--held", share);
+      });
+      panel.line.textContent = sum(panel);
+      profile(panel);
+    }
+    const most = Math.max(...panels.flatMap((panel) => panel.shares));
+    for (const panel of panels) draw(panel, most);
+    name("layer", state.layer === ALL ? `all ${data.layers.length}` : `${data.layers[state.layer].index}`);
+    name("head", state.head === ALL ? "all, mean" : `${state.head}`);
+    const budgets = new Set(panels.filter((p) => p.choices.length > 1).map((p) => choiceOf(p).budget));
+    name("budget", [...budgets].join(", "));
+    tell();
+  }
+
+  function name(slider, text) {
+    at(`${slider}-now`).textContent = text;
+    at(slider).setAttribute("aria-valuetext", text);
+  }
+
+  function tell() {
+    at("where").textContent = places[state.token].said;
+    for (const panel of panels) {
+      panel.state.textContent = said(panel, state.token);
+      panel.state.title = panel.state.textContent;
+    }
+  }
+
+  function point(token) {
+    for (const panel of panels) {
+      panel.tokens[state.token].classList.remove("here");
+      panel.tokens[token].classList.add("here");
+    }
+    state.token = token;
+    tell();
+  }
+
+  // Building
+
+  function make(kind, given = {}, ...inside) {
+    const element = document.createElement(kind);
+    for (const [key, value] of Object.entries(given)) element.setAttribute(key, value);
+    element.append(...inside);
+    return element;
+  }
+
+  const token = (place, kind) => make("span", { class: kind, role: "option", "data-at": place,
+    tabindex: "-1", "aria-label": places[place].said });
+
+  function word({ at: place, text, special }) {
+    const element = token(place, special ? "word special" : "word");
+    if (special || !/^\s*$/.test(text)) return element.append(text), element;
+    const signs = text.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣");
+    element.append(make("span", { class: "sign" }, signs || "‥"));
+    const after = "\n".repeat(text.split("\n").length - 1);
+    if (after) element.append(after);
+    return element;
+  }
+
+  function picture(part) {
+    const cells = make("span", { class: "cells", role: "presentation" },
+      ...part.places.map((place) => token(place, "cell")));
+    cells.style.gridTemplateColumns = `repeat(${part.columns}, minmax(0, 1fr))`;
+    const image = make("img", { src: data.images[part.image], alt: "" });
+    return make("span", { class: "picture", role: "presentation" }, image, cells);
+  }
+
+  function build(method) {
+    const line = make("p", { class: "sum" }), state = make("dd");
+    const bars = make("div", { class: "bars", role: "img" }, ...data.layers.map(() => make("i")));
+    const range = make("span", { class: "range" });
+    const prompt = make("div", { class: "prompt", role: "listbox",
+      "aria-label": `The prompt's tokens under ${method.name}` });
+    for (const part of data.parts)
+      prompt.append(part.words ? make("span", { class: "words", role: "presentation" }, ...part.words.map(word))
+        : picture(part));
+    const tokens = [];
+    for (const element of prompt.querySelectorAll("[data-at]")) tokens[element.dataset.at] = element;
+    tokens[0].tabIndex = 0;
+    at("methods").append(make("section", { class: "method", "aria-label": method.name },
+      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), prompt));
+    at("states").append(make("div", {}, make("dt", { title: method.name }, method.name), state));
+    const panel = { ...method, tokens, line, state, prompt, bars, range, held: [] };
+    panels.push(panel);
+    listen(panel);
+  }
+
+  function locate() {
+    for (const part of data.parts) {
+      if (part.words) for (const one of part.words) places[one.at] = { said: wording(one) };
+      else part.places.forEach((place, index) => {
+        const row = Math.floor(index / part.columns), column = index % part.columns;
+        places[place] = { image: true, part, index,
+          said: `Token ${place}: image ${part.image + 1}, row ${row + 1}, column ${column + 1}` };
+      });
+    }
+  }
+
+  function wording({ at: place, text, special }) {
+    if (special) return `Token ${place}: ${text} (special)`;
+    if (!text) return `Token ${place}: goes on with the character before it`;
+    return `Token ${place}: ${JSON.stringify(text)}`;
+  }
+
+  // Pointer and keys
+
+  function listen(panel) {
+    const from = (event) => event.target.closest("[data-at]");
+    panel.prompt.addEventListener("pointerover", (event) => {
+      const { clientX: x, clientY: y } = event;
+      if (x === pointer.x && y === pointer.y) return; // the page was scrolled under it
+      pointer = { x, y };
+      if (from(event)) point(Number(from(event).dataset.at));
+    });
+    panel.prompt.addEventListener("focusin", (event) => {
+      const element = from(event);
+      for (const other of panel.prompt.querySelectorAll("[tabindex='0']")) other.tabIndex = -1;
+      element.tabIndex = 0;
+      point(Number(element.dataset.at));
+    });
+    panel.prompt.addEventListener("keydown", (event) => {
+      const to = target(Number(from(event).dataset.at), event.key);
+      if (to === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      panel.tokens[Math.min(Math.max(to, 0), data.tokens - 1)].focus();
+    });
+  }
+
+  function target(here, key) {
+    const { part, index } = places[here];
+    const row = (by) => {
+      const there = part ? part.places[index + by * part.columns] : undefined;
+      return there === undefined ? beyond(here, by) : there;
+    };
+    const keys = { ArrowLeft: () => here - 1, ArrowRight: () => here + 1, ArrowUp: () => row(-1),
+      ArrowDown: () => row(1), Home: () => 0, End: () => data.tokens - 1 };
+    return keys[key]?.();
+  }
+
+  // From text, or from an image's first or last row: the next token that is no part of the same run
+  function beyond(here, by) {
+    const { part } = places[here];
+    let there = here + by;
+    while (places[there] && places[there].part === part) there += by;
+    return there;
+  }
+
+  function slide(slider, most) {
+    const element = at(slider);
+    element.max = most;
+    element.disabled = most <= Number(element.min);
+    element.addEventListener("input", () => {
+      state[slider] = Number(element.value);
+      update();
+    });
+    state[slider] = Number(element.value); // a browser may remember where it stood
+  }
+
+  async function start() {
+    packet = await unpacked(data.packet);
+    view = new DataView(packet.buffer);
+    locate();
+    data.methods.forEach(build);
+    slide("layer", data.layers.length - 1);
+    slide("head", Math.max(...data.layers.map((layer) => layer.heads)) - 1);
+    slide("budget", Math.max(...panels.map((panel) => panel.choices.length)) - 1);
+    const visual = places.filter((place) => place.image).length;
+    at("facts").textContent = `${data.tokens} tokens, ${visual} of them visual; ` +
+      `${data.layers.length} layers, ${rows} KV heads in all`;
+    at("budget").closest(".slider").hidden = at("budget").disabled;
+    at("desk").hidden = at("legend").hidden = false;
+    update();
+    document.documentElement.dataset.ready = "true";
+  }
+
+  start().catch((error) => {
+    at("trouble").textContent = `This browser cannot show the lens: ${error.message}`;
+    at("trouble").hidden = false;
+    throw error;
+  });
+})();

@@ -1,0 +1,87 @@
+"""Pages in Chromium: every one that is opened here has to be silent, and to ask for nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+__all__ = ["browser", "chromium", "open_page", "overflow"]
+
+OpenPage = Callable[..., AbstractContextManager[Page]]
+
+
+def chromium() -> str:
+    """The program: what CHROMIUM names, or what is called chromium on the PATH."""
+    named = os.environ.get("CHROMIUM", "chromium")
+    found = shutil.which(named)
+    if found is None:
+        pytest.fail(
+            f"pages are tested in Chromium, and {named!r} is no program here. Install it (Debian: "
+            "apt-get install chromium) or set CHROMIUM to the path of a Chromium or Chrome.",
+            pytrace=False,
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Chromium, without a window."""
+    program = chromium()
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser) -> OpenPage:
+    """Opens a file in a window of that width.
+
+    When the block is left, the page must have had no error, no line on the console, no dialog, and
+    must have asked for nothing but itself and data that it holds.
+    """
+
+    @contextmanager
+    def opened(path: Path, width: int = 1280, scheme: str = "light") -> Iterator[Page]:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
+        )
+        page = context.new_page()
+        heard: list[str] = []
+        page.on("console", lambda message: heard.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: heard.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (heard.append("a dialog"), dialog.dismiss()))
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        yield page
+        assert heard == []
+        assert [url for url in asked if url != path.as_uri() and not url.startswith("data:")] == []
+        context.close()
+
+    return opened
+
+
+def overflow(page: Page) -> list[str]:
+    """What reaches beyond the window's right edge, unless it scrolls by itself."""
+    found: list[str] = page.evaluate(
+        """() => {
+          const wide = document.documentElement.clientWidth;
+          const clipped = (e) => {
+            for (; e && e !== document.documentElement; e = e.parentElement)
+              if (["auto", "scroll", "hidden"].includes(getComputedStyle(e).overflowX)) return true;
+            return false;
+          };
+          const all = [...document.body.querySelectorAll("*")];
+          return all.filter((e) => e.getBoundingClientRect().right > wide + .5 && !clipped(e))
+            .map((e) => e.outerHTML.slice(0, 80))
+            .concat(document.documentElement.scrollWidth > wide ? ["the page scrolls"] : []);
+        }"""
+    )
+    return found

@@ -1,0 +1,7 @@
+"""Chromium, for pages; and a tiny model that sees."""
+
+from __future__ import annotations
+
+from tests.browser import browser, open_page
+
+__all__ = ["browser", "open_page"]
