@@ -5,7 +5,7 @@ with each.
 """
 
 from foveate.eval.metrics import cider, longbench, milebench
-from foveate.eval.metrics.answers import anls, contains, exact, relaxed
+from foveate.eval.metrics.answers import anls, contains, exact, relaxed, says
 from foveate.eval.metrics.rouge import rouge_l, rouge_l_to
 from foveate.eval.metrics.vqa import vqa_accuracy
 
@@ -19,5 +19,6 @@ __all__ = [
     "relaxed",
     "rouge_l",
     "rouge_l_to",
+    "says",
     "vqa_accuracy",
 ]

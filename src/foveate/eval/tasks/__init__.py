@@ -1,4 +1,6 @@
-"""Tasks that need nothing but this package: one file for each kind of sample."""
+"""Tasks that need nothing but this package: one file for each kind of sample, or other
+packages that come with real text and photographs.
+"""
 
 from pathlib import Path
 
@@ -6,9 +8,17 @@ from foveate.core.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
-from foveate.eval.tasks import drawn
+from foveate.eval.tasks import description, difference, drawn, scene_text, text_needle
 
-__all__ = ["drawn", "find_task", "find_tasks"]
+__all__ = [
+    "description",
+    "difference",
+    "drawn",
+    "find_task",
+    "find_tasks",
+    "scene_text",
+    "text_needle",
+]
 
 
 def find_tasks(name: str, judge: Judge | None = None) -> list[Task]:
