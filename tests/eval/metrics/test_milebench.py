@@ -11,20 +11,14 @@ from rouge import Rouge
 from foveate.eval.metrics.milebench import choice, described, needle, within
 from foveate.eval.sample import Sample
 from tests.eval.metrics.conftest import Texts
-from tests.eval.metrics.test_vqa import MARKS
+from tests.eval.metrics.test_vqa import without_marks
 
 SPECIAL = ["\\", ".", "^", "$", "*", "+", "?", "{", "}", "[", "]", "|", "(", ")"]
 
 
 def process(answer: str) -> str:
     answer = answer.replace("\n", " ").replace("\t", " ").strip()
-    out = answer
-    for p in MARKS:
-        if (p + " " in answer or " " + p in answer) or re.search(r"(\d)(\,)(\d)", answer):
-            out = out.replace(p, "")
-        else:
-            out = out.replace(p, " ")
-    out = re.sub(r"(?!<=\d)(\.)(?!\d)", "", out, count=int(re.UNICODE))
+    out = without_marks(answer, r"(\d)(\,)(\d)")
     return out.strip("'").strip('"').strip().lower()
 
 

@@ -43,18 +43,22 @@ MARKS = [";", "/", "[", "]", '"', "{", "}", "(", ")", "=", "+", "\\", "_", "-", 
          ",", "?", "!"]  # fmt: skip
 
 
+def without_marks(item: str, commas: str) -> str:
+    out = item
+    for p in MARKS:
+        if (p + " " in item or " " + p in item) or re.search(commas, item):
+            out = out.replace(p, "")
+        else:
+            out = out.replace(p, " ")
+    return re.sub(r"(?!<=\d)(\.)(?!\d)", "", out, count=int(re.UNICODE))
+
+
 def literal(item: str) -> str:
     item = item.lower()
     item = item.replace(",", "").replace("?", "").replace("'s", " 's")
     item = item.strip()
     item = item.replace("\n", " ").replace("\t", " ").strip()
-    out = item
-    for p in MARKS:
-        if (p + " " in item or " " + p in item) or re.search(r"(?<=\d)(\,)+(?=\d)", item):
-            out = out.replace(p, "")
-        else:
-            out = out.replace(p, " ")
-    item = re.sub(r"(?!<=\d)(\.)(?!\d)", "", out, count=int(re.UNICODE))
+    item = without_marks(item, r"(?<=\d)(\,)+(?=\d)")
     kept = []
     for word in item.lower().split():
         word = DIGITS.get(word, word)

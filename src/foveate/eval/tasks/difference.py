@@ -37,8 +37,8 @@ def spot_the_difference(count: int, seed: int) -> Iterator[Sample]:
 
 
 def _alike(r: Random, both: Sequence[Facts]) -> list[Scene]:
-    """One page of each, drawn in the same way; again in another, where the changed line moves others
-    (it may need a smaller type, or be too long for a column).
+    """One page of each, drawn in the same way; again in another, where the changed line moves
+    others (it may be too long for a column, for example).
     """
     while True:
         way = r.getrandbits(32)
