@@ -14,6 +14,9 @@ from typing import Any
 import combinations
 
 import foveate
+import foveate.eval.tasks
+from foveate.eval.benchmarks import BENCHMARKS
+from foveate.eval.sample import TASKS
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,6 +65,20 @@ def compared() -> str:
     return "\n".join(rows)
 
 
+def tasks() -> str:
+    """One row a task that comes along."""
+    own = [one for one in TASKS.values() if one.samples.__module__.startswith("foveate.")]
+    rows = [f"| `{task.name}` | {task.summary} |" for task in own]
+    return "\n".join(["| task | what is asked |", "|---|---|", *rows])
+
+
+def benchmarks() -> str:
+    """One row a benchmark: what is asked, and what has to be in its folder."""
+    rows = [f"| `{one.name}` | {one.summary} | {one.holds} |" for one in BENCHMARKS.values()]
+    head = "| `NAME=FOLDER` | what is asked | the folder holds |"
+    return "\n".join([head, "|---|---|---|", *rows])
+
+
 def _share(row: dict[str, Any]) -> str:
     low, high = row["interval"]
     return f"{row['right'] / row['count']:.2f} ({low:.2f} to {high:.2f})"
@@ -73,6 +90,7 @@ def _results(name: str) -> Any:
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"methods": methods},
+    ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
     ROOT / "docs" / "composition.md": {"parts": combinations.parts, "pairs": combinations.table},
     ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
 }

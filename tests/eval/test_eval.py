@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
@@ -126,3 +128,29 @@ def test_bad_arguments_are_named_before_anything_is_loaded(
     assert result.exit_code == 2
     assert says in result.stderr
     assert not (tmp_path / "x").exists()
+
+
+def test_a_judge_scores_and_without_one_the_command_says_so(
+    directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "mm-vet"
+    (data / "images").mkdir(parents=True)
+    Image.new("RGB", (30, 30)).save(data / "images" / "a.png")
+    record = {"imagename": "a.png", "question": "x?", "answer": "a b c", "capability": []}
+    (data / "mm-vet.json").write_text(json.dumps({"v1_0": record}))
+    module = SimpleNamespace(ask=lambda prompt: "0.4")
+    monkeypatch.setitem(sys.modules, "my_judge", module)
+    command = ["eval", "--model", directory, "--tasks", f"mm_vet={data}", "--budgets", "50%",
+               "--methods", "random", "--out"]  # fmt: skip
+    monkeypatch.setattr("foveate.cli.eval.TIMED", 0)
+    for more, score in (([], None), (["--judge", "my_judge:ask"], 0.4)):
+        out = tmp_path / str(score)
+        result = CliRunner().invoke(app, [*command, str(out), *more])
+        assert result.exit_code == 0, (result.stderr, result.exception)
+        assert ("no --judge, so its scores stay empty" in result.stderr) == (score is None)
+        rows = rows_in(out)
+        assert [row["score"] for row in rows] == [score, score]
+        assert all(row["reference_nll"] > 0 for row in rows)
+        report = CliRunner().invoke(app, ["report", str(out)])
+        assert report.exit_code == 0, report.exception
+        assert ("needs a judge" in (out / "report.html").read_text()) == (score is None)

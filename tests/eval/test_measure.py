@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ from foveate.eval.contenders import contenders, resolved, separate
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.measure import FULL, measured
 from foveate.eval.metrics import exact
+from foveate.eval.metrics.milebench import choice
 from foveate.eval.model import Loaded
-from foveate.eval.prompt import read
-from foveate.eval.sample import Sample, Task
+from foveate.eval.perplexity import perplexity
+from foveate.eval.prompt import read, shortened
+from foveate.eval.sample import PLACE, Sample, Task
 from foveate.eval.tasks import find_task
 
 SPECS = contenders(
@@ -161,3 +165,83 @@ def test_without_evidence_there_is_no_oracle(loaded: Loaded) -> None:
     asked = Sample("0", "What?", ("this",), drawn.images)
     with pytest.raises(InvalidInput, match="no oracle for them"):
         list(measured(loaded, TASK, asked, ["oracle:budget=20%"], "query-aware"))
+
+
+def test_a_reference_is_told_to_every_cache(loaded: Loaded) -> None:
+    """Its likelihood is that of the prompt with the reference behind it, read at once; a policy's
+    that of a stock cache without what it let go.
+    """
+    (drawn,) = samples(1)
+    sample = replace(drawn, answers=("a red cat sat", "other"))
+    task = replace(TASK, reference=True)
+    spec = "streaming_llm:budget=50%"
+    full, half = measured(loaded, task, sample, [spec], "query-aware")
+    prompt, model = read(loaded, sample.text, list(sample.images)), loaded.model
+    says = loaded.tokenizer.decode(answer_ids(loaded, prompt, sample)[:1])
+    blank = " " if says.startswith(" ") else ""
+    told = loaded.tokenizer(f"{blank}a red cat sat", add_special_tokens=False)["input_ids"]
+    assert full["reference_tokens"] == half["reference_tokens"] == len(told) > 1
+    nlls = []
+    for policy in ("full", spec):
+        with foveate.compress(model, policy) as session, torch.no_grad():
+            logits = [model(**prompt.inputs, use_cache=True).logits[0, -1]]
+            for token in told[:-1]:
+                out = model(input_ids=torch.tensor([[token]]), past_key_values=session.cache)
+                logits.append(out.logits[0, -1])
+        each = [-float(x.log_softmax(-1)[t]) for x, t in zip(logits, told, strict=True)]
+        nlls.append(sum(each) / len(each))
+    assert [full["reference_nll"], half["reference_nll"]] == pytest.approx(nlls, rel=1e-4)
+    assert nlls[0] != pytest.approx(nlls[1], rel=1e-4)
+    assert full["rouge_full"] == 1.0
+    assert 0 <= half["rouge_full"] <= 1
+    assert perplexity([full]) == pytest.approx(math.exp(nlls[0]), rel=1e-4)
+    assert perplexity([{"score": 1}]) is None
+    (without,) = measured(loaded, TASK, sample, [], "query-aware")
+    assert (without["reference_nll"], without["reference_tokens"]) == (None, 0)
+    assert without["prediction"] == full["prediction"]
+
+
+def test_images_stand_where_the_text_has_places_for_them(loaded: Loaded) -> None:
+    (drawn,) = samples(1)
+    a, b, c = drawn.images
+    prompt = read(loaded, f"First {PLACE} then {PLACE}{PLACE} end", [a, b, c])
+    text = "".join(loaded.tokenizer.decode([i]) for i, seen in
+                   zip(prompt.inputs["input_ids"][0].tolist(), prompt.vision.tolist(), strict=True)
+                   if not seen)  # fmt: skip
+    changes = prompt.vision.int().diff().ne(0).sum()
+    assert changes == 4  # text, image, text, two images, text
+    assert "First" in text
+    with pytest.raises(InvalidInput, match=r"2 .* placeholder"):
+        read(loaded, f"{PLACE} {PLACE}", [a])
+
+
+def test_a_long_text_loses_its_middle(loaded: Loaded) -> None:
+    text = " ".join(f"word{i}" for i in range(60))
+    ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
+    short = shortened(loaded.tokenizer, text, 20)
+    decode = loaded.tokenizer.decode
+    assert short == decode(ids[:10]) + decode(ids[-10:])
+    assert shortened(loaded.tokenizer, text, len(ids)) == text
+    assert shortened(loaded.tokenizer, text, None) == text
+    asked = Sample("0", "Who?", ("x",), context=text)
+    rows = [next(iter(measured(loaded, TASK, asked, [], "query-agnostic", longest_prompt=most)))
+            for most in (None, 40)]  # fmt: skip
+    assert rows[1]["tokens"] < rows[0]["tokens"]
+
+
+def test_an_answer_that_is_not_divisible_has_no_score_after_the_first_token(
+    loaded: Loaded,
+) -> None:
+    (drawn,) = samples(1)
+    (row,) = measured(loaded, TASK, drawn, [], "query-aware")
+    sample = replace(drawn, answers=(row["prediction"],), facts={"choices": (row["prediction"],)})
+    whole = replace(TASK, metric=choice, divisible=False)
+    (row,) = measured(loaded, whole, sample, [], "query-aware")
+    assert row["score_after_first"] is None
+
+
+def test_without_a_question_after_the_context_nothing_is_query_agnostic(loaded: Loaded) -> None:
+    (drawn,) = samples(1)
+    asked = replace(drawn, context=f"Who is on {PLACE}{PLACE}{PLACE}", question="", between="")
+    with pytest.raises(InvalidInput, match="no question after"):
+        list(measured(loaded, TASK, asked, [], "query-agnostic"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_means_and_differences_are_of_the_same_samples() -> None:
     snapkv = found["snapkv:budget=20%"]
     assert (snapkv.score.mean, snapkv.difference.mean, snapkv.bytes_share) == (0.5, -0.25, 0.2)
     assert snapkv.decode_s_per_token == 0.05
-    assert snapkv.agreement == 0.75
+    assert snapkv.agreement.mean == 0.75
     # samples that the full cache has not answered yet are in no difference
     partly = [one for one in rows() if (one["spec"], one["sample"]) != ("full", "0")]
     again = {cell.spec: cell for cell in cells(partly)}
@@ -142,6 +143,24 @@ def test_what_the_papers_look_at_is_drawn_where_it_was_measured(tmp_path: Path) 
         for one in found:
             one.get("analyses", {}).pop(name, None)
     assert len(re.findall("<h3>", page(written(tmp_path, found)))) == 5
+
+
+def test_what_nothing_scored_has_no_score_but_what_differs_from_the_full_cache(
+    tmp_path: Path,
+) -> None:
+    told = [(1.0, 30), (2.0, 10)] * 10
+    found = [{**one, "score": None, "rouge_full": 0.4, "reference_nll": nll, "reference_tokens": n}
+             for one, (nll, n) in zip(rows(), told, strict=True)]  # fmt: skip
+    snapkv = {cell.spec: cell for cell in cells(found)}["snapkv:budget=20%"]
+    assert snapkv.score is snapkv.difference is None
+    assert snapkv.rouge == pytest.approx(0.4)
+    # two samples of each kind: e to the mean over tokens, not over samples
+    assert snapkv.perplexity == pytest.approx(math.exp((1.0 * 60 + 2.0 * 20) / 80))
+    text = page(written(tmp_path, found))
+    assert "needs a judge" in text
+    assert "same tokens, %" in text
+    assert "<td>40 %</td><td>3.49</td>" in text
+    assert Page(text).best == 0
 
 
 def test_text_from_data_is_escaped(tmp_path: Path) -> None:

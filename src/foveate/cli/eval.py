@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,11 +14,14 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from foveate.cli import console
 from foveate.cli.model import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
+from foveate.eval.judge import find_judge
 from foveate.eval.measure import FULL, Protocol, measured
 from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.results import Results
-from foveate.eval.tasks import find_task
+from foveate.eval.sample import Task
+from foveate.eval.tasks import find_tasks
 
 TIMED = 3  # samples of each task whose answers are decoded token by token, and timed
 
@@ -38,6 +42,14 @@ def evaluate(
     ] = "query-aware",
     limit: Annotated[int, typer.Option(metavar="N", min=1, help="Samples of each task.")] = 100,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:CALLABLE", help="A language model: a prompt in, text out."),
+    ] = None,
+    longest_prompt: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=2, help="Tokens; longer texts lose their middle."),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the results in DIR.")
     ] = False,
@@ -47,11 +59,16 @@ def evaluate(
     Every prompt is read once, and all policies branch from it. Results are on disk after every
     answer; a run that was broken off goes on with --resume.
     """
-    chosen = [find_task(name.strip()) for name in tasks.split(",") if name.strip()]
+    asked = find_judge(judge) if judge else None
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    chosen = [task for name in names for task in find_tasks(name, asked)]
+    if not judge:
+        _say_what_has_no_score(chosen)
     specs = contenders(separate(methods), separate(budgets))
     configuration = {
         "model": model, "tasks": [task.name for task in chosen], "specs": specs,
-        "protocol": protocol, "limit": limit, "seed": seed, "versions": _versions(),
+        "protocol": protocol, "limit": limit, "seed": seed, "judge": judge,
+        "longest_prompt": longest_prompt, "versions": _versions(),
     }  # fmt: skip
     results = Results(out, configuration, resume=resume)
     with console.progress(hidden=False):  # what loads a model is quiet
@@ -65,11 +82,19 @@ def evaluate(
                 if missing:
                     others = [spec for spec in missing if spec != FULL]
                     timed = place < TIMED
-                    rows = measured(loaded, task, sample, others, protocol, timed=timed)
+                    rows = measured(loaded, task, sample, others, protocol, timed=timed,
+                                    longest_prompt=longest_prompt)  # fmt: skip
                     for row in rows:
                         results.add({**row, **_where(loaded)})
                 bars.advance(task_id)
     typer.echo(f"{out}: {len(results.rows)} answers")
+
+
+def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
+    for task in chosen:
+        if task.name in BENCHMARKS and BENCHMARKS[task.name].judged:
+            typer.echo(f"{task.name}: no --judge, so its scores stay empty; what differs from the "
+                       "full cache is measured.", err=True)  # fmt: skip
 
 
 def _where(loaded: Loaded) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -18,9 +19,11 @@ from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import Told, asked, beside, greedy, told
 from foveate.eval.contenders import resolved
 from foveate.eval.evidence import in_text, tokens_of
+from foveate.eval.metrics import rouge_l_to
 from foveate.eval.model import Loaded
 from foveate.eval.oracle import NAME as ORACLE
-from foveate.eval.prompt import Prompt, read
+from foveate.eval.perplexity import mean_nll, reference_tokens
+from foveate.eval.prompt import Prompt, read, shortened
 from foveate.eval.sample import Sample, Task
 
 Protocol = Literal["query-aware", "query-agnostic"]
@@ -50,6 +53,8 @@ class Answer(NamedTuple):
 
     tokens: list[int]
     told: Told
+    said: str
+    reference: list[int]
     row: Row
 
 
@@ -61,6 +66,7 @@ def measured(
     protocol: Protocol,
     *,
     timed: bool = False,
+    longest_prompt: int | None = None,
 ) -> Iterator[Row]:
     """One row for the full cache (:data:`FULL`) and for each spec.
 
@@ -69,7 +75,12 @@ def measured(
 
     The full cache's answer is what the others are compared with: by the tokens of their own greedy
     answers, and by what they think of its tokens, one after the other.
+
+    A text of more tokens than ``longest_prompt`` loses its middle, before the chat template.
     """
+    if longest_prompt and not sample.images:
+        text = shortened(loaded.tokenizer, sample.text, longest_prompt)
+        sample = _cut(sample, text)
     reading = _read(loaded, task, sample, specs, protocol, timed)
     full = _answer(loaded, reading, FULL, None)
     yield full.row
@@ -81,10 +92,10 @@ def _read(
     loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol,
     timed: bool,
 ) -> Reading:  # fmt: skip
-    prompt = read(loaded, sample.text, list(sample.images))
+    prompt = read(loaded, sample.text, list(sample.images), plain=sample.plain)
     cut = prompt.tokens
     if protocol == "query-agnostic":
-        cut = in_text(loaded, prompt, sample.question, last=True)[0]
+        cut = _asked_at(loaded, prompt, sample)
     if not sample.evidence and any(spec.startswith(f"{ORACLE}:") for spec in specs):
         raise InvalidInput(
             f"the samples of {task.name} do not say what shows the answer, so there is no oracle "
@@ -99,6 +110,24 @@ def _read(
     seconds = _now(loaded) - start
     rest = prompt.inputs["input_ids"][:, cut:]
     return Reading(task, sample, prompt, recording, policies, rest, seconds, timed)
+
+
+def _cut(sample: Sample, text: str) -> Sample:
+    """The sample with its text shortened; what is left of the question stays the question."""
+    asked = sample.question if text.endswith(sample.question) else text
+    context = text.removesuffix(asked)
+    return replace(sample, context=context, question=asked, between="")
+
+
+def _asked_at(loaded: Loaded, prompt: Prompt, sample: Sample) -> int:
+    """The token of the prompt with which the question begins."""
+    question = sample.question.strip()
+    if not question:
+        raise InvalidInput(
+            f"sample {sample.name} has no question after its images and context, so it cannot be "
+            "asked query-agnostic. Use query-aware."
+        )
+    return in_text(loaded, prompt, question, last=True)[0]
 
 
 def _until(prompt: Prompt, cut: int) -> Mapping[str, Any]:
@@ -121,6 +150,7 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
         stats, seconds = session.stats, None
         shown = _shown(reading, cache, full) if reading.timed else {}
         first = asked(model, cache, recording.logits, reading.rest)
+        spare = session.fork(cache) if task.reference else None
         quick = full is not None and not reading.timed and not session.policy.when.decodes
         other = cache if quick else session.fork(cache)
         if full is not None and quick:
@@ -131,7 +161,10 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
             tokens = greedy(model, cache, first, task.longest)
             seconds = _now(loaded) - start
             thought = told(session, other, first, full.tokens if full else tokens)
+        reference = _reference(loaded, reading, tokens, full)
+        of_it = told(session, spare, first, reference) if spare and reference else None
     said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    to = full.said if full else said
     row = {
         "task": task.name,
         "sample": reading.sample.name,
@@ -141,6 +174,9 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
         "score": task.metric(said, reading.sample),
         "score_after_first": _after_first(loaded, reading, tokens),
         **_compared(tokens, thought, full),
+        "rouge_full": 1.0 if said == to else rouge_l_to(said, to),
+        "reference_nll": mean_nll(of_it, reference) if of_it else None,
+        "reference_tokens": len(reference),
         "tokens": recording.tokens,
         "visual_tokens": reading.prompt.visual_tokens,
         "kept_tokens": stats.kept_tokens,
@@ -151,7 +187,18 @@ def _answer(loaded: Loaded, reading: Reading, spec: str, full: Answer | None) ->
         "decode_s_per_token": _each(seconds, len(tokens) - 1),
         **shown,
     }
-    return Answer(tokens, thought, row)
+    return Answer(tokens, thought, said, reference, row)
+
+
+def _reference(
+    loaded: Loaded, reading: Reading, tokens: Sequence[int], full: Answer | None
+) -> list[int]:
+    """The tokens of the text to compare with; none where a task has no such text."""
+    if full is not None:
+        return full.reference
+    answers = reading.sample.answers
+    has_one = reading.task.reference and answers
+    return reference_tokens(loaded, answers[0], tokens) if has_one else []
 
 
 def _shown(reading: Reading, cache: DynamicCache, full: Answer | None) -> Row:
@@ -166,6 +213,8 @@ def _after_first(loaded: Loaded, reading: Reading, tokens: Sequence[int]) -> flo
 
     It is taken off the prediction, and off the answers that begin with it.
     """
+    if not reading.task.divisible:
+        return None
     decode = loaded.tokenizer.decode
     first = decode(tokens[:1], skip_special_tokens=True).strip()
     answers = tuple(a[len(first) :].strip() for a in reading.sample.answers if a.startswith(first))
@@ -174,12 +223,12 @@ def _after_first(loaded: Loaded, reading: Reading, tokens: Sequence[int]) -> flo
         return None
     said = decode(tokens[1:], skip_special_tokens=True).strip()
     task, sample = reading.task, reading.sample
-    return task.metric(said, Sample(sample.name, sample.question, left, facts=sample.facts))
+    return task.metric(said, replace(sample, answers=left))
 
 
 def _compared(tokens: Sequence[int], thought: Told, full: Answer | None) -> Row:
     """How far from the full cache: in tokens, in distributions, in features."""
-    reference = full or Answer(list(tokens), thought, {})
+    reference = full or Answer(list(tokens), thought, "", [], {})
     same = [a == b for a, b in zip(tokens, reference.tokens, strict=False)]
     agreeing = same.index(False) if False in same else len(same)
     whole = list(tokens) == reference.tokens

@@ -13,6 +13,7 @@ from torch import Tensor
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.core.errors import InvalidInput
 from foveate.eval.model import Loaded
+from foveate.eval.sample import PLACE
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,11 @@ class Prompt:
         return int(self.inputs["input_ids"].shape[1])
 
 
-def read(loaded: Loaded, text: str, images: Sequence[Image.Image]) -> Prompt:
-    """The prompt as the model's chat template words it, or the plain text if it has none.
+def read(
+    loaded: Loaded, text: str, images: Sequence[Image.Image], *, plain: bool = False
+) -> Prompt:
+    """The prompt as the model's chat template words it, or the plain text if it has none or is not
+    to be asked.
 
     Raises:
         InvalidInput: images for a model that reads text only, or another number of images than
@@ -47,7 +51,10 @@ def read(loaded: Loaded, text: str, images: Sequence[Image.Image]) -> Prompt:
             "vision-language model with --model, or leave out --image."
         )
     try:
-        encoded = _see(loaded.reader, text, images) if loaded.sees else _words(loaded.reader, text)
+        if loaded.sees:
+            encoded = _see(loaded.reader, text, images, plain)
+        else:
+            encoded = _words(loaded.reader, text, plain)
     except ValueError as error:
         if isinstance(error, InvalidInput):
             raise
@@ -58,18 +65,20 @@ def read(loaded: Loaded, text: str, images: Sequence[Image.Image]) -> Prompt:
     return Prompt(inputs, visual[0], len(images))
 
 
-def _words(tokenizer: Any, text: str) -> dict[str, Any]:
-    if tokenizer.chat_template:
+def _words(tokenizer: Any, text: str, plain: bool) -> dict[str, Any]:
+    if tokenizer.chat_template and not plain:
         encoded = _chat(tokenizer, text)
     else:
         encoded = tokenizer(text, return_tensors="pt")
     return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
-def _see(processor: Any, text: str, images: Sequence[Image.Image]) -> dict[str, Any]:
+def _see(
+    processor: Any, text: str, images: Sequence[Image.Image], as_it_is: bool
+) -> dict[str, Any]:
     token = str(getattr(processor, "image_token", None) or "<image>")
     parts = _parts(text, images, token)
-    if getattr(processor, "chat_template", None):
+    if getattr(processor, "chat_template", None) and not as_it_is:
         return dict(_chat(processor, parts))
     plain = "".join(token if part["type"] == "image" else part["text"] for part in parts)
     return dict(processor(text=plain, images=list(images) or None, return_tensors="pt"))
@@ -85,7 +94,7 @@ def _chat(reader: Any, content: Any) -> Any:
 
 def _parts(text: str, images: Sequence[Image.Image], token: str) -> list[dict[str, Any]]:
     """Images where the text has placeholders for them, otherwise in front of it."""
-    pieces = text.split(token)
+    pieces = text.split(PLACE if PLACE in text else token)
     shown: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     if len(pieces) == 1:
         return [*shown, {"type": "text", "text": text}]
@@ -106,3 +115,14 @@ def _moved(value: Any, loaded: Loaded) -> Any:
         return value
     dtype = loaded.model.dtype if value.is_floating_point() else value.dtype
     return value.to(loaded.model.device, dtype)
+
+
+def shortened(tokenizer: Any, text: str, most: int | None) -> str:
+    """The text without its middle where it has more than so many tokens (LongBench)."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if most else []
+    if not most or len(ids) <= most:
+        return text
+    half = most // 2
+    return "".join(
+        tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:half], ids[-half:])
+    )

@@ -10,6 +10,7 @@ from PIL import Image
 
 Number = int | float
 Box = tuple[Number, Number, Number, Number]
+PLACE = "\ufffc"  # where in a text an image stands; without any, all images stand before it
 
 
 class Span(NamedTuple):
@@ -27,7 +28,9 @@ class Sample:
     """One question.
 
     ``context`` is text that stands before the question and is compressed with the images where a
-    cache serves several questions. Any of the ``answers`` is right. ``evidence`` are the spans that
+    cache serves several questions; ``between`` joins the two. Either may say with :data:`PLACE`
+    where the images stand. ``plain`` text is read without the model's chat template. Any of the
+    ``answers`` is right. ``evidence`` are the spans that
     the answer is read from. ``facts`` are what a task's metric needs beside.
     """
 
@@ -38,14 +41,16 @@ class Sample:
     context: str = ""
     evidence: tuple[Span, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    between: str = "\n\n"
+    plain: bool = False
 
     @property
     def text(self) -> str:
         """Context and question."""
-        return f"{self.context}\n\n{self.question}" if self.context else self.question
+        return f"{self.context}{self.between}{self.question}" if self.context else self.question
 
 
-Metric = Callable[[str, Sample], float]
+Metric = Callable[[str, Sample], float | None]
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,11 @@ class Task:
     """Samples that are scored in one way.
 
     ``samples(count, seed)`` draws them: the same ones for the same arguments. ``metric`` scores a
-    prediction from 0 to 1. ``longest`` is the most tokens of an answer.
+    prediction from 0 to 1, unless it says otherwise; None where nothing can score it. ``longest``
+    is the most tokens of an answer.
+
+    ``reference``: the first answer is a text to compare with, and every cache is told its tokens
+    (perplexity). ``divisible``: an answer without its first token can be scored.
     """
 
     name: str
@@ -61,19 +70,26 @@ class Task:
     samples: Callable[[int, int], Iterator[Sample]]
     metric: Metric
     longest: int
+    reference: bool = False
+    divisible: bool = True
 
 
 TASKS: dict[str, Task] = {}
 
 
 def task(
-    name: str, *, metric: Metric, longest: int = 16
+    name: str,
+    *,
+    metric: Metric,
+    longest: int = 16,
+    reference: bool = False,
+    divisible: bool = True,
 ) -> Callable[[Callable[[int, int], Iterator[Sample]]], Task]:
     """Registers the function that draws a task's samples; its docstring says what it is."""
 
     def register(draw: Callable[[int, int], Iterator[Sample]]) -> Task:
         summary = (draw.__doc__ or "").strip().split("\n")[0]
-        TASKS[name] = Task(name, summary, draw, metric, longest)
+        TASKS[name] = Task(name, summary, draw, metric, longest, reference, divisible)
         return TASKS[name]
 
     return register

@@ -17,27 +17,33 @@ TICKS = (1, 2, 3, 5, 7, 10, 15, 20, 33, 50, 70, 100)
 
 
 def against_bytes(cells: Sequence[Cell], what: str) -> str:
-    """Score against the bytes held, both in percent: a line for each method, bars for intervals."""
+    """Score, or where nothing scored the tokens that are the full cache's, against the bytes held,
+    both in percent: a line for each method, bars for intervals.
+    """
     figure, axis = axes()
+    top = 1.0
     lines: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.spec != FULL:
             lines.setdefault(method_of(cell.spec), []).append(cell)
     for place, (name, mine) in enumerate(lines.items()):
         mine = sorted(mine, key=lambda cell: cell.bytes_share)
-        x, y = ([100 * v for v in column] for column in zip(
-            *((c.bytes_share, c.score.mean) for c in mine), strict=True))  # fmt: skip
-        below = [100 * (c.score.mean - c.score.low) for c in mine]
-        above = [100 * (c.score.high - c.score.mean) for c in mine]
+        shown = [cell.score or cell.agreement for cell in mine]
+        x, y = [100 * c.bytes_share for c in mine], [100 * e.mean for e in shown]
+        below = [100 * (e.mean - e.low) for e in shown]
+        above = [100 * (e.high - e.mean) for e in shown]
+        top = max(top, *(e.high for e in shown))
         axis.errorbar(x, y, yerr=(below, above), label=name, capsize=2, linewidth=1.4,
                       linestyle="-" if place < COLOURS else ":",
                       marker=MARKERS[place % len(MARKERS)], markersize=5)  # fmt: skip
     for cell in cells:
         if cell.spec == FULL:
-            axis.axhline(100 * cell.score.mean, color="0.5", linewidth=1, linestyle="--",
+            whole = (cell.score or cell.agreement).mean
+            top = max(top, whole)
+            axis.axhline(100 * whole, color="0.5", linewidth=1, linestyle="--",
                          label="full cache")  # fmt: skip
     axis.set(xscale="log", xlabel="KV bytes held, % of the full cache", ylabel=f"{what}, %",
-             ylim=(0, 103))  # fmt: skip
+             ylim=(0, 103 * top))  # fmt: skip
     shares = [100 * cell.bytes_share for cell in cells if cell.spec != FULL]
     axis.set_xlim(0.9 * min(shares, default=1), 1.1 * max(shares, default=100))
     axis.set_xticks([x for x in TICKS if axis.get_xlim()[0] <= x <= axis.get_xlim()[1]])

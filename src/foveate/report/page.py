@@ -37,12 +37,14 @@ def page(folder: Path) -> str:
 def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
     best: dict[str, float] = {}
     for cell in mine:
-        if cell.spec != FULL and not cell.spec.startswith("oracle"):
+        if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
             budget = budget_of(cell.spec)
             best[budget] = max(best.get(budget, 0.0), cell.score.mean)
     return {
         "name": name,
-        "chart": against_bytes(mine, "score"),
+        "chart": against_bytes(mine, "score" if mine[0].score else "same tokens"),
+        "scored": mine[0].score is not None,
+        "told": any(cell.perplexity is not None for cell in mine),
         "rows": [_row(cell, best) for cell in mine],
         "tells": tells(mine),
         "figures": figures(rows),
@@ -50,7 +52,8 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
 
 
 def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
-    is_best = cell.spec != FULL and cell.score.mean == best.get(budget_of(cell.spec))
+    mean = cell.score.mean if cell.score else None
+    is_best = cell.spec != FULL and mean is not None and mean == best.get(budget_of(cell.spec))
     decode = cell.decode_s_per_token
     return {
         "spec": cell.spec,
@@ -58,14 +61,18 @@ def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
         "score": _percent(cell.score),
         "best": is_best and not cell.spec.startswith("oracle"),
         "difference": "" if cell.spec == FULL else _percent(cell.difference, sign="+"),
-        "agreement": f"{100 * cell.agreement:.0f} %",
+        "agreement": f"{100 * cell.agreement.mean:.0f} %",
+        "rouge": "" if cell.rouge is None else f"{100 * cell.rouge:.0f} %",
+        "perplexity": "" if cell.perplexity is None else f"{cell.perplexity:.2f}",
         "kl": f"{cell.kl:.3f}",
         "compress": f"{1e3 * cell.compress_s:.0f} ms",
         "decode": "" if decode is None else f"{1e3 * decode:.0f} ms",
     }
 
 
-def _percent(value: Estimate, sign: str = "") -> str:
+def _percent(value: Estimate | None, sign: str = "") -> str:
+    if value is None:
+        return ""
     mean, low, high = (100 * x for x in (value.mean, value.low, value.high))
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
@@ -83,7 +90,8 @@ def tells(mine: Sequence[Cell]) -> bool:
     if not pairs:
         return True
     least = min(pairs, key=lambda both: both["random"].bytes_share)
-    return least["oracle"].score.low > least["random"].score.high
+    oracle, random = (least[kind].score or least[kind].agreement for kind in ("oracle", "random"))
+    return oracle.low > random.high
 
 
 def budget_of(spec: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from foveate.core.errors import MissingPackage
+from foveate.eval.perplexity import perplexity
 
 Rows = Sequence[Mapping[str, Any]]
 FULL = "full"
@@ -29,17 +30,20 @@ class Estimate:
 @dataclass(frozen=True)
 class Cell:
     """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
-    full cache, sample by sample.
+    full cache, sample by sample; both are None where nothing scored. ``perplexity`` is of the
+    references, None where there are none.
     """
 
     task: str
     spec: str
-    score: Estimate
-    difference: Estimate
+    score: Estimate | None
+    difference: Estimate | None
     bytes_share: float
     kl: float
     nll: float
-    agreement: float
+    agreement: Estimate
+    rouge: float | None
+    perplexity: float | None
     compress_s: float
     decode_s_per_token: float | None
 
@@ -54,19 +58,22 @@ def cells(rows: Rows) -> list[Cell]:
 
 
 def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
-    scores = {row["sample"]: float(row["score"]) for row in full}
-    paired = [float(row["score"]) - scores[row["sample"]]
-              for row in mine if row["sample"] in scores]  # fmt: skip
+    scores = {row["sample"]: float(row["score"]) for row in full if row["score"] is not None}
+    scored = [(row["sample"], float(row["score"])) for row in mine if row["score"] is not None]
+    paired = [score - scores[sample] for sample, score in scored if sample in scores]
+    rouge = [row["rouge_full"] for row in mine if "rouge_full" in row]
     steps = [row["decode_s_per_token"] for row in mine if row["decode_s_per_token"] is not None]
     return Cell(
         task=task,
         spec=spec,
-        score=estimate([float(row["score"]) for row in mine]),
-        difference=estimate(paired or [0.0]),
+        score=estimate([score for _, score in scored]) if scored else None,
+        difference=estimate(paired or [0.0]) if scored else None,
         bytes_share=_mean(mine, lambda row: row["kv_bytes"] / row["kv_bytes_full"]),
         kl=_mean(mine, lambda row: row["kl"]),
         nll=_mean(mine, lambda row: row["nll"]),
-        agreement=_mean(mine, lambda row: row["agreement"]),
+        agreement=estimate(row["agreement"] for row in mine),
+        rouge=float(np.mean(rouge)) if rouge else None,
+        perplexity=perplexity(mine),
         compress_s=_mean(mine, lambda row: row["compress_s"]),
         decode_s_per_token=float(np.median(steps)) if steps else None,
     )

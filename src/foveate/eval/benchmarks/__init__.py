@@ -1,6 +1,18 @@
 """Published benchmarks, read from the folders that their authors release: one file each."""
 
-from foveate.eval.benchmarks import chartqa, docvqa, ocrbench, screenspot
+from foveate.eval.benchmarks import (
+    chartqa,
+    docvqa,
+    llava_description,
+    longbench,
+    mathvista,
+    milebench,
+    mm_vet,
+    ocrbench,
+    screenspot,
+    textcaps,
+    textvqa,
+)
 from foveate.eval.benchmarks.folder import BENCHMARKS, Benchmark, benchmark
 
 __all__ = [
@@ -9,6 +21,13 @@ __all__ = [
     "benchmark",
     "chartqa",
     "docvqa",
+    "llava_description",
+    "longbench",
+    "mathvista",
+    "milebench",
+    "mm_vet",
     "ocrbench",
     "screenspot",
+    "textcaps",
+    "textvqa",
 ]

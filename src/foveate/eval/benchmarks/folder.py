@@ -13,6 +13,7 @@ from typing import Any
 from PIL import Image
 
 from foveate.core.errors import InvalidInput
+from foveate.eval.judge import Judge, Judged, unscored
 from foveate.eval.sample import Metric, Sample, Task
 
 Reader = Callable[[Path], Iterator[Sample]]
@@ -20,7 +21,9 @@ Reader = Callable[[Path], Iterator[Sample]]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """How a benchmark's folder is read and scored. ``holds`` says what has to be in the folder."""
+    """How a benchmark's folder is read and scored. ``holds`` says what has to be in the folder.
+    ``judged`` scores with a judge; the rest is as with :class:`Task`.
+    """
 
     name: str
     summary: str
@@ -28,8 +31,11 @@ class Benchmark:
     read: Reader
     metric: Metric
     longest: int
+    judged: Judged | None = None
+    reference: bool = False
+    divisible: bool = True
 
-    def task(self, folder: Path) -> Task:
+    def task(self, folder: Path, judge: Judge | None = None) -> Task:
         """The task of the samples in a folder, in the order of the release.
 
         Raises:
@@ -44,21 +50,26 @@ class Benchmark:
         def samples(count: int, seed: int) -> Iterator[Sample]:
             return islice(self.read(folder), count)
 
-        return Task(self.name, self.summary, samples, self.metric, self.longest)
+        metric = partial(self.judged, judge) if judge and self.judged else self.metric
+        return Task(self.name, self.summary, samples, metric, self.longest, self.reference,
+                    self.divisible)  # fmt: skip
 
 
 BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def benchmark(
-    name: str, *, holds: str, metric: Metric, longest: int = 32
-) -> Callable[[Reader], Reader]:
-    """Registers the function that reads a benchmark's folder; its docstring says what it is."""
+    name: str, *, holds: str, metric: Metric = unscored, longest: int = 32, summary: str = "",
+    judged: Judged | None = None, reference: bool = False, divisible: bool = True,
+) -> Callable[[Reader], Reader]:  # fmt: skip
+    """Registers the function that reads a benchmark's folder; what it is, says ``summary`` or the
+    function's docstring.
+    """
 
     def register(read: Reader) -> Reader:
-        summary = (read.__doc__ or "").strip().split("\n")[0]
-        BENCHMARKS[name] = Benchmark(name, summary, holds, partial(_read, name, read), metric,
-                                     longest)  # fmt: skip
+        what = summary or (read.__doc__ or "").strip().split("\n")[0]
+        BENCHMARKS[name] = Benchmark(name, what, holds, partial(_read, name, read), metric,
+                                     longest, judged, reference, divisible)  # fmt: skip
         return read
 
     return register
@@ -68,14 +79,17 @@ def _read(name: str, read: Reader, folder: Path) -> Iterator[Sample]:
     """The samples, with a clear word where a record is not as the release has it."""
     try:
         yield from read(folder)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except InvalidInput:
+        raise
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
         raise InvalidInput(
             f"{name}: a record in {str(folder)!r} is not as released ({error!r})."
         ) from error
 
 
 def records(folder: Path, *patterns: str) -> Any:
-    """What the first file holds that fits one of the patterns.
+    """What the first file holds that fits one of the patterns: JSON, or a list of JSON from lines
+    (.jsonl).
 
     Raises:
         InvalidInput: there is none, or it is no JSON.
@@ -84,9 +98,23 @@ def records(folder: Path, *patterns: str) -> Any:
     if not found:
         raise InvalidInput(f"{str(folder)!r} holds no {' or '.join(patterns)}.")
     try:
-        return json.loads(found[0].read_text(encoding="utf-8"))
+        text = found[0].read_text(encoding="utf-8")
+        if found[0].suffix == ".jsonl":
+            return [json.loads(line) for line in text.split("\n") if line.strip()]
+        return json.loads(text)
     except ValueError as error:
         raise InvalidInput(f"{str(found[0])!r} is no JSON: {error}.") from error
+
+
+def alternating(*several: Iterator[Sample]) -> Iterator[Sample]:
+    """One of each in turn, until all are at their end."""
+    waiting = list(several)
+    while waiting:
+        for one in tuple(waiting):
+            if (sample := next(one, None)) is None:
+                waiting.remove(one)
+            else:
+                yield sample
 
 
 def picture(folder: Path, *names: str) -> Image.Image:

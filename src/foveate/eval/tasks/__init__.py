@@ -1,24 +1,50 @@
-"""Tasks that need nothing but this package: one file for each kind of sample."""
+"""Tasks that need nothing but this package: one file for each kind of sample, or other
+packages that come with real text and photographs.
+"""
 
 from pathlib import Path
 
 from foveate.core.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
+from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
-from foveate.eval.tasks import drawn
+from foveate.eval.tasks import description, difference, drawn, scene_text, text_needle
 
-__all__ = ["drawn", "find_task"]
+__all__ = [
+    "description",
+    "difference",
+    "drawn",
+    "find_task",
+    "find_tasks",
+    "scene_text",
+    "text_needle",
+]
 
 
-def find_task(name: str) -> Task:
-    """The task of that name, or the benchmark in a folder: "docvqa=/data/docvqa".
+def find_tasks(name: str, judge: Judge | None = None) -> list[Task]:
+    """The task of that name; or all of a benchmark that has several: "milebench=/data/milebench" is
+    milebench_t1, milebench_t2 and so on.
+
+    Raises:
+        InvalidInput: there is none, or no such folder.
+    """
+    kind, _, folder = name.partition("=")
+    several = [one for one in BENCHMARKS if one.startswith(f"{kind}_")]
+    if kind in BENCHMARKS or not several:
+        return [find_task(name, judge)]
+    return [find_task(f"{one}={folder}" if folder else one, judge) for one in several]
+
+
+def find_task(name: str, judge: Judge | None = None) -> Task:
+    """The task of that name, or the benchmark in a folder: "docvqa=/data/docvqa". The judge scores
+    where a benchmark needs one.
 
     Raises:
         InvalidInput: there is none, or no such folder.
     """
     kind, _, folder = name.partition("=")
     if folder and kind in BENCHMARKS:
-        return BENCHMARKS[kind].task(Path(folder).expanduser())
+        return BENCHMARKS[kind].task(Path(folder).expanduser(), judge)
     if kind in BENCHMARKS:
         raise InvalidInput(
             f"{kind} is read from a folder that holds {BENCHMARKS[kind].holds}: write "

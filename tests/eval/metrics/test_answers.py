@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foveate.eval.metrics import anls, contains, exact, relaxed
+from foveate.eval.metrics import anls, contains, exact, relaxed, says
 from foveate.eval.sample import Sample
 
 
@@ -64,3 +64,13 @@ def test_exact_and_contains() -> None:
     assert exact("room: 214", sample("Room: 214")) == 0.0
     assert contains("It is ROOM 214.", sample("room 214")) == 1.0
     assert contains("It is 21 4", sample("214")) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "right"),
+    [("It is 360.", "360", True), ("1360", "360", False), ("36", "360", False),
+     ("Mary's birthday: 26 august\n1999!", "26 August 1999", True), ("at 10:35.", "10:35", True),
+     ("10", "10:35", False), ("4.50", "4", False), ("", "a", False)],
+)  # fmt: skip
+def test_an_answer_is_said_word_for_word(said: str, answer: str, right: bool) -> None:
+    assert says(said, sample(answer)) == says(said, sample("else", answer)) == float(right)

@@ -1,41 +1,15 @@
-"""Published benchmarks, from small folders as their authors release them."""
+"""Benchmarks of short answers, from small folders as their authors release them."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from PIL import Image
 
 from foveate.core.errors import InvalidInput
 from foveate.eval.benchmarks import BENCHMARKS
-from foveate.eval.sample import Sample, Task
 from foveate.eval.tasks import find_task
-
-Folder = Callable[..., Path]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    """Writes files: JSON for everything that is no image's name."""
-
-    def write(images: list[str], **files: Any) -> Path:
-        for name in images:
-            path = tmp_path / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (200, 100), "white").save(path)
-        for name, content in files.items():
-            (tmp_path / f"{name}.json").write_text(json.dumps(content))
-        return tmp_path
-
-    return write
-
-
-def samples(task: Task, count: int = 99) -> list[Sample]:
-    return list(task.samples(count, 0))
+from tests.eval.benchmarks.conftest import Folder, samples
 
 
 def test_docvqa(folder: Folder) -> None:
@@ -99,6 +73,38 @@ def test_screenspot_wants_the_centre_in_the_box(folder: Folder, said: str, right
     assert (one.name, other.name) == ("mobile/0", "web/0")
     assert '"close"' in one.question
     assert task.metric(said, one) == right
+
+
+def test_textvqa_asks_ten_people(folder: Folder) -> None:
+    people = ["nous les gosses"] * 4 + ["dakota"] * 2 + ["The Dakota"] * 2 + ["no"] * 2
+    record = {"question_id": 34602, "question": "what is the brand?", "image_id": "003a8a",
+              "answers": people}  # fmt: skip
+    path = folder(["train_images/003a8a.jpg"], **{"TextVQA_0.5.1_val": {"data": [record]}})
+    task = find_task(f"textvqa={path}")
+    (one,) = samples(task)
+    assert one.name == "34602"
+    assert task.metric("Nous les gosses.", one) == 1.0
+    assert task.metric("the Dakota", one) == 1.0  # four with the article
+    assert task.metric("no", one) == pytest.approx((8 * 2 / 3 + 2 * 1 / 3) / 10)
+    assert task.metric("yes", one) == 0.0
+
+
+def test_textcaps_has_one_sample_an_image_and_weighs_words_over_all(folder: Folder) -> None:
+    captions = {"a": ["a red stop sign", "stop sign in red"], "b": ["a bottle of wine"] * 2,
+                "c": ["a bus to Rome", "the bus"]}  # fmt: skip
+    records = [{"image_id": name, "caption_str": one, "reference_strs": several}
+               for name, several in captions.items() for one in several]  # fmt: skip
+    path = folder([f"train_images/{name}.jpg" for name in captions],
+                  **{"TextCaps_0.1_val": {"data": records}})  # fmt: skip
+    task = find_task(f"textcaps={path}")
+    found = samples(task)
+    assert [one.name for one in found] == ["a", "b", "c"]
+    assert found[0].answers == ("a red stop sign", "stop sign in red")
+    assert task.reference
+    assert task.metric("A bottle of wine.", found[1]) == pytest.approx(10)
+    assert task.metric("a", found[1]) == 0  # said of every image
+    first = samples(task, 1)[0]
+    assert task.metric("a red stop sign", first) == task.metric("a red stop sign", found[0])
 
 
 @pytest.mark.parametrize("name", sorted(BENCHMARKS))

@@ -1,9 +1,8 @@
-"""How good a prediction is, from 0 to 1.
-
-Each follows the script that its benchmark is scored with; what that is, is said with each.
-"""
+"""Short answers: letter by letter, contained, by edit distance, within 5 %."""
 
 from __future__ import annotations
+
+import re
 
 from foveate.core.errors import MissingPackage
 from foveate.eval.sample import Sample
@@ -18,6 +17,19 @@ def contains(prediction: str, sample: Sample) -> float:
     """1 if an answer stands in it, in any case (OCRBench)."""
     said = prediction.lower().strip()
     return float(any(answer.lower().strip() in said for answer in sample.answers))
+
+
+def says(prediction: str, sample: Sample) -> float:
+    """1 if the words of an answer stand in it one after the other, in any case, whatever
+    punctuation is around them.
+    """
+    words, *answers = (_words(text) for text in (prediction, *sample.answers))
+    return float(any(f" {answer} " in f" {words} " for answer in answers))
+
+
+def _words(text: str) -> str:
+    """In lower case, one blank apart."""
+    return " ".join(re.findall(r"\w+(?:[.:]\w+)*", text.lower()))
 
 
 def anls(prediction: str, sample: Sample) -> float:

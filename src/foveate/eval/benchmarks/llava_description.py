@@ -1,0 +1,35 @@
+"""LLaVA-Description: a thousand detailed descriptions out of LLaVA-1.5's training set.
+
+Liu et al. (Elastic Cache), arXiv:2407.18121; PrefixKV, arXiv:2412.03409. detail_1k.json, linked
+from https://github.com/THU-MIG/PrefixKV, and the images of COCO train2017 under coco/. The papers
+measure perplexity of the description, and ROUGE-L to the full cache's answer; neither needs a
+judge. With one, it grades the answer against the description, which the papers do not do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.eval.benchmarks.mm_vet import GRADE, graded
+from foveate.eval.sample import Sample
+
+MARK = "<image>"
+
+
+@benchmark(
+    "llava_description", holds="detail_1k.json and coco/train2017/", judged=graded, longest=512,
+    reference=True, divisible=False,
+)  # fmt: skip
+def llava_description(folder: Path) -> Iterator[Sample]:
+    """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
+    for record in records(folder, "detail_1k.json", "*.json"):
+        asked, told = record["conversations"][:2]
+        yield Sample(
+            name=str(record["id"]),
+            question=asked["value"].replace(MARK, "").strip(),
+            answers=(told["value"],),
+            images=(picture(folder, record["image"]),),
+            facts={"prompt": GRADE},
+        )

@@ -1,0 +1,92 @@
+"""LongBench: 21 sets of long texts, English, Chinese and code.
+
+Bai et al., arXiv:2308.14508. The sets are the files of data.zip from
+https://huggingface.co/datasets/THUDM/LongBench; the prompts are dataset2prompt.json, from the
+folder LongBench/config of https://github.com/THUDM/LongBench. A sample is asked as the authors do:
+six sets without a chat template, and with ``--longest-prompt`` what is too long loses its middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from foveate.core.errors import InvalidInput
+from foveate.eval.benchmarks.folder import benchmark, records
+from foveate.eval.metrics import longbench as score
+from foveate.eval.sample import Sample
+
+SETS: dict[str, tuple[Any, int]] = {
+    "narrativeqa": (score.qa_f1, 128),
+    "qasper": (score.qa_f1, 128),
+    "multifieldqa_en": (score.qa_f1, 64),
+    "multifieldqa_zh": (score.qa_f1_zh, 64),
+    "hotpotqa": (score.qa_f1, 32),
+    "2wikimqa": (score.qa_f1, 32),
+    "musique": (score.qa_f1, 32),
+    "dureader": (score.rouge_zh, 128),
+    "gov_report": (score.rouge, 512),
+    "qmsum": (score.rouge, 512),
+    "multi_news": (score.rouge, 512),
+    "vcsum": (score.rouge_zh, 512),
+    "trec": (score.classification, 64),
+    "triviaqa": (score.qa_f1, 32),
+    "samsum": (score.rouge, 128),
+    "lsht": (score.classification, 64),
+    "passage_count": (score.count, 32),
+    "passage_retrieval_en": (score.retrieval, 32),
+    "passage_retrieval_zh": (score.retrieval, 32),
+    "lcc": (score.code, 64),
+    "repobench-p": (score.code, 64),
+}
+FIRST_LINE = {"trec", "triviaqa", "samsum", "lsht"}  # what follows it is not looked at
+PLAIN = FIRST_LINE | {"lcc", "repobench-p"}  # read without a chat template
+
+
+def scored(prediction: str, sample: Sample) -> float:
+    """The best answer's score by the metric of the sample's set."""
+    name, classes = sample.facts["set"], sample.facts["classes"]
+    if name in FIRST_LINE:
+        prediction = prediction.lstrip("\n").split("\n")[0]
+    metric = SETS[name][0]
+    more = (classes,) if metric is score.classification else ()
+    return float(max((metric(prediction, answer, *more) for answer in sample.answers), default=0))
+
+
+def read(name: str, folder: Path) -> Iterator[Sample]:
+    """The samples of one set."""
+    prompt = _prompt(folder, name)
+    before, _, after = prompt.partition("{context}")
+    for record in records(folder, f"{name}.jsonl", f"data/{name}.jsonl"):
+        yield Sample(
+            name=f"{name}/{record['_id']}",
+            question=after.replace("{input}", record["input"]),
+            answers=tuple(record["answers"]),
+            context=f"{before}{record['context']}",
+            facts={"set": name, "classes": tuple(record["all_classes"] or ())},
+            between="",
+            plain=name in PLAIN,
+        )
+
+
+def _prompt(folder: Path, name: str) -> str:
+    prompts = records(folder, "dataset2prompt.json", "config/dataset2prompt.json")
+    prompt = prompts.get(name, "")
+    if prompt.count("{context}") != 1:
+        raise InvalidInput(
+            f"dataset2prompt.json in {str(folder)!r} has no prompt with {{context}} for {name!r}."
+        )
+    return str(prompt)
+
+
+for _name, (_metric, _longest) in SETS.items():
+    benchmark(
+        f"longbench_{_name}",
+        holds=f"data/{_name}.jsonl and config/dataset2prompt.json",
+        metric=scored,
+        longest=_longest,
+        divisible=False,
+        summary=f"LongBench {_name}, by {_metric.__name__.replace('_', ' ')}.",
+    )(partial(read, _name))

@@ -1,0 +1,97 @@
+"""MathVista: mathematics in pictures; a language model finds the answer in what was said.
+
+Lu et al., arXiv:2310.02255. From https://github.com/lupantech/MathVista: data/testmini.json,
+data/query.json (the authors' prompts) and images/. The judge extracts, rules compare, as the
+authors do; the wording of the question to the judge is not theirs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.eval.judge import Judge, said_by
+from foveate.eval.sample import Sample
+
+EXTRACT = """\
+Read a question and the response to it, and copy the final answer out of the response: the
+letter or text of a choice, a number, or a list, without unit and without any other word.
+
+Question: {query}
+
+Response: {response}
+
+Final answer:"""
+
+
+def extracted(judge: Judge, prediction: str, sample: Sample) -> float:
+    """1 if the answer that the judge finds in the prediction is the right one. What is a choice or
+    a number already is not shown to the judge.
+    """
+    found = plain_answer(prediction, sample.facts)
+    if found is None:
+        found = said_by(judge, EXTRACT.format(query=sample.question, response=prediction))
+    return float(normalised(found, sample.facts) == sample.answers[0])
+
+
+def plain_answer(said: str, problem: Mapping[str, Any]) -> str | None:
+    """The answer where nothing else was said; None where it has to be found."""
+    if not said or (problem["question_type"] == "multi_choice" and said in problem["choices"]):
+        return said
+    kinds = {"integer": int, "float": float}
+    try:
+        return str(kinds[problem["answer_type"]](said))
+    except (KeyError, ValueError):
+        return None
+
+
+def normalised(found: str, problem: Mapping[str, Any]) -> str | None:
+    """A choice's text, or a number as the right answer is written; None where it is none."""
+    if problem["question_type"] == "multi_choice":
+        return _choice(found.strip(), problem["choices"])
+    try:
+        if problem["answer_type"] == "integer":
+            return str(int(float(found)))
+        if problem["answer_type"] == "float":
+            return str(round(float(found), int(problem["precision"])))
+    except (ValueError, OverflowError):
+        return None
+    return found
+
+
+def _choice(found: str, choices: Sequence[str]) -> str:
+    """Of the letter in parentheses, or of a letter alone; else the text with the fewest edits."""
+    try:
+        from rapidfuzz.distance import Levenshtein
+    except ImportError as error:
+        raise MissingPackage("MathVista", "rapidfuzz", "eval") from error
+    if letter := re.search(r"\(([a-zA-Z])\)", found):
+        found = letter[1].upper()
+    letters = [chr(ord("A") + i) for i in range(len(choices))]
+    if found in letters:
+        return choices[letters.index(found)]
+    return min(choices, key=lambda choice: Levenshtein.distance(found, choice))
+
+
+@benchmark(
+    "mathvista", holds="testmini.json, query.json (or data/ with both) and images/",
+    judged=extracted, longest=512, divisible=False,
+)  # fmt: skip
+def mathvista(folder: Path) -> Iterator[Sample]:
+    """Mathematics in pictures; a judge finds the answer in what is said."""
+    queries = records(folder, "query.json", "data/query.json")
+    for name, problem in records(folder, "testmini.json", "data/testmini.json").items():
+        if name not in queries:
+            raise InvalidInput(f"query.json in {str(folder)!r} has no prompt for {name!r}.")
+        keys = ("question_type", "answer_type", "precision")
+        yield Sample(
+            name=name,
+            question=queries[name],
+            answers=(str(problem["answer"]),),
+            images=(picture(folder, problem["image"]),),
+            facts={key: problem[key] for key in keys} | {"choices": problem["choices"] or ()},
+        )

@@ -1,0 +1,38 @@
+"""What a cache thinks of a reference: its tokens, told one after the other.
+
+PrefixKV (arXiv:2412.03409, eq. 3): perplexity is the exponential of the mean over all tokens of all
+samples, on caches that were compressed after the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from foveate.eval.answer import Told
+from foveate.eval.model import Loaded
+
+
+def reference_tokens(loaded: Loaded, reference: str, answer: Sequence[int]) -> list[int]:
+    """The reference's tokens, after a blank where the model's own answer begins with one."""
+    begins = loaded.tokenizer.decode(list(answer[:1]), skip_special_tokens=True)
+    blank = " " if begins.startswith(" ") else ""
+    tokens: list[int] = loaded.tokenizer(blank + reference, add_special_tokens=False)["input_ids"]
+    return tokens
+
+
+def mean_nll(thought: Told, tokens: Sequence[int]) -> float:
+    """Mean negative log-likelihood of the tokens that were told."""
+    wanted = torch.tensor(tokens, device=thought.logits.device)[:, None]
+    return float(-thought.logits.log_softmax(-1).gather(1, wanted).mean())
+
+
+def perplexity(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Of all references of these rows together; None where none of them has one."""
+    told = [(row["reference_nll"], row["reference_tokens"]) for row in rows
+            if row.get("reference_nll") is not None]  # fmt: skip
+    tokens = sum(count for _, count in told)
+    return math.exp(sum(nll * count for nll, count in told) / tokens) if tokens else None
