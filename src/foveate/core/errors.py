@@ -13,6 +13,7 @@
     ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
     ├── MissingPackage       something that is asked for needs an optional package (ImportError)
+    ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
     └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FoveateError(Exception):
@@ -78,6 +80,14 @@ class MissingPackage(FoveateError, ImportError):
 
     def __init__(self, what: str, package: str, extra: str):
         super().__init__(f"{what} needs the package {package!r}: pip install 'foveate[{extra}]'.")
+        self._parts = what, package, extra
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._parts
+
+
+class ClusterFailed(FoveateError, RuntimeError):
+    """No cluster to run on, one with too little room, or one whose workers are lost or differ."""
 
 
 class CacheMismatch(FoveateError, RuntimeError):
