@@ -78,9 +78,11 @@ class MissingModality(FoveateError, RuntimeError):
 class MissingPackage(FoveateError, ImportError):
     """Something that was asked for needs a package that is not installed."""
 
-    def __init__(self, what: str, package: str, extra: str):
-        super().__init__(f"{what} needs the package {package!r}: pip install 'foveate[{extra}]'.")
-        self._parts = what, package, extra
+    def __init__(self, what: str, package: str, extra: str = "", install: str = ""):
+        """``install`` says how to get a package that no extra brings."""
+        how = install or f"pip install 'foveate[{extra}]'"
+        super().__init__(f"{what} needs the package {package!r}: {how}.")
+        self._parts = what, package, extra, install
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._parts
