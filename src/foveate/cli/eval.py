@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Sequence
-from importlib.metadata import version
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
@@ -16,9 +15,10 @@ from foveate.cli.model import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
+from foveate.eval.executors import Job, Name, find_executor, versions
 from foveate.eval.judge import find_judge
-from foveate.eval.measure import FULL, Protocol, measured
-from foveate.eval.model import SEES, Loaded, load
+from foveate.eval.measure import FULL, Protocol
+from foveate.eval.model import SEES
 from foveate.eval.results import Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks
@@ -53,6 +53,18 @@ def evaluate(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the results in DIR.")
     ] = False,
+    executor: Annotated[
+        Name, typer.Option(help="Where: in this process, or on a Ray cluster.")
+    ] = "local",
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Of the cluster. [default: one a GPU, or a machine]",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Ask many questions under many policies, and write down the answers.
 
@@ -68,25 +80,24 @@ def evaluate(
     configuration = {
         "model": model, "tasks": [task.name for task in chosen], "specs": specs,
         "protocol": protocol, "limit": limit, "seed": seed, "judge": judge,
-        "longest_prompt": longest_prompt, "versions": _versions(),
+        "longest_prompt": longest_prompt, "versions": versions(),
     }  # fmt: skip
+    place = find_executor(executor, model, protocol, workers)
     results = Results(out, configuration, resume=resume)
-    with console.progress(hidden=False):  # what loads a model is quiet
-        loaded = load(model)
-    with console.bars(MofNCompleteColumn(), TimeRemainingColumn()) as bars:
-        task_id = bars.add_task("", total=len(chosen) * limit)
-        for task in chosen:
-            bars.update(task_id, description=task.name)
-            for place, sample in enumerate(task.samples(limit, seed)):
-                missing = [s for s in (FULL, *specs) if (task.name, sample.name, s) not in results]
-                if missing:
-                    others = [spec for spec in missing if spec != FULL]
-                    timed = place < TIMED
-                    rows = measured(loaded, task, sample, others, protocol, timed=timed,
-                                    longest_prompt=longest_prompt)  # fmt: skip
-                    for row in rows:
-                        results.add({**row, **_where(loaded)})
-                bars.advance(task_id)
+    with ExitStack() as stack:
+        with console.progress(hidden=False):  # what loads a model is quiet
+            execute = stack.enter_context(place)
+        bars = stack.enter_context(console.bars(MofNCompleteColumn(), TimeRemainingColumn()))
+        bar = bars.add_task(chosen[0].name if chosen else "", total=len(chosen) * limit)
+
+        def advance(task: Task) -> None:
+            bars.update(bar, description=task.name, advance=1)
+
+        jobs = _jobs(chosen, limit, seed, specs, results, advance)
+        for job, rows in execute(job._replace(longest_prompt=longest_prompt) for job in jobs):
+            for row in rows:
+                results.add(row)
+            advance(job.task)
     typer.echo(f"{out}: {len(results.rows)} answers")
 
 
@@ -97,11 +108,16 @@ def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
                        "full cache is measured.", err=True)  # fmt: skip
 
 
-def _where(loaded: Loaded) -> dict[str, str]:
-    return {"model": loaded.name, "device": loaded.model.device.type,
-            "dtype": str(loaded.model.dtype).removeprefix("torch.")}  # fmt: skip
-
-
-def _versions() -> dict[str, Any]:
-    names = ("foveate", "torch", "transformers")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+def _jobs(
+    chosen: Sequence[Task], limit: int, seed: int, specs: Sequence[str], results: Results,
+    skip: Callable[[Task], None],
+) -> Iterator[Job]:  # fmt: skip
+    """The samples that lack a row; the others are skipped."""
+    for task in chosen:
+        for place, sample in enumerate(task.samples(limit, seed)):
+            missing = [s for s in (FULL, *specs) if (task.name, sample.name, s) not in results]
+            if missing:
+                others = tuple(spec for spec in missing if spec != FULL)
+                yield Job(task, sample, others, timed=place < TIMED)
+            else:
+                skip(task)

@@ -13,6 +13,7 @@
     ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
     ├── MissingPackage       something that is asked for needs an optional package (ImportError)
+    ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
     └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
 
@@ -23,6 +24,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FoveateError(Exception):
@@ -76,8 +78,18 @@ class MissingModality(FoveateError, RuntimeError):
 class MissingPackage(FoveateError, ImportError):
     """Something that was asked for needs a package that is not installed."""
 
-    def __init__(self, what: str, package: str, extra: str):
-        super().__init__(f"{what} needs the package {package!r}: pip install 'foveate[{extra}]'.")
+    def __init__(self, what: str, package: str, extra: str = "", install: str = ""):
+        """``install`` says how to get a package that no extra brings."""
+        how = install or f"pip install 'foveate[{extra}]'"
+        super().__init__(f"{what} needs the package {package!r}: {how}.")
+        self._parts = what, package, extra, install
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._parts
+
+
+class ClusterFailed(FoveateError, RuntimeError):
+    """No cluster to run on, one with too little room, or one whose workers are lost or differ."""
 
 
 class CacheMismatch(FoveateError, RuntimeError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,11 @@ from foveate.backends.hf.modality import visual_token_ids
 from foveate.core.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.sample import PLACE
+
+Part = dict[str, Any]
+"""A text or an image, as chat templates take them: :func:`text_part`, :func:`image_part`."""
+Message = Mapping[str, Any]
+"""``{"role": "user", "content": [parts]}``."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +50,27 @@ def read(
         InvalidInput: images for a model that reads text only, or another number of images than
             the text has places for.
     """
-    if images and not loaded.sees:
-        raise InvalidInput(
-            f"{loaded.name} reads text only, and {len(images)} image(s) were given. Choose a "
-            "vision-language model with --model, or leave out --image."
-        )
+    _check_sees(loaded, len(images))
+    parts = [text_part(text)]
+    if loaded.sees:
+        parts = _parts(text, images, _placeholder(loaded.reader))
+    return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
+
+
+def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = False) -> Prompt:
+    """The prompt of a conversation. A model without a chat template, or whose template is not to be
+    asked (``plain``), reads its parts in order.
+
+    Raises:
+        InvalidInput: images for a model that reads text only, or a text with the placeholder that
+            stands for an image.
+    """
+    parts = [part for message in messages for part in message["content"]]
+    images = [part["image"] for part in parts if part["type"] == "image"]
+    _check_sees(loaded, len(images))
     try:
-        if loaded.sees:
-            encoded = _see(loaded.reader, text, images, plain)
-        else:
-            encoded = _words(loaded.reader, text, plain)
+        worded = _see if loaded.sees else _words
+        encoded = worded(loaded.reader, messages, plain)
     except ValueError as error:
         if isinstance(error, InvalidInput):
             raise
@@ -65,47 +81,78 @@ def read(
     return Prompt(inputs, visual[0], len(images))
 
 
-def _words(tokenizer: Any, text: str, plain: bool) -> dict[str, Any]:
+def text_part(text: str) -> Part:
+    """A text in a message."""
+    return {"type": "text", "text": text}
+
+
+def image_part(image: Image.Image) -> Part:
+    """An image in a message."""
+    return {"type": "image", "image": image}
+
+
+def _check_sees(loaded: Loaded, images: int) -> None:
+    if images and not loaded.sees:
+        raise InvalidInput(
+            f"{loaded.name} reads text only, and {images} image(s) were given. Choose a "
+            "vision-language model with --model, or leave out --image."
+        )
+
+
+def _placeholder(processor: Any) -> str:
+    return str(getattr(processor, "image_token", None) or "<image>")
+
+
+def _words(tokenizer: Any, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
+    said = [
+        {**message, "content": "".join(part["text"] for part in message["content"])}
+        for message in messages
+    ]
     if tokenizer.chat_template and not plain:
-        encoded = _chat(tokenizer, text)
+        encoded = _chat(tokenizer, said)
     else:
-        encoded = tokenizer(text, return_tensors="pt")
+        encoded = tokenizer("".join(message["content"] for message in said), return_tensors="pt")
     return {name: encoded[name] for name in ("input_ids", "attention_mask")}
 
 
-def _see(
-    processor: Any, text: str, images: Sequence[Image.Image], as_it_is: bool
-) -> dict[str, Any]:
-    token = str(getattr(processor, "image_token", None) or "<image>")
-    parts = _parts(text, images, token)
-    if getattr(processor, "chat_template", None) and not as_it_is:
-        return dict(_chat(processor, parts))
-    plain = "".join(token if part["type"] == "image" else part["text"] for part in parts)
-    return dict(processor(text=plain, images=list(images) or None, return_tensors="pt"))
+def _see(processor: Any, messages: Sequence[Message], plain: bool) -> dict[str, Any]:
+    token = _placeholder(processor)
+    parts = [part for message in messages for part in message["content"]]
+    for part in parts:
+        if token in part.get("text", ""):
+            raise InvalidInput(
+                f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
+                "image. Take it out: images have parts of their own."
+            )
+    if getattr(processor, "chat_template", None) and not plain:
+        return dict(_chat(processor, messages))
+    images = [part["image"] for part in parts if part["type"] == "image"]
+    text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
+    return dict(processor(text=text, images=images or None, return_tensors="pt"))
 
 
-def _chat(reader: Any, content: Any) -> Any:
-    """The content as a user's message, with the answer about to begin."""
+def _chat(reader: Any, messages: Sequence[Mapping[str, Any]]) -> Any:
+    """The messages as the model's template words them, with the answer about to begin."""
     return reader.apply_chat_template(
-        [{"role": "user", "content": content}],
+        list(messages),
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
     )  # fmt: skip
 
 
-def _parts(text: str, images: Sequence[Image.Image], token: str) -> list[dict[str, Any]]:
+def _parts(text: str, images: Sequence[Image.Image], token: str) -> list[Part]:
     """Images where the text has placeholders for them, otherwise in front of it."""
     pieces = text.split(PLACE if PLACE in text else token)
-    shown: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+    shown = [image_part(image) for image in images]
     if len(pieces) == 1:
-        return [*shown, {"type": "text", "text": text}]
+        return [*shown, text_part(text)]
     if len(pieces) - 1 != len(images):
         raise InvalidInput(
             f"the prompt has {len(pieces) - 1} {token!r} placeholder(s), but {len(images)} "
             "image(s) were given. Give one --image for each, or leave all placeholders out."
         )
-    parts = [{"type": "text", "text": pieces[0]}]
+    parts = [text_part(pieces[0])]
     for image, piece in zip(shown, pieces[1:], strict=True):
-        parts += [image, {"type": "text", "text": piece}]
+        parts += [image, text_part(piece)]
     return [part for part in parts if part["type"] == "image" or part["text"]]
 
 

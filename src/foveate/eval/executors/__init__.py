@@ -1,0 +1,34 @@
+"""Where samples are worked on: one file for each place."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from foveate.core.errors import InvalidParameter
+from foveate.eval.executors.job import Executor, Job, versions
+from foveate.eval.measure import Protocol
+
+__all__ = ["Executor", "Job", "Name", "find_executor", "versions"]
+
+Name = Literal["local", "ray"]
+
+
+def find_executor(name: Name, model: str, protocol: Protocol, workers: int | None) -> Executor:
+    """The executor of that name; what it needs is imported here, and started when it is entered.
+
+    Raises:
+        InvalidParameter: a number of workers for the local one, which is one process.
+        MissingPackage: Ray is not installed.
+    """
+    if name == "ray":
+        from foveate.eval.executors.ray import RayCluster
+
+        return RayCluster(model, protocol, workers)
+    from foveate.eval.executors.local import Local
+
+    if workers not in (None, 1):
+        raise InvalidParameter(
+            f"workers={workers}: the local executor is this process alone. For more, add "
+            "--executor ray."
+        )
+    return Local(model, protocol)

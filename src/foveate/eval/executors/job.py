@@ -1,0 +1,52 @@
+"""The work that executors share out: one sample under the policies that lack a row."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from importlib.metadata import version
+from typing import Any, NamedTuple
+
+from foveate.eval.measure import Protocol, Row, measured
+from foveate.eval.model import Loaded
+from foveate.eval.sample import Sample, Task
+
+
+class Job(NamedTuple):
+    """One sample, and the specs it is to be answered under beside the full cache.
+
+    ``timed`` and ``longest_prompt`` are as in :func:`foveate.eval.measure.measured`.
+    """
+
+    task: Task
+    sample: Sample
+    specs: tuple[str, ...]
+    timed: bool
+    longest_prompt: int | None = None
+
+
+Execute = Callable[[Iterable[Job]], Iterator[tuple[Job, Iterable[Row]]]]
+"""Does jobs, each once, in any order; a job's rows come as they are there, or all at once."""
+
+Executor = AbstractContextManager[Execute]
+"""What is entered gets ready (a model, a cluster), and what is left gives everything back."""
+
+
+def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
+    """The rows of a job, with the model and the device that made them."""
+    where = {
+        "model": loaded.name,
+        "device": loaded.model.device.type,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+    }
+    rows = measured(loaded, job.task, job.sample, job.specs, protocol, timed=job.timed,
+                    longest_prompt=job.longest_prompt)  # fmt: skip
+    for row in rows:
+        yield {**row, **where}
+
+
+def versions() -> dict[str, Any]:
+    """What results depend on, beside the configuration."""
+    names = ("foveate", "torch", "transformers")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -1,0 +1,1 @@
+"""Foveate inside the programs that people evaluate with: one module for each."""

@@ -1,0 +1,166 @@
+"""A model of lmms-eval whose cache is compressed.
+
+Follows lmms-eval 0.7.3: a chat model, which is handed messages with images in their places.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmms_eval.api.instance import GenerationResult, TokenCounts
+from lmms_eval.api.model import lmms
+from lmms_eval.models.model_utils.gen_metrics import log_metrics
+from PIL import Image
+from tqdm import tqdm
+
+from foveate.core.errors import FoveateError, InvalidInput, InvalidParameter
+from foveate.eval.prompt import Message, Part, image_part, text_part
+from foveate.plugins.answerer import Answer, Answerer, kv_ratio
+
+TOKENS = 1024  # the most that are answered where a task does not say
+PASSED_ON = {"temperature", "do_sample", "top_p", "top_k", "num_beams", "repetition_penalty"}
+NOT_FOR_US = {"image_aspect_ratio"}  # LLaVA's own code; here the model's processor knows
+
+
+class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where types are checked
+    """Answers one request after the other, and logs the realised cache size.
+
+    Args:
+        pretrained: a directory, a hub id, or "demo".
+        method: what the cache keeps, "mixkv:budget=64". A spec with commas stands in quotes.
+        device: "cpu" or "cuda:0"; by default the GPU if there is one.
+        batch_size: 1.
+        max_batch_size: lmms-eval's; nothing to choose from here.
+        **others: refused; what is left of a spec that was cut at its commas.
+
+    Raises:
+        InvalidParameter: arguments that are missing, unknown, or not supported.
+    """
+
+    is_simple = False
+
+    def __init__(
+        self,
+        pretrained: str | None = None,
+        method: str | None = None,
+        device: str | None = None,
+        batch_size: int | str = 1,
+        max_batch_size: int | str | None = None,
+        **others: Any,
+    ):
+        super().__init__()
+        _check_others(method, others)
+        if not isinstance(pretrained, str) or not isinstance(method, str):
+            raise InvalidParameter(
+                f"pretrained={pretrained!r}, method={method!r}: give both, as in --model_args "
+                "pretrained=DIRECTORY,method=mixkv:budget=64 (method=full for the stock cache)."
+            )
+        if str(batch_size) != "1":
+            raise InvalidParameter(
+                f"batch_size={batch_size!r}: samples are answered one by one here. Give "
+                "--batch_size 1."
+            )
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InvalidParameter(
+                f"WORLD_SIZE={os.environ['WORLD_SIZE']}: this model runs in one process. Start "
+                "lmms-eval itself, without accelerate or torchrun."
+            )
+        self.answerer = Answerer(pretrained, method, device)
+
+    def generate_until(self, requests: Sequence[Any]) -> list[GenerationResult]:
+        """The answers, in order; then the figures of all go to lmms-eval's "throughput"."""
+        results, answers = [], defaultdict[str, list[Answer]](list)
+        for request in tqdm(requests, desc="Answering"):
+            context, as_messages, options, doc_id, task, split = request.args
+            given = as_messages(self.task_dict[task][split][doc_id])
+            try:
+                messages = [_message(one) for one in given]
+                answer = self.answerer(messages, **_options(task, options))
+            except FoveateError as error:
+                error.add_note(f"In task {task}, document {doc_id}.")
+                raise
+            answers[task].append(answer)
+            counts = TokenCounts(input_tokens=answer.prompt_tokens, output_tokens=answer.tokens)
+            results.append(GenerationResult(text=answer.text, token_counts=counts))
+            self.cache_hook.add_partial("generate_until", (context, options), answer.text)
+        if answers:
+            _log(answers)
+        return results
+
+    def loglikelihood(self, requests: Sequence[Any]) -> Any:
+        """Refused: what a task asks for is the uncompressed prefill's."""
+        raise InvalidInput(
+            "tasks that rank given answers (loglikelihood) read them in the prefill, which no "
+            "cache has a part in. Choose tasks that generate."
+        )
+
+    def generate_until_multi_round(self, requests: Sequence[Any]) -> Any:
+        """Refused: a second round would be compressed otherwise than the first."""
+        raise InvalidInput("tasks of several rounds are not supported. Choose others.")
+
+
+def _check_others(method: str | None, others: Mapping[str, Any]) -> None:
+    if not others:
+        return
+    rest = ",".join(f"{key}={value}" for key, value in others.items())
+    raise InvalidParameter(
+        f"--model_args has {rest!r}, which the model does not take. If it belongs to the method, "
+        f"put the whole spec in quotes, which guard its commas: "
+        f"""--model_args "pretrained=...,method='{method},{rest}'"."""
+    )
+
+
+def _message(given: Mapping[str, Any]) -> Message:
+    """lmms-eval's message as chat templates take it."""
+    content = given["content"]
+    parts = [text_part(content)] if isinstance(content, str) else [_part(one) for one in content]
+    return {"role": given["role"], "content": parts}
+
+
+def _part(given: Mapping[str, Any]) -> Part:
+    if given["type"] == "text":
+        return text_part(given["text"])
+    if given["type"] != "image":
+        raise InvalidInput(f"a message with {given['type']}: only text and images are supported.")
+    image = given["url"]
+    if isinstance(image, str):
+        image = Image.open(image)
+    if not isinstance(image, Image.Image):
+        raise InvalidInput(f"an image given as {type(image).__name__}: give a PIL image or a path.")
+    return image_part(image.convert("RGB"))
+
+
+def _options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a task says about answers; None counts as not said."""
+    said = {key: value for key, value in given.items() if value is not None}
+    until = said.pop("until", ())
+    tokens = said.pop("max_new_tokens", TOKENS)
+    unknown = sorted(set(said) - PASSED_ON - NOT_FOR_US)
+    if unknown:
+        raise InvalidInput(
+            f"task {task} has generation_kwargs that are not supported: {unknown}. Leave them out "
+            f"of it; what is supported: {sorted(PASSED_ON | {'until', 'max_new_tokens'})}."
+        )
+    passed = {key: value for key, value in said.items() if key in PASSED_ON}
+    return {**passed, "tokens": tokens, "until": [until] if isinstance(until, str) else until}
+
+
+def _log(answers: Mapping[str, Sequence[Answer]]) -> None:
+    every = [answer for of_task in answers.values() for answer in of_task]
+    seconds, tokens = sum(one.seconds for one in every), sum(one.tokens for one in every)
+    figures = {
+        "num_requests": len(every),
+        "kv_ratio": kv_ratio(every),
+        "kv_bytes": sum(one.kv_bytes for one in every) / len(every),
+        "kv_bytes_full": sum(one.kv_bytes_full for one in every) / len(every),
+        **{f"kv_ratio_{task}": kv_ratio(of_task) for task, of_task in answers.items()},
+    }
+    log_metrics(
+        total_elapsed_time=seconds,
+        total_gen_tokens=tokens,
+        avg_speed=tokens / seconds,
+        additional_metrics=figures,
+    )

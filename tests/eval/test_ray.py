@@ -1,0 +1,207 @@
+"""``--executor ray``: what one process answers, answered by several, none lost with a worker."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import ray
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+from foveate.core.errors import ClusterFailed, MissingPackage, ModelNotFound
+from foveate.eval.executors import Job, find_executor
+from foveate.eval.executors import ray as cluster
+from foveate.eval.executors.local import Local
+from foveate.eval.executors.ray import RayCluster, Share, share
+from foveate.eval.sample import Sample
+from foveate.eval.tasks import find_task
+from tests.eval.test_eval import TIMES, evaluated, rows_in
+
+TASK = find_task("document")
+SPECS = ("snapkv:budget=50%,window=4", "random:budget=30%")
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[None]:
+    """A cluster on this machine, as the command starts it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "local")
+        patch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
+        patch.setattr(os, "cpu_count", lambda: 2)
+        patch.setattr(cluster, "STORE", 80 * 2**20)
+        cluster._connect(2)
+        yield
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+        ray.shutdown()
+
+
+def jobs(count: int, metric: Callable[[str, Sample], float] = TASK.metric) -> list[Job]:
+    task = replace(TASK, metric=metric)
+    return [Job(task, sample, SPECS, timed=False) for sample in TASK.samples(count, 0)]
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_the_results_are_those_of_one_process_and_it_goes_on_where_another_stopped(
+    directory: str, tmp_path: Path
+) -> None:
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    assert evaluated(directory, alone).exit_code == 0
+    shared.mkdir()
+    (shared / "run.json").write_bytes((alone / "run.json").read_bytes())
+    begun = (alone / "rows.jsonl").read_text().splitlines(keepends=True)[:10]
+    (shared / "rows.jsonl").write_text("".join(begun))
+    result = evaluated(directory, shared, "--executor", "ray", "--workers", "2", "--resume")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert (shared / "run.json").read_bytes() == (alone / "run.json").read_bytes()
+    rows = rows_in(shared)
+    assert rows[:10] == rows_in(alone)[:10]
+    assert sorted(rows, key=str) == sorted(rows_in(alone), key=str)
+    assert {path.name for path in shared.iterdir()} == {"run.json", "rows.jsonl"}
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_worker_that_is_killed_at_work_costs_no_sample(directory: str, tmp_path: Path) -> None:
+    at_work = tmp_path / "worker"
+    third = jobs(3)[2].sample
+
+    def stuck(prediction: str, sample: Sample) -> float:
+        """Waits, in the third sample, to be killed; nobody comes a second time."""
+        if sample.name == third.name and not at_work.exists():
+            at_work.write_text(str(os.getpid()))
+            time.sleep(600)
+        return float(len(prediction))
+
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not (at_work.exists() and at_work.read_text()):
+            time.sleep(0.01)
+        killed.append(int(at_work.read_text()))
+        os.kill(killed[0], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    with RayCluster(directory, "query-aware", 2) as execute:
+        came = {job.sample.name: list(rows) for job, rows in execute(iter(jobs(6, stuck)))}
+    killer.join(10)
+    assert killed
+    assert os.getpid() not in killed
+    with Local(directory, "query-aware") as execute:
+        wanted = {job.sample.name: list(rows) for job, rows in execute(jobs(6, stuck))}
+    assert list(wanted) == [str(n) for n in range(6)]
+    for rows in (*came.values(), *wanted.values()):
+        for row in rows:
+            for name in TIMES:
+                row.pop(name)
+    assert came == wanted
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_a_sample_that_kills_every_worker_ends_the_run(
+    directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "TRIES", 2)  # a worker takes seconds to start
+
+    def deadly(prediction: str, sample: Sample) -> float:
+        with (tmp_path / "tries").open("a") as file:
+            file.write(".")
+        os._exit(1)
+
+    with (
+        pytest.raises(ClusterFailed, match="sample '0' of document lost its worker 2 times"),
+        RayCluster(directory, "query-aware", 1) as execute,
+    ):
+        list(execute(jobs(1, deadly)))
+    assert (tmp_path / "tries").read_text() == ".."
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_errors_of_workers_are_those_of_one_process(directory: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ModelNotFound, match="holds no model"),
+        RayCluster(str(tmp_path), "query-aware", 1) as execute,
+    ):
+        list(execute(jobs(1)))
+    result = evaluated(directory, tmp_path / "x", "--executor", "ray", "--workers", "9")
+    assert result.exit_code == 2
+    assert "not room for 9 workers" in result.stderr
+
+
+def test_workers_run_the_versions_that_the_results_name() -> None:
+    cluster._check(cluster.versions())
+    with pytest.raises(ClusterFailed, match=r"'torch': \('1.0', "):
+        cluster._check({**cluster.versions(), "torch": "1.0"})
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "expected"),
+    [
+        ([{"CPU": 8}, {"CPU": 4}], None, Share(2, 4, 0)),
+        ([{"CPU": 8}, {"CPU": 4}], 3, Share(3, 4, 0)),
+        ([{"CPU": 8}, {"CPU": 4}], 12, Share(12, 1, 0)),
+        ([{"CPU": 2}], 1, Share(1, 2, 0)),
+        ([{}, {"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}], None, Share(8, 1, 1)),
+        ([{}, {"CPU": 16, "GPU": 4}], 3, Share(3, 1, 1)),
+    ],
+)
+def test_workers_share_what_there_is(
+    machines: list[dict[str, int]], workers: int | None, expected: Share
+) -> None:
+    assert share(machines, workers) == expected
+
+
+@pytest.mark.parametrize(
+    ("machines", "workers", "says"),
+    [([{"CPU": 2}], 3, "2 CPU"), ([{"CPU": 9, "GPU": 1}], 2, "1 GPU"), ([{}], None, "0 CPU")],
+)
+def test_a_cluster_that_is_too_small_is_refused(
+    machines: list[dict[str, int]], workers: int | None, says: str
+) -> None:
+    with pytest.raises(ClusterFailed, match=says):
+        share(machines, workers)
+
+
+def test_no_cluster_at_the_address_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: str, **options: object) -> None:
+        raise ConnectionError("nobody there\nat all")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    with pytest.raises(ClusterFailed, match=r"'10.0.0.1:6379': no Ray cluster .*nobody there\)"):
+        cluster._connect(None)
+
+
+def test_workers_need_a_cluster(tmp_path: Path) -> None:
+    arguments = ["eval", "--model", "nowhere", "--out", str(tmp_path / "x"), "--workers", "2"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 2
+    assert "add --executor ray" in result.stderr
+    assert not (tmp_path / "x").exists()
+    assert isinstance(find_executor("local", "nowhere", "query-aware", 1), Local)
+
+
+def test_without_ray_one_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "foveate.eval.executors.ray")
+    result = evaluated("nowhere", tmp_path / "x", "--executor", "ray")
+    assert result.exit_code == 2
+    assert "pip install 'foveate[ray]'" in result.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_an_error_that_comes_from_another_process_reads_the_same() -> None:
+    error = MissingPackage("ANLS", "rapidfuzz", "eval")
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is MissingPackage
+    assert str(again) == str(error)
