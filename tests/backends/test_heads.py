@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ class Words:
 @torch.no_grad()
 def answered(model, inputs, steps=STEPS):
     """The tokens of a greedy answer, and for each the attention [layer][hq][n] it came from."""
-    eager = model.__class__(model.config)
+    eager = model.__class__(copy.deepcopy(model.config))
     eager.load_state_dict(model.state_dict())
     eager.eval().set_attn_implementation("eager")
     ids, given, found = inputs["input_ids"], dict(inputs), []

@@ -74,8 +74,9 @@ def test_characters_are_drawn_where_they_are_noted_and_inside_the_picture(kind):
             band = pixels[row * CELL : (row + 1) * CELL]
             for i, x in where.items():
                 assert 0 <= x <= SLOTS * CELL
-                if text[i].isalnum():
-                    # ink differs from the paper around it by more than noise does
+                if text[i].isalnum() and not text.startswith("Picture: "):
+                    # ink differs from the paper around it by more than noise does; the name
+                    # of a picture is noted on it, without letters
                     near = band[:, max(0, int(x) - 7) : int(x) + 8]
                     assert near.max() - near.min() > 50
             assert {i for i in range(len(text)) if text[i] not in ": "} >= {

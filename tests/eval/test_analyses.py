@@ -40,7 +40,7 @@ def test_a_prompt_is_analysed_layer_by_layer() -> None:
 
 
 def test_the_models_own_scale_counts() -> None:
-    model = zoo.build("llama")
+    model = zoo.fresh("llama")
     for layer in model.model.layers:
         layer.self_attn.scaling *= 7
     recording = record(model, input_ids=torch.arange(5, 29)[None])
