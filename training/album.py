@@ -30,7 +30,9 @@ def main() -> None:
     fonts = tuple(path for path in unseen_fonts() if path.name in wanted)
     FOLDER.mkdir(exist_ok=True)
     for number, (owner, facts) in enumerate(PAGES, 1):
-        owned(Random(20 + number), fonts, owner, facts, rows=ROWS).image.save(FOLDER / f"{number}.png")
+        owned(Random(20 + number), fonts, owner, facts, rows=ROWS).image.save(
+            FOLDER / f"{number}.png"
+        )
 
 
 if __name__ == "__main__":
