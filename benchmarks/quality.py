@@ -170,7 +170,7 @@ def _plain(cell: Cell) -> dict[str, Any]:
     score, difference = ([x.mean, x.low, x.high] for x in (cell.score, cell.difference))
     return {"task": cell.task, "spec": cell.spec, "score": score, "difference": difference,
             "count": cell.score.count, "bytes_share": cell.bytes_share, "kl": cell.kl,
-            "agreement": cell.agreement}  # fmt: skip
+            "agreement": cell.agreement.mean}  # fmt: skip
 
 
 if __name__ == "__main__":

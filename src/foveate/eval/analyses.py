@@ -15,6 +15,7 @@ from foveate.backends.hf import Recording
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.layer import Layer
 from foveate.core.tensors import QKV
+from foveate.papers.prefixkv import gini
 
 POINTS = 33  # of a Lorenz curve
 
@@ -31,10 +32,11 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
     if any(layer.mask is not None for layer in recording.layers):
         return None
     layers = [_first_row(layer) for layer in recording.layers]
+    curves = [curve[0] for curve in analysis.lorenz(layers)]
     found = {
         "redundancy": _rows(x[0] for x in analysis.redundancy(layers)),
-        "lorenz": _rows(_thinned(x[0]) for x in analysis.lorenz(layers)),
-        "gini": _rows(x[0] for x in analysis.gini(layers)),
+        "lorenz": _rows(_thinned(curve) for curve in curves),
+        "gini": _rows(gini(curve) for curve in curves),
         "keys": _rows(plane(recording.layers[middle(len(layers))].k[0, 0])),
     }
     image = recording.layers[0].image
