@@ -18,8 +18,8 @@ from written import write
 
 from foveate.cli.eval import evaluate
 from foveate.eval.contenders import contenders
-from foveate.eval.measure import Protocol
 from foveate.eval.metrics import exact
+from foveate.eval.reading import Protocol
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
 from foveate.report.charts import method_of

@@ -11,8 +11,9 @@ from foveate import analysis
 from foveate.backends.hf import record
 from foveate.backends.hf.support import foveate_layers
 from foveate.eval.analyses import POINTS, analysed, kept_places, plane
-from foveate.eval.measure import FULL, measured
+from foveate.eval.measure import measured
 from foveate.eval.model import Loaded
+from foveate.eval.reading import FULL
 from foveate.eval.tasks import find_task
 from tests import zoo
 

@@ -13,12 +13,13 @@ import foveate
 from foveate.core.errors import InvalidInput
 from foveate.eval.contenders import contenders, resolved, separate
 from foveate.eval.evidence import in_text, tokens_of
-from foveate.eval.measure import FULL, measured
+from foveate.eval.measure import measured
 from foveate.eval.metrics import exact
 from foveate.eval.metrics.milebench import choice
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import perplexity
 from foveate.eval.prompt import read, shortened
+from foveate.eval.reading import FULL
 from foveate.eval.sample import PLACE, Sample, Task
 from foveate.eval.tasks import find_task
 

@@ -17,8 +17,8 @@ from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, versions
 from foveate.eval.judge import find_judge
-from foveate.eval.measure import FULL, Protocol
 from foveate.eval.model import SEES
+from foveate.eval.reading import FULL, Protocol
 from foveate.eval.results import Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks

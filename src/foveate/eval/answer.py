@@ -33,10 +33,10 @@ def ends(model: PreTrainedModel) -> set[int]:
 def asked(
     model: PreTrainedModel,
     cache: DynamicCache,
-    first: Float[Tensor, "1 v"],
-    rest: Int[Tensor, "1 r"],
-) -> Float[Tensor, "1 v"]:
-    """The logits of the answer's first token, after what follows of the prompt."""
+    first: Float[Tensor, "b v"],
+    rest: Int[Tensor, "b r"],
+) -> Float[Tensor, "b v"]:
+    """The logits of the answers' first tokens, after what follows of the prompt."""
     if rest.shape[1] == 0:
         return first
     logits: Tensor = model(input_ids=rest, past_key_values=cache).logits[:, -1]
@@ -44,51 +44,42 @@ def asked(
 
 
 def greedy(
-    model: PreTrainedModel, cache: DynamicCache, first: Float[Tensor, "1 v"], longest: int
-) -> list[int]:
-    """The tokens of an answer, the one that ends it included."""
+    model: PreTrainedModel, cache: DynamicCache, first: Float[Tensor, "b v"], longest: int
+) -> list[list[int]]:
+    """The tokens of every row's answer, the one that ends it included. Rows leave the cache when
+    they have ended, unless all have.
+    """
     stop, logits = ends(model), first
-    tokens: list[int] = []
-    while len(tokens) < longest:
-        tokens.append(int(logits.argmax()))
-        if tokens[-1] in stop or len(tokens) == longest:
-            break
-        fed = torch.tensor([tokens[-1:]], device=first.device)
+    answers: list[list[int]] = [[] for _ in range(first.shape[0])]
+    going = answers
+    while True:
+        for answer, token in zip(going, logits.argmax(-1).tolist(), strict=True):
+            answer.append(token)
+        left = [i for i, answer in enumerate(going)
+                if answer[-1] not in stop and len(answer) < longest]  # fmt: skip
+        if not left:
+            return answers
+        if len(left) < len(going):
+            cache.batch_select_indices(torch.tensor(left, device=first.device))
+        going = [going[i] for i in left]
+        fed = torch.tensor([answer[-1:] for answer in going], device=first.device)
         logits = model(input_ids=fed, past_key_values=cache).logits[:, -1]
-    return tokens
 
 
 def told(
-    session: Session, cache: DynamicCache, first: Float[Tensor, "1 v"], tokens: Sequence[int]
-) -> Told:
-    """Feeds the tokens but the last to the cache: at once, or one by one where what is kept changes
-    while decoding.
+    session: Session, cache: DynamicCache, first: Float[Tensor, "b v"], tokens: Sequence[int]
+) -> list[Told]:
+    """Feeds the tokens but the last to every row of the cache: at once, or one by one where what is
+    kept changes while decoding.
     """
     model: Any = session.model
-    fed = torch.tensor([tokens[:-1]], device=first.device)
+    rows = first.shape[0]
+    fed = torch.tensor([tokens[:-1]], device=first.device).expand(rows, -1)
     size = 1 if session.policy.when.decodes else max(1, fed.shape[1])
-    logits, features = [first], []
+    logits, features = [first[:, None]], []
     for part in torch.split(fed, size, dim=1) if fed.shape[1] else ():
         out = model(input_ids=part, past_key_values=cache, output_hidden_states=True)
-        logits.append(out.logits[0])
-        features.append(torch.stack([state[0] for state in out.hidden_states]))
-    hidden = torch.cat(features, 1).float() if features else first.new_zeros(1, 0, 1)
-    return Told(torch.cat(logits).float(), hidden)
-
-
-def beside(
-    session: Session, cache: DynamicCache, thought: Told, tokens: Sequence[int], longest: int
-) -> list[int]:
-    """The greedy answer of a cache that was told the tokens of another: the same up to where it
-    would have said something else, and from there its own.
-
-    Raises:
-        InvalidInput: a policy under which tokens cannot be taken back.
-    """
-    mine = thought.logits.argmax(-1).tolist()
-    same = [a == b for a, b in zip(mine, tokens, strict=True)]
-    if False not in same:
-        return list(tokens)
-    d = same.index(False)
-    cache.crop(d - (len(tokens) - 1))
-    return [*tokens[:d], *greedy(session.model, cache, thought.logits[d : d + 1], longest - d)]
+        logits.append(out.logits)
+        features.append(torch.stack(out.hidden_states, 1))
+    hidden = torch.cat(features, 2).float() if features else first.new_zeros(rows, 1, 0, 1)
+    return [Told(*both) for both in zip(torch.cat(logits, 1).float(), hidden, strict=True)]

@@ -5,6 +5,7 @@ from foveate.backends.hf.calibrate import calibrate
 from foveate.backends.hf.heads import calibrate_heads, import_head_scores
 from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.stats import LayerStats, Stats
+from foveate.backends.hf.together import joinable, together
 
 __all__ = [
     "LayerStats",
@@ -16,5 +17,7 @@ __all__ = [
     "calibrate_heads",
     "compress",
     "import_head_scores",
+    "joinable",
     "record",
+    "together",
 ]

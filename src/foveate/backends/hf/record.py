@@ -25,7 +25,7 @@ class Witness(Onlooker):
     """Keeps what a score would have seen of each layer."""
 
     reads_column_sums: ClassVar[bool] = False
-    seen: dict[int, Layer] = field(default_factory=dict)
+    seen: dict[int, Layer] = field(default_factory=dict, repr=False)  # no part of a spec
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Notes the layer."""

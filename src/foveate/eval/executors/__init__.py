@@ -6,7 +6,7 @@ from typing import Literal
 
 from foveate.core.errors import InvalidParameter
 from foveate.eval.executors.job import Executor, Job, versions
-from foveate.eval.measure import Protocol
+from foveate.eval.reading import Protocol
 
 __all__ = ["Executor", "Job", "Name", "find_executor", "versions"]
 

@@ -8,8 +8,10 @@ from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from foveate.eval.measure import Protocol, Row, measured
+from foveate.eval.measure import measured
 from foveate.eval.model import Loaded
+from foveate.eval.reading import Protocol
+from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
 
 

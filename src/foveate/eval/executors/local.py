@@ -7,8 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from foveate.eval.executors.job import Execute, Job, answered
-from foveate.eval.measure import Protocol, Row
 from foveate.eval.model import load
+from foveate.eval.reading import Protocol
+from foveate.eval.row import Row
 
 
 class Local(AbstractContextManager[Execute]):

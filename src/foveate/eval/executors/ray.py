@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 from foveate.core.errors import ClusterFailed, FoveateError, MissingPackage
 from foveate.eval.executors.job import Execute, Job, answered, versions
-from foveate.eval.measure import Protocol, Row
 from foveate.eval.model import load
+from foveate.eval.reading import Protocol
+from foveate.eval.row import Row
 from foveate.eval.sample import Sample
 
 try:
