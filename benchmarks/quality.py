@@ -27,11 +27,14 @@ from foveate.report.page import budget_of, tells
 from foveate.report.summary import FULL, Cell, Estimate, cells, estimate
 
 RUNS = Path(__file__).parent / "runs" / "quality"
-TASKS = "document,three_documents,three_people,image_order,chart"
+TASKS = "three_documents,three_people,chart"
+PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
 BUDGETS = "50%,33%,20%,10%,5%"
 METHODS = (  # windows that fit 5 % of such prompts, and the same for all
     "oracle", "snapkv:window=8", "mixkv:window=8", "adakv:window=8", "mixkv(window=8)+adakv",
-    "pyramidkv:window=8", "prefixkv", "prefixkv+h2o.budget", "csp", "david", "david:rule=never",
+    "pyramidkv:window=8", f"sparsemm:profile={PROFILES}/sparsemm.json,window=8",
+    f"headkv:profile={PROFILES}/headkv.json,window=8", "prefixkv:when=after_prefill",
+    "prefixkv+h2o.budget:when=after_prefill", "csp", "david", "david:rule=never",
     "david:rule=always", "lookm", "lookm:merging=none", "h2o", "tgv_kv", "vl_cache", "meda",
     "elastic_cache", "roco", "tova", "keyformer", "nacl", "expected_attention:window=8",
     "keydiff:recent=8", "knorm:recent=8", "vnorm:recent=8", "streaming_llm", "random:recent=8",
@@ -49,7 +52,21 @@ class Claim(NamedTuple):
 CLAIMS = (
     Claim("MixKV improves SnapKV", "mixkv:window=8", "snapkv:window=8"),
     Claim("MixKV improves AdaKV", "mixkv(window=8)+adakv", "adakv:window=8"),
-    Claim("PrefixKV's layers beat uniform ones", "prefixkv", "prefixkv+h2o.budget"),
+    Claim(
+        "SparseMM's heads beat SnapKV's equal ones",
+        f"sparsemm:profile={PROFILES}/sparsemm.json,window=8",
+        "snapkv:window=8",
+    ),
+    Claim(
+        "HeadKV's heads beat SnapKV's equal ones",
+        f"headkv:profile={PROFILES}/headkv.json,window=8",
+        "snapkv:window=8",
+    ),
+    Claim(
+        "PrefixKV's layers beat uniform ones",
+        "prefixkv:when=after_prefill",
+        "prefixkv+h2o.budget:when=after_prefill",
+    ),
     Claim("CSP beats H2O", "csp", "h2o"),
     Claim("Decoupling helps (DAVID against none)", "david", "david:rule=never"),
     Claim("Decoupling helps only early (against all layers)", "david", "david:rule=always"),
