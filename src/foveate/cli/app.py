@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 import foveate
+from foveate.cli.bench import benchmark
 from foveate.cli.calibrate import calibrate
 from foveate.cli.cite import cite
 from foveate.cli.eval import evaluate
@@ -59,3 +60,4 @@ def _all(
 for command in (methods, show, cite, run, lens, calibrate, report):
     app.command()(command)
 app.command(name="eval")(evaluate)
+app.command(name="bench")(benchmark)

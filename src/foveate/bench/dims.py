@@ -1,0 +1,78 @@
+"""The shapes of models whose language model is measured with random weights.
+
+Time and memory do not depend on what the weights are, but for the lengths of ragged heads and of
+layers that share a budget: random attention spreads evenly, so they come out nearly equal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen2Config,
+)
+from transformers.initialization import no_init_weights
+
+from foveate.core.errors import InvalidInput, ModelNotFound
+
+
+@dataclass(frozen=True)
+class Dims:
+    """A decoder's shape, out of the published configuration of the model that is named."""
+
+    kind: type[PreTrainedConfig]
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    intermediate: int
+    vocabulary: int
+
+
+DIMS = {
+    "llava-1.5-7b": Dims(LlamaConfig, 32, 4096, 32, 32, 11008, 32064),
+    "llava-1.5-13b": Dims(LlamaConfig, 40, 5120, 40, 40, 13824, 32064),
+    "qwen2-vl-7b": Dims(Qwen2Config, 28, 3584, 28, 4, 18944, 152064),
+    "internvl3-8b": Dims(Qwen2Config, 28, 3584, 28, 4, 18944, 151674),
+}
+
+
+def build(
+    name: str, device: torch.device, dtype: torch.dtype, layers: int | None = None
+) -> PreTrainedModel:
+    """A model of that shape with random weights, or of its first ``layers``.
+
+    Raises:
+        ModelNotFound: a name that is not in :data:`DIMS`.
+        InvalidInput: more layers than the model has.
+    """
+    if name not in DIMS:
+        near = get_close_matches(name, DIMS, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ModelNotFound(f"no shape named {name!r}. Known: {', '.join(DIMS)}.{hint}")
+    dims = DIMS[name]
+    if layers is not None:
+        if not 1 <= layers <= dims.layers:
+            raise InvalidInput(f"{name} has {dims.layers} layers, not {layers}.")
+        dims = replace(dims, layers=layers)
+    with no_init_weights(), torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config_of(dims), dtype=dtype)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.uniform_(-0.02, 0.02)
+    return model.eval()  # type: ignore[no-untyped-call, no-any-return]
+
+
+def config_of(dims: Dims) -> PreTrainedConfig:
+    """The configuration of a decoder of that shape; contexts may be of any length."""
+    return dims.kind(
+        num_hidden_layers=dims.layers, hidden_size=dims.hidden, num_attention_heads=dims.heads,
+        num_key_value_heads=dims.kv_heads, intermediate_size=dims.intermediate,
+        vocab_size=dims.vocabulary, max_position_embeddings=2**20,
+    )  # fmt: skip

@@ -1,0 +1,168 @@
+"""Runs in the environment of kvpress, which has no foveate: JSON on stdin, rows of figures out.
+
+Called by ``foveate.bench.peer``, never imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import kvpress
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+
+
+def main() -> None:
+    """Measures every press that is asked for."""
+    asked = json.load(sys.stdin)
+    torch.set_num_threads(asked["threads"])
+    model = load(asked)
+    ids = torch.tensor([asked["ids"]], device=model.device)
+    with torch.no_grad():
+        run(model, ids[:, -1024:], None)  # warm-up
+        rows = [measured(model, ids, one, asked["rounds"], asked["steps"])
+                for one in asked["presses"]]  # fmt: skip
+    sys.stdout.write(json.dumps(rows) + "\n")
+
+
+def load(asked: dict[str, Any]) -> Any:
+    """The model, or one of its shape with random weights."""
+    dtype, device = getattr(torch, asked["dtype"]), torch.device(asked["device"])
+    # the presses that read attention weights need the eager attention: kvpress asks for it
+    eager = any(one["press"] == "ObservedAttentionPress" for one in asked["presses"])
+    attention = "eager" if eager else "sdpa"
+    if asked["random"]:
+        with torch.device(device):
+            config = AutoConfig.from_pretrained(asked["model"])
+            model = AutoModelForCausalLM.from_config(
+                config, dtype=dtype, attn_implementation=attention
+            )
+    else:
+        model = AutoModelForCausalLM.from_pretrained(
+            asked["model"], dtype=dtype, attn_implementation=attention
+        ).to(device)
+    return model.eval()
+
+
+def press_of(one: dict[str, Any]) -> Any:
+    """The press; None for the stock cache."""
+    if one["press"] is None:
+        return None
+    outer, _, inner = one["press"].partition("(")
+    if inner:
+        return getattr(kvpress, outer)(getattr(kvpress, inner[:-1])(1 - one["keep"]))
+    return getattr(kvpress, outer)(1 - one["keep"])
+
+
+def measured(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) -> dict[str, Any]:
+    """A press between stock prefills with SDPA, then decoding in turns with the stock cache."""
+    press, prefills, decoding = press_of(one), [], []
+    eager = one["press"] == "ObservedAttentionPress"
+    for _ in range(rounds):
+        attention(model, "sdpa")
+        alone, stock = run(model, ids, None)
+        plain = mean(step(model, ids, stock, steps)[1:])  # before a press hides pairs
+        del stock
+        attention(model, "eager" if eager else "sdpa")
+        whole, cache = run(model, ids, press)
+        attention(model, "sdpa")
+        compressed = mean(step(model, ids, cache, steps)[1:])
+        prefills.append((whole, whole / alone))
+        decoding.append((1000 * compressed, compressed / plain))
+        del cache
+        gc.collect()
+    attention(model, "eager" if eager else "sdpa")
+    peak, cache = peak_of(model, ids, press)
+    (seconds, prefill_ratio), (ms, decode_ratio) = (
+        map(median, zip(*pairs, strict=True)) for pairs in (prefills, decoding)
+    )
+    return {
+        "library": "kvpress", "method": one["method"], "budget": one["budget"],
+        "press": one["press"], "prefill_s": seconds, "prefill_ratio": prefill_ratio,
+        "peak_bytes": peak, "kv_bytes": held(cache) + hidden(model),
+        "decode_ms_per_token": ms, "decode_ratio": decode_ratio,
+    }  # fmt: skip
+
+
+def attention(model: Any, name: str) -> None:
+    """Switches the attention of all layers."""
+    model.set_attn_implementation(name)
+
+
+def run(model: Any, ids: Any, press: Any) -> tuple[float, Any]:
+    """Seconds of a prefill, and its cache."""
+    cache = DynamicCache(config=model.config)
+    wait(model)
+    start = time.perf_counter()
+    with press(model) if press is not None else contextlib.nullcontext():
+        model(ids, past_key_values=cache, logits_to_keep=1)
+    wait(model)
+    return time.perf_counter() - start, cache
+
+
+def step(model: Any, ids: Any, cache: Any, steps: int) -> list[float]:
+    """Seconds of decoding steps. Positions go on after the prompt, however much is kept of it."""
+    times = []
+    for i in range(steps + 1):
+        place = torch.tensor([[ids.shape[1] + i]], device=ids.device)
+        wait(model)
+        start = time.perf_counter()
+        model(ids[:, -1:], past_key_values=cache, position_ids=place)
+        wait(model)
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def peak_of(model: Any, ids: Any, press: Any) -> tuple[int | None, Any]:
+    """Bytes of the prefill's peak above what is held before it."""
+    if model.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        cache = run(model, ids, press)[1]
+        return torch.cuda.max_memory_allocated() - before, cache
+    if not sys.platform.startswith("linux"):
+        return None, run(model, ids, press)[1]
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+    before = kibibytes("VmRSS")
+    cache = run(model, ids, press)[1]
+    return 1024 * (kibibytes("VmHWM") - before), cache
+
+
+def kibibytes(name: str) -> int:
+    """A field of this process's status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def held(cache: Any) -> int:
+    """Bytes of keys and values."""
+    return sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
+
+
+def hidden(model: Any) -> int:
+    """Evicting from single heads, kvpress hides pairs: the indices of what it hides."""
+    lists = [getattr(module, "masked_key_indices", None) or () for module in model.modules()]
+    return sum(t.nbytes for each in lists for t in each)
+
+
+def wait(model: Any) -> None:
+    """Until the device has done what it was given."""
+    if model.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main()

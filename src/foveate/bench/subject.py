@@ -1,0 +1,65 @@
+"""What is measured: a model, and a prompt of a given length."""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+from dataclasses import dataclass
+from itertools import cycle, islice
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foveate.bench.dims import build
+from foveate.eval.model import Loaded
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with a prompt of ``n`` tokens, of which the middle half counts as visual.
+
+    ``random`` says that weights and tokens are drawn.
+    """
+
+    name: str
+    model: PreTrainedModel
+    ids: Int[Tensor, "1 n"]
+    random: bool
+
+    @property
+    def vision(self) -> Bool[Tensor, "1 n"]:
+        """True at the tokens that count as visual."""
+        n = self.ids.shape[1]
+        visual = torch.zeros_like(self.ids, dtype=torch.bool)
+        visual[:, n // 4 : 3 * n // 4] = True
+        return visual
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model stands."""
+        return self.model.device
+
+
+def of_model(loaded: Loaded, tokens: int) -> Subject:
+    """A loaded model, and English prose that every Python has: its own reference manual."""
+    topics: dict[str, str] = pydoc_data.topics.topics
+    prose = "\n\n".join(text for _, text in sorted(topics.items()))
+    ids = loaded.tokenizer(prose, verbose=False)["input_ids"]
+    repeated = list(islice(cycle(ids), tokens))
+    prompt = torch.tensor([repeated], device=loaded.model.device)
+    return Subject(loaded.name, loaded.model, prompt, random=False)
+
+
+def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
+    """A model of that shape in bfloat16 with random weights, on the GPU if there is one, and tokens
+    drawn with a seed.
+
+    Raises:
+        ModelNotFound: a name that is not in :data:`foveate.bench.dims.DIMS`.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = build(name, device, torch.bfloat16, layers)
+    drawn = torch.randint(model.config.vocab_size, (1, tokens),
+                          generator=torch.Generator().manual_seed(0))  # fmt: skip
+    return Subject(name, model, drawn.to(device), random=True)

@@ -1,0 +1,122 @@
+"""Times, as ratios of what stands side by side in one run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import mean, median
+from typing import NamedTuple
+
+import torch
+from transformers import DynamicCache
+
+from foveate.backends.hf import Stats, compress
+from foveate.bench.subject import Subject
+from foveate.core.policy import Policy
+
+Tick = Callable[[], object]
+
+
+class Prefill(NamedTuple):
+    """``alone`` is the stock prefill in seconds; ``ratio`` the one under the policy over it, and
+    ``stages`` the seconds of it that the policy's stages took by their own clock.
+    """
+
+    alone: float
+    ratio: float
+    stages: float
+
+
+class Decoding(NamedTuple):
+    """Milliseconds a token, and the ratio to the first of what is compared."""
+
+    ms: float
+    ratio: float
+
+
+def seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Wall time of one call, until the device has done it."""
+    _wait(device)
+    start = time.perf_counter()
+    work()
+    _wait(device)
+    return time.perf_counter() - start
+
+
+def stock(subject: Subject) -> None:
+    """The prefill without a policy: the stock model and cache."""
+    cache = DynamicCache(config=subject.model.config)
+    subject.model(input_ids=subject.ids, past_key_values=cache, logits_to_keep=1)
+
+
+class Filled(NamedTuple):
+    """The prompt's cache under a policy."""
+
+    policy: Policy
+    cache: DynamicCache
+    stats: Stats
+
+
+def prefill(subject: Subject, policy: Policy) -> Filled:
+    """Reads the prompt under a policy."""
+    with compress(subject.model, policy, vision=subject.vision) as session:
+        cache = session.prefill(input_ids=subject.ids)
+        return Filled(policy, cache, session.stats)
+
+
+def prefills(
+    subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick
+) -> dict[str, Prefill]:
+    """Every policy between two stock prefills, whose mean it is compared with, so that a machine
+    that slows down for a while slows both; the medians of all rounds but the first.
+    """
+    found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
+    for _ in range(rounds + 1):
+        before = seconds(lambda: stock(subject), subject.device)
+        for policy in policies:
+            stages: list[float] = []
+            whole = seconds(lambda p=policy, s=stages: s.append(prefill(subject, p).stats.seconds),  # type: ignore[misc]
+                            subject.device)  # fmt: skip
+            after = seconds(lambda: stock(subject), subject.device)
+            alone, before = (before + after) / 2, after
+            found[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
+            tick()
+    return {spec: Prefill(*map(median, zip(*runs[1:], strict=True)))
+            for spec, runs in found.items()}  # fmt: skip
+
+
+def steps(subject: Subject, filled: Filled, count: int, rows: int = 1) -> float:
+    """Mean seconds of ``count`` decoding steps on a copy of the cache with its row repeated, after
+    one step that makes room.
+    """
+    with compress(subject.model, filled.policy) as session, torch.no_grad():
+        cache = session.fork(filled.cache)
+        if rows > 1:
+            cache.batch_repeat_interleave(rows)
+        token = subject.ids[:, -1:].expand(rows, 1)
+        times = [
+            seconds(lambda: subject.model(input_ids=token, past_key_values=cache), subject.device)
+            for _ in range(count + 1)
+        ]
+    return mean(times[1:])
+
+
+def decoding(
+    subject: Subject, caches: Sequence[Filled], rounds: int, count: int, tick: Tick
+) -> dict[str, Decoding]:
+    """Every policy's steps in turns with those of the first; medians over the rounds."""
+    found: dict[str, list[tuple[float, float]]] = {one.policy.spec: [] for one in caches}
+    for _ in range(rounds):
+        times = {}
+        for one in caches:
+            times[one.policy.spec] = steps(subject, one, count)
+            tick()
+        for spec, mine in times.items():
+            found[spec].append((1000 * mine, mine / times[caches[0].policy.spec]))
+    return {spec: Decoding(*map(median, zip(*runs, strict=True)))
+            for spec, runs in found.items()}  # fmt: skip
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,163 @@
+"""``foveate bench``: what methods cost and save, in time and in memory."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+import torch
+import typer
+from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+from rich.text import Text
+
+from foveate.bench import Row, Subject, bench, of_dims, of_model
+from foveate.bench.dims import DIMS
+from foveate.bench.measure import ticks
+from foveate.bench.peer import kvpress
+from foveate.cli import console, options
+from foveate.cli.model import model_option
+from foveate.cli.policies import policies
+from foveate.core.amount import Amount
+from foveate.core.errors import InvalidInput
+from foveate.eval.model import READS, load
+
+_HEADERS = ("Tokens\nkept", "KV\nMiB", "Prefill\nratio", "Compress\ns", "Peak\nMiB",
+            "Decode\nms/token", "ratio", "Batch", "tokens/s")  # fmt: skip
+
+
+def benchmark(
+    model: Annotated[str, model_option(READS)] = READS,
+    dims: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help=f"A shape with random weights: {', '.join(DIMS)}."),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Only the first N layers of --dims.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(metavar="N", min=128, help="The prompt's length.")] = 1024,
+    method: options.Specs = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="B", help="What each method keeps: 20%, 256 or 64MB; repeatable."),
+    ] = None,
+    rounds: Annotated[int, typer.Option(metavar="N", min=1, help="Medians are of N.")] = 3,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens decoded.")] = 32,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES",
+            help="What a batch's caches may take, such as 8GB. [default: 80% of the GPU's free "
+            "memory, 1GiB on a CPU]",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        Literal["kvpress"] | None, typer.Option(help="Also what another library needs.")
+    ] = None,
+    peer_python: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The Python that --against is installed in.")
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """Measure what methods add to the prefill, and what they save in decoding and memory.
+
+    Ratios are medians of what stood side by side in this run: to the stock prefill, and in decoding
+    to a full cache that is preallocated. The prompt is prose, of which the middle half counts as
+    visual.
+    """
+    chosen = policies(method or [], budget or [])
+    room = _bytes_of(memory)
+    if (against is None) != (peer_python is None):
+        raise InvalidInput("--against and --peer-python go together: name the Python that has it.")
+    if dims is None and layers is not None:
+        raise InvalidInput(f"--layers {layers} needs --dims: a real model has all of its layers.")
+    with console.progress(hidden=json) as bars:
+        task = bars.add_task("loading", total=None)
+        subject = of_dims(dims, tokens, layers=layers) if dims else of_model(load(model), tokens)
+        bars.remove_task(task)
+    with console.bars(MofNCompleteColumn(), TimeRemainingColumn(), hidden=json) as bars:
+        task = bars.add_task("measuring", total=ticks(len(chosen), rounds))
+        rows = bench(subject, chosen, rounds=rounds, steps=steps, memory=room,
+                     tick=lambda: bars.advance(task))  # fmt: skip
+    peers: list[dict[str, Any]] = []
+    if peer_python is not None:
+        with console.progress(hidden=json) as bars:
+            bars.add_task("measuring kvpress", total=None)
+            peers = kvpress(subject, chosen, peer_python, rounds=rounds, steps=steps)
+    if json:
+        found = {"rows": [asdict(row) for row in rows], "kvpress": peers}
+        console.print_json({**_environment(subject, rounds, steps), **found})
+        return
+    console.show(_head(subject), _table(rows))
+    if peers:
+        console.show(Text("\nkvpress:"), _peers(peers))
+
+
+def _bytes_of(memory: str | None) -> int | None:
+    if memory is None:
+        return None
+    amount = Amount.of(memory)
+    if amount.kind != "bytes":
+        raise InvalidInput(f"--memory {memory!r} is no number of bytes. Write 8GB or 512MiB.")
+    return int(amount.value)
+
+
+def _environment(subject: Subject, rounds: int, steps: int) -> dict[str, Any]:
+    on_gpu = subject.device.type == "cuda"
+    return {
+        "model": subject.name,
+        "layers": subject.model.config.get_text_config().num_hidden_layers,
+        "random_weights": subject.random,
+        "tokens": subject.ids.shape[1],
+        "dtype": str(subject.model.dtype).removeprefix("torch."),
+        "device": torch.cuda.get_device_name() if on_gpu else platform.machine(),
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+        "steps": steps,
+        "versions": {name: version(name) for name in ("foveate", "torch", "transformers")},
+    }
+
+
+def _head(subject: Subject) -> Text:
+    facts = _environment(subject, 0, 0)
+    drawn = ", random weights" if subject.random else ""
+    return Text(
+        f"{subject.name}, {facts['layers']} layers{drawn}, {facts['dtype']}, on "
+        f"{facts['device']} with {facts['threads']} threads: a prompt of {facts['tokens']:,} tokens"
+    )
+
+
+def _table(rows: Sequence[Row]) -> Any:
+    table = console.table("Method", "Budget")
+    table.columns[0].overflow = "fold"
+    for header in _HEADERS:
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row.method, row.budget or "", f"{row.kept_tokens:,.0f}", _mib(row.kv_bytes),
+            f"{row.prefill_ratio:.2f}", f"{row.compress_s:.3f}", _mib(row.peak_bytes),
+            f"{row.decode_ms_per_token:.1f}", f"{row.decode_ratio:.2f}",
+            "" if row.batch is None else f"{row.batch:,}",
+            "" if row.tokens_per_s is None else f"{row.tokens_per_s:,.0f}",
+        )  # fmt: skip
+    return table
+
+
+def _peers(rows: Sequence[dict[str, Any]]) -> Any:
+    table = console.table("Method", "Budget", "Press")
+    for header in ("KV\nMiB", "Prefill\nratio", "Peak\nMiB", "Decode\nms/token", "ratio"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["method"], row["budget"] or "", row["press"] or "", _mib(row["kv_bytes"]),
+            f"{row['prefill_ratio']:.2f}", _mib(row["peak_bytes"]),
+            f"{row['decode_ms_per_token']:.1f}", f"{row['decode_ratio']:.2f}",
+        )  # fmt: skip
+    return table
+
+
+def _mib(count: int | None) -> str:
+    return "?" if count is None else f"{count / 2**20:,.1f}"
