@@ -132,7 +132,15 @@ def _points(x: Estimate) -> str:
     return f"**{text}**" if x.low > 0 or x.high < 0 else text
 
 
-def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> tuple[list[str], list[Cell]]:
+class Told(NamedTuple):
+    """One protocol: its part of the page, its cells, and the tasks that tell methods apart."""
+
+    lines: list[str]
+    cells: list[Cell]
+    telling: list[str]
+
+
+def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
     """All tasks of one protocol, and the claims over those that can tell methods apart."""
     found = cells(rows)
     lines, telling = [f"## {protocol.capitalize()}", ""], []
@@ -148,7 +156,8 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> tuple[list[str], 
     lines += [f"### What the papers claim, over {', '.join(telling)}", "",
               "Points of the score by which the first policy is better, with 95 % intervals; bold "
               "where they exclude zero.", ""]  # fmt: skip
-    return [*lines, *verdicts([r for r in rows if r["task"] in telling], budgets), ""], found
+    lines += [*verdicts([r for r in rows if r["task"] in telling], budgets), ""]
+    return Told(lines, found, telling)
 
 
 def main() -> None:
@@ -169,9 +178,10 @@ def main() -> None:
                  resume=(folder / CONFIGURATION).exists())  # fmt: skip
         configuration, rows = read(folder)
         rows = [{**row, "score": letter_by_letter(row)} for row in rows]
-        told, found = page(protocol, rows, a.budgets.split(","))
-        lines += told
-        data[protocol] = {"configuration": configuration, "cells": [_plain(c) for c in found]}
+        told = page(protocol, rows, a.budgets.split(","))
+        lines += told.lines
+        data[protocol] = {"configuration": configuration, "telling": told.telling,
+                          "cells": [_plain(cell) for cell in told.cells]}  # fmt: skip
     head = [
         "# Which method keeps the answer?", "",
         f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "

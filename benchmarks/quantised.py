@@ -12,11 +12,11 @@ import argparse
 from typing import Any
 
 import torch
-from overhead import prompt
 from transformers import PreTrainedModel
 from written import write
 
 import foveate
+from foveate.bench.subject import prose
 from foveate.demo import smollm2
 
 FOLLOWING = 256
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     tokens = parser.parse_args().tokens
     model, tokenizer = smollm2.load(torch.bfloat16)
-    ids = prompt(tokenizer, tokens + FOLLOWING)
+    ids = prose(tokenizer, tokens + FOLLOWING)
     plain = measure(model, KEEP.format(""), ids, tokens)
     rows = [compared(measure(model, "full", ids, tokens), plain)]
     for bits, group, residual in LAYOUTS:

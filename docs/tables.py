@@ -17,6 +17,8 @@ import foveate
 import foveate.eval.tasks
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.sample import TASKS
+from foveate.report.charts import method_of
+from foveate.report.page import budget_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,6 +64,32 @@ def compared() -> str:
     for method in dict.fromkeys(method for method, _ in found):
         cells = " | ".join(_share(found[method, budget]) for budget in budgets)
         rows.append(f"| `{method}` | {cells} |")
+    return "\n".join(rows)
+
+
+def which() -> str:
+    """One row a method, best first: its score in both protocols, over all tasks that tell methods
+    apart, at each budget.
+    """
+    found = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
+    table: dict[str, dict[tuple[str, str], float]] = {}
+    for protocol, told in found.items():
+        for spec in dict.fromkeys(cell["spec"] for cell in told["cells"]):
+            scores = [cell["score"][0] for cell in told["cells"]
+                      if cell["spec"] == spec and cell["task"] in told["telling"]]  # fmt: skip
+            mean = sum(scores) / len(scores)
+            table.setdefault(method_of(spec), {})[protocol, budget_of(spec)] = mean
+    full = table.pop("full")
+    columns = list(dict.fromkeys(key for row in table.values() for key in row))
+    best = {c: max(row[c] for name, row in table.items() if name != "oracle") for c in columns}
+    heads = [f"{protocol}, {budget}" for protocol, budget in columns]
+    whole = [f"{full[protocol, '']:.2f}" for protocol, _ in columns]
+    rows = [f"| method | {' | '.join(heads)} |", f"|---|{'---|' * len(columns)}",
+            f"| full cache | {' | '.join(whole)} |"]  # fmt: skip
+    for name, row in sorted(table.items(), key=lambda item: -sum(item[1].values())):
+        cells = [f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
+                 for c in columns]  # fmt: skip
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 

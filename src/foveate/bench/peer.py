@@ -1,4 +1,4 @@
-"""The same measured in NVIDIA kvpress, in an environment of its own: it needs another transformers."""
+"""The same in NVIDIA kvpress, in an environment of its own: it needs another transformers."""
 
 from __future__ import annotations
 

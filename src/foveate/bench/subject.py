@@ -5,6 +5,7 @@ from __future__ import annotations
 import pydoc_data.topics
 from dataclasses import dataclass
 from itertools import cycle, islice
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -42,13 +43,17 @@ class Subject:
 
 
 def of_model(loaded: Loaded, tokens: int) -> Subject:
-    """A loaded model, and English prose that every Python has: its own reference manual."""
+    """A loaded model, and prose."""
+    ids = prose(loaded.tokenizer, tokens).to(loaded.model.device)
+    return Subject(loaded.name, loaded.model, ids, random=False)
+
+
+def prose(tokenizer: Any, tokens: int) -> Int[Tensor, "1 n"]:
+    """So many tokens of English that every Python has: its own reference manual, over and over."""
     topics: dict[str, str] = pydoc_data.topics.topics
-    prose = "\n\n".join(text for _, text in sorted(topics.items()))
-    ids = loaded.tokenizer(prose, verbose=False)["input_ids"]
-    repeated = list(islice(cycle(ids), tokens))
-    prompt = torch.tensor([repeated], device=loaded.model.device)
-    return Subject(loaded.name, loaded.model, prompt, random=False)
+    text = "\n\n".join(words for _, words in sorted(topics.items()))
+    ids = tokenizer(text, verbose=False)["input_ids"]
+    return torch.tensor([list(islice(cycle(ids), tokens))])
 
 
 def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+
 from foveate.backends.hf import compress
 from foveate.bench.subject import Subject
 from foveate.bench.timing import Filled, steps

@@ -19,6 +19,13 @@ from torch import Tensor
 from foveate.core.errors import MissingModality
 
 
+class Window(NamedTuple):
+    """The last ``w`` queries' softmax over all slots, in float32, and each row's logsumexp."""
+
+    weights: Float[Tensor, "b h g w n"]
+    totals: Float[Tensor, "b h g w"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Layer:
     """One layer's queries, keys and values, all post-RoPE, and where they come from.
@@ -48,6 +55,7 @@ class Layer:
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
     # sums over queries of the softmax, where the attention has added them up on its way
     column_sums: Float[Tensor, "b hq n"] | None = None
+    window: Window | None = None  # the last queries' attention, where it was written out
 
     @property
     def groups(self) -> int:

@@ -15,13 +15,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from foveate.backends.hf import summed
+from foveate.backends.hf import summed, windowed
 from foveate.backends.hf.masks import for_model, over_slots
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
 from foveate.core.compress import Kept
 from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCache
+from foveate.core.layer import Window
 from foveate.core.pairs import Pairs
 from foveate.core.protocols import NoMerge
 from foveate.core.storage import DensePairs, RaggedPairs
@@ -54,6 +55,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.queries: Tensor | None = None  # the last queries seen
         self.running: Mapping[str, Tensor] = {}
         self.sums: Tensor | None = None  # column sums of the latest pass, for its scores
+        self.window: Window | None = None  # its last queries' attention, likewise
         self.kept: Tensor | None = None  # pairs kept [b, h] when it was compressed last
         self.watch = Stopwatch()
         self.full_bytes = 0
@@ -232,7 +234,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     ) -> Output:
         pairs, m = self.pairs.opened(), query.shape[2]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
-            if summable and (out := summed.attention(self, query, mask, scale)) is not None:
+            if summable and (out := self._written_out(base, query, mask, scale)) is not None:
                 return out, None
             return base(query, pairs.k, pairs.v, mask)
         facts = self.state.facts(mask, (query.shape[0], m, self.seen), query.device)
@@ -252,6 +254,13 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
         groups = query.shape[1] // padded.k.shape[1]
         return base(query, padded.k, padded.v, for_model(visible, groups, additive))
+
+    def _written_out(
+        self, base: Attend, query: Tensor, mask: Tensor | None, scale: float
+    ) -> Tensor | None:
+        """Attention that leaves behind what the score will read; None where the stock one is to."""
+        out = summed.attention(self, query, mask, scale)
+        return windowed.attention(self, base, query, mask, scale) if out is None else out
 
     def columns_of(self, query: Tensor) -> Int[Tensor, "m"]:
         """The columns that this pass's queries stand at."""

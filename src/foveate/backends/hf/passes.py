@@ -55,6 +55,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     """The layer as stages see it, with this pass's queries."""
     state = owner.state
     sums, owner.sums = owner.sums, None
+    window, owner.window = owner.window, None
     facts = state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     padded, columns = owner.pairs.padded(), owner.columns_of(query)
     pads = facts.pads.to(query.device)  # layers may stand on several devices
@@ -74,6 +75,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         state=_running(owner, padded.k.shape[2]),
         earlier=tuple(state.notes) if owner.place else (),
         column_sums=sums,
+        window=window,
     )
 
 

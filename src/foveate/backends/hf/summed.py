@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.backends.hf.passes import prompt_lengths
@@ -28,24 +28,32 @@ def attention(
     """The attention of a pass over a layer that holds everything so far; None where the stock one
     has to do it: no column sums needed, another device or type, a mask that is not causal.
     """
-    if not _wanted(owner, query):
+    if not (writes_out(owner, query) and reads_column_sums(owner.state.policy.score)):
+        return None
+    if tokens_kept(owner, query, mask) is None:
         return None
     k, v = owner.pairs.padded()[:2]
     facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
-    lengths = prompt_lengths(owner, owner.seen - facts.pads)
-    tokens = owner.state.policy.amount.tokens(lengths, bytes_of_pairs(k, v) * owner.state.depth)
-    if not facts.causal or bool((tokens >= lengths).all()):
-        return None
     out, owner.sums = attention_with_sums(query, k, v, scale, facts.pads.tolist())
     return out.transpose(1, 2)
 
 
-def _wanted(owner: FoveateLayer, query: Tensor) -> bool:
-    """Other devices have fast attention, and no blocks of ours; half precision is faster there."""
+def writes_out(owner: FoveateLayer, query: Tensor) -> bool:
+    """Whether attention may be done here at all. Other devices have fast attention, and no blocks
+    of ours; half precision is faster there.
+    """
     return (
         owner.armed
         and query.device.type == "cpu"
         and query.dtype == torch.float32
         and not (torch.is_grad_enabled() and query.requires_grad)
-        and reads_column_sums(owner.state.policy.score)
     )
+
+
+def tokens_kept(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> Int[Tensor, "b"] | None:
+    """Each row's budget; None if all rows are kept whole, or the mask is not causal."""
+    k, v = owner.pairs.padded()[:2]
+    facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
+    lengths = prompt_lengths(owner, owner.seen - facts.pads)
+    tokens = owner.state.policy.amount.tokens(lengths, bytes_of_pairs(k, v) * owner.state.depth)
+    return tokens if facts.causal and not bool((tokens >= lengths).all()) else None

@@ -34,17 +34,15 @@ def ragged_decode(
     Softmax in float32; the products in the inputs' dtype.
     """
     b, hq, _, d = q.shape
-    h, t = tail_k.shape[1], tail_k.shape[2]
+    h, t, most = tail_k.shape[1], tail_k.shape[2], max(lengths)
     grouped = (q * scale).reshape(b * h, hq // h, d)
-    late_logits = (grouped @ tail_k.reshape(b * h, t, d).transpose(1, 2)).float()
-    out, late_weights = [], []
-    start = 0
-    for head, length in enumerate(lengths):
-        end = start + length
-        logits = torch.cat([(grouped[head] @ flat_k[start:end].t()).float(), late_logits[head]], -1)
-        weights = softmax_n(logits, n)
-        late_weights.append(weights[:, length:])
-        out.append(weights[:, :length].to(q.dtype) @ flat_v[start:end])
-        start = end
-    late = torch.stack(late_weights).to(q.dtype) @ tail_v.reshape(b * h, t, tail_v.shape[3])
-    return (torch.stack(out) + late).view(b, hq, 1, -1)
+    logits = q.new_full((b * h, hq // h, most + t), -torch.inf)
+    heads = zip(logits, grouped, flat_k.split(lengths), lengths, strict=True)
+    for into, queries, keys, length in heads:
+        into[:, :length] = queries @ keys.t()
+    logits[..., most:] = grouped @ tail_k.reshape(b * h, t, d).transpose(1, 2)
+    weights = softmax_n(logits, n).to(q.dtype)
+    bodies = zip(weights, flat_v.split(lengths), lengths, strict=True)
+    out = torch.stack([mine[:, :length] @ values for mine, values, length in bodies])
+    late = weights[..., most:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
+    return (out + late).view(b, hq, 1, -1)

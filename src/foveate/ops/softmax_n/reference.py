@@ -44,6 +44,13 @@ def attention_n(
     return out.view(b, hq, m, -1)
 
 
+def from_softmax(
+    weights: Float[Tensor, "*x n"], totals: Float[Tensor, "*x 1"], n: float
+) -> Float[Tensor, "*x n"]:
+    """Softmax-n out of the softmax and the logsumexp of its logits."""
+    return weights * (totals - math.log(n)).sigmoid() if n else weights
+
+
 def _share(logits: Tensor, n: float) -> Tensor:
     """What the softmax's weights are multiplied with; zero where there is no finite logit."""
     return (logits.float().logsumexp(-1, keepdim=True) - math.log(n)).sigmoid()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
+from foveate.ops.softmax_n import from_softmax
 from foveate.ops.window_attention import window_attention
 from foveate.stages.recent import (
     Recent,
@@ -98,10 +100,20 @@ def observed(
     real = window_of(layer, window)
     w = real.shape[1]
     weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
-    visible = layer.visible(w)
     sums: Tensor | float = 0.0
-    for some in blocks(w):
-        q = layer.q[:, :, -w:][:, :, some]
-        paid = window_attention(q, layer.k, visible[:, :, some], layer.scale, n)
+    for some, paid in _paid(layer, w, n):
         sums = weights[:, None, None, some].transpose(3, 4) @ paid + sums
     return torch.as_tensor(sums), real.sum(-1)
+
+
+def _paid(layer: Layer, w: int, n: float) -> Iterator[tuple[slice, Float[Tensor, "b h g r s"]]]:
+    """The last ``w`` queries' softmax-n in blocks; as the attention wrote it out, if it did."""
+    if layer.window is not None:
+        found, totals = layer.window.weights[..., -w:, :], layer.window.totals[..., -w:, None]
+        for some in blocks(w):
+            yield some, from_softmax(found[..., some, :], totals[..., some, :], n)
+        return
+    visible = layer.visible(w)
+    for some in blocks(w):
+        q = layer.q[:, :, -w:][:, :, some]
+        yield some, window_attention(q, layer.k, visible[:, :, some], layer.scale, n)

@@ -1,0 +1,161 @@
+"""What methods cost and save on a CPU, beside the stock model and kvpress.
+
+    bash benchmarks/kvpress_env.sh .venv-kvpress
+    python benchmarks/cpu.py --kvpress .venv-kvpress/bin/python [--tokens 4096] [--rounds 3]
+
+SmolLM2-135M-Instruct, float32. Writes benchmarks/results/cpu.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import torch
+import transformers
+from rich.progress import Progress
+from written import write
+
+import foveate
+from foveate.bench import Row, Subject, bench, of_model
+from foveate.bench.measure import peak_of_stock, ticks
+from foveate.bench.peer import kvpress
+from foveate.bench.timing import prefill, steps
+from foveate.eval.model import load
+
+KEPT = "20%"
+GROUPS = {  # by what they read; the most that a group is meant to add to the prefill
+    "the last queries": (0.02, ("snapkv", "mixkv", "adakv", "david")),
+    "norms": (0.02, ("knorm",)),
+    "column sums": (0.15, ("h2o", "lookm:merging=none", "prefixkv", "csp")),
+    "column sums, merging": (None, ("lookm", "mixkv+prefixkv+lookm.merge")),
+}
+PEERS = ("full", "snapkv", "adakv", "h2o")
+RULES = ("prefixkv", "prefixkv:when=fixed_slot(every=16)", "h2o:when=over_budget",
+         "h2o:when=over_budget(every=16)", "csp:decode_n=1.0")  # fmt: skip
+
+
+def policy_of(spec: str) -> foveate.Policy:
+    """The policy at the benchmark's budget."""
+    return foveate.policy(spec) if spec == "full" else foveate.policy(spec, budget=KEPT)
+
+
+def same_bytes(subject: Subject, short: Subject, rounds: int, count: int) -> dict[str, float]:
+    """Time per token of what is kept of a long prompt, over that of a preallocated full cache of
+    as many pairs; medians.
+    """
+    with torch.no_grad():
+        plain = prefill(short, foveate.full())
+        kept = {spec: prefill(subject, policy_of(spec)) for spec in ("snapkv", "adakv")}
+        found: dict[str, list[float]] = {spec: [] for spec in kept}
+        for _ in range(rounds):
+            base = steps(short, plain, count)
+            for spec, filled in kept.items():
+                found[spec].append(steps(subject, filled, count) / base)
+    return {spec: median(ratios) for spec, ratios in found.items()}
+
+
+def overhead(rows: list[Row]) -> list[str]:
+    """What every policy adds to the prefill, and its peak."""
+    by = {row.method: row for row in rows}
+    lines = ["| reads | policy | prefill | meant | stages alone | peak memory, MB | KV, % of full "
+             "| decoding |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for group, (target, specs) in GROUPS.items():
+        meant = f"<= {target:+.0%}" if target else ""
+        for spec in specs:
+            row = by[spec]
+            lines.append(
+                f"| {group} | `{spec}` | {row.prefill_ratio - 1:+.1%} | {meant} | "
+                f"{row.compress_s / row.prefill_s * row.prefill_ratio:.1%} | {_mb(row.peak_bytes)} "
+                f"| {100 * row.kv_share:.1f} | {row.decode_ratio:.2f} |"
+            )
+    return lines
+
+
+def beside(rows: list[Row], peers: list[dict[str, Any]], stock: int | None) -> list[str]:
+    """Ours and theirs, each against its own stock prefill and cache."""
+    by, full = {row.method: row for row in rows}, rows[0].kv_bytes
+    lines = ["| method | library | prefill | peak memory, MB | KV, % of full | decoding, ms/token "
+             "| to the full cache |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for peer in peers:
+        mine = by[peer["method"]]
+        ours = (mine.prefill_ratio, mine.peak_bytes, mine.kv_bytes, mine.decode_ms_per_token,
+                mine.decode_ratio)  # fmt: skip
+        theirs = tuple(peer[key] for key in ("prefill_ratio", "peak_bytes", "kv_bytes",
+                                             "decode_ms_per_token", "decode_ratio"))  # fmt: skip
+        for library, (ratio, peak, held, ms, to_full) in (("foveate", ours), ("kvpress", theirs)):
+            lines.append(f"| {peer['method']} | {library} | {ratio:.2f} | {_mb(peak)} | "
+                         f"{100 * held / full:.1f} | {ms:.1f} | {to_full:.2f} |")  # fmt: skip
+    return [*lines, "", f"The stock prefill alone peaks at {_mb(stock)} MB."]
+
+
+def rules(rows: list[Row]) -> list[str]:
+    """What rules that go on while decoding cost there."""
+    lines = ["| policy | time per token, to the full cache |", "|---|---|"]
+    return [*lines, *(f"| `{row.method}` | {row.decode_ratio:.2f} |" for row in rows[1:])]
+
+
+def _mb(count: int | None) -> str:
+    return "?" if count is None else f"{count / 1e6:.0f}"
+
+
+def main() -> None:
+    """Measures, writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kvpress", required=True, help="python of kvpress's environment")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=32)
+    a = parser.parse_args()
+    loaded = load("smollm2")
+    subject = of_model(loaded, a.tokens)
+    short, early = of_model(loaded, a.tokens // 5), of_model(loaded, 1024)
+    specs = [spec for _, group in GROUPS.values() for spec in group]
+    with Progress() as bars:
+        total = ticks(len(specs) + 1, a.rounds) + ticks(len(RULES) + 1, 1)
+        task = bars.add_task("measuring", total=total)
+        settings: dict[str, Any] = {"steps": a.steps, "tick": lambda: bars.advance(task)}
+        rows = bench(subject, [policy_of(spec) for spec in specs], rounds=a.rounds, **settings)
+        ruled = bench(early, [policy_of(spec) for spec in RULES], rounds=1, **settings)
+    apart = same_bytes(subject, short, a.rounds + 2, a.steps)
+    stock = peak_of_stock(subject)
+    peers = kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
+                    rounds=a.rounds, steps=a.steps)  # fmt: skip
+    by = {row.method: row for row in rows}
+    at_end = by["prefixkv"].peak_bytes
+    lines = [
+        "# On a CPU", "",
+        f"SmolLM2-135M-Instruct, float32, {torch.get_num_threads()} threads of {platform.machine()}"
+        f", torch {torch.__version__}, transformers {transformers.__version__}; {a.tokens:,} tokens"
+        f" of prose, {KEPT} kept; medians of {a.rounds} rounds.", "",
+        "## Prefill", "",
+        "What a policy adds to the stock prefill, run before and after it; then by its stages' own "
+        "clock. Peak memory is the prefill's, above the model. Decoding is the time per token over "
+        "that of a preallocated full cache.", "", *overhead(rows), "",
+        "## Beside kvpress", "",
+        "Each side against its own stock prefill (SDPA) and full cache; kvpress's is the stock "
+        "one, ours is preallocated. KV counts kvpress's lists of hidden pairs.", "",
+        *beside(rows, peers, stock), "",
+        "## As many pairs, kept or read", "",
+        "Time per token with what is kept, over a preallocated full cache that holds as many pairs "
+        f"because the prompt was short: snapkv (dense) {apart['snapkv']:.2f}, adakv (ragged) "
+        f"{apart['adakv']:.2f}.", "",
+        "## Layer by layer, or at the end", "",
+        "snapkv compresses each layer as soon as it has been read, prefixkv all of them at the "
+        f"end: their prefills peak at {_mb(by['snapkv'].peak_bytes)} and {_mb(at_end)} MB above "
+        "the model.", "",
+        "## Rules that go on while decoding", "", "After 1,024 tokens.", "", *rules(ruled), "",
+    ]  # fmt: skip
+    write("cpu", "\n".join(lines), {
+        "rows": [asdict(row) for row in rows], "kvpress": peers, "same_bytes": apart,
+        "stock_peak_bytes": stock, "decode_rules": [asdict(row) for row in ruled],
+        "tokens": a.tokens, "rounds": a.rounds, "threads": torch.get_num_threads(),
+        "torch": torch.__version__, "transformers": transformers.__version__,
+    })  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
