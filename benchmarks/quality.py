@@ -24,7 +24,7 @@ from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
 from foveate.report.charts import method_of
 from foveate.report.page import budget_of, tells
-from foveate.report.summary import FULL, Cell, Estimate, cells, estimate
+from foveate.report.summary import FULL, Cell, Estimate, cells, mean_difference
 
 RUNS = Path(__file__).parent / "runs" / "quality"
 TASKS = "three_documents,three_people,chart"
@@ -110,7 +110,9 @@ def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
             first, second = (scores.get((name, budget), {}) for name in names)
             both = first.keys() & second.keys()
             shown.append(
-                _points(estimate([first[k] - second[k] for k in sorted(both)])) if both else ""
+                _points(mean_difference([first[k] - second[k] for k in sorted(both)]))
+                if both
+                else ""
             )
         lines.append(f"| {claim.says} | {' | '.join(shown)} |")
     return lines

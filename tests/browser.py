@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -11,22 +9,20 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from foveate.core.errors import InvalidInput
+from foveate.eval.browser import program
+
 __all__ = ["browser", "chromium", "open_page", "overflow"]
 
 OpenPage = Callable[..., AbstractContextManager[Page]]
 
 
 def chromium() -> str:
-    """The program: what CHROMIUM names, or what is called chromium on the PATH."""
-    named = os.environ.get("CHROMIUM", "chromium")
-    found = shutil.which(named)
-    if found is None:
-        pytest.fail(
-            f"pages are tested in Chromium, and {named!r} is no program here. Install it (Debian: "
-            "apt-get install chromium) or set CHROMIUM to the path of a Chromium or Chrome.",
-            pytrace=False,
-        )
-    return found
+    """The program."""
+    try:
+        return program()
+    except InvalidInput as error:
+        pytest.fail(str(error), pytrace=False)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from foveate.cli.app import app
 from foveate.core.errors import InvalidInput
 from foveate.report.charts import method_of
 from foveate.report.page import page
-from foveate.report.summary import cells, estimate
+from foveate.report.summary import cells, estimate, mean_difference
 from tests.browser import OpenPage, overflow
 
 CONFIGURATION = {
@@ -67,6 +67,8 @@ def test_means_and_differences_are_of_the_same_samples() -> None:
     partly = [one for one in rows() if (one["spec"], one["sample"]) != ("full", "0")]
     again = {cell.spec: cell for cell in cells(partly)}
     assert again["snapkv:budget=20%"].difference.mean == pytest.approx(-1 / 3)
+    alone = [one for one in rows() if one["spec"] != "full"]
+    assert {cell.difference for cell in cells(alone)} == {None}
 
 
 def test_intervals_hold_what_they_should() -> None:
@@ -80,6 +82,21 @@ def test_intervals_hold_what_they_should() -> None:
     error = 0.335 / 120**0.5  # standard deviation over the root of the count
     assert several.high - several.low == pytest.approx(2 * 1.96 * error, rel=0.15)
     assert estimate([0.3, 0.8, 0.1]) == estimate([0.3, 0.8, 0.1])
+
+
+def test_a_difference_may_go_either_way_though_no_sample_has_changed() -> None:
+    for count in (3, 50):
+        none = mean_difference([0.0] * count)
+        # Wilson's score interval for none of n ends at z^2 / (n + z^2)
+        share = 1.959964**2 / (count + 1.959964**2)
+        assert (none.mean, none.low, none.high) == pytest.approx((0, -share, share), abs=1e-6)
+        every = mean_difference([-1.0] * count)
+        assert (every.low, every.high) == pytest.approx((-1, share - 1), abs=1e-6)
+    # one of fifty has changed: no proof of a difference
+    assert mean_difference([1.0] + [0.0] * 49).low == 0
+    cell = {cell.spec: cell for cell in cells(rows())}["oracle:budget=20%"]
+    assert cell.difference is not None
+    assert -cell.difference.low == cell.difference.high > 0
 
 
 class Page(HTMLParser):

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from foveate.core.errors import MissingPackage
 from foveate.eval.perplexity import perplexity
 
 Rows = Sequence[Mapping[str, Any]]
+Values = npt.NDArray[np.float64]
 FULL = "full"
 LEVEL, RESAMPLES = 0.95, 2000
 
@@ -30,7 +32,8 @@ class Estimate:
 @dataclass(frozen=True)
 class Cell:
     """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
-    full cache, sample by sample; both are None where nothing scored. ``perplexity`` is of the
+    full cache, sample by sample, None where they have none in common; ``score`` is None where
+    nothing scored. ``perplexity`` is of the
     references, None where there are none.
     """
 
@@ -67,7 +70,7 @@ def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
         task=task,
         spec=spec,
         score=estimate([score for _, score in scored]) if scored else None,
-        difference=estimate(paired or [0.0]) if scored else None,
+        difference=mean_difference(paired) if paired else None,
         bytes_share=_mean(mine, lambda row: row["kv_bytes"] / row["kv_bytes_full"]),
         kl=_mean(mine, lambda row: row["kl"]),
         nll=_mean(mine, lambda row: row["nll"]),
@@ -80,28 +83,57 @@ def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
 
 
 def estimate(values: Iterable[float]) -> Estimate:
-    """The mean and its interval: Wilson's if all values are 0 or 1, otherwise the bootstrap's
-    (percentiles, always the same draws).
+    """The mean and its interval: Wilson's if all values are 0 or 1, otherwise the bootstrap's.
 
     Raises:
         MissingPackage: scipy is not installed.
     """
-    try:
-        from scipy.stats import binomtest, bootstrap
-    except ImportError as error:
-        raise MissingPackage("a report", "scipy", "report") from error
     found = np.asarray(list(values), dtype=float)
-    mean = float(found.mean())
     if set(found) <= {0.0, 1.0}:
-        wilson = binomtest(int(found.sum()), len(found)).proportion_ci(LEVEL, "wilson")
-        return Estimate(mean, float(wilson.low), float(wilson.high), len(found))
+        low, high = _wilson(int(found.sum()), len(found))
+        return Estimate(float(found.mean()), low, high, len(found))
+    return _resampled(found)
+
+
+def mean_difference(values: Iterable[float]) -> Estimate:
+    """The mean of differences of scores, sample by sample, and its interval: the bootstrap's. All
+    alike they leave it nothing to draw; then a share of the samples may differ that is as large as
+    Wilson's interval for none of so many, to either side as long as scores are 0 to 1.
+
+    Raises:
+        MissingPackage: scipy is not installed.
+    """
+    found = np.asarray(list(values), dtype=float)
+    if np.ptp(found):
+        return _resampled(found)
+    mean, (_, margin) = float(found[0]), _wilson(0, len(found))
+    low, high = max(mean - margin, min(mean, -1.0)), min(mean + margin, max(mean, 1.0))
+    return Estimate(mean, low, high, len(found))
+
+
+def _wilson(ones: int, count: int) -> tuple[float, float]:
+    interval = _scipy_stats().binomtest(ones, count).proportion_ci(LEVEL, "wilson")
+    return float(interval.low), float(interval.high)
+
+
+def _resampled(found: Values) -> Estimate:
+    """By percentiles of the bootstrap, always of the same draws."""
+    stats, mean = _scipy_stats(), float(found.mean())
     if len(found) < 2 or np.ptp(found) == 0:
         return Estimate(mean, mean, mean, len(found))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tiny samples
-        interval = bootstrap((found,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES,
-                             method="percentile", rng=0).confidence_interval  # fmt: skip
+        interval = stats.bootstrap((found,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES,
+                                   method="percentile", rng=0).confidence_interval  # fmt: skip
     return Estimate(mean, float(interval.low), float(interval.high), len(found))
+
+
+def _scipy_stats() -> Any:
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise MissingPackage("a report", "scipy", "report") from error
+    return stats
 
 
 def _mean(rows: Rows, of: Callable[[Mapping[str, Any]], float]) -> float:

@@ -13,6 +13,7 @@ from typing import Any
 from PIL import Image
 
 from foveate.core.errors import InvalidInput
+from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, Judged, unscored
 from foveate.eval.sample import Metric, Sample, Task
 
@@ -61,10 +62,12 @@ BENCHMARKS: dict[str, Benchmark] = {}
 def benchmark(
     name: str, *, holds: str, metric: Metric = unscored, longest: int = 32, summary: str = "",
     judged: Judged | None = None, reference: bool = False, divisible: bool = True,
+    hub: Hub | None = None,
 ) -> Callable[[Reader], Reader]:  # fmt: skip
     """Registers the function that reads a benchmark's folder; what it is, says ``summary`` or the
-    function's docstring.
+    function's docstring. ``hub`` is where else it is read from.
     """
+    holds = f"{holds}; or {hub.holds}" if hub else holds
 
     def register(read: Reader) -> Reader:
         what = summary or (read.__doc__ or "").strip().split("\n")[0]

@@ -1,7 +1,8 @@
 """MathVista: mathematics in pictures; a language model finds the answer in what was said.
 
 Lu et al., arXiv:2310.02255. From https://github.com/lupantech/MathVista: data/testmini.json,
-data/query.json (the authors' prompts) and images/. The judge extracts, rules compare, as the
+data/query.json (the authors' prompts) and images/, or from
+https://huggingface.co/datasets/AI4Math/MathVista. The judge extracts, rules compare, as the
 authors do; the wording of the question to the judge is not theirs.
 """
 
@@ -14,9 +15,14 @@ from typing import Any
 
 from foveate.core.errors import InvalidInput, MissingPackage
 from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, said_by
 from foveate.eval.sample import Sample
 
+FACTS = ("question_type", "answer_type", "precision")
+FILES = ("testmini.json", "data/testmini.json")
+HUB = Hub(repository="AI4Math/MathVista", split="testmini", image="decoded_image", released=FILES,
+          columns=("pid", "query", "answer", "choices", *FACTS))  # fmt: skip
 EXTRACT = """\
 Read a question and the response to it, and copy the final answer out of the response: the
 letter or text of a choice, a number, or a list, without unit and without any other word.
@@ -78,20 +84,25 @@ def _choice(found: str, choices: Sequence[str]) -> str:
 
 
 @benchmark(
-    "mathvista", holds="testmini.json, query.json (or data/ with both) and images/",
+    "mathvista", holds="testmini.json, query.json (or data/ with both) and images/", hub=HUB,
     judged=extracted, longest=512, divisible=False,
 )  # fmt: skip
 def mathvista(folder: Path) -> Iterator[Sample]:
     """Mathematics in pictures; a judge finds the answer in what is said."""
+    for problem in HUB.rows(folder) or _released(folder):
+        yield Sample(
+            name=str(problem["pid"]),
+            question=problem["query"],
+            answers=(str(problem["answer"]),),
+            images=(problem["image"],),
+            facts={key: problem[key] for key in FACTS} | {"choices": problem["choices"] or ()},
+        )
+
+
+def _released(folder: Path) -> Iterator[dict[str, Any]]:
     queries = records(folder, "query.json", "data/query.json")
-    for name, problem in records(folder, "testmini.json", "data/testmini.json").items():
+    for name, problem in records(folder, *FILES).items():
         if name not in queries:
             raise InvalidInput(f"query.json in {str(folder)!r} has no prompt for {name!r}.")
-        keys = ("question_type", "answer_type", "precision")
-        yield Sample(
-            name=name,
-            question=queries[name],
-            answers=(str(problem["answer"]),),
-            images=(picture(folder, problem["image"]),),
-            facts={key: problem[key] for key in keys} | {"choices": problem["choices"] or ()},
-        )
+        image = picture(folder, problem["image"])
+        yield problem | {"pid": name, "query": queries[name], "image": image}

@@ -1,17 +1,23 @@
 """OCRBench: reading of many kinds.
 
-Liu et al., arXiv:2305.07895. From https://github.com/Yuliang-Liu/MultimodalOCR.
+Liu et al., arXiv:2305.07895. From https://github.com/Yuliang-Liu/MultimodalOCR, or from
+https://huggingface.co/datasets/echo840/OCRBench.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics import contains
 from foveate.eval.sample import Sample
 
+FILES = ("OCRBench*.json", "*.json")
+HUB = Hub(repository="echo840/OCRBench", split="test", lists=("answer",), released=FILES,
+          columns=("dataset", "question", "question_type"))  # fmt: skip
 FORMULAE = "HME100k"  # its answers are compared without blanks, and in their own case
 
 
@@ -23,15 +29,27 @@ def read_right(prediction: str, sample: Sample) -> float:
     return float(any("".join(answer.split()) in said for answer in sample.answers))
 
 
-@benchmark("ocrbench", holds="OCRBench.json and the images", metric=read_right, longest=100)
+@benchmark("ocrbench", holds="OCRBench.json and the images", hub=HUB, metric=read_right,
+           longest=100)  # fmt: skip
 def ocrbench(folder: Path) -> Iterator[Sample]:
     """Reading of many kinds: an answer has to stand in what is said."""
-    for record in records(folder, "OCRBench*.json", "*.json"):
-        answers = record["answers"]
+    for number, record in enumerate(HUB.rows(folder) or _released(folder)):
+        answers = record["answer"]
         yield Sample(
-            name=str(record["id"]),
+            name=str(record.get("id", number)),
             question=record["question"],
             answers=tuple(answers) if isinstance(answers, list) else (str(answers),),
-            images=(picture(folder, record["image_path"], f"images/{record['image_path']}"),),
-            facts={"set": record["dataset_name"], "type": record["type"]},
+            images=(record["image"],),
+            facts={"set": record["dataset"], "type": record["question_type"]},
         )
+
+
+def _released(folder: Path) -> Iterator[dict[str, Any]]:
+    for record in records(folder, *FILES):
+        path = record["image_path"]
+        yield record | {
+            "answer": record["answers"],
+            "dataset": record["dataset_name"],
+            "question_type": record["type"],
+            "image": picture(folder, path, f"images/{path}"),
+        }

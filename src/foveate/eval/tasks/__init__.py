@@ -1,5 +1,5 @@
 """Tasks that need nothing but this package: one file for each kind of sample, or other
-packages that come with real text and photographs.
+packages that come with real text, photographs and pages.
 """
 
 from pathlib import Path
@@ -8,7 +8,15 @@ from foveate.core.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
-from foveate.eval.tasks import description, difference, drawn, scene_text, text_needle
+from foveate.eval.tasks import (
+    description,
+    difference,
+    drawn,
+    gui_icon,
+    gui_text,
+    scene_text,
+    text_needle,
+)
 
 __all__ = [
     "description",
@@ -16,6 +24,8 @@ __all__ = [
     "drawn",
     "find_task",
     "find_tasks",
+    "gui_icon",
+    "gui_text",
     "scene_text",
     "text_needle",
 ]
