@@ -1,9 +1,8 @@
-"""What ``bench`` tells is what the caches hold; shapes are those of the models they are named after."""
+"""What ``bench`` tells is what the caches hold; shapes are those of the models they name."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +110,7 @@ def test_a_shape_is_cut_to_its_first_layers(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 < float(weights.abs().max()) <= 0.02
     with pytest.raises(InvalidInput, match="tiny has 28 layers, not 29"):
         of_dims("tiny", 40, layers=29)
-    with pytest.raises(ModelNotFound, match="Did you mean 'llava-1.5-7b'"):
+    with pytest.raises(ModelNotFound, match=r"Did you mean 'llava-1\.5-7b'"):
         of_dims("llava-1.5-7", 40)
 
 
@@ -122,9 +121,9 @@ def test_a_prompt_is_as_long_as_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "stand_in"))
-    yield sys.executable
+    return sys.executable
 
 
 def test_the_other_side_measures_the_same_model_and_prompt(subject: Subject, stand_in: str) -> None:
@@ -151,5 +150,5 @@ def test_without_the_other_library_one_is_told_what_to_do(
     with pytest.raises(UnsupportedModel, match="llava sees"):
         kvpress(seeing, [foveate.full()], stand_in, rounds=1, steps=1)
     monkeypatch.delenv("PYTHONPATH")
-    with pytest.raises(MissingPackage, match="has no kvpress"):
+    with pytest.raises(MissingPackage, match="needs the package 'kvpress'"):
         kvpress(subject, [foveate.full()], sys.executable, rounds=1, steps=1)

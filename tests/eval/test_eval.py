@@ -141,8 +141,7 @@ def test_a_judge_scores_and_without_one_the_command_says_so(
     module = SimpleNamespace(ask=lambda prompt: "0.4")
     monkeypatch.setitem(sys.modules, "my_judge", module)
     command = ["eval", "--model", directory, "--tasks", f"mm_vet={data}", "--budgets", "50%",
-               "--methods", "random", "--out"]  # fmt: skip
-    monkeypatch.setattr("foveate.cli.eval.TIMED", 0)
+               "--methods", "random", "--timed", "0", "--out"]  # fmt: skip
     for more, score in (([], None), (["--judge", "my_judge:ask"], 0.4)):
         out = tmp_path / str(score)
         result = CliRunner().invoke(app, [*command, str(out), *more])

@@ -35,7 +35,7 @@ def adakv(
     floor: float = 0.2,
     normalised: bool = False,
     as_released: bool = False,
-    window: int = 32,
+    window: int | float = 32,
     kernel: int = 7,
     pool: Pool = "max",
     group: Reduction = "mean",

@@ -50,7 +50,7 @@ def headkv(
     beta: float = 1.01,
     temperature: float = 1.0,
     as_released: bool = False,
-    window: int = 32,
+    window: int | float = 32,
     kernel: int = 7,
     pool: Pool = "max",
     group: Reduction = "mean",

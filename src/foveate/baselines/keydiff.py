@@ -25,7 +25,7 @@ from foveate.stages.select import TopK
 def keydiff(
     *,
     budget: Amount,
-    recent: int = 0,
+    recent: int | float = 0,
 ) -> Policy:
     """Keeps the tokens whose keys differ most from the mean key; needs no attention."""
     return Policy(score=KeyDifference(), budget=Uniform(amount=budget), select=TopK(recent=recent))

@@ -25,6 +25,6 @@ from foveate.stages.select import TopK
         code="https://github.com/alessiodevoto/l2compress",
     )
 )
-def knorm(*, budget: Amount, recent: int = 0) -> Policy:
+def knorm(*, budget: Amount, recent: int | float = 0) -> Policy:
     """Keeps the tokens whose keys have the lowest norms; needs no attention."""
     return Policy(score=KeyNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

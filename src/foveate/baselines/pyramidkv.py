@@ -36,7 +36,7 @@ def pyramidkv(
     budget: Amount,
     beta: int = 20,
     as_released: bool = False,
-    window: int = 8,
+    window: int | float = 8,
     kernel: int = 7,
     pool: Pool = "max",
     group: Reduction = "mean",

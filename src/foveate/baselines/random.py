@@ -11,7 +11,7 @@ from foveate.stages.select import TopK
 
 
 @method()
-def random(*, budget: Amount, seed: int = 0, recent: int = 0) -> Policy:
+def random(*, budget: Amount, seed: int = 0, recent: int | float = 0) -> Policy:
     """Keeps tokens drawn at random per layer and KV head, and optionally the last `recent`."""
     return Policy(
         score=RandomScore(seed=seed), budget=Uniform(amount=budget), select=TopK(recent=recent)

@@ -35,7 +35,7 @@ from foveate.stages.select import TopK
 def snapkv(
     *,
     budget: Amount,
-    window: int = 32,
+    window: int | float = 32,
     kernel: int = 5,
     pool: Pool = "avg",
     group: Reduction = "mean",

@@ -45,7 +45,7 @@ def sparsemm(
     profile: str,
     ratio: float = 0.1,
     as_released: bool = False,
-    window: int = 32,
+    window: int | float = 32,
     kernel: int = 5,
     pool: Pool = "avg",
     group: Reduction = "mean",

@@ -26,6 +26,6 @@ from foveate.stages.select import TopK
         code="https://github.com/aiha-lab/InfiniPot-V",
     )
 )
-def vnorm(*, budget: Amount, recent: int = 0) -> Policy:
+def vnorm(*, budget: Amount, recent: int | float = 0) -> Policy:
     """Keeps the tokens whose values have the highest norms; needs no attention."""
     return Policy(score=ValueNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 from transformers import (
@@ -62,7 +63,8 @@ def build(
             raise InvalidInput(f"{name} has {dims.layers} layers, not {layers}.")
         dims = replace(dims, layers=layers)
     with no_init_weights(), torch.device(device):
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(config_of(dims), dtype=dtype)
+        auto: Any = AutoModelForCausalLM
+        model: PreTrainedModel = auto.from_config(config_of(dims), dtype=dtype)
     with torch.no_grad():
         for weight in model.parameters():
             weight.uniform_(-0.02, 0.02)
@@ -71,8 +73,10 @@ def build(
 
 def config_of(dims: Dims) -> PreTrainedConfig:
     """The configuration of a decoder of that shape; contexts may be of any length."""
-    return dims.kind(
+    kind: Any = dims.kind
+    config: PreTrainedConfig = kind(
         num_hidden_layers=dims.layers, hidden_size=dims.hidden, num_attention_heads=dims.heads,
         num_key_value_heads=dims.kv_heads, intermediate_size=dims.intermediate,
         vocab_size=dims.vocabulary, max_position_embeddings=2**20,
     )  # fmt: skip
+    return config

@@ -38,6 +38,7 @@ def main() -> None:
 
 def load(asked: dict[str, Any]) -> Any:
     """The model, or one of its shape with random weights."""
+    auto: Any = AutoModelForCausalLM
     dtype, device = getattr(torch, asked["dtype"]), torch.device(asked["device"])
     # the presses that read attention weights need the eager attention: kvpress asks for it
     eager = any(one["press"] == "ObservedAttentionPress" for one in asked["presses"])
@@ -45,13 +46,11 @@ def load(asked: dict[str, Any]) -> Any:
     if asked["random"]:
         with torch.device(device):
             config = AutoConfig.from_pretrained(asked["model"])
-            model = AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation=attention
-            )
+            model = auto.from_config(config, dtype=dtype, attn_implementation=attention)
     else:
-        model = AutoModelForCausalLM.from_pretrained(
-            asked["model"], dtype=dtype, attn_implementation=attention
-        ).to(device)
+        model = auto.from_pretrained(asked["model"], dtype=dtype, attn_implementation=attention).to(
+            device
+        )
     return model.eval()
 
 

@@ -92,9 +92,9 @@ def _asked(python: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
         if "No module named 'kvpress'" in last:
             raise MissingPackage(
-                f"{python} has no kvpress. Make an environment for it (pip install kvpress), and "
-                "name its Python with --peer-python."
-            ) from error
+                f"{python}, the interpreter of the other side,", "kvpress",
+                install="pip install kvpress, in an environment of its own",
+            ) from error  # fmt: skip
         raise InvalidInput(f"kvpress failed: {last}") from error
     rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return rows

@@ -23,8 +23,6 @@ from foveate.eval.results import Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks
 
-TIMED = 3  # samples of each task whose answers are decoded token by token, and timed
-
 
 def evaluate(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
@@ -50,6 +48,14 @@ def evaluate(
         int | None,
         typer.Option(metavar="N", min=2, help="Tokens; longer texts lose their middle."),
     ] = None,
+    timed: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Samples of each task that are timed and drawn: each answer is decoded on its own.",
+        ),
+    ] = 3,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the results in DIR.")
     ] = False,
@@ -80,7 +86,7 @@ def evaluate(
     configuration = {
         "model": model, "tasks": [task.name for task in chosen], "specs": specs,
         "protocol": protocol, "limit": limit, "seed": seed, "judge": judge,
-        "longest_prompt": longest_prompt, "versions": versions(),
+        "longest_prompt": longest_prompt, "timed": timed, "versions": versions(),
     }  # fmt: skip
     place = find_executor(executor, model, protocol, workers)
     results = Results(out, configuration, resume=resume)
@@ -93,7 +99,7 @@ def evaluate(
         def advance(task: Task) -> None:
             bars.update(bar, description=task.name, advance=1)
 
-        jobs = _jobs(chosen, limit, seed, specs, results, advance)
+        jobs = _jobs(chosen, limit, seed, specs, results, timed, advance)
         for job, rows in execute(job._replace(longest_prompt=longest_prompt) for job in jobs):
             for row in rows:
                 results.add(row)
@@ -110,7 +116,7 @@ def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
 
 def _jobs(
     chosen: Sequence[Task], limit: int, seed: int, specs: Sequence[str], results: Results,
-    skip: Callable[[Task], None],
+    timed: int, skip: Callable[[Task], None],
 ) -> Iterator[Job]:  # fmt: skip
     """The samples that lack a row; the others are skipped."""
     for task in chosen:
@@ -118,6 +124,6 @@ def _jobs(
             missing = [s for s in (FULL, *specs) if (task.name, sample.name, s) not in results]
             if missing:
                 others = tuple(spec for spec in missing if spec != FULL)
-                yield Job(task, sample, others, timed=place < TIMED)
+                yield Job(task, sample, others, timed=place < timed)
             else:
                 skip(task)

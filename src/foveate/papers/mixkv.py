@@ -159,7 +159,7 @@ def redundancies(run: Run) -> Numbers:
 def mixkv(
     *,
     budget: Amount,
-    window: int = 32,
+    window: int | float = 32,
     kernel: int = 5,
     pool: Pool = "avg",
     group: Reduction = "mean",
