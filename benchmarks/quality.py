@@ -31,13 +31,15 @@ TASKS = "three_documents,chart"
 PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
 BUDGETS = "50%,33%,20%,10%,5%"
 METHODS = (  # prompts are short: windows are a quarter of the budget
-    "oracle", "snapkv:window=0.25", "mixkv:window=0.25", "adakv:window=0.25", "mixkv(window=0.25)+adakv",
+    "oracle", "snapkv:window=0.25", "mixkv:window=0.25", "adakv:window=0.25",
+    "mixkv(window=0.25)+adakv",
     "pyramidkv:window=0.25", f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
     f"headkv:profile={PROFILES}/headkv.json,window=0.25", "prefixkv:when=after_prefill",
     "prefixkv+h2o.budget:when=after_prefill", "csp", "david", "david:rule=never",
     "david:rule=always", "lookm", "lookm:merging=none", "h2o", "tgv_kv", "vl_cache", "meda",
     "elastic_cache", "roco", "tova", "keyformer", "nacl", "expected_attention",
-    "keydiff:recent=0.25", "knorm:recent=0.25", "vnorm:recent=0.25", "streaming_llm", "random:recent=0.25",
+    "keydiff:recent=0.25", "knorm:recent=0.25", "vnorm:recent=0.25", "streaming_llm",
+    "random:recent=0.25",
 )  # fmt: skip
 
 
@@ -190,8 +192,8 @@ def main() -> None:
         "# Which method keeps the answer?", "",
         f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "
         "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
-        "intervals. Prompts have 140 to 300 tokens, so windows are a quarter of the budget. `oracle` keeps what "
-        "shows the answer.", "",
+        "intervals. Prompts have 140 to 300 tokens, so windows are a quarter of the budget. "
+        "`oracle` keeps what shows the answer.", "",
     ]  # fmt: skip
     write("quality", "\n".join(head + lines), data)
 

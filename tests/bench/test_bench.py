@@ -80,12 +80,12 @@ def test_a_batch_fits_into_the_memory_given_and_none_does_if_there_is_too_little
 def test_the_peak_is_that_of_the_work_alone() -> None:
     size = 64 * 2**20
     held = torch.ones(size, dtype=torch.uint8)  # there before, so not counted
-    peak = peak_of(lambda: torch.ones(size, dtype=torch.uint8).sum(), torch.device("cpu"))
+    peak = peak_of(lambda: torch.ones(size, dtype=torch.uint8), torch.device("cpu"))
     again = peak_of(lambda: None, torch.device("cpu"))
-    assert held.sum() == size
+    assert held.numel() == size
     assert peak is not None
     assert again is not None
-    assert size <= peak < 1.25 * size
+    assert 0.95 * size <= peak < 1.25 * size
     assert again < size / 8
 
 
@@ -105,7 +105,7 @@ def test_a_shape_is_cut_to_its_first_layers(monkeypatch: pytest.MonkeyPatch) -> 
     assert subject.ids.shape == (1, 40)
     assert subject.random
     assert int(subject.vision.sum()) == 20
-    weights = torch.cat([w.flatten().float() for w in subject.model.parameters()])
+    weights = torch.cat([w.detach().flatten().float() for w in subject.model.parameters()])
     assert bool(weights.isfinite().all())
     assert 0 < float(weights.abs().max()) <= 0.02
     with pytest.raises(InvalidInput, match="tiny has 28 layers, not 29"):

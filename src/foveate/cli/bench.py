@@ -20,6 +20,7 @@ from foveate.bench.peer import kvpress
 from foveate.cli import console, options
 from foveate.cli.model import model_option
 from foveate.cli.policies import policies
+from foveate.cli.rows import broken
 from foveate.core.amount import Amount
 from foveate.core.errors import InvalidInput
 from foveate.eval.model import READS, load
@@ -137,7 +138,7 @@ def _table(rows: Sequence[Row]) -> Any:
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.method, row.budget or "", f"{row.kept_tokens:,.0f}", _mib(row.kv_bytes),
+            Text(broken(row.method)), row.budget or "", f"{row.kept_tokens:,.0f}", _mib(row.kv_bytes),
             f"{row.prefill_ratio:.2f}", f"{row.compress_s:.3f}", _mib(row.peak_bytes),
             f"{row.decode_ms_per_token:.1f}", f"{row.decode_ratio:.2f}",
             "" if row.batch is None else f"{row.batch:,}",

@@ -53,7 +53,7 @@ def evaluate(
         typer.Option(
             metavar="N",
             min=0,
-            help="Samples of each task that are timed and drawn: each answer is decoded on its own.",
+            help="Samples of each task that are timed and drawn, answer by answer.",
         ),
     ] = 3,
     resume: Annotated[

@@ -26,7 +26,7 @@ def rendered(rows: Sequence[Row]) -> Group:
     answers.add_column(max_width=24, overflow="fold")
     answers.add_column(overflow="fold")
     for row in rows:
-        numbers.add_row(Text(_broken(row.method)), *_numbers(row))
+        numbers.add_row(Text(broken(row.method)), *_numbers(row))
         answers.add_row(
             Text(f"{row.method} {row.budget or ''}".strip(), "bold"),
             Text(_compact(row.answer) or "(nothing)"),
@@ -34,7 +34,7 @@ def rendered(rows: Sequence[Row]) -> Group:
     return Group(numbers, "", answers)
 
 
-def _broken(spec: str, width: int = 21) -> str:
+def broken(spec: str, width: int = 21) -> str:
     """The spec on several lines, broken after a plus sign, colon or comma."""
     lines = [""]
     for piece in re.split(r"(?<=[+:,])", spec):
