@@ -239,7 +239,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         n = self.state.policy.attend.n if pairs.compressed else 0.0
         if m == 1 and facts.open:
             if isinstance(pairs, RaggedPairs):
-                out = ragged_decode(query, *pairs.parts, scale, n)
+                out = ragged_decode(query, *pairs.parts, scale, n, starts=pairs.starts,
+                                    longest=pairs.longest_body)  # fmt: skip
                 return out.transpose(1, 2), None
             if n:
                 return attention_n(query, pairs.k, pairs.v, scale, n).transpose(1, 2), None

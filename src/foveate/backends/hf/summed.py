@@ -16,6 +16,7 @@ from torch import Tensor
 from foveate.backends.hf.passes import prompt_lengths
 from foveate.core.compress import bytes_of_pairs
 from foveate.core.protocols import reads_column_sums
+from foveate.ops.choice import chosen
 from foveate.ops.column_sums import attention_with_sums
 
 if TYPE_CHECKING:
@@ -37,15 +38,17 @@ def attention(
     if not facts.causal or bool((tokens >= lengths).all()):
         return None
     out, owner.sums = attention_with_sums(query, k, v, scale, facts.pads.tolist())
-    return out.transpose(1, 2)
+    return out.to(query.dtype).transpose(1, 2)
 
 
 def _wanted(owner: FoveateLayer, query: Tensor) -> bool:
-    """Other devices have fast attention, and no blocks of ours; half precision is faster there."""
+    """On a CPU in float32, where blocks of ours are as fast as the stock attention; elsewhere only
+    if the kernels were chosen.
+    """
+    ours = query.device.type == "cpu" and query.dtype == torch.float32
     return (
         owner.armed
-        and query.device.type == "cpu"
-        and query.dtype == torch.float32
+        and (ours or chosen() == "triton")
         and not (torch.is_grad_enabled() and query.requires_grad)
         and reads_column_sums(owner.state.policy.score)
     )
