@@ -80,6 +80,13 @@ def test_launches_depend_on_shapes_alone_if_lengths_are_on_the_device(monkeypatc
     assert launches[0] == launches[1]
 
 
+def test_it_works_while_gradients_are_recorded_and_carries_none():
+    q, *rest = inputs(Draw(seed=6))
+    ours = ragged_decode(q.requires_grad_(), *rest, 0.5, impl="triton")
+    assert not ours.requires_grad
+    assert_close(ours, ragged_decode(q, *rest, 0.5).detach(), rtol=0.0, atol=1e-5)
+
+
 def test_logits_of_any_size_are_no_trouble():
     draw = Draw(seed=5)
     q, k, v, lengths, tail_k, tail_v = inputs(draw)
