@@ -17,6 +17,8 @@ POLICIES = {
     "mixkv": METHODS["mixkv"],
     "lookm": METHODS["lookm"],
     "ragged": RANDOM["ragged"],
+    "dense, quantised": RANDOM["dense, quantised"],
+    "ragged, quantised": RANDOM["ragged, quantised"],
     "csp, over budget": COMPOSED["csp:budget=50%,decode_n=1.5,when=over_budget"],
 }
 

@@ -72,6 +72,16 @@ def every(dtype, d, b, h, g, n, w):
     decode(q[:, :, :1], flat, flat, lengths, k, v, 1.0, 0.0, starts, n)
     counted = torch.ones(1, dtype=torch.int64)
     decode(q[:, :, :1], flat, flat, lengths, k, v, 1.0, 1.0, starts, n, counted)
+    codes = compiled("quantised_decode")
+    for bits in (8, 4, 2):
+        packed, scales = (
+            torch.zeros(len(flat), d * bits // 8, dtype=torch.uint8),
+            flat[:, :4].clone(),
+        )
+        coded = codes.Coded(packed, flat[:4], flat[:4], starts[:1].expand(len(flat)), packed,
+                            scales, scales, starts, n, bits, 32)  # fmt: skip
+        rest = codes.Rest(flat, flat, starts, n)
+        codes.quantised_decode(q[:, :, :1], coded, rest, k, v, 1.0, 0.0)
     compiled("window_attention").window_attention(q[:, :, :w], k, seen[:, :, :w], 1.0, 0.0)
     compiled("mix_statistics").mix_statistics(k, v, kept)
     compiled("compaction").compaction(k, v, slots, kept, starts)

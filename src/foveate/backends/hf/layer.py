@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from foveate.backends.hf import summed
+from foveate.backends.hf import coded, summed
 from foveate.backends.hf.masks import for_model, over_slots
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
@@ -230,6 +230,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         scale: float,
         summable: bool = False,
     ) -> Output:
+        if (decoded := coded.attention(self, query, mask, scale)) is not None:
+            return decoded, None
         pairs, m = self.pairs.opened(), query.shape[2]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
             if summable and (out := summed.attention(self, query, mask, scale)) is not None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
-from typing import no_type_check
+from typing import NamedTuple, no_type_check
 
 import torch
 import triton
@@ -40,38 +40,75 @@ def ragged_decode(
     """Products with values take the weights in the values' type; all sums are in float32."""
     given = [x for x in (starts, tail_length) if x is not None]
     check("ragged_decode", q, flat_k, flat_v, tail_k, tail_v, beside=given)
-    (b, hq, _, d), (h, t, e) = q.shape, tail_v.shape[1:]
+    (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
     if starts is None:
         starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int64, device=q.device)
     if longest is None:
         longest = max(lengths)
-    block = rows(flat_k if d >= e else flat_v)
-    chunk = chunk_size(flat_k.shape[0] + b * h * t, block, _cores(q.device))
-    early = triton.cdiv(longest, chunk)
-    chunks = max(1, early + triton.cdiv(t, chunk))
-    mixed = empty(b * hq, chunks, e, like=q, dtype=torch.float32)
-    tops, totals = (empty(b * hq, chunks, like=q, dtype=torch.float32) for _ in range(2))
+    chunk = chunk_size(flat_k.shape[0] + b * h * t, rows(tail_k if d >= e else tail_v), q.device)
+    parts = room(q, e, -(-longest // chunk) + -(-t // chunk))
+    attend(parts, 0, q, flat_k, flat_v, starts, longest, tail_k, tail_v, tail_length, scale, chunk)
+    return joined(parts, q, n)
+
+
+class Parts(NamedTuple):
+    """What each chunk found for each query head: its output, maximum and sum, to the base 2."""
+
+    mixed: Float[Tensor, "q c e"]
+    tops: Float[Tensor, "q c"]
+    totals: Float[Tensor, "q c"]
+
+
+def room(q: Float[Tensor, "b hq 1 d"], e: int, chunks: int) -> Parts:
+    """For ``chunks`` chunks (or one, which stays empty)."""
+    heads, chunks = q.shape[0] * q.shape[1], max(1, chunks)
+    mixed = empty(heads, chunks, e, like=q, dtype=torch.float32)
+    tops, totals = (empty(heads, chunks, like=q, dtype=torch.float32) for _ in range(2))
+    return Parts(mixed, tops, totals)
+
+
+def attend(
+    parts: Parts,
+    first: int,
+    q: Float[Tensor, "b hq 1 d"],
+    flat_k: Float[Tensor, "f d"],
+    flat_v: Float[Tensor, "f e"],
+    starts: Int[Tensor, "heads"],
+    longest: int,
+    tail_k: Float[Tensor, "b h t d"],
+    tail_v: Float[Tensor, "b h t e"],
+    tail_length: Int[Tensor, "1"] | None,
+    scale: float,
+    chunk: int,
+) -> None:
+    """Fills the parts from ``first`` on: of the bodies, then of the tails."""
+    (b, hq, _, d), (h, t, e) = q.shape, tail_v.shape[1:]
+    total = parts.tops.shape[1]
     run(
-        _chunk_kernel, b * h * chunks, q,
+        _chunk_kernel, b * h * (total - first), q,
         q, flat_k, flat_v, tail_k, tail_v, starts, starts if tail_length is None else tail_length,
-        mixed, tops, totals,
-        q.stride(0), q.stride(1), q.stride(3), *flat_k.stride(), *flat_v.stride(),
+        *parts, q.stride(0), q.stride(1), q.stride(3), *flat_k.stride(), *flat_v.stride(),
         *tail_k.stride(), *tail_v.stride(),
-        h, hq // h, d, e, t, early, chunks, chunk, scale * LOG2E,
-        COUNTED=tail_length is not None, G=power(hq // h), D=power(d), E=power(e), N=block,
+        h, hq // h, d, e, t, -(-longest // chunk), first, total, chunk, scale * LOG2E,
+        COUNTED=tail_length is not None, G=power(hq // h), D=power(d), E=power(e),
+        N=rows(tail_k if d >= e else tail_v),
     )  # fmt: skip
+
+
+def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor, "b hq 1 e"]:
+    """The output of all parts together."""
+    (b, hq), (chunks, e) = q.shape[:2], parts.mixed.shape[1:]
     out = empty(b, hq, 1, e, like=q)
     run(
-        _join_kernel, b * hq, q,
-        mixed, tops, totals, out, e, chunks, math.log2(n) if n else -math.inf,
+        _join_kernel, b * hq, q, *parts, out, e, chunks, math.log2(n) if n else -math.inf,
         E=power(e), CHUNKS=power(chunks),
     )  # fmt: skip
     return out
 
 
-def chunk_size(pairs: int, block: int, cores: int) -> int:
+def chunk_size(pairs: int, block: int, device: torch.device) -> int:
     """Pairs to a program: a power of two, so that few shapes of the join are ever compiled."""
-    return power(-(-pairs // (WAVES * cores)), block)
+    return power(-(-pairs // (WAVES * _cores(device))), block)
 
 
 @cache
@@ -105,16 +142,17 @@ def _attend(q, k, v, begin, end, k_n, k_d, v_n, v_e, d, e, scale, D, E, N: tl.co
     return top, total, mixed
 
 
-@triton.jit(do_not_specialize=["t", "early", "chunks"])
+@triton.jit(do_not_specialize=["t", "early", "before", "total_chunks"])
 @no_type_check
 def _chunk_kernel(
     q, k, v, tail_k, tail_v, starts, tail_length, mixed, tops, totals,
     q_b, q_h, q_d, k_n, k_d, v_n, v_e,
     tail_k_b, tail_k_h, tail_k_n, tail_k_d, tail_v_b, tail_v_h, tail_v_n, tail_v_e,
-    h, g, d, e, t, early, chunks, chunk, scale,
+    h, g, d, e, t, early, before, total_chunks, chunk, scale,
     COUNTED: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one KV head's body or tail."""
+    """One chunk of one KV head's body or tail; ``before`` chunks of every head are not of these."""
+    chunks = total_chunks - before
     head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
     which = tl.program_id(0) % chunks
     b, of = head // h, head % h
@@ -140,7 +178,7 @@ def _chunk_kernel(
             queries, tail_k + b * tail_k_b + of * tail_k_h, tail_v + b * tail_v_b + of * tail_v_h,
             begin, end, tail_k_n, tail_k_d, tail_v_n, tail_v_e, d, e, scale, D, E, N,
         )  # fmt: skip
-    at = (head * g + group) * chunks + which
+    at = (head * g + group) * total_chunks + before + which
     tl.store(tops + at, top, mask=group < g)
     tl.store(totals + at, total, mask=group < g)
     channel = tl.arange(0, E)
