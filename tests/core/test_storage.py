@@ -196,8 +196,8 @@ def test_ragged_storage_has_one_place_per_kept_pair():
     kept = 1 + 20 + 3 + 7 + 0 + 2
     assert pairs.flat_k.shape == (kept, D)
     assert pairs.flat_v.shape == (kept, E)
-    floats, columns, counts = 4 * kept * (D + E), 4 * kept, 8 * 6
-    assert pairs.nbytes == bytes_held(pairs) == floats + columns + counts
+    floats, columns, starts = 4 * kept * (D + E), 4 * kept, 8 * (6 + 1)
+    assert pairs.nbytes == bytes_held(pairs) == floats + columns + starts
 
 
 def test_a_head_that_keeps_nothing_is_all_empty_slots():

@@ -12,6 +12,7 @@
     ├── AlreadyCompressing   a second ``compress`` block on one model           (RuntimeError)
     ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
+    ├── UnsupportedKernel    a tensor that a Triton kernel cannot work on       (TypeError)
     ├── MissingPackage       something that is asked for needs an optional package (ImportError)
     ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
@@ -73,6 +74,10 @@ class NothingCompressed(FoveateError, RuntimeError):
 
 class MissingModality(FoveateError, RuntimeError):
     """The policy needs to know which tokens are visual, and nothing tells."""
+
+
+class UnsupportedKernel(FoveateError, TypeError):
+    """A Triton kernel was asked for, and this device, type or head size is not one that it does."""
 
 
 class MissingPackage(FoveateError, ImportError):

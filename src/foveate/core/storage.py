@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.pairs import Padded
+from foveate.ops.compaction import compaction
 
 GROWTH = 32
 
@@ -151,11 +152,22 @@ class RaggedPairs:
         first: int,
     ):
         self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
-        self.body_counts = body_counts
-        self.lengths: list[int] = body_counts.flatten().tolist()
+        self._hold(body_counts)
         shape = (*body_counts.shape, 0)
         self.tail = DensePairs(k.new_empty(*shape, k.shape[1]), v.new_empty(*shape, v.shape[1]),
                                first=first)  # fmt: skip
+
+    def _hold(self, counts: Int[Tensor, "b h"]) -> None:
+        """Where each head's body starts, on the device and, for what runs on the host, here."""
+        self.heads: tuple[int, ...] = tuple(counts.shape)
+        self.starts = starts_of(counts)
+        self.lengths: list[int] = counts.flatten().tolist()
+        self.longest_body = max(self.lengths)
+
+    @property
+    def body_counts(self) -> Int[Tensor, "b h"]:
+        """Pairs of each head's body."""
+        return self.starts.diff().view(self.heads)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, list[int], Tensor, Tensor]:
@@ -170,7 +182,7 @@ class RaggedPairs:
     @property
     def longest(self) -> int:
         """The most pairs that one head holds."""
-        return max(self.lengths) + self.tail.size
+        return self.longest_body + self.tail.size
 
     @property
     def compressed(self) -> bool:
@@ -180,7 +192,7 @@ class RaggedPairs:
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor held, spare room included."""
-        body = (self.flat_k, self.flat_v, self.flat_columns, self.body_counts)
+        body = (self.flat_k, self.flat_v, self.flat_columns, self.starts)
         return sum(t.nbytes for t in body) + self.tail.nbytes
 
     @property
@@ -221,10 +233,9 @@ class RaggedPairs:
 
     def _index(self) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
         """Where each right-aligned body slot stands in the flat tensors, and which are empty."""
-        counts = self.body_counts
-        ends = counts.flatten().cumsum(0).view_as(counts)
-        back = torch.arange(-max(self.lengths), 0, device=counts.device)
-        empty = -back > counts[..., None]
+        ends = self.starts[1:].view(self.heads)
+        back = torch.arange(-self.longest_body, 0, device=ends.device)
+        empty = -back > self.body_counts[..., None]
         return (ends[..., None] + back).clamp_min(0), empty
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
@@ -237,14 +248,12 @@ class RaggedPairs:
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""
-        heads = self.body_counts.shape[1]
-        starts = torch.tensor([0, *self.lengths]).cumsum(0).tolist()
+        heads, starts = self.heads[1], self.starts.tolist()
         spans = [(starts[r * heads], starts[(r + 1) * heads]) for r in rows.tolist()]
         for name in ("flat_k", "flat_v", "flat_columns"):
             flat = getattr(self, name)
             setattr(self, name, torch.cat([flat[start:end] for start, end in spans]))
-        self.body_counts = self.body_counts.index_select(0, rows)
-        self.lengths = self.body_counts.flatten().tolist()
+        self._hold(self.body_counts.index_select(0, rows))
         self.tail.take_rows(rows)
 
     def fork(self) -> RaggedPairs:
@@ -269,12 +278,16 @@ def store(
     """
     counts = kept.sum(-1)
     least, most = int(counts.min()), int(counts.max())
+    flat = compaction(k, v, columns, kept, starts_of(counts))
     if least != most:
-        return RaggedPairs(k[kept], v[kept], columns[kept], counts, first)
-    shape = (*kept.shape[:2], most)
-    dense = DensePairs(k[kept].view(*shape, k.shape[3]), v[kept].view(*shape, v.shape[3]),
-                       columns[kept].view(shape), first)  # fmt: skip
-    return dense
+        return RaggedPairs(*flat, counts, first)
+    keys, values, places = (t.view(*counts.shape, most, *t.shape[1:]) for t in flat)
+    return DensePairs(keys, values, places, first)
+
+
+def starts_of(counts: Int[Tensor, "b h"]) -> Int[Tensor, "heads"]:
+    """Where each head's pairs start in flat tensors, and where the last one's end: b * h + 1."""
+    return torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))
 
 
 def _enlarged(old: Tensor, size: int, room: int) -> Tensor:

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Literal, get_type_hints
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -31,6 +30,7 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import Score
 from foveate.core.spec import check_plain, stage
+from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, budget_of, check_recent, is_recent
 from foveate.stages.score import WindowAttention
@@ -45,26 +45,14 @@ Scale = Literal["extrinsic", "importance"]
 Domain = Literal["prefix", "all"]
 
 
-def mean_direction(
-    k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]
-) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h 1 d"]]:
-    """The keys' directions, and their mean over all T tokens (section 3.2)."""
-    directions = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
-    return directions, directions.sum(2, keepdim=True) / valid.sum(-1)[..., None, None]
-
-
 def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h"]:
     """Eq. 4: mean cosine of all pairs of different keys, in O(T); not below zero."""
-    _, mean = mean_direction(k, valid)
-    tokens = valid.sum(-1)
-    r = (tokens * mean.square().sum((-1, -2)) - 1) / (tokens - 1).clamp_min(1)
-    return r.clamp_min(0.0)
+    return mix_statistics(k, k, valid).redundancy
 
 
 def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
     """Section 3.2: minus the similarity of each key to the mean direction."""
-    directions, mean = mean_direction(k, valid)
-    return -(directions * mean).sum(-1)
+    return mix_statistics(k, k, valid).diversity
 
 
 @stage("mix_diversity")
@@ -108,15 +96,16 @@ class MixDiversity:
         extrinsic = lifted(extrinsic, domain)
         level = mean_over(extrinsic, domain)
 
+        measured = mix_statistics(layer.k, layer.v, layer.valid)
         importance = extrinsic
         if self.intrinsic != "none":  # eq. 2
-            value, key = layer.v.float().norm(dim=-1), -layer.k.float().norm(dim=-1)
-            norm = min_max(value if self.intrinsic == "value" else key, domain)
+            by_value = self.intrinsic == "value"
+            norm = min_max(measured.value_norm if by_value else -measured.key_norm, domain)
             importance = extrinsic + to_mean(norm, level, domain)
         if self.diversity_scale == "importance":
             level = mean_over(importance, domain)
-        div = to_mean(min_max(diversity(layer.k, layer.valid), domain), level, domain)
-        r = self._redundancy(layer)
+        div = to_mean(min_max(measured.diversity, domain), level, domain)
+        r = self._redundancy(layer, measured.redundancy)
         values = {
             "headwise": (1 - r[..., None]) * importance + r[..., None] * div,  # eq. 5
             "sum": importance + div,
@@ -127,9 +116,9 @@ class MixDiversity:
         parts = {**scores.parts, "importance": importance}
         return Scores(values, parts, {**scores.notes, "redundancy": r})
 
-    def _redundancy(self, layer: Layer) -> Float[Tensor, "b h"]:
+    def _redundancy(self, layer: Layer, online: Float[Tensor, "b h"]) -> Float[Tensor, "b h"]:
         if (profile := self.calibrated) is None:
-            return redundancy(layer.k, layer.valid)
+            return online
         profile.check_layers(layer.depth)
         profile.check_heads(layer.index, layer.k.shape[1])
         table = torch.tensor(profile.by_layer[layer.index], device=layer.k.device)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from foveate.backends.hf import summed, windowed
+from foveate.backends.hf import coded, summed, windowed
 from foveate.backends.hf.masks import for_model, over_slots
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
@@ -232,6 +232,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         scale: float,
         summable: bool = False,
     ) -> Output:
+        if (decoded := coded.attention(self, query, mask, scale)) is not None:
+            return decoded, None
         pairs, m = self.pairs.opened(), query.shape[2]
         if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
             if summable and (out := self._written_out(base, query, mask, scale)) is not None:
@@ -241,7 +243,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         n = self.state.policy.attend.n if pairs.compressed else 0.0
         if m == 1 and facts.open:
             if isinstance(pairs, RaggedPairs):
-                out = ragged_decode(query, *pairs.parts, scale, n)
+                out = ragged_decode(query, *pairs.parts, scale, n, starts=pairs.starts,
+                                    longest=pairs.longest_body)  # fmt: skip
                 return out.transpose(1, 2), None
             if n:
                 return attention_n(query, pairs.k, pairs.v, scale, n).transpose(1, 2), None

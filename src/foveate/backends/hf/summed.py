@@ -16,6 +16,7 @@ from torch import Tensor
 from foveate.backends.hf.passes import prompt_lengths
 from foveate.core.compress import bytes_of_pairs
 from foveate.core.protocols import reads_column_sums
+from foveate.ops.choice import chosen
 from foveate.ops.column_sums import attention_with_sums
 
 if TYPE_CHECKING:
@@ -35,19 +36,23 @@ def attention(
     k, v = owner.pairs.padded()[:2]
     facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     out, owner.sums = attention_with_sums(query, k, v, scale, facts.pads.tolist())
-    return out.transpose(1, 2)
+    return out.to(query.dtype).transpose(1, 2)
 
 
 def writes_out(owner: FoveateLayer, query: Tensor) -> bool:
-    """Whether attention may be done here at all. Other devices have fast attention, and no blocks
-    of ours; half precision is faster there.
+    """Whether attention may be done here at all: in blocks of ours, which in float32 on a CPU are
+    as fast as the stock attention, or by the kernels if they were chosen.
     """
     return (
         owner.armed
-        and query.device.type == "cpu"
-        and query.dtype == torch.float32
+        and (in_blocks(query) or chosen() == "triton")
         and not (torch.is_grad_enabled() and query.requires_grad)
     )
+
+
+def in_blocks(query: Tensor) -> bool:
+    """Other devices have fast attention, and half precision is faster there as well."""
+    return query.device.type == "cpu" and query.dtype == torch.float32
 
 
 def tokens_kept(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> Int[Tensor, "b"] | None:

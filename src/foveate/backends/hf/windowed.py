@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.backends.hf.masks import over_slots
-from foveate.backends.hf.summed import tokens_kept, writes_out
+from foveate.backends.hf.summed import in_blocks, tokens_kept, writes_out
 from foveate.core.layer import Window
 from foveate.ops.window_attention import window_attention
 
@@ -54,7 +54,9 @@ def attention(
 def _rows(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> int:
     """How many of the last queries' rows are written out."""
     b, hq, m, _ = query.shape
-    if not writes_out(owner, query) or m != owner.seen or owner.seen != owner.state.prompt_end:
+    if not (in_blocks(query) and writes_out(owner, query)):
+        return 0
+    if m != owner.seen or owner.seen != owner.state.prompt_end:
         return 0
     tokens = tokens_kept(owner, query, mask)
     w = 0 if tokens is None else owner.state.policy.score.queries(int(tokens.max()))

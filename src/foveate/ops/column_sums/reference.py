@@ -20,17 +20,8 @@ def column_sums(
     mask: Bool[Tensor, "b #h m n"] | None = None,
     pads: list[int] | None = None,
 ) -> Float[Tensor, "b hq n"]:
-    """Sum over queries of the softmax, per query head and slot, in float32.
-
-    Args:
-        q: the last ``m`` queries of a sequence of ``n``; ``hq = h * g``.
-        k: keys of the whole sequence.
-        scale: of the logits.
-        mask: which slots each query attends to. None: causal, query i stands at slot n - m + i.
-        pads: slots in front of each row that are padding: neither query nor key there counts.
-
-    Extra memory, besides the result: the weights of as many queries, of as many KV heads, as fit in
-    ``BYTES`` (blocks that stay in the cache of a CPU), twice; and those heads' keys in float32.
+    """Extra memory, besides the result: the weights of as many queries, of as many KV heads, as fit
+    in ``BYTES`` (blocks that stay in the cache of a CPU), twice; and those heads' keys in float32.
     """
     (b, hq), (h, n) = q.shape[:2], k.shape[1:3]
     sums = torch.zeros(b, h, hq // h, n, dtype=torch.float32, device=q.device)
@@ -52,10 +43,7 @@ def attention_with_sums(
     scale: float,
     pads: list[int] | None = None,
 ) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
-    """Causal attention, and its column sums from the same softmax, in float32.
-
-    Arguments and extra memory are those of :func:`column_sums`. The outputs of padding are zero.
-    """
+    """The same blocks, each multiplied with the values while it is there."""
     b, hq, m, _ = q.shape
     h, n, e = k.shape[1], k.shape[2], v.shape[3]
     sums = torch.zeros(b, h, hq // h, n, dtype=torch.float32, device=q.device)

@@ -20,13 +20,9 @@ class Nearest(NamedTuple):
 
 
 def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) -> Nearest:
-    """The kept slot whose key has the largest cosine, in float32; of equal ones the earlier.
-
-    Takes O(n * kept) time; extra memory is the normalised keys and at most ``BYTES`` of cosines (or
-    those of one slot per head).
-    """
+    """Extra memory: the normalised keys, and ``BYTES`` of cosines (or those of one slot a head)."""
     b, h, n, d = k.shape
-    index, empty = _listed(kept)
+    index, empty = listed(kept)
     keys = F.normalize(k.float(), dim=-1)
     targets = keys.gather(2, index[..., None].expand(-1, -1, -1, d)).transpose(2, 3)
     hidden = torch.zeros_like(empty, dtype=torch.float32).masked_fill(empty, -torch.inf)
@@ -48,7 +44,7 @@ def nearest_by_position(pos: Int[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) 
 
     The cosine is not computed: it is NaN.
     """
-    index, empty = _listed(kept)
+    index, empty = listed(kept)
     far = torch.iinfo(torch.int32).max
     places = pos.gather(2, index).masked_fill(empty, far)
     after = torch.searchsorted(places, pos.contiguous())
@@ -60,7 +56,7 @@ def nearest_by_position(pos: Int[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) 
     return Nearest(slot, torch.full(slot.shape, torch.nan, device=pos.device))
 
 
-def _listed(kept: Bool[Tensor, "b h n"]) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
+def listed(kept: Bool[Tensor, "b h n"]) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
     """The kept slots in order, and which places of the list are empty (they stand at the end)."""
     counts = kept.sum(-1)
     most = max(1, int(counts.max()))

@@ -1,5 +1,37 @@
 """Attention that the last queries of a prompt pay to every slot."""
 
-from foveate.ops.window_attention.reference import window_attention
+from __future__ import annotations
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.ops.choice import Impl, implementation
 
 __all__ = ["window_attention"]
+
+
+def window_attention(
+    q: Float[Tensor, "b hq w d"],
+    k: Float[Tensor, "b h n d"],
+    visible: Bool[Tensor, "b #h w n"],
+    scale: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
+) -> Float[Tensor, "b h g w n"]:
+    """Attention probabilities of ``w`` queries over all slots, in float32.
+
+    Args:
+        q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
+        k: keys.
+        visible: which slots each query attends to; a query that sees none gets zeros.
+        scale: of the logits.
+        n: of softmax-n; 0 is the softmax.
+        impl: "reference" or "triton"; None is what :func:`foveate.ops.using` says.
+
+    Raises:
+        UnsupportedKernel: "triton" with tensors that the kernel does not take.
+        MissingPackage: "triton", and Triton is not installed.
+    """
+    paid: Tensor = implementation(__name__, impl).window_attention(q, k, visible, scale, n)
+    return paid

@@ -14,17 +14,9 @@ def window_attention(
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w n"],
     scale: float,
-    n: float = 0.0,
+    n: float,
 ) -> Float[Tensor, "b h g w n"]:
-    """Attention probabilities of ``w`` queries over all slots.
-
-    Args:
-        q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
-        k: keys.
-        visible: which slots each query attends to; a query that sees none gets zeros.
-        scale: of the logits.
-        n: of softmax-n; 0 is the softmax.
-    """
+    """The whole matrix at once."""
     b, hq, w, d = q.shape
     h = k.shape[1]
     grouped = q.reshape(b, h, (hq // h) * w, d).float()

@@ -34,7 +34,7 @@ def quantised(
 ) -> Body:  # fmt: skip
     """The pairs of each head in groups of ``group``, and one of what is left over."""
     sizes = _sizes(counts.flatten(), group)
-    owner = _owners(sizes)
+    owner = owners(sizes)
     k_least, k_most = extremes(k, owner, len(sizes))
     k_step = step_of(k_least, k_most, bits)
     channels = torch.arange(v.shape[1], device=v.device) // group
@@ -51,7 +51,7 @@ def restored(
     body: Body, bits: int, group: int, width: int
 ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
     """Keys and values, to within half a step each; ``width`` is the channels of a value."""
-    owner = _owners(body.sizes)
+    owner = owners(body.sizes)
     channels = torch.arange(width, device=body.v.device) // group
     k = decode(body.k, body.k_least[owner], body.k_step[owner], bits)
     return k, decode(body.v, body.v_least[:, channels], body.v_step[:, channels], bits)
@@ -67,7 +67,7 @@ def joined(first: Body, second: Body) -> Body:
 
 def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
     """The pairs where ``kept`` is true, in the groups that they were quantised in."""
-    sizes = torch.zeros_like(body.sizes).index_add_(0, _owners(body.sizes), kept.to(torch.int32))
+    sizes = torch.zeros_like(body.sizes).index_add_(0, owners(body.sizes), kept.to(torch.int32))
     counts = torch.zeros_like(body.counts.flatten()).index_add_(0, _heads(body), kept.long())
     groups = sizes.nonzero()[:, 0]
     pairs = kept.nonzero()[:, 0]
@@ -105,9 +105,10 @@ def _sizes(counts: Int[Tensor, "m"], group: int) -> Int[Tensor, "G"]:
     return sizes
 
 
-def _owners(sizes: Int[Tensor, "G"]) -> Int[Tensor, "f"]:
-    """The group of each pair."""
-    return torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes)
+def owners(sizes: Int[Tensor, "G"], pairs: int | None = None) -> Int[Tensor, "f"]:
+    """The group of each pair. Told how many ``pairs`` there are, nothing waits for the device."""
+    groups = torch.arange(len(sizes), device=sizes.device)
+    return groups.repeat_interleave(sizes, output_size=pairs)
 
 
 def _heads(body: Body) -> Int[Tensor, "f"]:

@@ -15,8 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.pairs import Padded, Pairs
-from foveate.core.storage import DensePairs, RaggedPairs
-from foveate.stages.store.body import Body, joined, of_rows, quantised, restored, some
+from foveate.core.storage import DensePairs, RaggedPairs, starts_of
+from foveate.ops.quantised_decode import Coded, Rest
+from foveate.stages.store.body import Body, joined, of_rows, owners, quantised, restored, some
 
 
 class QuantisedPairs:
@@ -29,6 +30,7 @@ class QuantisedPairs:
     def __init__(self, body: Body, rest: Pairs, bits: int, group: int, residual: int):
         self.body, self.rest = body, rest
         self.bits, self.group, self.residual = bits, group, residual
+        self._longest: tuple[Body, int] | None = None  # of the body that it was looked for in
 
     @classmethod
     def of(cls, pairs: Pairs, bits: int, group: int, residual: int) -> QuantisedPairs:
@@ -81,6 +83,23 @@ class QuantisedPairs:
         counts = self.counts.flatten()
         place = torch.cat([torch.arange(n, device=counts.device) for n in counts.tolist()])
         return place < self.body.counts.flatten().repeat_interleave(counts)
+
+    @property
+    def parts(self) -> tuple[Coded, Rest, Tensor, Tensor]:
+        """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
+        Where groups and heads start is transient.
+        """
+        body, rest = self.body, self.rest.opened()
+        if self._longest is None or self._longest[0] is not body:
+            self._longest = body, int(body.counts.max())
+        coded = Coded(body.k, body.k_least, body.k_step, owners(body.sizes, len(body.k)),
+                      body.v, body.v_least, body.v_step, starts_of(body.counts),
+                      self._longest[1], self.bits, self.group)  # fmt: skip
+        if isinstance(rest, RaggedPairs):
+            flat = Rest(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
+            return coded, flat, rest.tail.k, rest.tail.v
+        no_k, no_v = (x.new_empty(0, x.shape[3]) for x in (rest.k, rest.v))
+        return coded, Rest(no_k, no_v, torch.zeros_like(coded.starts), 0), rest.k, rest.v
 
     def opened(self) -> DensePairs | RaggedPairs:
         """All in full precision: a transient copy."""

@@ -1,0 +1,189 @@
+"""Two passes: the log-sum-exp of every query (and its output, if asked), then sums over queries.
+
+The first is flash attention's running softmax (Dao, arXiv:2307.08691); the second makes each weight
+again as exp(logit - lse), with a block of slots staying where it is and all later queries passing
+by. Products of keys and queries are exact and added up in float32.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+
+
+def column_sums(
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    scale: float,
+    mask: Bool[Tensor, "b #h m n"] | None,
+    pads: list[int] | None,
+) -> Float[Tensor, "b hq n"]:
+    """First pass without values, then the second."""
+    check("column_sums", q, k, beside=() if mask is None else (mask,))
+    row_pads = _pads(q, pads)
+    _, lse = _softmax(q, k, None, scale, mask, row_pads)
+    return _sums(q, k, scale, mask, row_pads, lse)
+
+
+def attention_with_sums(
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    scale: float,
+    pads: list[int] | None,
+) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b hq n"]]:
+    """Both passes; the weights are multiplied with the values in the values' type."""
+    check("attention_with_sums", q, k, v)
+    row_pads = _pads(q, pads)
+    out, lse = _softmax(q, k, v, scale, None, row_pads)
+    return out, _sums(q, k, scale, None, row_pads, lse)
+
+
+def _pads(q: Tensor, pads: list[int] | None) -> Tensor:
+    return torch.tensor(pads or [0] * q.shape[0], dtype=torch.int32, device=q.device)
+
+
+def _softmax(
+    q: Tensor, k: Tensor, v: Tensor | None, scale: float, mask: Tensor | None, pads: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Output [b hq m e] (of no width without values) and log2-sum-exp2 [b hq m], +inf for queries
+    that see nothing.
+    """
+    b, hq, m, d = q.shape
+    h, n, e = k.shape[1], k.shape[2], 0 if v is None else v.shape[3]
+    out = empty(b, hq, m, e, like=q, dtype=torch.float32)
+    lse = empty(b, hq, m, like=q, dtype=torch.float32)
+    seen = q if mask is None else mask.expand(b, h, m, n).view(torch.uint8)
+    values = k if v is None else v
+    block = rows(k if e <= d else values)
+    run(
+        _softmax_kernel, b * hq * triton.cdiv(m, block), q,
+        q, k, values, seen, pads, out, lse,
+        *q.stride(), *k.stride(), *values.stride(), *seen.stride(),
+        hq, hq // h, m, n, d, e, scale * LOG2E,
+        HAS_V=v is not None, HAS_MASK=mask is not None,
+        D=power(d), E=power(e), M=block, N=block,
+    )  # fmt: skip
+    return out, lse
+
+
+def _sums(
+    q: Tensor, k: Tensor, scale: float, mask: Tensor | None, pads: Tensor, lse: Tensor
+) -> Float[Tensor, "b hq n"]:
+    b, hq, m, d = q.shape
+    h, n = k.shape[1], k.shape[2]
+    sums = empty(b, hq, n, like=q, dtype=torch.float32)
+    seen = q if mask is None else mask.expand(b, h, m, n).view(torch.uint8)
+    block = rows(k)
+    run(
+        _sums_kernel, b * hq * triton.cdiv(n, block), q,
+        q, k, seen, pads, lse, sums,
+        *q.stride(), *k.stride(), *seen.stride(),
+        hq, hq // h, m, n, d, scale * LOG2E,
+        HAS_MASK=mask is not None, D=power(d), M=block, N=block,
+    )  # fmt: skip
+    return sums
+
+
+@triton.jit
+@no_type_check
+def _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK: tl.constexpr):
+    """[rows, slots]: which slots each query attends to."""
+    inside = (row < m)[:, None] & (slot < n)[None, :]
+    if HAS_MASK:
+        at = row.to(tl.int64)[:, None] * seen_m + slot.to(tl.int64)[None, :] * seen_n
+        return tl.load(seen + at, mask=inside, other=0) != 0
+    return inside & (slot[None, :] <= (n - m + row)[:, None])
+
+
+@triton.jit
+@no_type_check
+def _softmax_kernel(
+    q, k, v, seen, pads, out, lse,
+    q_b, q_h, q_m, q_d, k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_e, seen_b, seen_h, seen_m, seen_n,
+    hq, g, m, n, d, e, scale,
+    HAS_V: tl.constexpr, HAS_MASK: tl.constexpr,
+    D: tl.constexpr, E: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One block of queries of one query head."""
+    blocks = tl.cdiv(m, M)
+    head = (tl.program_id(0) // blocks).to(tl.int64)  # counted through all rows
+    block = tl.program_id(0) % blocks
+    b, of = head // hq, (head % hq) // g
+    row, column, channel = block * M + tl.arange(0, M), tl.arange(0, D), tl.arange(0, E)
+    k += b * k_b + of * k_h
+    v += b * v_b + of * v_h
+    seen += b * seen_b + of * seen_h
+    pad = tl.load(pads + b)
+    queries = tile(q + b * q_b + (head % hq) * q_h, row, column, q_m, q_d, m, d)
+    top = tl.full([M], -float("inf"), tl.float32)
+    total = tl.zeros([M], tl.float32)
+    mixed = tl.zeros([M, E], tl.float32)
+    end = n
+    if not HAS_MASK:
+        end = tl.minimum(n, n - m + (block + 1) * M)
+    for start in range(pad, end, N):
+        slot = start + tl.arange(0, N)
+        keys = tile(k, slot, column, k_n, k_d, n, d)
+        logits = product(queries, tl.trans(keys)) * scale
+        visible = _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK)
+        logits = tl.where(visible, logits, -float("inf"))
+        new = tl.maximum(top, tl.max(logits, 1))
+        level = tl.where(new == -float("inf"), 0.0, new)  # nothing seen so far
+        weights = tl.exp2(logits - level[:, None])
+        shrunk = tl.exp2(top - level)
+        total = total * shrunk + tl.sum(weights, 1)
+        if HAS_V:
+            values = tile(v, slot, channel, v_n, v_e, n, e)
+            added = product(weights.to(values.dtype), values)
+            mixed = mixed * shrunk[:, None] + added
+        top = new
+    counts = (total > 0) & (row >= pad - (n - m))  # padding does not ask
+    total = tl.where(counts, total, 1.0)
+    found = tl.where(counts, top + tl.log2(total), float("inf"))
+    tl.store(lse + head * m + row, found, mask=row < m)
+    if HAS_V:
+        mixed = tl.where(counts[:, None], mixed / total[:, None], 0.0)
+        at = (head * m + row)[:, None] * e + channel[None, :]
+        tl.store(out + at, mixed, mask=(row < m)[:, None] & (channel < e)[None, :])
+
+
+@triton.jit
+@no_type_check
+def _sums_kernel(
+    q, k, seen, pads, lse, sums,
+    q_b, q_h, q_m, q_d, k_b, k_h, k_n, k_d, seen_b, seen_h, seen_m, seen_n,
+    hq, g, m, n, d, scale,
+    HAS_MASK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One block of slots of one query head."""
+    blocks = tl.cdiv(n, N)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    block = tl.program_id(0) % blocks
+    b, of = head // hq, (head % hq) // g
+    slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
+    q += b * q_b + (head % hq) * q_h
+    seen += b * seen_b + of * seen_h
+    pad = tl.load(pads + b)
+    keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
+    total = tl.zeros([N], tl.float32)
+    begin = tl.maximum(0, pad - (n - m))
+    if not HAS_MASK:
+        begin = tl.maximum(begin, block * N - (n - m))  # earlier queries see none of these slots
+    for start in range(begin, m, M):
+        row = start + tl.arange(0, M)
+        queries = tile(q, row, column, q_m, q_d, m, d)
+        logits = product(queries, tl.trans(keys)) * scale
+        level = tl.load(lse + head * m + row, mask=row < m, other=float("inf"))
+        visible = _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK)
+        visible &= (slot >= pad)[None, :]
+        weights = tl.exp2(tl.where(visible, logits - level[:, None], -float("inf")))
+        total += tl.sum(weights, 0)
+    tl.store(sums + head * n + slot, total, mask=slot < n)

@@ -1,0 +1,120 @@
+"""Two launches: norms and sums of directions part by part, then every key against their mean."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.ops.launch import check, empty, power, rows, run, tile
+from foveate.ops.mix_statistics.reference import MixStatistics
+
+PART = 512  # slots whose directions are added up by one program
+
+
+def mix_statistics(
+    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"]
+) -> MixStatistics:
+    """Nothing is held but the results and a sum of directions for every ``PART`` slots."""
+    check("mix_statistics", k, v, beside=(valid,))
+    (b, h, n, d), e = k.shape, v.shape[3]
+    real = valid.view(torch.uint8)
+    block = rows(k if d >= e else v)
+    part = max(PART, block)
+    parts = triton.cdiv(n, part)
+    key_norm, value_norm, diversity = (
+        empty(b, h, n, like=k, dtype=torch.float32) for _ in range(3)
+    )
+    redundancy = empty(b, h, like=k, dtype=torch.float32)
+    sums = empty(b * h, parts, d, like=k, dtype=torch.float32)
+    counts = empty(b * h, parts, like=k, dtype=torch.float32)
+    run(
+        _sums_kernel, b * h * parts, k,
+        k, v, real, key_norm, value_norm, sums, counts,
+        *k.stride(), *v.stride(), *real.stride(), h, n, d, e,
+        D=power(d), E=power(e), PART=part, N=block,
+    )  # fmt: skip
+    run(
+        _diversity_kernel, b * h * parts, k,
+        k, real, sums, counts, diversity, redundancy,
+        *k.stride(), *real.stride(), h, n, d, D=power(d), PART=part, N=block,
+    )  # fmt: skip
+    return MixStatistics(key_norm, value_norm, diversity, redundancy)
+
+
+@triton.jit
+@no_type_check
+def _directions(k, real, slot, column, k_n, k_d, real_n, n, d):
+    """[slots, D] directions, zero without a token; the keys' norms; which slots have a token."""
+    keys = tile(k, slot, column, k_n, k_d, n, d).to(tl.float32)
+    norm = tl.sqrt(tl.sum(keys * keys, 1))
+    token = tl.load(real + slot.to(tl.int64) * real_n, mask=slot < n, other=0) != 0
+    direction = keys / tl.maximum(norm, 1e-12)[:, None]
+    return tl.where(token[:, None], direction, 0.0), norm, token
+
+
+@triton.jit
+@no_type_check
+def _sums_kernel(
+    k, v, real, key_norm, value_norm, sums, counts,
+    k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_e, real_b, real_h, real_n, h, n, d, e,
+    D: tl.constexpr, E: tl.constexpr, PART: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One part of one head."""
+    parts = tl.cdiv(n, PART)
+    head = (tl.program_id(0) // parts).to(tl.int64)
+    part = tl.program_id(0) % parts
+    b, of = head // h, head % h
+    column, channel = tl.arange(0, D), tl.arange(0, E)
+    k += b * k_b + of * k_h
+    v += b * v_b + of * v_h
+    real += b * real_b + of * real_h
+    total = tl.zeros([D], tl.float32)
+    count = tl.zeros([N], tl.float32)
+    for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
+        slot = start + tl.arange(0, N)
+        direction, norm, token = _directions(k, real, slot, column, k_n, k_d, real_n, n, d)
+        values = tile(v, slot, channel, v_n, v_e, n, e).to(tl.float32)
+        tl.store(key_norm + head * n + slot, norm, mask=slot < n)
+        length = tl.sqrt(tl.sum(values * values, 1))
+        tl.store(value_norm + head * n + slot, length, mask=slot < n)
+        total += tl.sum(direction, 0)
+        count += token.to(tl.float32)
+    tl.store(sums + (head * parts + part) * d + column, total, mask=column < d)
+    tl.store(counts + head * parts + part, tl.sum(count, 0))
+
+
+@triton.jit
+@no_type_check
+def _diversity_kernel(
+    k, real, sums, counts, diversity, redundancy,
+    k_b, k_h, k_n, k_d, real_b, real_h, real_n, h, n, d,
+    D: tl.constexpr, PART: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One part of one head; the first part writes the head's redundancy as well."""
+    parts = tl.cdiv(n, PART)
+    head = (tl.program_id(0) // parts).to(tl.int64)
+    part = tl.program_id(0) % parts
+    b, of = head // h, head % h
+    column = tl.arange(0, D)
+    mean = tl.zeros([D], tl.float32)
+    tokens = tl.zeros([1], tl.float32)
+    for i in range(parts):
+        at = head * parts + i
+        mean += tl.load(sums + at * d + column, mask=column < d, other=0.0)
+        tokens += tl.load(counts + at)
+    mean = mean / tokens
+    if part == 0:
+        r = (tokens * tl.sum(mean * mean, 0) - 1) / tl.maximum(tokens - 1, 1.0)
+        tl.store(redundancy + head + tl.arange(0, 1), tl.maximum(r, 0.0))
+    k += b * k_b + of * k_h
+    real += b * real_b + of * real_h
+    for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):
+        slot = start + tl.arange(0, N)
+        direction, _, _ = _directions(k, real, slot, column, k_n, k_d, real_n, n, d)
+        likeness = tl.sum(direction * mean[None, :], 1)
+        tl.store(diversity + head * n + slot, -likeness, mask=slot < n)

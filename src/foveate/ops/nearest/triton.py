@@ -1,0 +1,73 @@
+"""A block of slots stays where it is, and the kept keys pass by: a running arg-max."""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.ops.launch import check, empty, power, product, rows, run, tile
+from foveate.ops.nearest.reference import Nearest, listed
+
+
+def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) -> Nearest:
+    """Extra memory is the list of kept slots."""
+    check("nearest_by_cosine", k, beside=(kept,))
+    b, h, n, d = k.shape
+    index, empties = listed(kept)
+    counts = (~empties).sum(-1).to(torch.int32)
+    slot = empty(b, h, n, like=k, dtype=torch.int64)
+    cosine = empty(b, h, n, like=k, dtype=torch.float32)
+    block = min(32, rows(k))  # of float32, whatever the keys are
+    run(
+        _nearest_kernel, b * h * triton.cdiv(n, block), k,
+        k, index.contiguous(), counts, slot, cosine, *k.stride(), h, n, index.shape[2], d,
+        D=power(d), M=block, N=block,
+    )  # fmt: skip
+    return Nearest(slot, cosine)
+
+
+@triton.jit
+@no_type_check
+def _unit(keys):
+    keys = keys.to(tl.float32)
+    norm = tl.sqrt(tl.sum(keys * keys, 1))
+    return keys / tl.maximum(norm, 1e-12)[:, None]
+
+
+@triton.jit
+@no_type_check
+def _nearest_kernel(
+    k, index, counts, slots, cosines, k_b, k_h, k_n, k_d, h, n, most, d,
+    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One block of slots of one head."""
+    blocks = tl.cdiv(n, M)
+    head = (tl.program_id(0) // blocks).to(tl.int64)
+    row = (tl.program_id(0) % blocks) * M + tl.arange(0, M)
+    b, of = head // h, head % h
+    k += b * k_b + of * k_h
+    index += head * most
+    column = tl.arange(0, D)
+    own = _unit(tile(k, row, column, k_n, k_d, n, d))
+    best = tl.full([M], -float("inf"), tl.float32)
+    nearest = tl.zeros([M], tl.int64) + tl.load(index)  # a head that keeps nothing has slots too
+    count = tl.load(counts + head)
+    for start in range(0, count, N):
+        place = start + tl.arange(0, N)
+        target = tl.load(index + place, mask=place < count, other=n)
+        keys = _unit(tile(k, target, column, k_n, k_d, n, d))
+        cosine = product(own, tl.trans(keys))
+        cosine = tl.where((place < count)[None, :], cosine, -float("inf"))
+        top = tl.max(cosine, 1)
+        # targets ascend, so the least of those that reach the maximum is the earliest
+        first = tl.min(tl.where(cosine == top[:, None], target[None, :], n), 1)
+        closer = top > best
+        best = tl.where(closer, top, best)
+        nearest = tl.where(closer, first, nearest)
+    tl.store(slots + head * n + row, nearest, mask=row < n)
+    tl.store(cosines + head * n + row, best, mask=row < n)

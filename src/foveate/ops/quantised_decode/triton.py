@@ -1,0 +1,133 @@
+"""Chunks of codes beside ragged decoding's chunks of pairs; its second launch joins them all.
+
+A tile of codes is read, unpacked and rescaled where it is used: what leaves the memory is the
+codes, and the least values and steps of their groups.
+"""
+
+from __future__ import annotations
+
+from typing import no_type_check
+
+import triton
+import triton.language as tl
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.ops.launch import LOG2E, check, power, product, rows, run, tile
+from foveate.ops.quantised_decode.reference import Coded, Rest
+from foveate.ops.ragged_decode.triton import Parts, attend, chunk_size, joined, room
+
+
+def quantised_decode(
+    q: Float[Tensor, "b hq 1 d"],
+    coded: Coded,
+    rest: Rest,
+    tail_k: Float[Tensor, "b h t d"],
+    tail_v: Float[Tensor, "b h t e"],
+    scale: float,
+    n: float,
+) -> Float[Tensor, "b hq 1 e"]:
+    """Numbers are rounded to their type when they are read back, as the reference does."""
+    scales = (coded.k_least, coded.k_step, coded.v_least, coded.v_step)
+    check("quantised_decode", q, rest.k, rest.v, tail_k, tail_v, *scales,
+          beside=(coded.k, coded.v, coded.group, coded.starts, rest.starts))  # fmt: skip
+    (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
+    pairs = len(coded.k) + len(rest.k) + b * h * t
+    chunk = chunk_size(pairs, rows(tail_k if d >= e else tail_v), q.device)
+    first = -(-coded.longest // chunk)
+    parts = room(q, e, first - (-rest.longest // chunk) - (-t // chunk))
+    _attend_codes(parts, first, q, coded, h, e, scale, chunk)
+    attend(parts, first, q, rest.k, rest.v, rest.starts, rest.longest, tail_k, tail_v, None,
+           scale, chunk)  # fmt: skip
+    return joined(parts, q, n)
+
+
+def _attend_codes(
+    parts: Parts, early: int, q: Tensor, coded: Coded, h: int, e: int, scale: float, chunk: int
+) -> None:
+    """Fills the first ``early`` parts."""
+    b, hq, _, d = q.shape
+    held = [x.contiguous() for x in coded[:8]]
+    run(
+        _codes_kernel, b * h * early, q,
+        q, *held, *parts, q.stride(0), q.stride(1), q.stride(3),
+        h, hq // h, d, e, coded.k.shape[1], coded.v.shape[1], coded.v_least.shape[1],
+        early, parts.tops.shape[1], chunk, scale * LOG2E,
+        BITS=coded.bits, CHANNELS=coded.channels,
+        G=power(hq // h), D=power(d), E=power(e), N=16,
+    )  # fmt: skip
+
+
+@triton.jit
+@no_type_check
+def _unpacked(codes, at, some, width, SIZE: tl.constexpr, BITS: tl.constexpr):
+    """[pairs, SIZE] codes as float32: the first column is in the lowest bits of the first byte."""
+    byte = tl.arange(0, SIZE * BITS // 8)
+    inside = some[:, None] & (byte < width)[None, :]
+    packed = tl.load(codes + at[:, None] * width + byte[None, :], mask=inside, other=0)
+    if BITS == 8:
+        numbers = packed
+    elif BITS == 4:
+        numbers = tl.interleave(packed & 15, packed >> 4)
+    else:
+        even = tl.interleave(packed & 3, (packed >> 4) & 3)
+        odd = tl.interleave((packed >> 2) & 3, packed >> 6)
+        numbers = tl.interleave(even, odd)
+    return numbers.to(tl.float32)
+
+
+@triton.jit
+@no_type_check
+def _scaled(numbers, least, step, at, inside):
+    """Numbers that were encoded, in the type of their scales; zero where there is nothing."""
+    low = tl.load(least + at, mask=inside, other=0.0)
+    high = tl.load(step + at, mask=inside, other=0.0)
+    return (low.to(tl.float32) + numbers * high.to(tl.float32)).to(low.dtype)
+
+
+@triton.jit(do_not_specialize=["early", "total_chunks"])
+@no_type_check
+def _codes_kernel(
+    q, k, k_least, k_step, group, v, v_least, v_step, starts, mixed, tops, totals,
+    q_b, q_h, q_d, h, g, d, e, k_width, v_width, v_groups, early, total_chunks, chunk, scale,
+    BITS: tl.constexpr, CHANNELS: tl.constexpr,
+    G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one KV head's codes."""
+    head = (tl.program_id(0) // early).to(tl.int64)
+    which = tl.program_id(0) % early
+    b, of = head // h, head % h
+    member, column, channel = tl.arange(0, G), tl.arange(0, D), tl.arange(0, E)
+    queries = tile(q + b * q_b + of * g * q_h, member, column, q_h, q_d, g, d)
+    first = tl.load(starts + head)
+    length = tl.load(starts + head + 1) - first
+    begin = tl.minimum(which * chunk, length).to(tl.int32)
+    end = tl.minimum((which + 1) * chunk, length).to(tl.int32)
+    top = tl.full([G], -float("inf"), tl.float32)
+    total = tl.zeros([G], tl.float32)
+    out = tl.zeros([G, E], tl.float32)
+    for start in range(begin, end, N):
+        pair = start + tl.arange(0, N)
+        some = pair < end
+        at = first + pair
+        owner = tl.load(group + at, mask=some, other=0).to(tl.int64)
+        codes = _unpacked(k, at, some, k_width, D, BITS)
+        inside = some[:, None] & (column < d)[None, :]
+        keys = _scaled(codes, k_least, k_step, owner[:, None] * d + column[None, :], inside)
+        logits = product(queries, tl.trans(keys)) * scale
+        logits = tl.where(some[None, :], logits, -float("inf"))
+        new = tl.maximum(top, tl.max(logits, 1))
+        weights = tl.exp2(logits - new[:, None])
+        shrunk = tl.exp2(top - new)
+        codes = _unpacked(v, at, some, v_width, E, BITS)
+        inside = some[:, None] & (channel < e)[None, :]
+        place = at[:, None] * v_groups + (channel // CHANNELS)[None, :]
+        values = _scaled(codes, v_least, v_step, place, inside)
+        out = out * shrunk[:, None] + product(weights.to(values.dtype), values)
+        total = total * shrunk + tl.sum(weights, 1)
+        top = new
+    line = (head * g + member) * total_chunks + which
+    tl.store(tops + line, top, mask=member < g)
+    tl.store(totals + line, total, mask=member < g)
+    written = (member < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
+    tl.store(mixed + line[:, None] * e + channel[None, :], out, mask=written)

@@ -1,0 +1,208 @@
+"""Every head's pairs in chunks, many at a time; a second kernel joins what the chunks found.
+
+Flash decoding (Dao et al., 2023) over a flat body: a chunk's program finds its head's span in
+``starts``, on the device, and leaves at once if the head is shorter. All query heads of a KV head
+share a program, so that every pair is read once. The tail's chunks follow the body's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import NamedTuple, no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+
+WAVES = 4  # programs that a core gets, or more: their heads are not equally long
+
+
+def ragged_decode(
+    q: Float[Tensor, "b hq 1 d"],
+    flat_k: Float[Tensor, "f d"],
+    flat_v: Float[Tensor, "f e"],
+    lengths: Sequence[int],
+    tail_k: Float[Tensor, "b h t d"],
+    tail_v: Float[Tensor, "b h t e"],
+    scale: float,
+    n: float,
+    starts: Int[Tensor, "heads"] | None = None,
+    longest: int | None = None,
+    tail_length: Int[Tensor, "1"] | None = None,
+) -> Float[Tensor, "b hq 1 e"]:
+    """Products with values take the weights in the values' type; all sums are in float32."""
+    given = [x for x in (starts, tail_length) if x is not None]
+    check("ragged_decode", q, flat_k, flat_v, tail_k, tail_v, beside=given)
+    (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
+    if starts is None:
+        starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.int64, device=q.device)
+    if longest is None:
+        longest = max(lengths)
+    chunk = chunk_size(flat_k.shape[0] + b * h * t, rows(tail_k if d >= e else tail_v), q.device)
+    parts = room(q, e, -(-longest // chunk) + -(-t // chunk))
+    attend(parts, 0, q, flat_k, flat_v, starts, longest, tail_k, tail_v, tail_length, scale, chunk)
+    return joined(parts, q, n)
+
+
+class Parts(NamedTuple):
+    """What each chunk found for each query head: its output, maximum and sum, to the base 2."""
+
+    mixed: Float[Tensor, "q c e"]
+    tops: Float[Tensor, "q c"]
+    totals: Float[Tensor, "q c"]
+
+
+def room(q: Float[Tensor, "b hq 1 d"], e: int, chunks: int) -> Parts:
+    """For ``chunks`` chunks (or one, which stays empty)."""
+    heads, chunks = q.shape[0] * q.shape[1], max(1, chunks)
+    mixed = empty(heads, chunks, e, like=q, dtype=torch.float32)
+    tops, totals = (empty(heads, chunks, like=q, dtype=torch.float32) for _ in range(2))
+    return Parts(mixed, tops, totals)
+
+
+def attend(
+    parts: Parts,
+    first: int,
+    q: Float[Tensor, "b hq 1 d"],
+    flat_k: Float[Tensor, "f d"],
+    flat_v: Float[Tensor, "f e"],
+    starts: Int[Tensor, "heads"],
+    longest: int,
+    tail_k: Float[Tensor, "b h t d"],
+    tail_v: Float[Tensor, "b h t e"],
+    tail_length: Int[Tensor, "1"] | None,
+    scale: float,
+    chunk: int,
+) -> None:
+    """Fills the parts from ``first`` on: of the bodies, then of the tails."""
+    (b, hq, _, d), (h, t, e) = q.shape, tail_v.shape[1:]
+    total = parts.tops.shape[1]
+    run(
+        _chunk_kernel, b * h * (total - first), q,
+        q, flat_k, flat_v, tail_k, tail_v, starts, starts if tail_length is None else tail_length,
+        *parts, q.stride(0), q.stride(1), q.stride(3), *flat_k.stride(), *flat_v.stride(),
+        *tail_k.stride(), *tail_v.stride(),
+        h, hq // h, d, e, t, -(-longest // chunk), first, total, chunk, scale * LOG2E,
+        COUNTED=tail_length is not None, G=power(hq // h), D=power(d), E=power(e),
+        N=rows(tail_k if d >= e else tail_v),
+    )  # fmt: skip
+
+
+def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor, "b hq 1 e"]:
+    """The output of all parts together."""
+    (b, hq), (chunks, e) = q.shape[:2], parts.mixed.shape[1:]
+    out = empty(b, hq, 1, e, like=q)
+    run(
+        _join_kernel, b * hq, q, *parts, out, e, chunks, math.log2(n) if n else -math.inf,
+        E=power(e), CHUNKS=power(chunks),
+    )  # fmt: skip
+    return out
+
+
+def chunk_size(pairs: int, block: int, device: torch.device) -> int:
+    """Pairs to a program: a power of two, so that few shapes of the join are ever compiled."""
+    return power(-(-pairs // (WAVES * _cores(device))), block)
+
+
+@cache
+def _cores(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@triton.jit
+@no_type_check
+def _attend(q, k, v, begin, end, k_n, k_d, v_n, v_e, d, e, scale, D, E, N: tl.constexpr):
+    """Running maximum, sum and output of [G, D] queries over the pairs from begin to end."""
+    column, channel = tl.arange(0, D), tl.arange(0, E)
+    top = tl.full([q.shape[0]], -float("inf"), tl.float32)
+    total = tl.zeros([q.shape[0]], tl.float32)
+    mixed = tl.zeros([q.shape[0], E], tl.float32)
+    for start in range(begin, end, N):
+        pair = start + tl.arange(0, N)
+        keys = tile(k, pair, column, k_n, k_d, end, d)
+        logits = product(q, tl.trans(keys)) * scale
+        logits = tl.where((pair < end)[None, :], logits, -float("inf"))
+        new = tl.maximum(top, tl.max(logits, 1))
+        weights = tl.exp2(logits - new[:, None])
+        shrunk = tl.exp2(top - new)
+        values = tile(v, pair, channel, v_n, v_e, end, e)
+        added = product(weights.to(values.dtype), values)
+        mixed = mixed * shrunk[:, None] + added
+        total = total * shrunk + tl.sum(weights, 1)
+        top = new
+    return top, total, mixed
+
+
+@triton.jit(do_not_specialize=["t", "early", "before", "total_chunks"])
+@no_type_check
+def _chunk_kernel(
+    q, k, v, tail_k, tail_v, starts, tail_length, mixed, tops, totals,
+    q_b, q_h, q_d, k_n, k_d, v_n, v_e,
+    tail_k_b, tail_k_h, tail_k_n, tail_k_d, tail_v_b, tail_v_h, tail_v_n, tail_v_e,
+    h, g, d, e, t, early, before, total_chunks, chunk, scale,
+    COUNTED: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One chunk of one KV head's body or tail; ``before`` chunks of every head are not of these."""
+    chunks = total_chunks - before
+    head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
+    which = tl.program_id(0) % chunks
+    b, of = head // h, head % h
+    group = tl.arange(0, G)
+    first = of * g
+    queries = tile(q + b * q_b + first * q_h, group, tl.arange(0, D), q_h, q_d, g, d)
+    if which < early:
+        start = tl.load(starts + head)
+        length = tl.load(starts + head + 1) - start
+        begin = tl.minimum(which * chunk, length).to(tl.int32)
+        end = tl.minimum((which + 1) * chunk, length).to(tl.int32)
+        top, total, out = _attend(
+            queries, k + start * k_n, v + start * v_n, begin, end, k_n, k_d, v_n, v_e,
+            d, e, scale, D, E, N,
+        )  # fmt: skip
+    else:
+        end = t
+        if COUNTED:
+            end = tl.load(tail_length).to(tl.int32)
+        begin = tl.minimum((which - early) * chunk, end)
+        end = tl.minimum((which - early + 1) * chunk, end)
+        top, total, out = _attend(
+            queries, tail_k + b * tail_k_b + of * tail_k_h, tail_v + b * tail_v_b + of * tail_v_h,
+            begin, end, tail_k_n, tail_k_d, tail_v_n, tail_v_e, d, e, scale, D, E, N,
+        )  # fmt: skip
+    at = (head * g + group) * total_chunks + before + which
+    tl.store(tops + at, top, mask=group < g)
+    tl.store(totals + at, total, mask=group < g)
+    channel = tl.arange(0, E)
+    some = (group < g)[:, None] & (channel < e)[None, :] & (total > 0)[:, None]
+    tl.store(mixed + at[:, None] * e + channel[None, :], out, mask=some)
+
+
+@triton.jit(do_not_specialize=["chunks"])
+@no_type_check
+def _join_kernel(mixed, tops, totals, out, e, chunks, log_n, E: tl.constexpr, CHUNKS: tl.constexpr):
+    """One query head; log n is one more logit, whose value is zeros."""
+    head = tl.program_id(0).to(tl.int64)
+    chunk, channel = tl.arange(0, CHUNKS), tl.arange(0, E)
+    top = tl.load(tops + head * chunks + chunk, mask=chunk < chunks, other=-float("inf"))
+    total = tl.load(totals + head * chunks + chunk, mask=chunk < chunks, other=0.0)
+    best = tl.maximum(tl.max(top, 0), log_n)
+    best = tl.where(best == -float("inf"), 0.0, best)  # no pair at all
+    whole = tl.sum(total * tl.exp2(top - best), 0) + tl.exp2(log_n - best)
+    sum_of_all = tl.zeros([E], tl.float32)
+    for i in range(chunks):
+        at = head * chunks + i
+        level = tl.load(tops + at + tl.zeros([E], tl.int32))
+        some = (channel < e) & (level > -float("inf"))  # empty chunks wrote nothing
+        part = tl.load(mixed + at * e + channel, mask=some, other=0.0)
+        sum_of_all += part * tl.exp2(level - best)
+    result = sum_of_all / tl.where(whole > 0, whole, 1.0)
+    tl.store(out + head * e + channel, result.to(out.dtype.element_ty), mask=channel < e)

@@ -1,0 +1,102 @@
+"""Two launches: logits of every block of slots with that block's softmax, then one for the row.
+
+A window has few queries and many slots, so the slots are what is worked on side by side. The logits
+wait in the result, to the base 2, until the second launch knows their sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, tile
+
+
+def window_attention(
+    q: Float[Tensor, "b hq w d"],
+    k: Float[Tensor, "b h n d"],
+    visible: Bool[Tensor, "b #h w n"],
+    scale: float,
+    n: float,
+) -> Float[Tensor, "b h g w n"]:
+    """Products of queries and keys are exact and added up in float32."""
+    check("window_attention", q, k, beside=(visible,))
+    (b, hq, w, d), (h, slots) = q.shape, k.shape[1:3]
+    block, queries = rows(k), min(64, power(w))
+    blocks = triton.cdiv(slots, block)
+    out = empty(b, hq, w, slots, like=q, dtype=torch.float32)
+    tops, totals = (empty(b * hq, w, blocks, like=q, dtype=torch.float32) for _ in range(2))
+    seen = visible.expand(b, h, w, slots).view(torch.uint8)
+    programs = b * hq * triton.cdiv(w, queries) * blocks
+    run(
+        _logits_kernel, programs, q,
+        q, k, seen, out, tops, totals, *q.stride(), *k.stride(), *seen.stride(),
+        hq, hq // h, w, slots, d, scale * LOG2E, D=power(d), W=queries, N=block,
+    )  # fmt: skip
+    run(
+        _weights_kernel, b * hq * w * triton.cdiv(slots, WIDE), q,
+        out, tops, totals, slots, blocks, math.log2(n) if n else -math.inf,
+        BLOCKS=power(blocks), N=WIDE,
+    )  # fmt: skip
+    return out.view(b, h, hq // h, w, slots)
+
+
+WIDE = 1024  # slots of one query that are divided together
+
+
+@triton.jit
+@no_type_check
+def _logits_kernel(
+    q, k, seen, out, tops, totals,
+    q_b, q_h, q_w, q_d, k_b, k_h, k_n, k_d, seen_b, seen_h, seen_w, seen_n,
+    hq, g, w, n, d, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One block of queries of one query head, over one block of slots."""
+    blocks = tl.cdiv(n, N)
+    block = tl.program_id(0) % blocks
+    above = tl.program_id(0) // blocks
+    queries_of = tl.cdiv(w, W)
+    head = (above // queries_of).to(tl.int64)
+    b, of = head // hq, (head % hq) // g
+    row = (above % queries_of) * W + tl.arange(0, W)
+    slot, column = block * N + tl.arange(0, N), tl.arange(0, D)
+    queries = tile(q + b * q_b + (head % hq) * q_h, row, column, q_w, q_d, w, d)
+    keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
+    logits = product(queries, tl.trans(keys)) * scale
+    inside = (row < w)[:, None] & (slot < n)[None, :]
+    at = row.to(tl.int64)[:, None] * seen_w + slot.to(tl.int64)[None, :] * seen_n
+    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=inside, other=0) != 0
+    logits = tl.where(visible, logits, -float("inf"))
+    top = tl.max(logits, 1)
+    level = tl.where(top == -float("inf"), 0.0, top)
+    line = head * w + row
+    tl.store(tops + line * blocks + block, top, mask=row < w)
+    total = tl.sum(tl.exp2(logits - level[:, None]), 1)
+    tl.store(totals + line * blocks + block, total, mask=row < w)
+    tl.store(out + line[:, None] * n + slot[None, :], logits, mask=inside)
+
+
+@triton.jit
+@no_type_check
+def _weights_kernel(
+    out, tops, totals, n, blocks, log_n, BLOCKS: tl.constexpr, N: tl.constexpr
+):  # fmt: skip
+    """Some slots of one query; log n is one more logit, whose weight is left out."""
+    parts = tl.cdiv(n, N)
+    line = (tl.program_id(0) // parts).to(tl.int64)
+    slot = (tl.program_id(0) % parts) * N + tl.arange(0, N)
+    block = tl.arange(0, BLOCKS)
+    top = tl.load(tops + line * blocks + block, mask=block < blocks, other=-float("inf"))
+    total = tl.load(totals + line * blocks + block, mask=block < blocks, other=0.0)
+    best = tl.maximum(tl.max(top, 0), log_n)
+    best = tl.where(best == -float("inf"), 0.0, best)  # nothing is seen
+    whole = tl.sum(total * tl.exp2(top - best), 0) + tl.exp2(log_n - best)
+    logits = tl.load(out + line * n + slot, mask=slot < n, other=-float("inf"))
+    weights = tl.exp2(logits - best) / tl.where(whole > 0, whole, 1.0)
+    tl.store(out + line * n + slot, weights, mask=slot < n)

@@ -1,0 +1,38 @@
+"""Methods keep the same and answer alike whether the reference or the kernels do the arithmetic."""
+
+import pytest
+import torch
+
+import foveate
+from tests import zoo
+
+from .compare import GREEDY, difference, recorded
+from .policies import COMPOSED, METHODS, RANDOM
+
+pytest.importorskip("triton")
+
+POLICIES = {
+    "snapkv": METHODS["snapkv"],
+    "h2o": METHODS["h2o"],
+    "mixkv": METHODS["mixkv"],
+    "lookm": METHODS["lookm"],
+    "ragged": RANDOM["ragged"],
+    "dense, quantised": RANDOM["dense, quantised"],
+    "ragged, quantised": RANDOM["ragged, quantised"],
+    "csp, over budget": COMPOSED["csp:budget=50%,decode_n=1.5,when=over_budget"],
+}
+
+
+def run(model, policy, inputs):
+    with foveate.compress(model, policy), recorded(model, policy) as events:
+        return model.generate(**inputs, **GREEDY), events[0].kept
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+def test_kept_sets_are_the_same_and_logits_agree(policy):
+    model, inputs = zoo.build("qwen2_5_vl"), zoo.prompt("qwen2_5_vl", lengths=(31, 40))
+    expected, kept_by_reference = run(model, policy, inputs)
+    with foveate.ops.using("triton"):
+        ours, kept = run(model, policy, inputs)
+    assert all(torch.equal(kept[layer], kept_by_reference[layer]) for layer in kept)
+    assert 0 < difference(ours, expected) <= 2e-5  # not the same arithmetic, but the same numbers

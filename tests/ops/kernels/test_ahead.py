@@ -1,0 +1,21 @@
+"""Triton's compiler takes every kernel, down to a GPU's binary: the interpreter forgives more."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SHARED = 99 * 1024  # bytes that the least of the GPUs since 2020 gives a program
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+def test_every_kernel_compiles_for_a_gpu_and_fits_into_its_shared_memory(dtype, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.ops.kernels.ahead", dtype, "128"]
+    done = subprocess.run(command, env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    taken = [line.split() for line in done.stdout.splitlines()]
+    assert len(taken) >= 46
+    assert all(int(size) <= SHARED for _, size in taken), done.stdout

@@ -1,0 +1,64 @@
+"""Attention received, from a log-sum-exp and a second pass."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from foveate.ops.column_sums import attention_with_sums, column_sums
+
+from .inputs import KINDS, Draw
+
+CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+@pytest.mark.parametrize(("dtype", "d"), KINDS, ids=str)
+def test_sums_are_the_references_for_every_type_and_head_size(dtype, d):
+    """Padding ends within the queries, before them, and nowhere."""
+    draw = Draw(dtype)
+    q, k = draw.tokens_first(3, 4, 37, d), draw.tokens_first(3, 2, 71, d)
+    pads = [50, 20, 0]
+    ours = column_sums(q, k, d**-0.5, None, pads, impl="triton")
+    assert ours.dtype == torch.float32
+    assert_close(ours, column_sums(q, k, d**-0.5, None, pads), **CLOSE)
+
+
+@pytest.mark.parametrize(("m", "n", "pads"), [(1, 1, None), (1, 130, [1]), (130, 130, [129]),
+                                              (65, 66, None), (20, 20, [20])])  # fmt: skip
+def test_sums_are_the_references_for_odd_lengths(m, n, pads):
+    draw = Draw(seed=1)
+    q, k = draw.channels_first(1, 3, m, 24), draw.channels_first(1, 1, n, 24)
+    ours = column_sums(q, k, 0.5, None, pads, impl="triton")
+    assert_close(ours, column_sums(q, k, 0.5, None, pads), **CLOSE)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("pads", [None, [0, 30]])
+def test_masked_sums_are_the_references_even_of_queries_that_see_nothing(heads, pads):
+    draw = Draw(seed=2)
+    q, k = draw.tokens_first(2, 4, 70, 16), draw.tokens_first(2, 2, 90, 16)
+    mask = draw.chance(0.3, 2, heads, 90, 70).transpose(2, 3)
+    mask[:, :, 4] = False
+    ours = column_sums(q, k, 0.5, mask, pads, impl="triton")
+    assert_close(ours, column_sums(q, k, 0.5, mask, pads), **CLOSE)
+
+
+@pytest.mark.parametrize(("dtype", "d"), KINDS, ids=str)
+def test_the_output_comes_with_the_sums_and_is_zero_for_padding(dtype, d):
+    draw, e = Draw(dtype, seed=3), d // 2
+    q, k = draw.tokens_first(2, 4, 70, d), draw.tokens_first(2, 2, 70, d)
+    v = draw.channels_first(2, 2, 70, e)
+    pads = [0, 40]
+    out, sums = attention_with_sums(q, k, v, d**-0.5, pads, impl="triton")
+    expected, expected_sums = attention_with_sums(q, k, v, d**-0.5, pads)
+    assert_close(sums, expected_sums, **CLOSE)
+    assert torch.equal(out[1, :, :40], torch.zeros(4, 40, e))
+    # weights are rounded to the values' type before they are multiplied
+    rounding = 1e-5 if dtype == torch.float32 else 4 * torch.finfo(dtype).eps
+    assert_close(out, expected, rtol=0.0, atol=rounding)
+
+
+def test_logits_of_any_size_are_no_trouble():
+    draw = Draw(seed=4)
+    q, k = 60 * draw.normal(1, 2, 70, 16), 60 * draw.normal(1, 1, 70, 16)
+    ours = column_sums(q, k, 1.0, impl="triton")
+    assert_close(ours, column_sums(q.double(), k.double(), 1.0), rtol=1e-3, atol=2e-3)
