@@ -139,8 +139,8 @@ def _table(rows: Sequence[Row]) -> Any:
     for row in rows:
         table.add_row(
             Text(broken(row.method)), row.budget or "", f"{row.kept_tokens:,.0f}",
-            _mib(row.kv_bytes), f"{row.prefill_ratio:.2f}", f"{row.compress_s:.3f}", _mib(row.peak_bytes),
-            f"{row.decode_ms_per_token:.1f}", f"{row.decode_ratio:.2f}",
+            _mib(row.kv_bytes), f"{row.prefill_ratio:.2f}", f"{row.compress_s:.3f}",
+            _mib(row.peak_bytes), f"{row.decode_ms_per_token:.1f}", f"{row.decode_ratio:.2f}",
             "" if row.batch is None else f"{row.batch:,}",
             "" if row.tokens_per_s is None else f"{row.tokens_per_s:,.0f}",
         )  # fmt: skip

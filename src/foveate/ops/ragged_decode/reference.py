@@ -32,9 +32,8 @@ def ragged_decode(
     h, t, most = tail_k.shape[1], tail_k.shape[2], max(lengths)
     grouped = (q * scale).reshape(b * h, hq // h, d)
     logits = q.new_full((b * h, hq // h, most + t), -torch.inf)
-    heads = zip(logits, grouped, torch.split(flat_k, [*lengths]), lengths, strict=True)
-    for into, queries, keys, length in heads:
-        into[:, :length] = queries @ keys.t()
+    for head, keys in enumerate(torch.split(flat_k, [*lengths])):
+        logits[head, :, : lengths[head]] = grouped[head] @ keys.t()
     logits[..., most:] = grouped @ tail_k.reshape(b * h, t, d).transpose(1, 2)
     weights = softmax_n(logits, n).to(q.dtype)
     bodies = zip(weights, torch.split(flat_v, [*lengths]), lengths, strict=True)
