@@ -111,12 +111,15 @@ class DensePairs:
         end = self.size + k.shape[2]
         if end > self._k.shape[2]:
             self.reserve(end + max(GROWTH, end // 16))
-        elif self._k.is_inference() and not torch.is_inference_mode_enabled():
+        elif not torch.compiler.is_compiling() and self._stale():
             # what inference_mode() made cannot be written to outside of it
             self._k, self._v = self._k.clone(), self._v.clone()
         self._k[:, :, self.size : end] = k
         self._v[:, :, self.size : end] = v
         self.size = end
+
+    def _stale(self) -> bool:
+        return self._k.is_inference() and not torch.is_inference_mode_enabled()
 
     def crop(self, count: int) -> bool:
         """Takes back the newest ``count`` columns; False if they are among the compressed ones."""

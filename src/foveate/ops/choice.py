@@ -6,38 +6,38 @@ import importlib
 import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any, Literal, get_args
 
 from foveate.core.errors import InvalidParameter, MissingPackage
 
 Impl = Literal["reference", "triton"]
 
-_chosen: ContextVar[Impl] = ContextVar("foveate_ops_impl", default="reference")
+_chosen: list[Impl] = ["reference"]  # the latest counts; a ContextVar would break compiled graphs
+_modules: dict[str, Any] = {}
 
 
 @contextmanager
 def using(impl: Impl) -> Iterator[None]:
     """Inside, every operator that is not told otherwise runs as ``impl``; restored on the way out.
 
-    The choice belongs to the thread (or task) that made it. Nothing falls back to the reference:
-    what a kernel cannot do raises.
+    The choice holds for the whole process. Nothing falls back to the reference: what a kernel
+    cannot do raises.
 
     Raises:
         InvalidParameter: no implementation of that name.
         MissingPackage: "triton", and Triton is not installed.
     """
     chosen(impl)
-    token = _chosen.set(impl)
+    _chosen.append(impl)
     try:
         yield
     finally:
-        _chosen.reset(token)
+        _chosen.pop()
 
 
 def chosen(impl: Impl | None = None) -> Impl:
     """``impl``, or what :func:`using` says; checked."""
-    impl = impl or _chosen.get()
+    impl = impl or _chosen[-1]
     if impl not in get_args(Impl):
         known = " or ".join(map(repr, get_args(Impl)))
         raise InvalidParameter(f"no implementation named {impl!r}: choose {known}.")
@@ -50,4 +50,7 @@ def implementation(operator: str, impl: Impl | None) -> Any:
     """The module that does the work: ``OPERATOR.reference``, or ``OPERATOR.triton``, which is
     imported when it is first asked for, as Triton is.
     """
-    return importlib.import_module(f"{operator}.{chosen(impl)}")
+    name = f"{operator}.{chosen(impl)}"
+    if name not in _modules:
+        _modules[name] = importlib.import_module(name)
+    return _modules[name]
