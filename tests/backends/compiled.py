@@ -1,0 +1,44 @@
+"""Decoding as it is and under ``torch.compile``; run in a process of its own, without the checks of
+shapes that tests put around every function and that Dynamo cannot trace. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import torch
+import torch._dynamo as dynamo
+
+import foveate
+from tests import zoo
+
+STEPS = 8
+
+
+def answered(forward, cache, token):
+    """Logits of a few greedy steps."""
+    logits = []
+    for _ in range(STEPS):
+        logits.append(forward(input_ids=token, past_key_values=cache).logits)
+        token = logits[-1][:, -1:].argmax(-1)
+    return torch.cat(logits, 1)
+
+
+@torch.no_grad()
+def main(spec):
+    """Traced by Dynamo and run as it is: what a backend would compile."""
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
+    with foveate.compress(model, spec) as session:
+        cache = session.prefill(**inputs)
+        token = inputs["input_ids"][:, -1:]
+        expected = answered(model, session.fork(cache), token)
+        compiled = torch.compile(model, backend="eager", dynamic=True)
+        found = answered(compiled, session.fork(cache), token)
+    counted = dynamo.utils.counters
+    print(json.dumps({"same": torch.equal(found, expected), "breaks": list(counted["graph_break"]),
+                      "graphs": counted["stats"]["unique_graphs"]}))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
