@@ -6,13 +6,11 @@ Called by ``foveate.bench.peer``, never imported.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
 import sys
 import time
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
@@ -20,6 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import kvpress
 import torch
+from memory import peak_of  # type: ignore[import-not-found]  # beside this script
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 
@@ -82,14 +81,15 @@ def measured(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int)
         del cache
         gc.collect()
     attention(model, "eager" if eager else "sdpa")
-    peak, cache = peak_of(model, ids, press)
+    last: list[Any] = []
+    peak = peak_of(lambda: last.append(run(model, ids, press)[1]), model.device)
     (seconds, prefill_ratio), (ms, decode_ratio) = (
         map(median, zip(*pairs, strict=True)) for pairs in (prefills, decoding)
     )
     return {
         "library": "kvpress", "method": one["method"], "budget": one["budget"],
         "press": one["press"], "prefill_s": seconds, "prefill_ratio": prefill_ratio,
-        "peak_bytes": peak, "kv_bytes": held(cache) + hidden(model),
+        "peak_bytes": peak, "kv_bytes": held(last[0]) + hidden(model),
         "decode_ms_per_token": ms, "decode_ratio": decode_ratio,
     }  # fmt: skip
 
@@ -121,29 +121,6 @@ def step(model: Any, ids: Any, cache: Any, steps: int) -> list[float]:
         wait(model)
         times.append(time.perf_counter() - start)
     return times
-
-
-def peak_of(model: Any, ids: Any, press: Any) -> tuple[int | None, Any]:
-    """Bytes of the prefill's peak above what is held before it."""
-    if model.device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        cache = run(model, ids, press)[1]
-        return torch.cuda.max_memory_allocated() - before, cache
-    if not sys.platform.startswith("linux"):
-        return None, run(model, ids, press)[1]
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
-    before = kibibytes("VmRSS")
-    cache = run(model, ids, press)[1]
-    return 1024 * (kibibytes("VmHWM") - before), cache
-
-
-def kibibytes(name: str) -> int:
-    """A field of this process's status."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def held(cache: Any) -> int:
