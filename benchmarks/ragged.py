@@ -21,7 +21,7 @@ from written import write
 
 from foveate.demo import smollm2
 
-COLUMNS = ["kept", "method", "library", "cache, MB", "of the budget", "resident, MB",
+COLUMNS = ["kept", "method", "library", "cache, MiB", "of the budget", "resident, MiB",
            "decoding, ms/token", "to ours with snapkv", "NLL of the next 64"]  # fmt: skip
 
 
@@ -36,11 +36,22 @@ def table(rows: list[dict[str, Any]]) -> str:
         nominal = ours["full", 1.0]["cache_bytes"] * row["keep"]
         lines.append(
             f"| {row['keep']:.0%} | {row['method']} | {row['library']} | "
-            f"{row['cache_bytes'] / 1e6:.1f} | {row['cache_bytes'] / nominal:.3f} | "
-            f"{row['rss_held_bytes'] / 1e6:.1f} | {decoding:.1f} | {against} | "
+            f"{row['cache_bytes'] / 2**20:.1f} | {row['cache_bytes'] / nominal:.3f} | "
+            f"{row['rss_held_bytes'] / 2**20:.1f} | {decoding:.1f} | {against} | "
             f"{row['nll_next_64']:.3f} |"
         )
     return "\n".join(lines)
+
+
+def head(rows: list[dict[str, Any]]) -> str:
+    """What stands above the table."""
+    return (
+        f"# Heads of different lengths\n\nSmolLM2-135M-Instruct, float32, CPU, "
+        f"{rows[0]['threads']} threads, {rows[0]['prompt_tokens']:,} tokens. `adakv` shares the "
+        "budget over the heads of a layer (floor 0.2). The cache is what its tensors take, "
+        "kvpress's lists of hidden pairs included; resident is by how much the process grew. "
+        "Medians over processes in turns.\n\n"
+    )
 
 
 def main() -> None:
@@ -70,14 +81,7 @@ def main() -> None:
                     print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
     rows = [{**median(several), "keep": keep} for (keep, _, _), several in found.items()]
     rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
-    head = (
-        f"# Heads of different lengths\n\nSmolLM2-135M-Instruct, float32, CPU, "
-        f"{rows[0]['threads']} threads, {options.tokens:,} tokens. `adakv` shares the budget over "
-        "the heads of a layer (floor 0.2). The cache is what its tensors take, kvpress's lists of "
-        "hidden pairs included; resident is by how much the process grew. Medians over processes "
-        "in turns.\n\n"
-    )
-    write("ragged", head + table(rows), rows)
+    write("ragged", head(rows) + table(rows), rows)
     print(table(rows))
 
 
