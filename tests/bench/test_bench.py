@@ -107,7 +107,7 @@ def test_a_shape_is_cut_to_its_first_layers(monkeypatch: pytest.MonkeyPatch) -> 
     assert int(subject.vision.sum()) == 20
     weights = torch.cat([w.detach().flatten().float() for w in subject.model.parameters()])
     assert bool(weights.isfinite().all())
-    assert 0 < float(weights.abs().max()) <= 0.02
+    assert 0 < float(weights.abs().max()) < 0.0201  # 0.02 in bfloat16
     with pytest.raises(InvalidInput, match="tiny has 28 layers, not 29"):
         of_dims("tiny", 40, layers=29)
     with pytest.raises(ModelNotFound, match=r"Did you mean 'llava-1\.5-7b'"):
