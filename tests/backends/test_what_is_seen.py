@@ -182,7 +182,7 @@ def test_bytes_reported_are_the_bytes_of_the_tensors_held(ragged):
         assert session.stats.bytes_after == sum(held_bytes(layer.pairs) for layer in layers)
         full = 2 * 40 * 2 * (16 + 16) * 4 * len(layers)
         assert session.stats.bytes_before == full
-        columns = sum(layer.pairs.counts.numel() * 8 for layer in layers) if ragged else 0
+        columns = sum(8 * layer.pairs.counts.numel() + 8 for layer in layers) if ragged else 0
         kept = sum(int(layer.kept.sum()) for layer in session.stats.layers)
         assert session.stats.bytes_after == kept * (32 * 4 + 4) + columns
         assert kept == 12 * 2 * 2 * len(layers)
