@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from statistics import mean, median
 from typing import NamedTuple
@@ -11,6 +10,7 @@ import torch
 from transformers import DynamicCache
 
 from foveate.backends.hf import Stats, compress
+from foveate.backends.hf.stats import now
 from foveate.bench.subject import Subject
 from foveate.core.policy import Policy
 
@@ -36,11 +36,9 @@ class Decoding(NamedTuple):
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
     """Wall time of one call, until the device has done it."""
-    _wait(device)
-    start = time.perf_counter()
+    start = now(device)
     work()
-    _wait(device)
-    return time.perf_counter() - start
+    return now(device) - start
 
 
 def stock(subject: Subject) -> None:
@@ -115,8 +113,3 @@ def decoding(
             found[spec].append((1000 * mine, mine / times[caches[0].policy.spec]))
     return {spec: Decoding(*map(median, zip(*runs, strict=True)))
             for spec, runs in found.items()}  # fmt: skip
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
@@ -14,6 +13,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from foveate.backends.hf import compress
+from foveate.backends.hf.stats import now
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
@@ -62,13 +62,6 @@ class Clock(StoppingCriteria):
         self.times.append(now(input_ids.device))
         self._tick()
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-
-
-def now(device: torch.device) -> float:
-    """The time, after the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def warm_up(loaded: Loaded, prompt: Prompt) -> None:

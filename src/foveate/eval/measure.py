@@ -11,12 +11,13 @@ import torch
 from transformers import DynamicCache
 
 from foveate.backends.hf import Stats, branch, compress, joinable, together
+from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
 from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import Told, asked, greedy, told
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import reference_tokens
-from foveate.eval.reading import FULL, Protocol, Reading, now, read_once
+from foveate.eval.reading import FULL, Protocol, Reading, read_once
 from foveate.eval.row import Answer, Row, row
 from foveate.eval.sample import Sample, Task
 
@@ -110,9 +111,9 @@ def _answers(
         if full is not None and thoughts is not None and not reading.timed:
             tokens = _where_they_differ(loaded, cache, first, thoughts, full.tokens, task.longest)
         else:
-            start = now(loaded)
+            start = now(loaded.model.device)
             tokens = greedy(session.model, cache, first, task.longest)
-            seconds = now(loaded) - start
+            seconds = now(loaded.model.device) - start
         if thoughts is None:
             thoughts = told(session, listening, first, tokens[0])
         reference = _reference(loaded, reading, tokens[0], full)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from foveate.backends.hf import Recording, record
+from foveate.backends.hf.stats import now
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 from foveate.core.protocols import reads_column_sums
@@ -68,18 +67,11 @@ def read_once(
     evidence = tuple(place for where in spans for place in where if place < cut)
     policies = {spec: resolved(spec, evidence) for spec in (FULL, *specs)}
     sums = any(reads_column_sums(policy.score) for policy in policies.values())
-    start = now(loaded)
+    start = now(loaded.model.device)
     recording = record(loaded.model, sums=sums, **_until(prompt, cut))
-    seconds = now(loaded) - start
+    seconds = now(loaded.model.device) - start
     rest = prompt.inputs["input_ids"][:, cut:]
     return Reading(task, sample, prompt, recording, policies, rest, seconds, timed)
-
-
-def now(loaded: Loaded) -> float:
-    """Seconds of a clock, when all work that was given to the device is done."""
-    if loaded.model.device.type == "cuda":
-        torch.cuda.synchronize(loaded.model.device)
-    return time.perf_counter()
 
 
 def _cut(sample: Sample, text: str) -> Sample:

@@ -97,13 +97,13 @@ class Stopwatch:
     @contextmanager
     def running(self, device: torch.device) -> Iterator[None]:
         """Times the block."""
-        _wait(device)
-        start = time.perf_counter()
+        start = now(device)
         yield
-        _wait(device)
-        self.seconds += time.perf_counter() - start
+        self.seconds += now(device) - start
 
 
-def _wait(device: torch.device) -> None:
+def now(device: torch.device) -> float:
+    """Seconds of a clock, after the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    return time.perf_counter()

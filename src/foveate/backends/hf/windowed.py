@@ -43,7 +43,8 @@ def attention(
     k, v, columns = owner.pairs.padded()
     early = None if mask is None else mask[:, :, :-w, :-w]
     before, _ = base(query[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
-    late, visible = query[:, :, -w:], over_slots(mask, columns, owner.columns_of(query))[:, :, -w:]
+    late, seen = query[:, :, -w:], None if mask is None else mask[:, :, -w:]
+    visible = over_slots(seen, columns, owner.columns_of(late))
     weights = window_attention(late, k, visible, scale)
     owner.window = Window(weights, _totals(late, k, weights, visible, scale))
     b, h, g, _, n = weights.shape
@@ -69,16 +70,18 @@ def _totals(
     weights: Float[Tensor, "b h g w n"], visible: Bool[Tensor, "b #h w n"], scale: float,
 ) -> Float[Tensor, "b h g w"]:  # fmt: skip
     """Each row's logsumexp: that of a query's own slot, whose logit is known, minus the logarithm
-    of its weight; from all logits of the row where that weight is too small to tell.
+    of its weight; from all logits of the row where that weight is too small to tell. It is -inf in
+    a row that sees nothing.
     """
     b, h, g, w, n = weights.shape
     grouped = q.view(b, h, g, w, -1)
     own = weights[..., n - w :].diagonal(dim1=-2, dim2=-1)
     logits = (grouped * k[:, :, None, n - w :]).sum(-1) * scale
-    totals = logits - own.log()
-    small = own < torch.finfo(torch.float32).tiny * 2**24
+    sees = visible.any(-1)[:, :, None]
+    totals = (logits - own.log()).masked_fill(~sees, -torch.inf)
+    small = sees & (own < torch.finfo(torch.float32).tiny * 2**24)
     for row, head, group, i in small.nonzero().tolist():
         of_all = (k[row, head] @ grouped[row, head, group, i]) * scale
         seen = visible[row, min(head, visible.shape[1] - 1), i]
-        totals[row, head, group, i] = of_all[seen].logsumexp(-1)  # -inf where it sees nothing
+        totals[row, head, group, i] = of_all[seen].logsumexp(-1)
     return totals
