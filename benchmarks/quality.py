@@ -17,13 +17,12 @@ from typing import Any, NamedTuple, get_args
 from written import write
 
 from foveate.cli.eval import evaluate
-from foveate.eval.contenders import contenders
+from foveate.eval.contenders import Named, contenders, named
 from foveate.eval.metrics import exact
 from foveate.eval.reading import Protocol
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
-from foveate.report.charts import method_of
-from foveate.report.page import budget_of, tells
+from foveate.report.page import tells
 from foveate.report.summary import FULL, Cell, Estimate, cells, mean_difference
 
 RUNS = Path(__file__).parent / "runs" / "quality"
@@ -82,7 +81,8 @@ def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
     """One task: a row for each method, a column for each budget; the best of each is bold."""
     table: dict[str, dict[str, Cell]] = {}
     for cell in found:
-        table.setdefault(method_of(cell.spec), {})[budget_of(cell.spec)] = cell
+        method, budget = named(cell.spec)
+        table.setdefault(method, {})[budget] = cell
     full = table.pop(FULL)[""]
     best = {b: max(row[b].score.mean for name, row in table.items()
                    if name != "oracle" and b in row) for b in budgets}  # fmt: skip
@@ -100,16 +100,15 @@ def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
 
 def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
     """One row for each claim: by how much the first is better, in points of the score."""
-    scores: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    scores: dict[Named, dict[tuple[str, str], float]] = {}
     for row in rows:
-        key = (method_of(row["spec"]), budget_of(row["spec"]))
-        scores.setdefault(key, {})[row["task"], row["sample"]] = float(row["score"])
+        scores.setdefault(named(row["spec"]), {})[row["task"], row["sample"]] = float(row["score"])
     lines = [f"| claim | {' | '.join(budgets)} |", f"|---|{'---|' * len(budgets)}"]
     for claim in CLAIMS:
-        names = [method_of(contenders([s], ["20%"])[0]) for s in (claim.first, claim.second)]
+        names = [named(contenders([s], ["20%"])[0]).method for s in (claim.first, claim.second)]
         shown = []
         for budget in budgets:
-            first, second = (scores.get((name, budget), {}) for name in names)
+            first, second = (scores.get(Named(name, budget), {}) for name in names)
             both = first.keys() & second.keys()
             shown.append(
                 _points(mean_difference([first[k] - second[k] for k in sorted(both)]))

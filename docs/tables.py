@@ -16,9 +16,8 @@ import combinations
 import foveate
 import foveate.eval.tasks
 from foveate.eval.benchmarks import BENCHMARKS
+from foveate.eval.contenders import named
 from foveate.eval.sample import TASKS
-from foveate.report.charts import method_of
-from foveate.report.page import budget_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -78,7 +77,8 @@ def which() -> str:
             scores = [cell["score"][0] for cell in told["cells"]
                       if cell["spec"] == spec and cell["task"] in told["telling"]]  # fmt: skip
             mean = sum(scores) / len(scores)
-            table.setdefault(method_of(spec), {})[protocol, budget_of(spec)] = mean
+            method, budget = named(spec)
+            table.setdefault(method, {})[protocol, budget] = mean
     full = table.pop("full")
     columns = list(dict.fromkeys(key for row in table.values() for key in row))
     best = {c: max(row[c] for name, row in table.items() if name != "oracle") for c in columns}

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.core.errors import InvalidInput
-from foveate.report.charts import method_of
 from foveate.report.page import page
 from foveate.report.summary import cells, estimate, mean_difference
 from tests.browser import OpenPage, overflow
@@ -209,17 +208,6 @@ def test_a_folder_without_results_is_named(tmp_path: Path) -> None:
         page(tmp_path)
     with pytest.raises(InvalidInput, match="holds no answers yet"):
         page(written(tmp_path, []))
-
-
-@pytest.mark.parametrize(
-    ("spec", "method"),
-    [("full", "full"), ("snapkv:budget=20%", "snapkv"),
-     ("h2o:recent=0.2,budget=5%", "h2o:recent=0.2"), ("h2o:budget=5%,recent=0.2", "h2o:recent=0.2"),
-     ("mixkv(window=4)+lookm:budget=9", "mixkv(window=4)+lookm"),
-     ("knorm:budget=20%,store=kivi(bits=4,group=8)", "knorm:store=kivi(bits=4,group=8)")],
-)  # fmt: skip
-def test_the_line_of_a_chart_is_the_method_without_its_budget(spec: str, method: str) -> None:
-    assert method_of(spec) == method
 
 
 def test_every_spec_of_the_table_is_in_it(folder: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from foveate.core.amount import Amount
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.errors import InvalidSpec
@@ -70,13 +70,31 @@ def resolved(spec: str, evidence: Sequence[int]) -> Policy:
     return oracle(str(arguments["budget"]), evidence) if name == NAME else policy_of(spec)
 
 
+class Named(NamedTuple):
+    """A spec in two columns: what keeps, and how much; "" where the spec does not say."""
+
+    method: str
+    budget: str
+
+
+def named(spec: str) -> Named:
+    """The spec without the amount of its budget, and that amount. The name of a budget's stage is
+    part of the method: "policy:budget=pyramid(amount=20%)" at 20 % is "policy:budget=pyramid()".
+    """
+    name, arguments = name_and_arguments(spec)
+    budget = arguments.get("budget")
+    amount = getattr(budget, "amount", budget)
+    if budget is amount:
+        arguments.pop("budget", None)
+    said = print_arguments(arguments)
+    if budget is not amount:
+        said = re.sub(rf"\bamount={re.escape(str(amount))},?", "", said, count=1)
+    return Named(f"{name}:{said}" if said else name, "" if amount is None else str(amount))
+
+
 def label(policy: Policy) -> str:
     """The policy's spec without its budget, which has a column of its own."""
-    if policy.origin is None:
-        return policy.spec
-    given = policy.origin.build.given(policy.origin.arguments) | dict(policy.origin.overrides)
-    rest = {key: value for key, value in given.items() if not isinstance(value, Amount)}
-    return f"{policy.name}:{print_arguments(rest)}" if rest else policy.name
+    return named(policy.spec).method
 
 
 def budget_of(policy: Policy) -> str | None:

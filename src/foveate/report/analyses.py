@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foveate.report.charts import MARKERS, axes, method_of, svg
+from foveate.eval.contenders import named
+from foveate.report.charts import MARKERS, axes, svg
 from foveate.report.summary import FULL, Rows
 
 SHADES = "cividis"
@@ -121,17 +122,15 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
     for row in rows:
         if row["spec"] != FULL and row.get("feature_error"):
             found.setdefault(row["spec"], []).append(row)
-    chosen: dict[str, tuple[float, Any]] = {}
-    for spec, mine in found.items():
-        share = float(np.mean([row["kv_bytes"] / row["kv_bytes_full"] for row in mine]))
-        errors = np.mean([row["feature_error"] for row in mine], axis=0)
-        name = method_of(spec)
-        if name not in chosen or share < chosen[name][0]:
-            chosen[name] = (share, errors)
-    if not chosen:
+    shares = {
+        spec: float(np.mean([row["kv_bytes"] / row["kv_bytes_full"] for row in mine]))
+        for spec, mine in found.items()
+    }
+    if not found:
         return
     figure, axis = axes()
-    for place, (name, (share, errors)) in enumerate(chosen.items()):
+    for place, (name, spec) in enumerate(_smallest(shares).items()):
+        errors, share = np.mean([row["feature_error"] for row in found[spec]], axis=0), shares[spec]
         axis.plot(errors, marker=MARKERS[place % len(MARKERS)], markersize=3, linewidth=1.2,
                   label=f"{name}, {100 * share:.0f} % of the bytes")  # fmt: skip
     axis.set(xlabel="layer", ylabel="mean absolute error of features")
@@ -143,23 +142,19 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
 
 
 def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
-    """MixKV's Fig. 3, of the first prompt: what each policy keeps of the first budget."""
+    """MixKV's Fig. 3, of the first prompt: what each method keeps at its smallest budget."""
     places = np.array(keys)
     first = next(row["sample"] for row in rows if row.get("analyses"))
     kept = {row["spec"]: row["kept_places"] for row in rows
             if row["sample"] == first and row.get("kept_places")}  # fmt: skip
-    shown: dict[str, tuple[str, Sequence[int]]] = {}
-    for spec, mine in kept.items():
-        name = method_of(spec)
-        if name not in shown or len(mine) < len(shown[name][1]):
-            shown[name] = (spec, mine)
+    shown = list(_smallest({spec: len(mine) for spec, mine in kept.items()}).values())
     if not shown:
         return
     columns = min(4, len(shown))
     figure, grid = axes(rows=-(-len(shown) // columns), columns=columns)
     each = np.atleast_1d(grid).ravel()
-    for axis, (spec, mine) in zip(each, shown.values(), strict=False):
-        held = [place for place in mine if place < len(places)]
+    for axis, spec in zip(each, shown, strict=False):
+        held = [place for place in kept[spec] if place < len(places)]
         axis.scatter(*places.T, s=4, color="0.8", linewidths=0)
         axis.scatter(*places[held].T, s=6, color="C0", linewidths=0)
         axis.set(xticks=[], yticks=[])
@@ -171,6 +166,16 @@ def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
         "blue what is kept at the smallest budget (MixKV, Fig. 3)."
     )
     yield Figure("Kept keys among all keys", svg(figure), caption)
+
+
+def _smallest(sizes: Mapping[str, float | int]) -> dict[str, str]:
+    """The spec of each method at its smallest budget, of the sizes of all."""
+    found: dict[str, str] = {}
+    for spec, size in sizes.items():
+        name = named(spec).method
+        if name not in found or size < sizes[found[name]]:
+            found[name] = spec
+    return found
 
 
 def _shades(count: int) -> Any:

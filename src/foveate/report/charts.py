@@ -6,9 +6,8 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from foveate.core.composition import name_and_arguments
 from foveate.core.errors import MissingPackage
-from foveate.core.spec import print_arguments
+from foveate.eval.contenders import named
 from foveate.report.summary import FULL, Cell
 
 MARKERS = "osD^vP*X<>hp"
@@ -25,7 +24,7 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
     lines: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.spec != FULL:
-            lines.setdefault(method_of(cell.spec), []).append(cell)
+            lines.setdefault(named(cell.spec).method, []).append(cell)
     for place, (name, mine) in enumerate(lines.items()):
         mine = sorted(mine, key=lambda cell: cell.bytes_share)
         shown = [cell.score or cell.agreement for cell in mine]
@@ -51,13 +50,6 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
     axis.tick_params(which="minor", bottom=False, labelbottom=False)
     figure.legend(frameon=False, fontsize=8, ncols=4, loc="outside lower center")
     return svg(figure)
-
-
-def method_of(spec: str) -> str:
-    """The spec without its budget."""
-    name, arguments = name_and_arguments(spec)
-    rest = {key: value for key, value in arguments.items() if key != "budget"}
-    return f"{name}:{print_arguments(rest)}" if rest else name
 
 
 def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:

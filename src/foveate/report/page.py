@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from foveate.core.errors import InvalidInput
+from foveate.eval.contenders import named
 from foveate.eval.results import read
 from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
@@ -38,7 +38,7 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
     best: dict[str, float] = {}
     for cell in mine:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
-            budget = budget_of(cell.spec)
+            budget = named(cell.spec).budget
             best[budget] = max(best.get(budget, 0.0), cell.score.mean)
     return {
         "name": name,
@@ -53,7 +53,7 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
 
 def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
     mean = cell.score.mean if cell.score else None
-    is_best = cell.spec != FULL and mean is not None and mean == best.get(budget_of(cell.spec))
+    is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
     decode = cell.decode_s_per_token
     return {
         "spec": cell.spec,
@@ -85,16 +85,10 @@ def tells(mine: Sequence[Cell]) -> bool:
     for cell in mine:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):
-            by_budget.setdefault(budget_of(cell.spec), {})[kind] = cell
+            by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell
     pairs = [both for both in by_budget.values() if len(both) == 2]
     if not pairs:
         return True
     least = min(pairs, key=lambda both: both["random"].bytes_share)
     oracle, random = (least[kind].score or least[kind].agreement for kind in ("oracle", "random"))
     return oracle.low > random.high
-
-
-def budget_of(spec: str) -> str:
-    """The budget in a spec; empty if there is none."""
-    found = re.search(r"budget=([^,)]+)", spec)
-    return found[1] if found else ""
