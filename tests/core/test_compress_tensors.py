@@ -2,6 +2,7 @@
 
 import math
 from itertools import groupby
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import foveate
 from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter, MissingModality
 from foveate.core.layer import Scores
 from foveate.core.protocols import NoMerge
-from foveate.stages.budget import Pyramid
+from foveate.stages.budget import Pyramid, Uniform
 from foveate.stages.score import KeyNorm
 from foveate.stages.select import TopK
 
@@ -408,3 +409,24 @@ def test_scores_that_are_no_numbers_are_refused():
     q, k, v = tensors(*GOOD)
     with pytest.raises(InvalidParameter, match="layer 0 contain NaN"):
         foveate.compress_tensors(foveate.knorm(budget=3), [(q, k * torch.nan, v)])
+
+
+class Waiting(Uniform):
+    """A budget that looks at what it is given."""
+
+    seen: ClassVar[list] = []
+
+    def __call__(self, scored, tokens):
+        self.seen.extend(one.layer for one in scored)
+        return super().__call__(scored, tokens)
+
+
+def test_a_layer_whose_scores_are_known_holds_one_query_and_still_its_length():
+    given = prompt([3, 5], h=2, g=2, d=4, depth=3)
+    Waiting.seen.clear()
+    compressed(foveate.snapkv(budget=2, window=2, kernel=1).but(budget=Waiting(amount=2)), given)
+    for layer, (q, _, _) in zip(Waiting.seen, given.layers, strict=True):
+        assert torch.equal(layer.q, q[:, :, -1:])
+        assert layer.q.untyped_storage().nbytes() == layer.q.nbytes < q.nbytes
+        assert layer.lengths.tolist() == [3, 5]
+        assert layer.column_sums is layer.window is None

@@ -129,7 +129,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
         raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
     raw = scores.values.float()
     values = raw.masked_fill(protected, torch.inf).masked_fill(~layer.valid, -torch.inf)
-    return Scored(layer, scores._replace(values=values), raw, tokens)
+    return Scored(layer.after_scoring(), scores._replace(values=values), raw, tokens)
 
 
 def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:

@@ -10,7 +10,7 @@ Axis letters, used in every signature of the package:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -106,6 +106,22 @@ class Layer:
             return self.mask[:, :, -w:, :]
         pos = self.pos[:, :, None, :]
         return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
+
+    def after_scoring(self) -> Layer:
+        """The layer as the stages after its score see it: the last query alone is left, as a copy.
+
+        A budget over all layers waits for the last one, and would hold everybody's queries, which
+        take more memory than the keys and values.
+        """
+        return replace(
+            self,
+            q=self.q[:, :, -1:].clone(),
+            q_pos=self.q_pos[:, -1:].clone(),
+            q_image=None if self.q_image is None else self.q_image[:, -1:].clone(),
+            mask=None if self.mask is None else self.mask[:, :, -1:].clone(),
+            column_sums=None,
+            window=None,
+        )
 
 
 def _known(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:
