@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import platform
 from dataclasses import asdict
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -20,10 +20,12 @@ from rich.progress import Progress
 from written import write
 
 import foveate
+from foveate.backends.hf import compress
 from foveate.bench import Row, Subject, bench, of_model
 from foveate.bench.measure import peak_of_stock, ticks
+from foveate.bench.memory import peak_of
 from foveate.bench.peer import kvpress
-from foveate.bench.timing import prefill, steps
+from foveate.bench.timing import Filled, prefill, seconds, steps
 from foveate.eval.model import load
 
 KEPT = "20%"
@@ -56,6 +58,51 @@ def same_bytes(subject: Subject, short: Subject, rounds: int, count: int) -> dic
             for spec, filled in kept.items():
                 found[spec].append(steps(subject, filled, count) / base)
     return {spec: median(ratios) for spec, ratios in found.items()}
+
+
+def masked(subject: Subject, rounds: int, count: int) -> tuple[float, float]:
+    """Seconds per token over AdaKV's kept pairs, and over all pairs with a mask on the others, in
+    turns; medians.
+    """
+    with torch.no_grad():
+        kept, whole = prefill(subject, policy_of("adakv")), prefill(subject, foveate.full())
+        share = kept.stats.bytes_after / kept.stats.bytes_before
+        ours, theirs = [], []
+        for _ in range(rounds):
+            ours.append(steps(subject, kept, count))
+            theirs.append(masked_steps(subject, whole, share, count))
+    return median(ours), median(theirs)
+
+
+def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> float:
+    """Mean seconds of decoding steps over a preallocated full cache, of whose pairs every head is
+    allowed that share.
+    """
+    token, heads = subject.ids[:, -1:], subject.model.config.num_attention_heads
+    seen = torch.rand(1, heads, 1, subject.ids.shape[1]) < share
+    times = []
+    with compress(subject.model, whole.policy) as session:
+        cache = session.fork(whole.cache)
+        for _ in range(count + 1):
+            seen = torch.cat([seen, torch.ones(1, heads, 1, 1, dtype=torch.bool)], dim=-1)
+            times.append(seconds(
+                lambda mask=seen: subject.model(  # type: ignore[misc]
+                    input_ids=token, past_key_values=cache, attention_mask=mask
+                ),
+                subject.device,
+            ))  # fmt: skip
+    return mean(times[1:])
+
+
+def layer_by_layer(subject: Subject) -> dict[str, int | None]:
+    """Peaks of SnapKV's prefill above the model: every layer compressed as soon as it has been
+    read, and all of them at the end, because their budget is shared.
+    """
+    with torch.no_grad():
+        return {
+            policy.spec: peak_of(lambda p=policy: prefill(subject, p), subject.device)  # type: ignore[misc]
+            for policy in map(policy_of, ("snapkv", "snapkv+prefixkv.budget"))
+        }
 
 
 def overhead(rows: list[Row]) -> list[str]:
@@ -121,11 +168,10 @@ def main() -> None:
         rows = bench(subject, [policy_of(spec) for spec in specs], rounds=a.rounds, **settings)
         ruled = bench(early, [policy_of(spec) for spec in RULES], rounds=1, **settings)
     apart = same_bytes(subject, short, a.rounds + 2, a.steps)
-    stock = peak_of_stock(subject)
+    ours, under_mask = masked(subject, a.rounds + 2, a.steps)
+    stock, peaks = peak_of_stock(subject), layer_by_layer(subject)
     peers = kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
                     rounds=a.rounds, steps=a.steps)  # fmt: skip
-    by = {row.method: row for row in rows}
-    at_end = by["prefixkv"].peak_bytes
     lines = [
         "# On a CPU", "",
         f"SmolLM2-135M-Instruct, float32, {torch.get_num_threads()} threads of {platform.machine()}"
@@ -143,15 +189,20 @@ def main() -> None:
         "Time per token with what is kept, over a preallocated full cache that holds as many pairs "
         f"because the prompt was short: snapkv (dense) {apart['snapkv']:.2f}, adakv (ragged) "
         f"{apart['adakv']:.2f}.", "",
+        "## Kept, or masked", "",
+        f"AdaKV's kept pairs take {1000 * ours:.1f} ms a token; the preallocated full cache with a "
+        f"mask over the others takes {1000 * under_mask:.1f}: {ours / under_mask:.2f} of it is "
+        "left.", "",
         "## Layer by layer, or at the end", "",
-        "snapkv compresses each layer as soon as it has been read, prefixkv all of them at the "
-        f"end: their prefills peak at {_mb(by['snapkv'].peak_bytes)} and {_mb(at_end)} MB above "
-        "the model.", "",
+        "snapkv compresses each layer as soon as it has been read; with a budget that is shared "
+        "over the layers (snapkv+prefixkv.budget) all of them at the end. The prefills peak at "
+        f"{' and '.join(map(_mb, peaks.values()))} MB above the model.", "",
         "## Rules that go on while decoding", "", "After 1,024 tokens.", "", *rules(ruled), "",
     ]  # fmt: skip
     write("cpu", "\n".join(lines), {
         "rows": [asdict(row) for row in rows], "kvpress": peers, "same_bytes": apart,
-        "stock_peak_bytes": stock, "decode_rules": [asdict(row) for row in ruled],
+        "stock_peak_bytes": stock, "peaks": peaks, "kept_or_masked_s": [ours, under_mask],
+        "decode_rules": [asdict(row) for row in ruled],
         "tokens": a.tokens, "rounds": a.rounds, "threads": torch.get_num_threads(),
         "torch": torch.__version__, "transformers": transformers.__version__,
     })  # fmt: skip
