@@ -7,6 +7,7 @@ import torch
 
 import foveate
 from foveate.core.errors import InvalidParameter
+from foveate.core.storage import GROWTH
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle
@@ -98,17 +99,24 @@ WHILE_READING = {
 }
 
 
+def room_of(pairs):
+    """Slots that are allocated for a head."""
+    rest = getattr(pairs, "rest", pairs)
+    return getattr(rest, "tail", rest)._k.shape[2]
+
+
 @pytest.mark.parametrize("policy", WHILE_READING.values(), ids=WHILE_READING)
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl", "internvl", "llama"])
 @pytest.mark.parametrize("lengths", [(61,), (40, 61)], ids=["one", "padded"])
 def test_reading_in_chunks_equals_the_full_cache_with_what_went_masked(family, lengths, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths, images=0)
-    events, sizes = [], []
+    events, sizes, rooms = [], [], []
 
     def after(module, args, kwargs, output):
         cache = kwargs["past_key_values"]
         events.append(event_of(cache, now=True))
         sizes.append(max(layer.pairs.longest for layer in cache.layers))
+        rooms.append(max(room_of(layer.pairs) for layer in cache.layers))
 
     with foveate.compress(model, policy) as session:
         hook = model.register_forward_hook(after, with_kwargs=True)
@@ -117,6 +125,8 @@ def test_reading_in_chunks_equals_the_full_cache_with_what_went_masked(family, l
         assert session.stats.kept_tokens <= 20
     passes = -(-lengths[-1] // 7)
     assert max(sizes[:passes]) <= 20 + 6 + 7  # the budget, what it may outgrow it by, and a chunk
+    assert rooms[0] == 7  # the first chunk's, not the prompt's
+    assert max(rooms) <= 20 + 6 + 7 + GROWTH
     assert not all(bool(kept.all()) for kept in events[passes - 3].kept.values())
     with oracle(model, *events):
         theirs = model.generate(**inputs, **GREEDY, prefill_chunk_size=7)

@@ -122,7 +122,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _append(self, k: Tensor, v: Tensor) -> None:
         if self._pairs is None:
             room = DensePairs(k[:, :, :0], v[:, :, :0])
-            room.reserve(max(k.shape[2], self.state.prompt_end or 0))
+            whole = 0 if self.state.policy.when.reads else self.state.prompt_end or 0
+            room.reserve(max(k.shape[2], whole))  # a prompt compressed on its way is never whole
             self._pairs = room
         self._pairs.append(k, v)
         self.seen += k.shape[2]
