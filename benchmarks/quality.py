@@ -22,7 +22,7 @@ from foveate.eval.metrics import exact
 from foveate.eval.reading import Protocol
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
-from foveate.report.page import tells
+from foveate.report.page import blind
 from foveate.report.summary import FULL, Cell, Estimate, cells, mean_difference
 
 RUNS = Path(__file__).parent / "runs" / "quality"
@@ -136,31 +136,31 @@ def _points(x: Estimate) -> str:
 
 
 class Told(NamedTuple):
-    """One protocol: its part of the page, its cells, and the tasks that tell methods apart."""
+    """One protocol: its part of the page, its cells, and for each task its blind budgets."""
 
     lines: list[str]
     cells: list[Cell]
-    telling: list[str]
+    blind: dict[str, list[str]]
 
 
 def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
-    """All tasks of one protocol, and the claims over those that can tell methods apart."""
+    """All tasks of one protocol, and the claims over what can tell methods apart."""
     found = cells(rows)
-    lines, telling = [f"## {protocol.capitalize()}", ""], []
+    lines, unseen = [f"## {protocol.capitalize()}", ""], {}
     for task in dict.fromkeys(cell.task for cell in found):
         mine = [cell for cell in found if cell.task == task]
+        unseen[task] = blind(mine)
         lines += [f"### {task} ({mine[0].score.count} questions)", ""]
-        if tells(mine):
-            telling.append(task)
-        else:
-            lines += ["This task cannot tell methods apart: the oracle is no better than chance at "
-                      "the smallest budget. It does not count below.", ""]  # fmt: skip
+        if unseen[task]:
+            where = " and ".join(unseen[task])
+            lines += [f"At {where} this task cannot tell methods apart: the oracle is no better "
+                      "than chance. It does not count below there.", ""]  # fmt: skip
         lines += [*grid(mine, budgets), ""]
-    lines += [f"### What the papers claim, over {', '.join(telling)}", "",
+    telling = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
+    lines += [f"### What the papers claim, over {' and '.join(unseen)}", "",
               "Points of the score by which the first policy is better, with 95 % intervals; bold "
-              "where they exclude zero.", ""]  # fmt: skip
-    lines += [*verdicts([r for r in rows if r["task"] in telling], budgets), ""]
-    return Told(lines, found, telling)
+              "where they exclude zero.", "", *verdicts(telling, budgets), ""]  # fmt: skip
+    return Told(lines, found, unseen)
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def main() -> None:
             rows += [{**row, "score": letter_by_letter(row)} for row in found]
         told = page(protocol, rows, a.budgets.split(","))
         lines += told.lines
-        data[protocol] = {"configuration": configuration, "telling": told.telling,
+        data[protocol] = {"configuration": configuration, "blind": told.blind,
                           "cells": [_plain(cell) for cell in told.cells]}  # fmt: skip
     head = [
         "# Which method keeps the answer?", "",

@@ -67,18 +67,18 @@ def compared() -> str:
 
 
 def which() -> str:
-    """One row a method, best first: its score in both protocols, over all tasks that tell methods
-    apart, at each budget.
+    """One row a method, best first: its score in both protocols at each budget, over all tasks that
+    tell methods apart there.
     """
     found = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
     table: dict[str, dict[tuple[str, str], float]] = {}
     for protocol, told in found.items():
         for spec in dict.fromkeys(cell["spec"] for cell in told["cells"]):
-            scores = [cell["score"][0] for cell in told["cells"]
-                      if cell["spec"] == spec and cell["task"] in told["telling"]]  # fmt: skip
-            mean = sum(scores) / len(scores)
             method, budget = named(spec)
-            table.setdefault(method, {})[protocol, budget] = mean
+            mine = [cell for cell in told["cells"] if cell["spec"] == spec]
+            scores = [c["score"][0] for c in mine if budget not in told["blind"][c["task"]]]
+            if scores:
+                table.setdefault(method, {})[protocol, budget] = sum(scores) / len(scores)
     full = table.pop("full")
     columns = list(dict.fromkeys(key for row in table.values() for key in row))
     best = {c: max(row[c] for name, row in table.items() if name != "oracle") for c in columns}

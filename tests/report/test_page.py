@@ -187,11 +187,14 @@ def test_text_from_data_is_escaped(tmp_path: Path) -> None:
     assert "&lt;script&gt;" in text
 
 
-def test_a_model_that_tells_methods_apart_is_not_blamed(tmp_path: Path) -> None:
+def test_a_budget_at_which_methods_cannot_be_told_apart_is_named(tmp_path: Path) -> None:
     many = {"full": [1] * 40, "oracle:budget=20%": [1] * 38 + [0] * 2,
             "random:budget=20%": [1] * 5 + [0] * 35}  # fmt: skip
     text = page(written(tmp_path, rows(**many)))
     assert "cannot tell methods apart" not in text
+    few = {"oracle:budget=5%": [0] * 40, "random:budget=5%": [0] * 40}
+    text = page(written(tmp_path, rows(**many, **few)))
+    assert "At 5%, keeping what shows the answer" in text
 
 
 def test_the_command_writes_the_file(folder: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
         "scored": mine[0].score is not None,
         "told": any(cell.perplexity is not None for cell in mine),
         "rows": [_row(cell, best) for cell in mine],
-        "tells": tells(mine),
+        "blind": blind(mine),
         "figures": figures(rows),
     }
 
@@ -77,18 +77,19 @@ def _percent(value: Estimate | None, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
-def tells(mine: Sequence[Cell]) -> bool:
-    """Whether the oracle is better than chance at the smallest budget that both have; True where
-    one of them was not asked.
+def blind(mine: Sequence[Cell]) -> list[str]:
+    """The budgets at which the oracle is no better than chance, of those that both were asked at:
+    no method can be told from another there.
     """
     by_budget: dict[str, dict[str, Cell]] = {}
     for cell in mine:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):
             by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell
-    pairs = [both for both in by_budget.values() if len(both) == 2]
-    if not pairs:
-        return True
-    least = min(pairs, key=lambda both: both["random"].bytes_share)
-    oracle, random = (least[kind].score or least[kind].agreement for kind in ("oracle", "random"))
-    return oracle.low > random.high
+    found = []
+    for budget, both in by_budget.items():
+        if len(both) == 2:
+            best, chance = (both[k].score or both[k].agreement for k in ("oracle", "random"))
+            if best.low <= chance.high:
+                found.append(budget)
+    return found
