@@ -89,7 +89,7 @@ def which() -> str:
     for name, row in sorted(table.items(), key=lambda item: -sum(item[1].values())):
         cells = [f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
                  for c in columns]  # fmt: skip
-        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+        rows.append(f"| `{name.replace('benchmarks/profiles/', '')}` | {' | '.join(cells)} |")
     return "\n".join(rows)
 
 
@@ -118,6 +118,7 @@ def _results(name: str) -> Any:
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"methods": methods},
+    ROOT / "docs" / "which_method.md": {"which": which},
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
     ROOT / "docs" / "composition.md": {"parts": combinations.parts, "pairs": combinations.table},
     ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
