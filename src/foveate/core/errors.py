@@ -12,6 +12,8 @@
     ├── AlreadyCompressing   a second ``compress`` block on one model           (RuntimeError)
     ├── NothingCompressed    asked for results before a prompt was compressed   (RuntimeError)
     ├── MissingModality      the policy needs to know which tokens are visual   (RuntimeError)
+    ├── UnsupportedPolicy    a policy that a backend cannot carry out exactly   (TypeError)
+    ├── UnsupportedEngine    an inference engine's version or setting is unknown (RuntimeError)
     ├── UnsupportedKernel    a tensor that a Triton kernel cannot work on       (TypeError)
     ├── MissingPackage       something that is asked for needs an optional package (ImportError)
     ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
@@ -74,6 +76,14 @@ class NothingCompressed(FoveateError, RuntimeError):
 
 class MissingModality(FoveateError, RuntimeError):
     """The policy needs to know which tokens are visual, and nothing tells."""
+
+
+class UnsupportedPolicy(FoveateError, TypeError):
+    """A policy that this backend cannot carry out exactly."""
+
+
+class UnsupportedEngine(FoveateError, RuntimeError):
+    """A version of an inference engine, or a setting of it, that Foveate cannot work with."""
 
 
 class UnsupportedKernel(FoveateError, TypeError):

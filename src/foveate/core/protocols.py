@@ -6,7 +6,7 @@ The identity stages live here too (:class:`NoMerge`, :class:`AfterPrefill`, :cla
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -85,6 +85,27 @@ class Planned(Protocol):
     """
 
     def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]: ...
+
+
+LayerCounts = Callable[[int, int, int], tuple[int, ...]]
+"""Tokens that each KV head keeps, of every layer, given their average over the layers, how many of
+them are protected, and the prompt's length. Hashable, and can be pickled.
+"""
+
+
+@runtime_checkable
+class Foreseeable(Protocol):
+    """A budget whose layers may keep different numbers, all heads of a layer the same, and whose
+    numbers follow from lengths alone: they are known before anything is computed.
+
+    ``foreseeable`` is False while something is missing for that. ``by_length`` gives the rule for
+    ``depth`` compressed layers, in exact integers.
+    """
+
+    @property
+    def foreseeable(self) -> bool: ...
+
+    def by_length(self, depth: int) -> LayerCounts: ...
 
 
 @runtime_checkable

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal, NamedTuple
 
 import torch
@@ -27,13 +28,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
+from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
 from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import NoMerge, Scope
 from foveate.core.spec import stage
-from foveate.stages.budget.exact import by_layer
+from foveate.stages.budget.exact import by_layer, fill
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import By
 from foveate.stages.score import ColumnSums, HeadMean
@@ -119,6 +121,23 @@ class PrefixBudget:
         """The profile in use."""
         return None if self.profile is None else load(self.profile, "prefixkv")
 
+    @property
+    def foreseeable(self) -> bool:
+        """True with a profile."""
+        return self.profile is not None
+
+    def by_length(self, depth: int) -> Ratios:
+        """The profile's ratios.
+
+        Raises:
+            InvalidParameter: no profile.
+            ProfileMismatch: one of another number of layers.
+        """
+        if (profile := self.calibrated) is None:
+            raise InvalidParameter(f"{self!r} has no profile: its ratios depend on the prompt.")
+        profile.check_layers(depth)
+        return Ratios(tuple(map(Fraction, profile.by_layer)))
+
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
@@ -126,14 +145,30 @@ class PrefixBudget:
         return by_layer(scored, torch.stack(wishes), tokens)
 
     def _wish(self, scored: Sequence[Scored], row: int, total: int) -> Int[Tensor, "L"]:
-        if (profile := self.calibrated) is not None:
-            profile.check_layers(scored[0].layer.depth)
+        if self.foreseeable:
             length = int(scored[0].layer.lengths[row])
-            return torch.tensor([round(profile.by_layer[x.layer.index] * length) for x in scored])
+            wish = self.by_length(scored[0].layer.depth).wish(length)
+            return wish[[one.layer.index for one in scored]]
         curves = [priority(one)[row] for one in scored]
         longest = max(len(curve) for curve in curves)
         padded = [torch.nn.functional.pad(c, (0, longest - len(c)), value=1.0) for c in curves]
         return search(torch.stack([c.to(padded[0].device) for c in padded]), total).tokens
+
+
+class Ratios(NamedTuple):
+    """Section 3.3: each layer's share of a prompt, measured beforehand."""
+
+    by_layer: tuple[Fraction, ...]
+
+    def wish(self, length: int) -> Int[Tensor, "L"]:
+        """Tokens of each layer, before they are made to add up."""
+        return torch.tensor([round(ratio * length) for ratio in self.by_layer])
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Tokens of each layer, of a prompt of ``length``, ``tokens`` on average."""
+        wish, layers = self.wish(length), len(self.by_layer)
+        least, most = (torch.full((layers,), n) for n in (min(protected, length), length))
+        return tuple(fill(wish, least, most, tokens * layers).tolist())
 
 
 @calibration("prefixkv", at_a_budget=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
@@ -50,16 +52,34 @@ class Pyramid:
     ) -> list[Int[Tensor, "b h"]]:
         return [heads_of(one, self._layer(one, tokens)) for one in scored]
 
+    @property
+    def foreseeable(self) -> bool:
+        """True: the line follows from lengths alone."""
+        return True
+
+    def by_length(self, depth: int) -> Line:
+        """The line over that many layers."""
+        return Line(depth, self.beta, self.as_released)
+
     def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         protected = one.protected.amax(-1).tolist()
         rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-        wished = [
-            line(kept - always, length - always, one.layer.depth, self.beta, self.as_released)[
-                one.layer.index
-            ] + always
-            for kept, always, length in rows
-        ]  # fmt: skip
+        counts = self.by_length(one.layer.depth)
+        wished = [counts(*row)[one.layer.index] for row in rows]
         return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)
+
+
+class Line(NamedTuple):
+    """``line`` with what is protected, which every layer keeps beside its place on it."""
+
+    layers: int
+    beta: int
+    as_released: bool
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Tokens of each layer, of a prompt of ``length``, ``tokens`` on average."""
+        places = line(tokens - protected, length - protected, *self)
+        return tuple(place + protected for place in places)
 
 
 @lru_cache(maxsize=256)
@@ -73,7 +93,7 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
     if as_released:
         step = (first - last) // (layers - 1)
         return tuple(first - place * step for place in range(layers))
-    places = torch.arange(layers, dtype=torch.float64)
-    wish = (first - places * (first - last) / (layers - 1)).round().long()
+    fall = Fraction(first - last, layers - 1)
+    wish = torch.tensor([round(first - place * fall) for place in range(layers)])
     exact = fill(wish, torch.zeros_like(wish), torch.full_like(wish, room), base * layers)
     return tuple(exact.tolist())

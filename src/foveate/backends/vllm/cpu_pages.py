@@ -1,0 +1,62 @@
+"""Keys and values in vLLM's pages on a CPU: reading a request's, and writing them elsewhere.
+
+A layer's cache is [pages, heads, slots, 2 * d]. In memory a page's head is its keys, transposed to
+[d, slots] where the kernels' instruction set is "vec", and then its values, [slots, d]. Writing
+goes through vLLM's own operator, so only reading knows of this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.backends.vllm.shim import cpu_ops
+from foveate.core.errors import UnsupportedEngine
+
+READABLE = "vec"
+
+
+def check_layout(isa: str, block: int) -> None:
+    """Raises UnsupportedEngine unless the kernels keep keys as ``read`` expects them."""
+    if isa != READABLE:
+        raise UnsupportedEngine(
+            f"vLLM's CPU kernels keep keys in the layout {isa!r} here, and Foveate reads "
+            f"{READABLE!r} alone. Start vLLM with --dtype float32 and a --block-size that is a "
+            f"multiple of 32 (it is {block})."
+        )
+
+
+def halves(cache: Float[Tensor, "p h s x"]) -> tuple[Tensor, Tensor]:
+    """Keys and values of all pages as vLLM's operators take them, [p, h, s, d] each: views."""
+    pages, heads, slots, _ = cache.shape
+    keys, values = cache.view(pages, heads, 2 * slots, -1).chunk(2, dim=2)
+    return keys, values
+
+
+def read(
+    cache: Float[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
+) -> tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n d"]]:
+    """Copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
+    keys, values = halves(cache)
+    _, heads, slots, d = keys.shape
+    pages = row[: -(-tokens // slots)].long()
+    k = keys[pages].reshape(len(pages), heads, d, slots).transpose(2, 3)
+    k, v = (t.transpose(0, 1).reshape(1, heads, -1, d)[:, :, :tokens] for t in (k, values[pages]))
+    return k, v
+
+
+def write(
+    cache: Float[Tensor, "p h s x"],
+    layer: Any,
+    k: Float[Tensor, "n h d"],
+    v: Float[Tensor, "n h d"],
+    slots: Int[Tensor, "n"],
+) -> None:
+    """Writes pairs into these slots of the pool. ``layer`` is vLLM's attention layer."""
+    keys, values = halves(cache)
+    cpu_ops.cpu_attn_reshape_and_cache(
+        k.contiguous(), v.contiguous(), keys, values, slots, layer.isa,
+        k_scale=layer._k_scale_float, v_scale=layer._v_scale_float, kv_cache_dtype="auto",
+    )  # fmt: skip

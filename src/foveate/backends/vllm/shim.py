@@ -1,0 +1,141 @@
+"""The one place where vLLM's internals are imported.
+
+They change between minor versions. Another version than those tried fails here, with a sentence
+that says so; ``tests/serving`` says of each name what is relied on.
+
+Importing this module raises:
+    MissingPackage: vLLM is not installed.
+    UnsupportedEngine: it is, in a version that was not tried, or that lacks one of these names.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from foveate.core.errors import MissingPackage, UnsupportedEngine
+
+TRIED = ((0, 32), (0, 33))
+"""Versions of vLLM that this backend works with: from the first one on, below the second."""
+
+
+def check_version(version: str) -> None:
+    """Raises UnsupportedEngine unless that version of vLLM was tried."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    found = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    if not TRIED[0] <= found < TRIED[1]:
+        first, end = (".".join(map(str, v)) for v in TRIED)
+        raise UnsupportedEngine(
+            f"vLLM {version} is installed, and Foveate's worker was tried with vLLM >={first},"
+            f"<{end}. Install one of these, or start vLLM without this worker."
+        )
+
+
+try:
+    import vllm
+except ImportError as missing:
+    raise MissingPackage("serving with vLLM", "vllm", extra="vllm") from missing
+
+check_version(vllm.__version__)
+
+try:
+    from vllm import _custom_ops as cpu_ops
+    from vllm.config import CUDAGraphMode, VllmConfig
+    from vllm.logger import init_logger
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
+    from vllm.v1.attention.backends.cpu_attn import (
+        CPUAttentionBackend,
+        CPUAttentionBackendImpl,
+        CPUAttentionMetadata,
+        CPUAttentionMetadataBuilder,
+    )
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+    from vllm.v1.kv_cache_interface import (
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheSpec,
+        KVQuantMode,
+    )
+    from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+except ImportError as other:
+    raise UnsupportedEngine(
+        f"vLLM {vllm.__version__} lacks a name that Foveate's worker relies on: {other}."
+    ) from other
+
+__all__ = [
+    "TRIED",
+    "AttentionBackendEnum",
+    "AttentionCGSupport",
+    "CPUAttentionBackend",
+    "CPUAttentionBackendImpl",
+    "CPUAttentionMetadata",
+    "CPUAttentionMetadataBuilder",
+    "CUDAGraphMode",
+    "CommonAttentionMetadata",
+    "FullAttentionManager",
+    "FullAttentionSpec",
+    "KVCacheConfig",
+    "KVCacheSpec",
+    "KVCacheSpecRegistry",
+    "KVQuantMode",
+    "SchedulerOutput",
+    "VllmConfig",
+    "check_version",
+    "cpu_ops",
+    "cpu_worker_class",
+    "current_platform",
+    "flash_attention",
+    "gpu_worker_class",
+    "init_logger",
+    "register_backend",
+    "triton_attention",
+]
+
+
+def _found(module: str, name: str) -> Any:
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as other:
+        raise UnsupportedEngine(
+            f"vLLM {vllm.__version__} has no {name} that can be imported here: {other}."
+        ) from other
+
+
+def cpu_worker_class() -> type:
+    """The worker for CPUs; imported when asked for, as its import sets up shared memory."""
+    worker: type = _found("vllm.v1.worker.cpu_worker", "CPUWorker")
+    return worker
+
+
+def gpu_worker_class() -> type:
+    """The worker for GPUs."""
+    worker: type = _found("vllm.v1.worker.gpu_worker", "Worker")
+    return worker
+
+
+class Attention(NamedTuple):
+    """The classes of one of vLLM's attention backends."""
+
+    backend: Any
+    implementation: Any
+    builder: Any
+
+
+def flash_attention() -> Attention:
+    """FLASH_ATTN; imported where it is used, as on a GPU its import looks at the device."""
+    return _attention("vllm.v1.attention.backends.flash_attn", "FlashAttention")
+
+
+def triton_attention() -> Attention:
+    """TRITON_ATTN."""
+    return _attention("vllm.v1.attention.backends.triton_attn", "TritonAttention")
+
+
+def _attention(module: str, name: str) -> Attention:
+    return Attention(
+        *(_found(module, name + end) for end in ("Backend", "Impl", "MetadataBuilder"))
+    )

@@ -1,0 +1,178 @@
+"""What can be served, and what is refused with a sentence that names it; without vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+
+import foveate
+from foveate.backends.vllm.settings import (
+    check_engine,
+    check_layers,
+    check_policy,
+    check_profiles,
+    settings_from,
+)
+from foveate.core.errors import (
+    InvalidBudget,
+    InvalidParameter,
+    ProfileMismatch,
+    UnsupportedEngine,
+    UnsupportedPolicy,
+)
+from foveate.core.profile import Profile
+
+
+def profile(folder, ratios):
+    return Profile(
+        method="prefixkv", model="tiny", layers=len(ratios), samples=1, budget="20%",
+        by_layer=ratios,
+    ).save(folder / "profile.json")  # fmt: skip
+
+
+def test_policy_of_the_additional_configuration_goes_before_the_variable():
+    environ = {"FOVEATE_POLICY": "knorm:budget=10%"}
+    given = {"foveate": {"policy": "mixkv:budget=20%"}, "other": 1}
+    assert str(settings_from(given, environ).policy) == "mixkv:budget=20%"
+    assert str(settings_from({}, environ).policy) == "knorm:budget=10%"
+    assert str(settings_from(None, environ).policy) == "knorm:budget=10%"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "FOVEATE_POLICY"),
+        ({"foveate": {}}, "FOVEATE_POLICY"),
+        ({"foveate": {"policy": 20}}, "20"),
+        ({"foveate": {"policy": " "}}, "without a policy"),
+        ({"foveate": "snapkv:budget=20%"}, "additional-config"),
+        ({"foveate": {"polcy": "snapkv:budget=20%"}}, "Did you mean 'policy'"),
+        ({"foveate": {"policy": "knorm:budget=20%", "tiers": 0}}, "tiers=0"),
+        ({"foveate": {"policy": "knorm:budget=20%", "tiers": "4"}}, "tiers='4'"),
+        ({"foveate": {"policy": "knorm:budget=20%", "tiers": True}}, "tiers=True"),
+    ],
+)
+def test_configuration_that_says_nothing_usable_is_refused(given, said):
+    with pytest.raises(InvalidParameter, match=said):
+        settings_from(given, {})
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "snapkv:budget=20%",
+        "mixkv:budget=256",
+        "csp:budget=20%",
+        "david:budget=20%",
+        "lookm:budget=20%",
+        "knorm:budget=20%",
+        "vnorm:budget=20%",
+        "h2o:budget=20%",
+        "mixkv+lookm.merge:budget=20%",
+        "pyramidkv:budget=20%",
+        "mixkv+pyramidkv.budget:budget=20%",
+        "full",
+    ],
+)
+def test_policies_with_one_count_for_all_heads_of_a_layer_are_served(spec):
+    check_policy(foveate.policy(spec))
+
+
+def test_prefixkv_is_served_with_a_profile(tmp_path):
+    path = profile(tmp_path, [0.1, 0.3])
+    check_policy(foveate.policy(f"prefixkv:budget=20%,profile={path},when=after_prefill"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("adakv:budget=20%", "head budgets are not supported here"),
+        ("pyramidkv+adakv.budget:budget=20%", "head budgets are not supported here"),
+        ("prefixkv:budget=20%,when=after_prefill", "foveate calibrate"),
+        ("meda:budget=20%", "more than the prompt's length"),
+        ("h2o:budget=20%,when=over_budget", "OverBudget"),
+        ("elastic_cache:budget=20%", "FixedSlot"),
+        ("csp:budget=20%,decode_n=1.0", "softmax"),
+        ("kivi", "codes"),
+        ("lookm:budget=20%,protect_text=true", "protect_text"),
+    ],
+)
+def test_other_policies_are_refused_by_the_stage_in_the_way(spec, said):
+    with pytest.raises(UnsupportedPolicy, match=said):
+        check_policy(foveate.policy(spec))
+
+
+def test_a_budget_in_bytes_is_refused():
+    with pytest.raises(InvalidBudget, match="bytes"):
+        check_policy(foveate.policy("knorm:budget=64MB"))
+
+
+def test_a_profile_has_to_be_of_the_model_that_is_served(tmp_path):
+    path = profile(tmp_path, [0.1, 0.3])
+    policy = foveate.policy(f"prefixkv:budget=20%,profile={path},when=after_prefill")
+    check_profiles(policy, "/models/tiny", 2)
+    check_profiles(policy, "someone/tiny/", 2)
+    with pytest.raises(ProfileMismatch, match="'other'"):
+        check_profiles(policy, "someone/other", 2)
+    with pytest.raises(ProfileMismatch, match="3 layers"):
+        check_profiles(policy, "tiny", 3)
+
+
+def engine(**changes):
+    settings = {
+        "kv_transfer_config": None,
+        "speculative_config": None,
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "use_mla": False,
+        "cache_dtype": "auto",
+        "use_v2_model_runner": False,
+        "async_scheduling": None,
+        "use_ubatching": False,
+    } | changes
+    one = SimpleNamespace(**settings)
+    for part in ("parallel_config", "model_config", "cache_config", "scheduler_config"):
+        setattr(one, part, one)
+    return one
+
+
+def test_plain_engine_is_accepted():
+    check_engine(engine())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("kv_transfer_config", object(), "connector"),
+        ("speculative_config", object(), "speculative"),
+        ("pipeline_parallel_size", 2, "pipeline"),
+        ("decode_context_parallel_size", 2, "decode context"),
+        ("prefill_context_parallel_size", 2, "prefill context"),
+        ("use_mla", True, "MLA"),
+        ("cache_dtype", "fp8", "quantised"),
+        ("use_v2_model_runner", True, "V2"),
+        ("async_scheduling", True, "asynchronous"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_named(name, value, said):
+    with pytest.raises(UnsupportedEngine, match=said):
+        check_engine(engine(**{name: value}))
+
+
+def test_layers_that_cannot_be_compressed_beside_each_other_are_named():
+    fine = {"compressed": ["a"], "others": [], "sharing": [], "prefix_caching": False,
+            "tiers": True}  # fmt: skip
+    check_layers(**fine)
+    check_layers(**fine | {"prefix_caching": True, "tiers": False})
+    check_layers(**fine | {"others": ["window"], "tiers": False})
+    for change, said in (
+        ({"compressed": []}, "nothing to compress"),
+        ({"sharing": ["z"]}, "z"),
+        ({"others": ["w"], "prefix_caching": True, "tiers": False}, "no-enable-prefix-caching"),
+        ({"prefix_caching": True}, "no-enable-prefix-caching"),
+        ({"others": ["window"]}, "differs by layer"),
+        ({"hybrid": False}, "without --disable-hybrid"),
+        ({"others": ["window"], "tiers": False, "hybrid": False}, "without --disable-hybrid"),
+    ):
+        with pytest.raises(UnsupportedEngine, match=said):
+            check_layers(**fine | change)

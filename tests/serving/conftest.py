@@ -1,0 +1,55 @@
+"""Tests of the worker inside vLLM itself, which has an environment of its own: `make test-vllm`."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+SITE = Path(__file__).parent / "site"
+HERE = importlib.util.find_spec("vllm") is not None
+collect_ignore_glob = [] if HERE else ["test_*.py"]
+
+if HERE:  # one process and one thread, nothing measured at the start and nothing reported to anyone
+    os.environ |= {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_CPU_CI_ENV": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")])),
+    }
+    import tests.serving.site.sitecustomize  # noqa: F401 - in this process, too
+
+
+@pytest.fixture(scope="session")
+def llama(tmp_path_factory):
+    """The folder of a tiny random Llama: 4 layers, 4 query heads, 2 KV heads."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False,
+        initializer_range=0.3,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("llama")
+    LlamaForCausalLM(config).float().eval().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory):
+    """By name, the folder of a tiny random model of ``tests.serving.tiny``; each is made once."""
+    from tests.serving import tiny
+
+    made = {}
+
+    def folder(name):
+        if name not in made:
+            made[name] = getattr(tiny, name)(tmp_path_factory.mktemp(name))
+        return made[name]
+
+    return folder

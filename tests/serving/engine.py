@@ -1,0 +1,100 @@
+"""A vLLM engine inside the test's process, and what it answers."""
+
+import contextlib
+import gc
+import random
+from typing import NamedTuple
+
+import torch
+
+VOCABULARY = 512
+WORKER = "foveate.backends.vllm.Worker"
+
+
+class Answer(NamedTuple):
+    prompt: list[int]
+    tokens: list[int]
+    logprobs: torch.Tensor  # [tokens, vocabulary], or of the likeliest tokens alone
+
+
+class Served(NamedTuple):
+    answers: list[Answer]
+    free: list[int]  # blocks, after each step
+    running: list[int]  # requests, after each step
+    kept: dict  # (request, place) -> positions [h, k]
+    vision: dict  # request -> True at visual tokens [n]
+    preemptions: int
+    idle: int  # blocks free at the end
+
+
+def prompts(lengths, seed=0):
+    draw = random.Random(seed)
+    return [[draw.randrange(3, VOCABULARY) for _ in range(n)] for n in lengths]
+
+
+@contextlib.contextmanager
+def engine(model, policy=None, tiers=8, **options):
+    """An engine under that policy; stock vLLM without one."""
+    from vllm import LLM
+
+    ours = {"foveate": {"policy": policy, "tiers": tiers}}
+    under = {} if policy is None else {"worker_cls": WORKER, "additional_config": ours}
+    settings = {
+        "dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 8,
+        "block_size": 32, "num_gpu_blocks_override": 64, "kv_cache_memory_bytes": 64 << 20,
+        "enable_prefix_caching": False, "max_logprobs": -1, "skip_tokenizer_init": True,
+        "disable_log_stats": True,
+    }  # fmt: skip
+    llm = LLM(model=model, **(settings | under | options))
+    try:
+        yield llm
+    finally:
+        llm.llm_engine.engine_core.shutdown()
+        del llm
+        gc.collect()
+
+
+def serve(llm, given, tokens=24, logprobs=-1):
+    """All prompts at once, greedily; every step is watched. Prompts are lists of tokens, or
+    whatever else vLLM takes; ``logprobs`` is how many of the likeliest are wanted, -1 all.
+    """
+    from vllm import SamplingParams
+
+    greedy = SamplingParams(
+        temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True, logprobs=logprobs
+    )
+    core = llm.llm_engine.engine_core.engine_core
+    scheduler = core.scheduler
+    pool = scheduler.kv_cache_manager.block_pool
+    for name, prompt in enumerate(given):
+        prompt = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
+        llm.llm_engine.add_request(str(name), prompt, greedy)
+    requests = list(scheduler.requests.values())
+    done, free, running, kept, vision = {}, [], [], {}, {}
+    known = getattr(core.model_executor.driver_worker.worker, "prompts", None)
+    while llm.llm_engine.has_unfinished_requests():
+        for output in llm.llm_engine.step():
+            if output.finished:
+                done[int(output.request_id.split("-")[0])] = output
+        free.append(pool.get_num_free_blocks())
+        running.append(len(scheduler.running))
+        for name, prompt in ({} if known is None else known._known).items():
+            vision[int(name.split("-")[0])] = prompt.vision
+            for place, positions in prompt.kept.items():
+                kept[int(name.split("-")[0]), place] = positions
+    answers = []
+    for name in range(len(given)):
+        (answer,) = done[name].outputs
+        rows = [by_token(row) if logprobs < 0 else by_rank(row) for row in answer.logprobs]
+        read = list(done[name].prompt_token_ids)
+        answers.append(Answer(read, list(answer.token_ids), torch.tensor(rows)))
+    preempted = sum(request.num_preemptions for request in requests)
+    return Served(answers, free, running, kept, vision, preempted, pool.get_num_free_blocks())
+
+
+def by_token(row):
+    return [row[token].logprob for token in range(len(row))]
+
+
+def by_rank(row):
+    return [one.logprob for one in sorted(row.values(), key=lambda one: one.rank)]

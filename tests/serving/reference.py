@@ -1,0 +1,63 @@
+"""What the transformers backend answers to the same prompt."""
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from transformers import DynamicCache
+
+import foveate
+from foveate.core.amount import Amount
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A budget of given numbers, one a layer."""
+
+    amount: Amount
+    counts: tuple[int, ...]
+    scope: str = field(default="layer", init=False)
+
+    def pairs(self, one, tokens):
+        return torch.full_like(tokens, self.counts[one.layer.index] * one.layer.k.shape[1])
+
+    def __call__(self, scored, tokens):
+        return [torch.full_like(one.available, self.counts[one.layer.index]) for one in scored]
+
+
+def counted(policy, rooms, prompt):
+    """What each layer keeps of a prompt of that length, and the policy with these counts."""
+    counts = tuple(room.kept(prompt, 32) for room in rooms)
+    amount = Amount.of(rooms[0].average(prompt))
+    return counts, replace(policy, budget=Counted(amount=amount, counts=counts))
+
+
+def by_transformers(model, policy, answer):
+    """Positions kept by each layer, tokens and log-probabilities, with vLLM's answer fed in."""
+    with foveate.compress(model, policy), torch.no_grad():
+        cache = DynamicCache()
+        out = model(torch.tensor([answer.prompt]), past_key_values=cache, use_cache=True)
+        positions = [layer.pairs.columns[0] for layer in cache.layers]
+        tokens, rows = [], []
+        for token in answer.tokens:
+            rows.append(out.logits[0, -1].log_softmax(-1))
+            tokens.append(int(rows[-1].argmax()))
+            out = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+    return positions, tokens, torch.stack(rows)
+
+
+def greedy(model, policy, prompt, tokens, lead):
+    """The tokens that the transformers backend answers; None if one of them is not ahead of the
+    next best by that ``lead`` of its logit.
+    """
+    with foveate.compress(model, policy), torch.no_grad():
+        cache = DynamicCache()
+        logits = model(torch.tensor([prompt]), past_key_values=cache, use_cache=True).logits[0, -1]
+        answer = []
+        for _ in range(tokens):
+            best, second = logits.topk(2).values.tolist()
+            if best - second < lead:
+                return None
+            answer.append(int(logits.argmax()))
+            out = model(torch.tensor([answer[-1:]]), past_key_values=cache, use_cache=True)
+            logits = out.logits[0, -1]
+    return answer

@@ -1,0 +1,71 @@
+"""vLLM's GPU backends on a CPU: its CUDA kernels are written out in PyTorch, and everything else,
+vLLM's and Foveate's, is what runs on a GPU.
+"""
+
+import contextlib
+import itertools
+from unittest import mock
+
+import torch
+
+
+def attend(
+    q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal,
+    block_table, window_size, softcap, scheduler_metadata, alibi_slopes, dynamic_causal, s_aux,
+    mask_mod, aux_tensors, **scales,
+):  # fmt: skip
+    """FlashAttention over pages, [p, s, h, d] each, row by row."""
+    others = (scheduler_metadata, alibi_slopes, dynamic_causal, s_aux, mask_mod, aux_tensors)
+    assert all(other is None for other in others)
+    assert (causal, list(window_size), softcap) == (True, [-1, -1], 0)
+    starts, ends = cu_seqlens_q.tolist(), seqused_k.tolist()
+    assert max(ends) <= max_seqlen_k
+    assert max(b - a for a, b in itertools.pairwise(starts)) <= max_seqlen_q
+    for row, length in enumerate(ends):
+        new = q[starts[row] : starts[row + 1]]
+        keys, values = (
+            t[block_table[row].long()].flatten(0, 1)[:length].repeat_interleave(
+                q.shape[1] // t.shape[2], dim=1
+            )
+            for t in (k, v)
+        )  # fmt: skip
+        logits = torch.einsum("qhd,khd->hqk", new, keys) * softmax_scale
+        seen = torch.arange(length)[None] <= torch.arange(length - len(new), length)[:, None]
+        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+        out[starts[row] : starts[row + 1]] = torch.einsum("hqk,khd->qhd", weights, values)
+    return out
+
+
+def write(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
+    """The operator reshape_and_cache_flash."""
+    size = key_cache.shape[1]
+    for i, slot in enumerate(slot_mapping.tolist()):
+        if slot >= 0:
+            key_cache[slot // size, slot % size] = key[i]
+            value_cache[slot // size, slot % size] = value[i]
+
+
+@contextlib.contextmanager
+def attending_with(backend):
+    """Engines made here attend with this FLASH_ATTN, vLLM's own or Foveate's."""
+    from vllm.v1.attention import selector
+    from vllm.v1.attention.backends import flash_attn
+
+    class Implementation(backend.get_impl_cls()):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.vllm_flash_attn_version = 2  # there is none without CUDA
+
+    class OnCPU(backend):
+        @staticmethod
+        def get_impl_cls():
+            return Implementation
+
+    with contextlib.ExitStack() as stack:
+        for name, kernel in {
+            "flash_attn_varlen_func": attend, "reshape_and_cache_flash": write
+        }.items():  # fmt: skip
+            stack.enter_context(mock.patch.object(flash_attn, name, kernel, create=True))
+        chosen = mock.patch.object(selector, "_cached_get_attn_backend", return_value=OnCPU)
+        stack.enter_context(chosen)
+        yield

@@ -1,0 +1,148 @@
+"""What is relied on of each name that the shim imports: a new version of vLLM fails here first."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+import torch
+
+from foveate.backends.vllm import registration, shim
+from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec, compressible
+from foveate.backends.vllm.gap import Room
+from foveate.core.amount import Amount
+from foveate.core.errors import UnsupportedEngine
+
+ROOM = Room.of(Amount.of("20%"), 1)
+
+
+def parameters(function):
+    return list(inspect.signature(function).parameters)
+
+
+def plain_spec(**changes):
+    return shim.FullAttentionSpec(
+        **{"block_size": 32, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32} | changes
+    )
+
+
+def test_only_the_shim_imports_vllm():
+    folder = Path(shim.__file__).parent
+    for file in folder.glob("*.py"):
+        names = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names.add(node.module or "")
+        ours = any(name.split(".")[0] == "vllm" for name in names)
+        assert ours == (file.name == "shim.py"), file.name
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.0+cpu"])
+def test_tried_versions_are_accepted(version):
+    shim.check_version(version)
+
+
+@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.33.0rc1", "1.0", "dev"])
+def test_other_versions_are_refused_with_the_range(version):
+    with pytest.raises(UnsupportedEngine, match=r">=0\.32,<0\.33"):
+        shim.check_version(version)
+
+
+def test_managers_free_through_these_methods():
+    asked = ["self", "request_id", "processed_computed_tokens", "num_prompt_tokens"]
+    assert parameters(shim.FullAttentionManager.remove_skipped_blocks) == asked
+    in_range = ["self", "request_id", "first_block", "last_block"]
+    assert parameters(shim.FullAttentionManager._remove_blocks_in_range) == in_range
+
+
+def test_specs_are_frozen_dataclasses_that_can_be_extended():
+    assert dataclasses.is_dataclass(shim.FullAttentionSpec)
+    assert isinstance(shim.FullAttentionSpec.prefix_cacheable, property)
+    assert parameters(shim.FullAttentionSpec.merge) == ["specs"]
+    spec = CompressedSpec.of(plain_spec(), ROOM)
+    assert spec.page_size_bytes == plain_spec().page_size_bytes
+    assert spec.copy_with_new_block_size(64).room == ROOM
+    assert CompressedSpec.merge([spec, spec]) == spec
+    assert not spec.prefix_cacheable
+
+
+def test_a_group_has_one_room():
+    mine, other = (CompressedSpec.of(plain_spec(), r) for r in (ROOM, Room.of(Amount.of("30%"), 1)))
+    assert mine.is_uniform_with_collection({"a": mine, "b": mine})
+    assert not mine.is_uniform_with_collection({"a": mine, "b": other})
+    assert not mine.is_uniform_with_collection({"a": mine, "b": plain_spec()})
+
+
+def test_only_full_attention_is_compressed():
+    assert compressible(plain_spec())
+    assert not compressible(plain_spec(sliding_window=64))
+    assert not compressible(plain_spec(attention_chunk_size=64))
+    assert not compressible(CompressedSpec.of(plain_spec(), ROOM))
+
+
+def test_registering_twice_is_registering_once_and_leaves_vllms_own():
+    for _ in range(2):
+        registration.register_all()
+    registry = shim.KVCacheSpecRegistry
+    spec = CompressedSpec.of(plain_spec(), ROOM)
+    assert registry.get_manager_class(spec) is CompressedManager
+    assert registry.get_manager_class(plain_spec()) is shim.FullAttentionManager
+    backend = shim.AttentionBackendEnum.CPU_ATTN.get_class()
+    assert issubclass(backend, shim.CPUAttentionBackend)
+    assert backend.get_name() == "CPU_ATTN"
+
+
+def test_builders_and_implementations_are_called_like_this():
+    build = ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]
+    assert parameters(shim.CPUAttentionMetadataBuilder.build) == build
+    forward = parameters(shim.CPUAttentionBackendImpl.forward)
+    assert forward[:8] == ["self", "layer", "query", "key", "value", "kv_cache", "attn_metadata",
+                           "output"]  # fmt: skip
+    assert shim.CPUAttentionBackend.forward_includes_kv_cache_update is False
+
+
+def test_common_metadata_has_these_fields():
+    names = {field.name for field in dataclasses.fields(shim.CommonAttentionMetadata)}
+    assert names >= {
+        "query_start_loc", "query_start_loc_cpu", "seq_lens", "num_reqs", "num_actual_tokens",
+        "max_query_len", "max_seq_len", "block_table_tensor", "slot_mapping",
+    }  # fmt: skip
+    assert not hasattr(shim.CPUAttentionMetadata, "__slots__")
+
+
+def test_pairs_are_written_through_this_operator():
+    assert parameters(shim.cpu_ops.cpu_attn_reshape_and_cache) == [
+        "key", "value", "key_cache", "value_cache", "slot_mapping", "isa", "k_scale", "v_scale",
+        "kv_cache_dtype",
+    ]  # fmt: skip
+
+
+def test_pages_read_back_what_the_operator_writes():
+    from types import SimpleNamespace
+
+    from foveate.backends.vllm import cpu_pages as pages
+
+    shim.current_platform.import_kernels()
+    layer = SimpleNamespace(isa="vec", _k_scale_float=1.0, _v_scale_float=1.0)
+    cache = torch.zeros(6, 2, 32, 64)
+    k, v = torch.randn(2, 70, 2, 32).unbind(0)
+    row = torch.tensor([4, 1, 3, 0], dtype=torch.int32)
+    slots = torch.arange(70)
+    pages.write(cache, layer, k, v, row.long()[slots // 32] * 32 + slots % 32)
+    read_k, read_v = pages.read(cache, row, 70)
+    assert torch.equal(read_k[0].transpose(0, 1), k)
+    assert torch.equal(read_v[0].transpose(0, 1), v)
+    assert not cache[[0, 2, 5]].any()
+
+
+def test_the_worker_is_found_by_its_name():
+    package = importlib.import_module("foveate.backends.vllm")
+    assert issubclass(package.Worker, shim.cpu_worker_class())
+    with pytest.raises(AttributeError, match="Wroker"):
+        package.Wroker  # noqa: B018
+    output = {field.name for field in dataclasses.fields(shim.SchedulerOutput)}
+    assert output >= {"finished_req_ids", "preempted_req_ids"}

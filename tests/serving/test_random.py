@@ -1,0 +1,112 @@
+"""A thousand requests at random: none gets a wrong token, and no block is lost or held twice."""
+
+import random
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import foveate
+from foveate.backends.vllm.tiers import rooms_of
+from tests.serving.engine import engine
+from tests.serving.reference import counted, greedy
+
+POLICY = foveate.policy("pyramidkv:budget=40%,window=8,beta=2")  # two layers, two block tables
+REQUESTS, PROMPTS, ANSWER = 1000, 48, 40
+VOCABULARY, LONGEST, POOL = 64, 256, 40
+CERTAIN = 2e-3  # of logits: more than the kernels differ by
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The folder of a Llama of two layers."""
+    torch.manual_seed(1)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=LONGEST,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.5,
+    )  # fmt: skip
+    folder = tmp_path_factory.mktemp("tiny")
+    LlamaForCausalLM(config).float().eval().save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def known(tiny):
+    """Prompts of 1 to 200 tokens, short ones and long ones, and their answers by transformers."""
+    draw = random.Random(0)
+    model = AutoModelForCausalLM.from_pretrained(tiny).eval()
+    rooms = rooms_of(POLICY, 2, LONGEST)
+    found = []
+    while len(found) < PROMPTS:
+        length = draw.choice([draw.randint(1, 40), draw.randint(41, 200)])
+        prompt = [draw.randrange(3, VOCABULARY) for _ in range(length)]
+        answer = greedy(model, counted(POLICY, rooms, length)[1], prompt, ANSWER, CERTAIN)
+        if answer is not None:
+            found.append((prompt, answer))
+    return found
+
+
+def held(manager):
+    """The blocks of all requests, once for each request that holds it."""
+    return [
+        block.block_id
+        for group in manager.coordinator.single_type_managers
+        for blocks in group.req_to_blocks.values()
+        for block in blocks
+        if not block.is_null
+    ]
+
+
+def test_a_thousand_requests(tiny, known, monkeypatch):
+    from vllm import SamplingParams
+
+    from foveate.backends.vllm.attention import FoveateBuilder
+
+    again, plain = [], FoveateBuilder._again
+    monkeypatch.setattr(
+        FoveateBuilder, "_again", lambda *given: again.append(plain(*given)) or again[-1]
+    )
+    draw = random.Random(1)
+    with engine(
+        tiny, str(POLICY), max_model_len=LONGEST, num_gpu_blocks_override=POOL, max_num_seqs=12,
+        max_num_batched_tokens=96, max_logprobs=0,
+    ) as llm:  # fmt: skip
+        front, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core
+        manager = core.scheduler.kv_cache_manager
+        free = manager.block_pool.get_num_free_blocks
+        asked, open_ones, finished, cancelled, preempted = {}, set(), 0, 0, set()
+        while len(asked) < REQUESTS or front.has_unfinished_requests():
+            for _ in range(min(draw.randint(0, 3), REQUESTS - len(asked), 24 - len(open_ones))):
+                name, tokens = str(len(asked)), draw.choice([1, 2, 5, ANSWER])
+                asked[name] = (*draw.choice(known), tokens)
+                sampling = SamplingParams(
+                    temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True
+                )
+                front.add_request(name, {"prompt_token_ids": asked[name][0]}, sampling)
+                open_ones.add(name)
+            if open_ones and draw.random() < 0.05:
+                name = draw.choice(sorted(open_ones))
+                front.abort_request([name])
+                open_ones.discard(name)
+                cancelled += 1
+            for output in front.step():
+                name = output.request_id
+                _, right, tokens = asked[name]
+                got = list(output.outputs[0].token_ids)
+                assert got == right[: len(got)], name
+                if output.finished:
+                    assert len(got) == tokens
+                    open_ones.discard(name)
+                    finished += 1
+            blocks = held(manager)
+            assert len(set(blocks)) == len(blocks)
+            assert len(blocks) + free() == POOL - 1  # all but the null block
+            preempted |= {r.request_id for r in core.scheduler.waiting if r.num_preemptions}
+        worker = core.model_executor.driver_worker.worker
+        assert len(worker.prompts._known) <= 12  # those that ended last are forgotten next
+    assert finished + cancelled == REQUESTS
+    assert free() == POOL - 1
+    assert cancelled > 20
+    assert len(preempted) > 20
+    assert any(step is not None for step in again)  # chunks that run past their prompt

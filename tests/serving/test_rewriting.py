@@ -1,0 +1,253 @@
+"""What the builders tell vLLM's: each backend's own metadata, made of a batch on CPU tensors."""
+
+import contextlib
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from foveate.backends.vllm import shim
+from foveate.backends.vllm.blocks import CompressedSpec
+from foveate.backends.vllm.cpu_attention import Builder as CPU
+from foveate.backends.vllm.flash_attention import Builder as Flash
+from foveate.backends.vllm.gap import Gap, Room
+from foveate.backends.vllm.graphs import without_full_graphs
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.triton_attention import Builder as Triton
+from foveate.core.amount import Amount
+from foveate.core.composition import policy
+
+BUILDERS = {"CPU": CPU, "FLASH_ATTN": Flash, "TRITON_ATTN": Triton}
+BLOCK, COLUMNS = 32, 12
+ROOM = Room.of(Amount.of("25%"), 8)
+
+
+@pytest.fixture(scope="module")
+def config(llama):
+    from vllm.engine.arg_utils import EngineArgs
+
+    return EngineArgs(
+        model=llama, dtype="float32", max_model_len=512, max_num_seqs=8, block_size=BLOCK,
+        enforce_eager=True, skip_tokenizer_init=True,
+    ).create_engine_config()  # fmt: skip
+
+
+def spec():
+    plain = shim.FullAttentionSpec(
+        block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32
+    )
+    return CompressedSpec.of(plain, ROOM)
+
+
+def prompts(*requests):
+    """Of (prompt, computed) tokens each."""
+    lengths, computed = (np.array(column) for column in zip(*requests, strict=True))
+    names = [f"r{i}" for i in range(len(requests))]
+    batch = SimpleNamespace(
+        req_ids=names, num_prompt_tokens=lengths, num_computed_tokens_cpu=computed
+    )
+    runner = SimpleNamespace(
+        device="cpu", input_batch=batch,
+        requests={name: SimpleNamespace(mm_features=[]) for name in names},
+    )  # fmt: skip
+    return Prompts(policy("snapkv:budget=25%,window=8"), {"layer": 0}, runner)
+
+
+def common(*rows, padding=0):
+    """Of (computed, new) tokens each, and rows of no request behind them."""
+    new = torch.tensor([0] + [n for _, n in rows] + [0] * padding, dtype=torch.int32)
+    ends = torch.tensor([c + n for c, n in rows] + [0] * padding, dtype=torch.int32)
+    starts, n = new.cumsum(0, dtype=torch.int32), len(rows) + padding
+    table = torch.randperm(n * COLUMNS).view(n, COLUMNS).int() + 1
+    table[len(rows) :] = 0
+    return shim.CommonAttentionMetadata(
+        query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=ends,
+        seq_lens_cpu_upper_bound=ends.clone(), num_reqs=n, num_actual_tokens=int(starts[-1]),
+        max_query_len=int(new.max()), max_seq_len=int(ends.max()), block_table_tensor=table,
+        slot_mapping=torch.arange(int(starts[-1])),
+    )  # fmt: skip
+
+
+@pytest.fixture(params=BUILDERS)
+def builder(request, config):
+    return BUILDERS[request.param](spec(), [], config, torch.device("cpu"))
+
+
+def pass_of(builder, requests, batch):
+    builder.prompts = prompts(*requests)
+    with builder.prompts.serving():
+        return builder.build(0, batch)
+
+
+def expected(batch, row, gap):
+    """Row and length without the gap, written out."""
+    table = batch.block_table_tensor[row].tolist()
+    length = int(batch.seq_lens[row]) - (gap.last - gap.first) * BLOCK
+    return table[: gap.first] + table[gap.last :], length
+
+
+def check_row(metadata, batch, row, gap):
+    table, length = expected(batch, row, gap)
+    blocks = -(-length // BLOCK)
+    assert int(metadata.seq_lens[row]) == length
+    assert metadata.block_table[row, :blocks].tolist() == table[:blocks]
+
+
+def test_answers_see_their_prompt_without_the_gap(builder):
+    """300 tokens of a prompt, of which 76 stay; 40, of which all do; 100, not complete yet."""
+    requests = [(300, 305), (40, 44), (100, 64)]
+    batch = common((305, 1), (44, 1), (64, 20))
+    metadata = pass_of(builder, requests, batch)
+    for row, gap in enumerate([Gap(2, 9), Gap(0, 0), Gap(0, 0)]):
+        check_row(metadata, batch, row, gap)
+    assert metadata.max_seq_len == int(metadata.seq_lens.max()) == 84
+    assert [(row.computed, row.new, row.start) for row in metadata.foveate.rows] == [(64, 20, 2)]
+    assert metadata.foveate.again is None
+
+
+def test_vllms_own_batch_is_left_alone(builder):
+    batch = common((305, 1), (44, 1))
+    before = batch.block_table_tensor.clone(), batch.seq_lens.clone()
+    pass_of(builder, [(300, 305), (40, 44)], batch)
+    assert torch.equal(batch.block_table_tensor, before[0])
+    assert torch.equal(batch.seq_lens, before[1])
+
+
+def test_where_everything_stays_the_metadata_is_vllms(builder, config):
+    stock = type(builder).__mro__[2](spec(), [], config, torch.device("cpu"))
+    batch = common((30, 1), (20, 1), (0, 10))
+    mine = pass_of(builder, [(28, 30), (20, 20), (10, 0)], batch)
+    theirs = stock.build(0, batch)
+    for name, value in vars(theirs).items():
+        # scratch memory of Triton's, and addresses in that of the CPU's
+        if not name.startswith("softmax_segm") and name != "scheduler_metadata":
+            same = getattr(mine, name)
+            equal = torch.equal(same, value) if isinstance(value, torch.Tensor) else same == value
+            assert equal, name
+    assert not hasattr(mine, "foveate")
+
+
+def test_tokens_after_a_prompt_see_it_compressed(builder):
+    """A preempted answer is read again with its prompt, in one pass, beside another request."""
+    batch = common((40, 1), (0, 310))
+    metadata = pass_of(builder, [(40, 40), (300, 0)], batch)
+    check_row(metadata, batch, 1, Gap(0, 0))  # for now
+    tokens, again = metadata.foveate.again
+    assert tokens.tolist() == list(range(1 + 300, 1 + 310))
+    table, length = expected(batch, 1, Gap(2, 9))
+    assert again.seq_lens.tolist() == [length]
+    assert again.max_seq_len == length
+    assert again.block_table[0, : -(-length // BLOCK)].tolist() == table[: -(-length // BLOCK)]
+    assert again.query_start_loc.tolist() == [0, 10]
+    assert (again.num_actual_tokens, again.max_query_len) == (10, 10)
+    assert again.slot_mapping.tolist() == tokens.tolist()
+    assert metadata.seq_lens.data_ptr() != again.seq_lens.data_ptr()
+
+
+def test_rows_that_fill_up_a_graph_are_of_no_request(builder):
+    requests = [(300, 305), (200, 210)]
+    batch = common((305, 1), (210, 1), padding=2)
+    metadata = pass_of(builder, requests, batch)
+    check_row(metadata, batch, 0, Gap(2, 9))
+    check_row(metadata, batch, 1, Gap(2, 6))
+    assert metadata.seq_lens[2:].tolist() == [0, 0]
+    assert not metadata.block_table[2:].any()
+
+
+def test_graphs_find_each_pass_where_they_were_captured(builder):
+    """Captured on rows of no request, and replayed on answers: the kernels' arguments lie still."""
+    if builder.prompts is None:
+        builder.prompts = prompts((300, 305))
+    captured = builder.build_for_cudagraph_capture(common(*[(0, 1)] * 4))
+    batch = common((305, 1), (210, 1), padding=2)
+    pass_of(builder, [(300, 305), (200, 210)], batch)
+    check_row(captured, batch, 0, Gap(2, 9))
+    check_row(captured, batch, 1, Gap(2, 6))
+    assert captured.seq_lens[2:].tolist() == [0, 0]
+
+
+def test_warm_up_passes_compress_nothing(builder):
+    builder.prompts = prompts((300, 0))  # left in the batch by the step before
+    metadata = builder.build(0, common((0, 300)))
+    assert metadata.seq_lens.tolist() == [300]
+    assert not hasattr(metadata, "foveate")
+
+
+def test_answers_keep_no_ranges_of_images(builder):
+    """vLLM's ranges of positions that see each other both ways are of whole prompts."""
+    batch = common((305, 1), (0, 60))
+    batch = batch.replace(mm_req_doc_ranges={0: [(5, 20)], 1: [(3, 9)]})
+    told = []
+    stock = type(builder).__mro__[2]
+    original = stock.build
+    stock.build = lambda self, prefix, batch, fast=False: (
+        told.append(batch) or original(self, prefix, batch.replace(mm_req_doc_ranges=None), fast)
+    )
+    try:
+        pass_of(builder, [(300, 305), (60, 0)], batch)
+    finally:
+        stock.build = original
+    assert told[0].mm_req_doc_ranges == {1: [(3, 9)]}
+    assert told[0].seq_lens_cpu_upper_bound.tolist() == told[0].seq_lens.tolist()
+
+
+def test_groups_under_no_policy_are_vllms(config):
+    plain = shim.FullAttentionSpec(
+        block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32
+    )
+    for mine in BUILDERS.values():
+        builder = mine(plain, [], config, torch.device("cpu"))
+        stock = mine.__mro__[2]
+        assert builder.supports_update_block_table == stock.supports_update_block_table
+        support = mine.get_cudagraph_support(config, plain)
+        assert support == stock.get_cudagraph_support(config, plain)
+        batch = common((305, 1))
+        assert builder.build(0, batch).seq_lens is batch.seq_lens
+
+
+def test_full_graphs_are_for_answers_alone(config, builder):
+    most = shim.AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    assert type(builder).get_cudagraph_support(config, spec()).value <= most.value
+    several = SimpleNamespace(kv_cache_specs={"a": object(), "b": spec()})
+    assert type(builder).get_cudagraph_support(config, several).value <= most.value
+    assert builder.supports_update_block_table is False
+
+
+@pytest.fixture
+def dispatcher(config):
+    """vLLM's, with graphs for up to 8 requests: full ones for answers, piecewise ones else."""
+    from vllm.config import CompilationMode
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+
+    settings, changed = config.compilation_config, {
+        "cudagraph_mode": shim.CUDAGraphMode.FULL_AND_PIECEWISE,
+        "cudagraph_capture_sizes": [1, 2, 4, 8],
+        "max_cudagraph_capture_size": 8,
+        "mode": CompilationMode.VLLM_COMPILE,
+        "splitting_ops": list(config.compilation_config._attention_ops),
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        for name, value in changed.items():
+            stack.enter_context(mock.patch.object(settings, name, value))
+        found = CudagraphDispatcher(config)
+        found.initialize_cudagraph_keys(shim.CUDAGraphMode.FULL_AND_PIECEWISE, 1)
+        yield found
+
+
+def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
+    """Each request of this pass gets one token; for the second it is its prompt's last."""
+    asked = {"num_tokens": 2, "uniform_decode": True}
+    reading = prompts((300, 305), (129, 128))
+    answering = prompts((300, 305), (129, 129))
+    assert dispatcher.dispatch(**asked)[0] == shim.CUDAGraphMode.FULL
+    for known, mode in (
+        (reading, shim.CUDAGraphMode.PIECEWISE), (answering, shim.CUDAGraphMode.FULL)
+    ):  # fmt: skip
+        plain = dispatcher.dispatch
+        without_full_graphs(dispatcher, lambda known=known: known.reading)
+        with known.serving():
+            assert dispatcher.dispatch(**asked)[0] == mode
+        assert dispatcher.dispatch(**asked)[0] == shim.CUDAGraphMode.FULL  # captures, warm-ups
+        dispatcher.dispatch = plain

@@ -1,0 +1,76 @@
+"""The OpenAI-compatible server under a policy: an image question over HTTP."""
+
+import re
+import urllib.error
+
+import pytest
+
+from foveate import policy
+from foveate.backends.vllm.tiers import rooms_of
+from tests.serving import tiny
+from tests.serving.prometheus import foveate_metrics
+from tests.serving.server import data_url, server
+from tests.serving.test_images import QUESTION, chat, noise, served
+
+POLICY = "mixkv:budget=25%,window=8"
+TOKENS = 8
+METRICS = {"vllm:prompt_tokens_total", "vllm:generation_tokens_total", "vllm:request_success_total"}
+
+
+@pytest.fixture(scope="module")
+def running(tiny_folder, tmp_path_factory):
+    log = tmp_path_factory.mktemp("server") / "log.txt"
+    limit = ("--limit-mm-per-prompt", '{"image": 2, "video": 0}')
+    with server(tiny_folder("qwen2_vl"), POLICY, log, "--served-model-name", "tiny", *limit) as one:
+        yield one, log
+    assert not one.alive()
+
+
+def asked(images):
+    parts = [{"type": "image_url", "image_url": {"url": data_url(image)}} for image in images]
+    said = {"type": "text", "text": QUESTION}
+    return {
+        "model": "tiny", "messages": [{"role": "user", "content": [*parts, said]}],
+        "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "return_token_ids": True,
+    }  # fmt: skip
+
+
+def test_an_image_question_over_http_is_answered_as_offline(running, tiny_folder):
+    one, log = running
+    images = [noise(0, 420, 280), noise(2, 168, 224)]
+    body = one.post("/v1/chat/completions", **asked(images))
+    given = [{"prompt": chat(tiny.QWEN_IMAGE, 2), "multi_modal_data": {"image": images}}]
+    offline = served(tiny_folder("qwen2_vl"), POLICY, given, TOKENS)
+    assert body["prompt_token_ids"] == offline.answers[0].prompt
+    assert body["choices"][0]["token_ids"] == offline.answers[0].tokens
+    assert offline.kept  # the policy was at work there
+    line = (
+        f"Foveate compresses the prompts of 4 layers (KV cache groups of 4): {POLICY}, in blocks of"
+    )
+    assert f"{line} 32 tokens; metrics at /metrics." in log.read_text()
+
+
+def test_a_request_that_is_wrong_leaves_the_server_answering(running):
+    one, _ = running
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        one.post("/v1/chat/completions", **asked([]) | {"max_tokens": 10**6})
+    assert refused.value.code == 400
+    assert one.post("/v1/chat/completions", **asked([]))["usage"]["completion_tokens"] == TOKENS
+
+
+def test_the_servers_metrics_can_be_read_and_tell_what_was_kept(running):
+    one, _ = running
+    before = foveate_metrics(one.get("/metrics"))
+    body = one.post("/v1/chat/completions", **asked([noise(0, 420, 280)]))
+    text = one.get("/metrics")
+    found = dict(re.findall(r"^([\w:]+)(?:\{[^}]*\})? ([\d.e+-]+)$", text, re.M))
+    assert found.keys() >= METRICS
+    assert float(found["vllm:generation_tokens_total"]) >= TOKENS
+    after, length = foveate_metrics(text), body["usage"]["prompt_tokens"]
+    grown = {name: after[name] - before.get(name, 0) for name in after}
+    (room,) = rooms_of(policy(POLICY), 1, longest=length)
+    assert grown["prompts"] == 1
+    assert grown["prompt_tokens"] == length
+    assert grown["kept_tokens"] == room.kept(length, 32) < length
+    assert grown["freed_blocks"] == room.gap(length, 32).blocks
+    assert grown["compress_seconds"] > 0

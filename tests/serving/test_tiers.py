@@ -1,0 +1,74 @@
+"""Layers with different budgets inside vLLM, against transformers with the same counts."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import foveate
+from foveate.backends.vllm.tiers import rooms_of
+from foveate.core.profile import Profile
+from tests.serving.engine import engine, prompts, serve
+from tests.serving.reference import by_transformers, counted
+
+LENGTHS = (300, 333, 64, 511)
+NOISE = 1e-3
+LONGEST = 1024
+
+
+@pytest.fixture(scope="module")
+def profile(llama, tmp_path_factory):
+    """Ratios that sort the layers otherwise than they stand: mean 25 %."""
+    return Profile(
+        method="prefixkv", model=llama.split("/")[-1], layers=4, samples=1, budget="25%",
+        by_layer=[0.2, 0.45, 0.05, 0.3],
+    ).save(tmp_path_factory.mktemp("profile") / "prefixkv.json")  # fmt: skip
+
+
+PREFIX = "prefixkv:budget=25%,profile={},when=after_prefill"
+
+
+@pytest.mark.parametrize(
+    ("spec", "tiers", "options"),
+    [
+        ("pyramidkv:budget=25%,window=8", 8, {}),
+        ("pyramidkv:budget=25%,window=8", 2, {"max_num_batched_tokens": 96}),
+        (PREFIX, 2, {}),
+        # scores that read earlier layers' notes, also of the first, which stays whole in one prompt
+        ("david+pyramidkv.budget:budget=51%,recent=8", 4, {}),
+    ],
+)
+def test_tiers_equal_the_transformers_backend(llama, profile, spec, tiers, options):
+    policy = foveate.policy(spec.format(profile))
+    rooms = rooms_of(policy, 4, LONGEST, tiers)
+    assert len(set(rooms)) == min(tiers, 4)
+    options = options | {"tiers": tiers, "num_gpu_blocks_override": 256}
+    with engine(llama, str(policy), **options) as llm:
+        served = serve(llm, prompts(LENGTHS), tokens=8)
+    model = AutoModelForCausalLM.from_pretrained(llama).eval()
+    held = 0
+    for name, answer in enumerate(served.answers):
+        counts, same = counted(policy, rooms, len(answer.prompt))
+        positions, tokens, logprobs = by_transformers(model, same, answer)
+        for place, expected in enumerate(positions):
+            if counts[place] < len(answer.prompt):
+                assert torch.equal(served.kept[name, place], expected), (name, place)
+            else:
+                assert (name, place) not in served.kept
+        assert tokens == answer.tokens
+        torch.testing.assert_close(logprobs, answer.logprobs, rtol=0, atol=NOISE)
+        blocks = -(-(len(answer.prompt) + 1) // 32)  # in the step of the first answered token
+        held += sum(blocks - room.gap(len(answer.prompt), 32).blocks for room in set(rooms))
+    if "max_num_batched_tokens" not in options:  # else the prompts are not complete at once
+        assert served.free[1] == 255 - held
+    assert served.idle == 255
+
+
+def test_every_tier_frees_blocks_of_its_own(llama):
+    with engine(llama, "pyramidkv:budget=25%,window=8", num_gpu_blocks_override=256) as llm:
+        served = serve(llm, prompts([300]), tokens=4)
+    policy = foveate.policy("pyramidkv:budget=25%,window=8")
+    rooms = rooms_of(policy, 4, LONGEST)
+    gaps = [room.gap(300, 32).blocks for room in rooms]
+    assert gaps == sorted(gaps)
+    assert gaps[0] < gaps[-1]
+    assert served.free[1] - served.free[0] == sum(gaps)

@@ -1,0 +1,57 @@
+"""vLLM's TRITON_ATTN kernels, and Foveate around them, in Triton's interpreter. A process of its
+own, as vLLM decides on Triton when it is first imported. Prints what was answered.
+
+    python -m tests.serving.triton_interpreted MODEL POLICY...
+"""
+
+import importlib
+import json
+import os
+import sys
+from types import SimpleNamespace
+from unittest import mock
+
+LENGTHS = (41, 30)
+
+
+def interpreted():
+    """Makes vLLM take Triton for usable: it asks for a device that runs it."""
+    os.environ |= {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+    import torch
+    import triton.backends
+
+    driver = SimpleNamespace(is_active=lambda: True)
+    triton.backends.backends["cpu"] = SimpleNamespace(driver=driver)
+    importlib.import_module("vllm.triton_utils")
+    del triton.backends.backends["cpu"]  # nobody else is to take it for a compiler
+    torch.cuda.get_device_capability = lambda device=None: (9, 0)  # asked for a tile size
+
+
+def answers(model, policy):
+    """Of stock TRITON_ATTN where there is no policy."""
+    from vllm.v1.attention import selector
+
+    from foveate.backends.vllm.shim import triton_attention
+    from foveate.backends.vllm.triton_attention import FoveateTriton
+    from tests.serving.engine import engine, prompts, serve
+
+    backend = FoveateTriton if policy else triton_attention().backend
+    chosen = mock.patch.object(selector, "_cached_get_attn_backend", return_value=backend)
+    sizes = {"block_size": 16, "max_model_len": 128, "num_gpu_blocks_override": 24}
+    with chosen, engine(model, policy, **sizes) as llm:
+        served = serve(llm, prompts(LENGTHS), tokens=3)
+    kept = {
+        f"{name},{place}": positions.tolist() for (name, place), positions in served.kept.items()
+    }
+    return {
+        "tokens": [answer.tokens for answer in served.answers],
+        "logprobs": [answer.logprobs.tolist() for answer in served.answers],
+        "kept": kept,
+        "free": served.free,
+    }
+
+
+if __name__ == "__main__":
+    interpreted()
+    found = [answers(sys.argv[1], policy or None) for policy in sys.argv[2:]]
+    print(json.dumps(found))
