@@ -61,11 +61,11 @@ def held(manager):
 def test_a_thousand_requests(tiny, known, monkeypatch):
     from vllm import SamplingParams
 
-    from foveate.backends.vllm.attention import FoveateBuilder
+    from foveate.backends.vllm import attention
 
-    again, plain = [], FoveateBuilder._again
+    again, plain = [], attention.later_tokens
     monkeypatch.setattr(
-        FoveateBuilder, "_again", lambda *given: again.append(plain(*given)) or again[-1]
+        attention, "later_tokens", lambda *given: again.append(plain(*given)) or again[-1]
     )
     draw = random.Random(1)
     with engine(
