@@ -6,6 +6,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf.support import foveate_layers
 from foveate.core.amount import Amount
 
 
@@ -32,11 +33,13 @@ def counted(policy, rooms, prompt):
 
 
 def by_transformers(model, policy, answer):
-    """Positions kept by each layer, tokens and log-probabilities, with vLLM's answer fed in."""
+    """Positions kept by each compressed layer, tokens and log-probabilities; vLLM's answer is fed
+    in.
+    """
     with foveate.compress(model, policy), torch.no_grad():
-        cache = DynamicCache()
+        cache = DynamicCache(config=model.config)
         out = model(torch.tensor([answer.prompt]), past_key_values=cache, use_cache=True)
-        positions = [layer.pairs.columns[0] for layer in cache.layers]
+        positions = [layer.pairs.columns[0] for layer in foveate_layers(cache)]
         tokens, rows = [], []
         for token in answer.tokens:
             rows.append(out.logits[0, -1].log_softmax(-1))
