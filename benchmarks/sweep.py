@@ -28,10 +28,12 @@ from foveate.eval.contenders import contenders
 from foveate.eval.measure import measured
 from foveate.eval.model import Loaded, load
 from foveate.eval.prompt import read
+from foveate.eval.reading import Protocol
 from foveate.eval.sample import TASKS, Sample
 from foveate.report.page import page
 
-TASK, PROTOCOL = "three_documents", "query-aware"
+TASK = "three_documents"
+PROTOCOL: Protocol = "query-aware"
 METHODS = ("snapkv:window=0.25", "mixkv:window=0.25", "adakv:window=0.25", "pyramidkv:window=0.25",
            "prefixkv:when=after_prefill", "csp", "david", "lookm", "h2o", "tova",
            "knorm:recent=0.25", "streaming_llm")  # fmt: skip
