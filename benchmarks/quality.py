@@ -4,17 +4,19 @@
 
 Runs `foveate eval` in both protocols, and goes on where it was broken off; then writes
 benchmarks/results/quality.md and .json: scores with intervals, and, for what each paper claims,
-the difference between two policies that differ in nothing else, sample by sample.
+the difference between two policies that differ in nothing else, sample by sample. With one of
+the `--protocols`, what was written of the other stays.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from written import write
+from written import RESULTS, write
 
 from foveate.cli.eval import evaluate
 from foveate.eval.contenders import Named, contenders, named
@@ -173,6 +175,12 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
     return Told(lines, found, unseen)
 
 
+def written() -> dict[str, Any]:
+    """What is in the results already, by protocol."""
+    path = RESULTS / "quality.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def main() -> None:
     """Asks, and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -180,10 +188,11 @@ def main() -> None:
     parser.add_argument("--tasks", default=TASKS)
     parser.add_argument("--budgets", default=BUDGETS)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--protocols", nargs="+", default=get_args(Protocol))
+    parser.add_argument("--protocols", nargs="+", choices=get_args(Protocol),
+                        default=get_args(Protocol))  # fmt: skip
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
     a = parser.parse_args()
-    lines, data = [], {}
+    data = written()
     for protocol in a.protocols:
         rows: list[Mapping[str, Any]] = []
         for task in a.tasks.split(","):
@@ -195,9 +204,9 @@ def main() -> None:
             configuration, found = read(folder)
             rows += [{**row, "score": letter_by_letter(row)} for row in found]
         told = page(protocol, rows, a.budgets.split(","))
-        lines += told.lines
         data[protocol] = {"configuration": configuration, "blind": told.blind,
-                          "cells": [_plain(cell) for cell in told.cells]}  # fmt: skip
+                          "cells": [_plain(cell) for cell in told.cells],
+                          "page": told.lines}  # fmt: skip
     head = [
         "# Which method keeps the answer?", "",
         f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "
@@ -205,7 +214,9 @@ def main() -> None:
         "intervals. Prompts have 140 to 300 tokens, so windows are a quarter of the budget. "
         "`oracle` keeps what shows the answer.", "",
     ]  # fmt: skip
-    write("quality", "\n".join(head + lines), data)
+    data = {protocol: data[protocol] for protocol in get_args(Protocol) if protocol in data}
+    pages = [line for told in data.values() for line in told["page"]]
+    write("quality", "\n".join(head + pages), data)
 
 
 def _plain(cell: Cell) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import combinations
@@ -67,30 +68,32 @@ def compared() -> str:
 
 
 def which() -> str:
-    """One row a method, best first: its score in both protocols at each budget, over all tasks that
-    tell methods apart there.
-    """
+    """A table for each protocol."""
     found = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
-    table: dict[str, dict[tuple[str, str], float]] = {}
+    lines: list[str] = []
     for protocol, told in found.items():
-        for spec in dict.fromkeys(cell["spec"] for cell in told["cells"]):
-            method, budget = named(spec)
-            mine = [cell for cell in told["cells"] if cell["spec"] == spec]
-            scores = [c["score"][0] for c in mine if budget not in told["blind"][c["task"]]]
-            if scores:
-                table.setdefault(method, {})[protocol, budget] = sum(scores) / len(scores)
-    full = table.pop("full")
-    columns = list(dict.fromkeys(key for row in table.values() for key in row))
+        asked = " and ".join(dict.fromkeys(cell["task"] for cell in told["cells"]))
+        lines += [f"{protocol.capitalize()}, over {asked}:", "", *_best_first(told), ""]
+    return "\n".join(lines[:-1])
+
+
+def _best_first(told: dict[str, Any]) -> list[str]:
+    """One row a method: its score at each budget, over all tasks that tell methods apart there."""
+    scores: dict[str, dict[str, list[float]]] = {}
+    for cell in told["cells"]:
+        method, budget = named(cell["spec"])
+        if budget not in told["blind"][cell["task"]]:
+            scores.setdefault(method, {}).setdefault(budget, []).append(cell["score"][0])
+    table = {method: {b: mean(of) for b, of in row.items()} for method, row in scores.items()}
+    full = table.pop("full")[""]
+    columns = list(dict.fromkeys(budget for row in table.values() for budget in row))
     best = {c: max(row[c] for name, row in table.items() if name != "oracle") for c in columns}
-    heads = [f"{protocol}, {budget}" for protocol, budget in columns]
-    whole = [f"{full[protocol, '']:.2f}" for protocol, _ in columns]
-    rows = [f"| method | {' | '.join(heads)} |", f"|---|{'---|' * len(columns)}",
-            f"| full cache | {' | '.join(whole)} |"]  # fmt: skip
+    rows = [f"| full cache: {full:.2f} | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for name, row in sorted(table.items(), key=lambda item: -sum(item[1].values())):
         cells = [f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
                  for c in columns]  # fmt: skip
         rows.append(f"| `{name.replace('benchmarks/profiles/', '')}` | {' | '.join(cells)} |")
-    return "\n".join(rows)
+    return rows
 
 
 def tasks() -> str:
