@@ -30,7 +30,8 @@ from foveate.eval.model import load
 
 KEPT, CHUNK = "20%", 256
 GROUPS = {  # by what they read; the most that a group is meant to add to the prefill
-    "the last queries": (0.02, ("snapkv", "mixkv", "adakv", "david")),
+    "the last 32 queries": (0.02, ("snapkv", "mixkv", "adakv", "david:recent=32")),
+    "the last queries, half of the budget": (None, ("david",)),
     "norms": (0.02, ("knorm",)),
     "column sums": (0.15, ("h2o", "lookm:merging=none", "prefixkv", "csp")),
     "column sums, merging": (None, ("lookm", "mixkv+prefixkv+lookm.merge")),

@@ -4,7 +4,8 @@
     python benchmarks/ragged.py --kvpress .venv-kvpress/bin/python [--tokens 8128] [--keep 0.2 0.05]
 
 AdaKV over SnapKV's scores, beside SnapKV alone and the preallocated full cache, in Foveate and in
-kvpress, each in a process of its own. Writes benchmarks/results/ragged.md and .json.
+kvpress, each in a process of its own; then ours in one process, in turns, which is what tells small
+differences in time. Writes benchmarks/results/ragged.md and .json.
 """
 
 from __future__ import annotations
@@ -14,12 +15,18 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from statistics import median as middle
 from typing import Any
 
+import torch
 from against_kvpress import measure, median, text
 from written import write
 
+import foveate
+from foveate.bench import of_model
+from foveate.bench.timing import prefill, steps
 from foveate.demo import smollm2
+from foveate.eval.model import load
 
 COLUMNS = ["kept", "method", "library", "cache, MiB", "of the budget", "resident, MiB",
            "decoding, ms/token", "to ours with snapkv", "NLL of the next 64"]  # fmt: skip
@@ -43,6 +50,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def in_turns(tokens: int, keeps: list[float], rounds: int, count: int = 32) -> dict[float, float]:
+    """Time per token of AdaKV's heads over that of SnapKV's, by what is kept; medians."""
+    subject, found = of_model(load("smollm2"), tokens), {}
+    options = {"window": 64, "kernel": 5, "pool": "avg"}
+    with torch.no_grad():
+        for keep in keeps:
+            uniform = prefill(subject, foveate.snapkv(budget=keep, **options))
+            heads = prefill(subject, foveate.adakv(budget=keep, floor=0.2, **options))
+            found[keep] = middle(
+                steps(subject, heads, count) / steps(subject, uniform, count) for _ in range(rounds)
+            )
+    return found
+
+
 def head(rows: list[dict[str, Any]]) -> str:
     """What stands above the table."""
     return (
@@ -50,7 +71,7 @@ def head(rows: list[dict[str, Any]]) -> str:
         f"{rows[0]['threads']} threads, {rows[0]['prompt_tokens']:,} tokens. `adakv` shares the "
         "budget over the heads of a layer (floor 0.2). The cache is what its tensors take, "
         "kvpress's lists of hidden pairs included; resident is by how much the process grew. "
-        "Medians over processes in turns.\n\n"
+        f"Medians of {rows[0]['processes']} process(es) of each, in turns.\n\n"
     )
 
 
@@ -62,6 +83,7 @@ def main() -> None:
     parser.add_argument("--keep", type=float, nargs="+", default=[0.2, 0.05])
     parser.add_argument("--repeats", type=int, default=1, help="runs in each process")
     parser.add_argument("--rounds", type=int, default=3, help="processes of each side")
+    parser.add_argument("--turns", type=int, default=9, help="of both in one process")
     options = parser.parse_args()
     _, tokenizer = smollm2.load()
     wanted = [("full", 1.0), *((m, keep) for keep in options.keep for m in ("snapkv", "adakv"))]
@@ -79,10 +101,15 @@ def main() -> None:
                     )
                     found.setdefault((keep, method, library), []).append(one)
                     print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
-    rows = [{**median(several), "keep": keep} for (keep, _, _), several in found.items()]
+    rows = [{**median(several), "keep": keep, "processes": len(several)}
+            for (keep, _, _), several in found.items()]  # fmt: skip
     rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
-    write("ragged", head(rows) + table(rows), rows)
-    print(table(rows))
+    ratios = in_turns(options.tokens, options.keep, options.turns)
+    told = " and ".join(f"{ratio:.2f} at {keep:.0%}" for keep, ratio in ratios.items())
+    lines = [table(rows), "", f"In one process, in turns (medians of {options.turns}), a token of "
+             f"`adakv` takes as long as one of `snapkv` times {told}."]  # fmt: skip
+    write("ragged", head(rows) + "\n".join(lines), {"processes": rows, "in_turns": ratios})
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":
