@@ -98,3 +98,11 @@ def by_token(row):
 
 def by_rank(row):
     return [one.logprob for one in sorted(row.values(), key=lambda one: one.rank)]
+
+
+def check_same(served, stock):
+    """The same tokens, log-probabilities to the last bit, and blocks after every step."""
+    for mine, theirs in zip(served.answers, stock.answers, strict=True):
+        assert mine.tokens == theirs.tokens
+        assert torch.equal(mine.logprobs, theirs.logprobs)
+    assert served.free == stock.free

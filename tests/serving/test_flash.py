@@ -5,12 +5,11 @@ written out in PyTorch, everything else is what runs on a GPU. No GPU has seen i
 from unittest import mock
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
 from foveate.backends.vllm.flash_attention import FoveateFlash
 from foveate.backends.vllm.shim import CUDAGraphMode, flash_attention
-from tests.serving.engine import engine, prompts, serve
+from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.stand_ins import attending_with
 from tests.serving.test_llama import check_against_transformers
 
@@ -30,10 +29,7 @@ def test_keeping_everything_is_stock_flash_attn(llama):
     ):  # fmt: skip
         with attending_with(backend), engine(llama, policy, **SIZES) as llm:
             answers.append(serve(llm, prompts(LENGTHS), tokens=8))
-    for mine, theirs in zip(answers[1].answers, answers[0].answers, strict=True):
-        assert mine.tokens == theirs.tokens
-        assert torch.equal(mine.logprobs, theirs.logprobs)
-    assert answers[1].free == answers[0].free
+    check_same(answers[1], answers[0])
 
 
 @pytest.mark.parametrize(

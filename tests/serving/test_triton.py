@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from tests.serving.engine import Answer, Served, prompts
+from tests.serving.engine import Answer, Served, check_same, prompts
 from tests.serving.test_llama import check_against_transformers
 from tests.serving.triton_interpreted import LENGTHS
 
@@ -46,10 +46,7 @@ def served(one):
 
 def test_keeping_everything_is_stock_triton_attn(found):
     stock, whole, _ = found
-    for mine, theirs in zip(whole.answers, stock.answers, strict=True):
-        assert mine.tokens == theirs.tokens
-        assert torch.equal(mine.logprobs, theirs.logprobs)
-    assert whole.free == stock.free
+    check_same(whole, stock)
 
 
 def test_a_quarter_equals_the_transformers_backend(llama, found):
