@@ -33,7 +33,7 @@ from foveate.report.charts import axes, svg
 
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 READ = ("snapkv", "h2o")  # the last queries alone, and all of them
-READ_TOKENS = (1024, 2048, 4096, 8192)
+READ_TOKENS = (512, 1024, 2048, 4096)
 CPU = torch.device("cpu")
 
 
