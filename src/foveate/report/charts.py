@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from foveate.report.summary import FULL, Cell
 MARKERS = "osD^vP*X<>hp"
 COLOURS = 10  # then they come again
 TICKS = (1, 2, 3, 5, 7, 10, 15, 20, 33, 50, 70, 100)
+WIDTH = 7.2  # inches
 
 
 def against_bytes(cells: Sequence[Cell], what: str) -> str:
@@ -32,7 +34,7 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
         below = [100 * (e.mean - e.low) for e in shown]
         above = [100 * (e.high - e.mean) for e in shown]
         top = max(top, *(e.high for e in shown))
-        axis.errorbar(x, y, yerr=(below, above), label=name, capsize=2, linewidth=1.4,
+        axis.errorbar(x, y, yerr=(below, above), label=_short(name), capsize=2, linewidth=1.4,
                       linestyle="-" if place < COLOURS else ":",
                       marker=MARKERS[place % len(MARKERS)], markersize=5)  # fmt: skip
     for cell in cells:
@@ -48,8 +50,21 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
     axis.set_xticks([x for x in TICKS if axis.get_xlim()[0] <= x <= axis.get_xlim()[1]])
     axis.xaxis.set_major_formatter("{x:g}")
     axis.tick_params(which="minor", bottom=False, labelbottom=False)
-    figure.legend(frameon=False, fontsize=8, ncols=4, loc="outside lower center")
+    _name_below(figure, [*map(_short, lines), "full cache"])
     return svg(figure)
+
+
+def _short(name: str) -> str:
+    """A policy whose files are named without their folders."""
+    return re.sub(r"[^=,(]*/", "", name)
+
+
+def _name_below(figure: Any, names: Sequence[str]) -> None:
+    """The legend in as many columns as fit; the figure grows by its rows, the axes keep theirs."""
+    columns = max(1, min(4, int(WIDTH / (0.55 + 0.062 * max(map(len, names))))))
+    rows = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * max(0, rows - 3))
+    figure.legend(frameon=False, fontsize=8, ncols=columns, loc="outside lower center")
 
 
 def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
@@ -62,8 +77,8 @@ def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingPackage("a report", "matplotlib", "report") from error
-    height = 4.2 if rows == columns == 1 else 7.2 / columns * rows + 0.3
-    figure = Figure(figsize=(7.2, height), layout="constrained")
+    height = 4.2 if rows == columns == 1 else WIDTH / columns * rows + 0.3
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
     grid = figure.subplots(rows, columns)
     for axis in figure.axes:
         axis.spines[["top", "right"]].set_visible(False)
