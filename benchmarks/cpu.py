@@ -204,9 +204,9 @@ def main() -> None:
         "What a policy adds to the stock prefill, run before and after it; then by its stages' own "
         "clock. Peak memory is the prefill's, above the model. Decoding is the time per token over "
         "that of a preallocated full cache.", "", *overhead(rows), "",
-        "The full cache, for which next to nothing is done, measured "
-        f"{rows[0].prefill_ratio - 1:+.1%}: the clock of the stages tells more than differences of "
-        "that size.", "",
+        "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "
+        f"measured {rows[0].prefill_ratio - 1:+.1%}, and what knorm adds beside its stages is only "
+        "noise.", "",
         "## Beside kvpress", "",
         "Each side against its own stock prefill (SDPA) and full cache; kvpress's is the stock "
         "one, ours is preallocated. KV counts kvpress's lists of hidden pairs.", "",

@@ -175,7 +175,7 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
     return Told(lines, found, unseen)
 
 
-def written() -> dict[str, Any]:
+def published() -> dict[str, Any]:
     """What is in the results already, by protocol."""
     path = RESULTS / "quality.json"
     return json.loads(path.read_text()) if path.exists() else {}
@@ -192,7 +192,7 @@ def main() -> None:
                         default=get_args(Protocol))  # fmt: skip
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
     a = parser.parse_args()
-    data = written()
+    data = published()
     for protocol in a.protocols:
         rows: list[Mapping[str, Any]] = []
         for task in a.tasks.split(","):

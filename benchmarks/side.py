@@ -33,6 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 
 FOLLOWING = 64
 WARM_UP = 2048  # tokens at most
+WINDOW, KERNEL = 64, 5  # of SnapKV and AdaKV
 
 
 def main() -> None:
@@ -48,8 +49,8 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--window", type=int, default=64, help="SnapKV's observation window")
-    parser.add_argument("--kernel", type=int, default=5, help="SnapKV's pooling kernel")
+    parser.add_argument("--window", type=int, default=WINDOW, help="SnapKV's observation window")
+    parser.add_argument("--kernel", type=int, default=KERNEL, help="SnapKV's pooling kernel")
     args = parser.parse_args()
     if not 0 < args.keep <= 1:
         parser.error(f"--keep {args.keep} is not in (0, 1]")
@@ -139,15 +140,20 @@ def foveate_side(args: argparse.Namespace) -> Library:
     """The same method as a policy, around prefill and decoding."""
     import foveate
 
-    policies = {
+    policy = policies(args.keep, args.window, args.kernel)[args.method]
+    return Library(nothing, lambda model: foveate.compress(model, policy))
+
+
+def policies(keep: float, window: int = WINDOW, kernel: int = KERNEL) -> dict[str, Any]:
+    """The methods as Foveate's policies; kvpress's environment has no Foveate."""
+    import foveate
+
+    return {
         "full": foveate.full(),
-        "knorm": foveate.knorm(budget=args.keep),
-        "snapkv": foveate.snapkv(budget=args.keep, window=args.window, kernel=args.kernel),
-        "adakv": foveate.adakv(
-            budget=args.keep, window=args.window, kernel=args.kernel, pool="avg", floor=0.2
-        ),
+        "knorm": foveate.knorm(budget=keep),
+        "snapkv": foveate.snapkv(budget=keep, window=window, kernel=kernel),
+        "adakv": foveate.adakv(budget=keep, window=window, kernel=kernel, pool="avg", floor=0.2),
     }
-    return Library(nothing, lambda model: foveate.compress(model, policies[args.method]))
 
 
 @torch.inference_mode()

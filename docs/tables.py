@@ -19,6 +19,7 @@ import foveate.eval.tasks
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import named
 from foveate.eval.sample import TASKS
+from foveate.report.charts import short
 
 ROOT = Path(__file__).parent.parent
 
@@ -92,7 +93,7 @@ def _best_first(told: dict[str, Any]) -> list[str]:
     for name, row in sorted(table.items(), key=lambda item: -sum(item[1].values())):
         cells = [f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
                  for c in columns]  # fmt: skip
-        rows.append(f"| `{name.replace('benchmarks/profiles/', '')}` | {' | '.join(cells)} |")
+        rows.append(f"| `{short(name)}` | {' | '.join(cells)} |")
     return rows
 
 

@@ -34,7 +34,7 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
         below = [100 * (e.mean - e.low) for e in shown]
         above = [100 * (e.high - e.mean) for e in shown]
         top = max(top, *(e.high for e in shown))
-        axis.errorbar(x, y, yerr=(below, above), label=_short(name), capsize=2, linewidth=1.4,
+        axis.errorbar(x, y, yerr=(below, above), label=short(name), capsize=2, linewidth=1.4,
                       linestyle="-" if place < COLOURS else ":",
                       marker=MARKERS[place % len(MARKERS)], markersize=5)  # fmt: skip
     for cell in cells:
@@ -50,11 +50,11 @@ def against_bytes(cells: Sequence[Cell], what: str) -> str:
     axis.set_xticks([x for x in TICKS if axis.get_xlim()[0] <= x <= axis.get_xlim()[1]])
     axis.xaxis.set_major_formatter("{x:g}")
     axis.tick_params(which="minor", bottom=False, labelbottom=False)
-    _name_below(figure, [*map(_short, lines), "full cache"])
+    _name_below(figure, [*map(short, lines), "full cache"])
     return svg(figure)
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
     """A policy whose files are named without their folders."""
     return re.sub(r"[^=,(]*/", "", name)
 
