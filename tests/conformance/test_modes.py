@@ -229,6 +229,7 @@ model = zoo.build(family)
 question = zoo.extend(family, zoo.prompt(family, lengths=(23, 31)), new_text=6, seed=1).cached
 with foveate.compress(model, RANDOM[name]) as session:
     cache = session.load(path)
+    open(path, "w").close()  # what was read no longer needs its file
     torch.save(model.generate(**question, past_key_values=cache, **GREEDY).logits, out)
 """
 

@@ -80,7 +80,9 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
     try:
         with safe_open(path, "pt", device=str(model.device)) as file:
             note = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Clones, since a mapped file may be overwritten, and its tensors start anywhere:
+            # matrix products round differently where memory is not aligned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InvalidInput(f"{path} is not a saved cache: {error}") from error
     _check(path, note, model, policy, tokenizer)
