@@ -30,14 +30,14 @@ def ragged_decode(
         tail_k, tail_v = tail_k[:, :, :counted], tail_v[:, :, :counted]
     b, hq, _, d = q.shape
     h, t, most = tail_k.shape[1], tail_k.shape[2], max(lengths)
-    grouped = (q * scale).reshape(b * h, hq // h, d)
-    logits = q.new_full((b * h, hq // h, most + t), -torch.inf)
+    queries = (q * scale).reshape(b * h, hq // h, d).transpose(1, 2)
+    logits = q.new_full((b * h, most + t, hq // h), -torch.inf)
     for head, keys in enumerate(torch.split(flat_k, [*lengths])):
         # keys first: few queries against many keys is up to three times as slow the other way round
-        logits[head, :, : lengths[head]] = (keys @ grouped[head].t()).t()
-    logits[..., most:] = grouped @ tail_k.reshape(b * h, t, d).transpose(1, 2)
-    weights = softmax_n(logits, n).to(q.dtype)
-    bodies = zip(weights, torch.split(flat_v, [*lengths]), lengths, strict=True)
-    out = torch.stack([mine[:, :length] @ values for mine, values, length in bodies])
+        logits[head, : lengths[head]] = keys @ queries[head]
+    logits[:, most:] = tail_k.reshape(b * h, t, d) @ queries
+    weights = softmax_n(logits.transpose(1, 2), n).to(q.dtype)
     late = weights[..., most:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
-    return (out + late).view(b, hq, 1, -1)
+    heads = zip(late, weights, lengths, torch.split(flat_v, [*lengths]), strict=True)
+    out = [torch.addmm(last, mine[:, :length], values) for last, mine, length, values in heads]
+    return torch.stack(out).view(b, hq, 1, -1)
