@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import platform
-from dataclasses import asdict
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from multiprocessing import get_context
 from statistics import mean, median
 from typing import Any
 
@@ -22,10 +24,10 @@ from written import write
 import foveate
 from foveate.backends.hf import compress
 from foveate.bench import Row, Subject, bench, of_model
-from foveate.bench.measure import peak_of_stock, ticks
+from foveate.bench.measure import ticks
 from foveate.bench.memory import peak_of
 from foveate.bench.peer import kvpress
-from foveate.bench.timing import Filled, prefill, seconds, steps
+from foveate.bench.timing import Filled, prefill, seconds, steps, stock
 from foveate.eval.model import load
 
 KEPT, CHUNK = "20%", 256
@@ -37,6 +39,7 @@ GROUPS = {  # by what they read; the most that a group is meant to add to the pr
     "column sums, merging": (None, ("lookm", "mixkv+prefixkv+lookm.merge")),
 }
 PEERS = ("full", "snapkv", "adakv", "h2o")
+AT_END = "snapkv+prefixkv.budget"
 RULES = ("prefixkv", "prefixkv:when=fixed_slot(every=16)", "h2o:when=over_budget",
          "h2o:when=over_budget(every=16)", "csp:decode_n=1.0")  # fmt: skip
 
@@ -95,25 +98,34 @@ def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> f
     return mean(times[1:])
 
 
-def layer_by_layer(subject: Subject) -> dict[str, int | None]:
-    """Peaks of SnapKV's prefill above the model: every layer compressed as soon as it has been
-    read, and all of them at the end, because their budget is shared.
+def peak(tokens: int, spec: str | None, *, chunks: bool = False) -> int | None:
+    """Bytes at the peak of a prefill above the model, without a policy if None; in a process of its
+    own, since memory that earlier work freed is used again and would not be seen.
     """
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_peak, tokens, spec, chunks).result()
+
+
+def _peak(tokens: int, spec: str | None, chunks: bool) -> int | None:
+    loaded = load("smollm2")
+    subject = of_model(loaded, tokens)
     with torch.no_grad():
-        return {
-            policy.spec: peak_of(lambda p=policy: prefill(subject, p), subject.device)  # type: ignore[misc]
-            for policy in map(policy_of, ("snapkv", "snapkv+prefixkv.budget"))
-        }
+        stock(of_model(loaded, 64))  # weights that are mapped become resident
+        if spec is None:
+            return peak_of(lambda: stock(subject), subject.device)
+        if chunks:
+            return peak_of(lambda: _read_in_chunks(subject, spec), subject.device)
+        return peak_of(lambda: prefill(subject, policy_of(spec)), subject.device)
 
 
-def in_chunks(subject: Subject) -> list[str]:
+def in_chunks(tokens: int) -> list[str]:
     """Peaks of a prompt read in chunks, above the model: held whole, and under a cap."""
-    cap = subject.ids.shape[1] // 5
-    capped = f"snapkv:budget={cap},when=over_budget(every={CHUNK},reading=true,answering=false)"
+    capped = (
+        f"snapkv:budget={tokens // 5},when=over_budget(every={CHUNK},reading=true,answering=false)"
+    )
     lines = ["| policy | peak memory, MB |", "|---|---|"]
     for spec in ("full", "snapkv:budget=20%", capped):
-        peak = peak_of(lambda s=spec: _read_in_chunks(subject, s), subject.device)  # type: ignore[misc]
-        lines.append(f"| `{spec}` | {_mb(peak)} |")
+        lines.append(f"| `{spec}` | {_mb(peak(tokens, spec, chunks=True))} |")
     return lines
 
 
@@ -168,6 +180,11 @@ def _mb(count: int | None) -> str:
     return "?" if count is None else f"{count / 1e6:.0f}"
 
 
+def ratio(part: int | None, whole: int | None) -> str:
+    """The first over the second, if both are known."""
+    return f"{part / whole:.2f}" if part and whole else "?"
+
+
 def main() -> None:
     """Measures, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -188,11 +205,13 @@ def main() -> None:
             "memory": 0,  # no batch: throughput is not told here
         }  # fmt: skip
         rows = bench(subject, [policy_of(spec) for spec in specs], rounds=a.rounds, **settings)
+        rows = [replace(row, peak_bytes=peak(a.tokens, row.method)) for row in rows]
         ruled = bench(early, [policy_of(spec) for spec in RULES], rounds=1, **settings)
     apart = same_bytes(subject, short, a.rounds + 2, a.steps)
     ours, under_mask = masked(subject, a.rounds + 2, a.steps)
-    stock, peaks = peak_of_stock(subject), layer_by_layer(subject)
-    chunks = in_chunks(subject)
+    alone, at_end = peak(a.tokens, None), peak(a.tokens, AT_END)
+    by_layer = next(row.peak_bytes for row in rows if row.method == "snapkv")
+    chunks = in_chunks(a.tokens)
     peers = kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
                     rounds=a.rounds, steps=a.steps)  # fmt: skip
     lines = [
@@ -202,15 +221,15 @@ def main() -> None:
         f" of prose, {KEPT} kept; medians of {a.rounds} rounds.", "",
         "## Prefill", "",
         "What a policy adds to the stock prefill, run before and after it; then by its stages' own "
-        "clock. Peak memory is the prefill's, above the model. Decoding is the time per token over "
-        "that of a preallocated full cache.", "", *overhead(rows), "",
+        "clock. Peak memory is that of a prefill in a process of its own, above the model. Decoding "
+        "is the time per token over that of a preallocated full cache.", "", *overhead(rows), "",
         "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "
         f"measured {rows[0].prefill_ratio - 1:+.1%}, and what knorm adds beside its stages is only "
         "noise.", "",
         "## Beside kvpress", "",
         "Each side against its own stock prefill (SDPA) and full cache; kvpress's is the stock "
         "one, ours is preallocated. KV counts kvpress's lists of hidden pairs.", "",
-        *beside(rows, peers, stock), "",
+        *beside(rows, peers, alone), "",
         "## As many pairs, kept or read", "",
         "Time per token with what is kept, over a preallocated full cache that holds as many pairs "
         f"because the prompt was short: snapkv (dense) {apart['snapkv']:.2f}, adakv (ragged) "
@@ -221,8 +240,8 @@ def main() -> None:
         "left.", "",
         "## Layer by layer, or at the end", "",
         "snapkv compresses each layer as soon as it has been read; with a budget that is shared "
-        "over the layers (snapkv+prefixkv.budget) all of them at the end. The prefills peak at "
-        f"{' and '.join(map(_mb, peaks.values()))} MB above the model.", "",
+        f"over the layers ({AT_END}) all of them at the end. The prefills peak at {_mb(by_layer)} "
+        f"and {_mb(at_end)} MB above the model: {ratio(by_layer, at_end)}.", "",
         "## In chunks", "",
         f"The same prompt in chunks of {CHUNK} tokens: kept whole, compressed when it has been "
         "read, and compressed on the way, so that no layer ever holds more than the budget and two "
@@ -231,8 +250,8 @@ def main() -> None:
     ]  # fmt: skip
     write("cpu", "\n".join(lines), {
         "rows": [asdict(row) for row in rows], "kvpress": peers, "same_bytes": apart,
-        "stock_peak_bytes": stock, "peaks": peaks, "kept_or_masked_s": [ours, under_mask],
-        "decode_rules": [asdict(row) for row in ruled],
+        "stock_peak_bytes": alone, "at_end_peak_bytes": at_end,
+        "kept_or_masked_s": [ours, under_mask], "decode_rules": [asdict(row) for row in ruled],
         "tokens": a.tokens, "rounds": a.rounds, "threads": torch.get_num_threads(),
         "torch": torch.__version__, "transformers": transformers.__version__,
     })  # fmt: skip

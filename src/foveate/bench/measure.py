@@ -86,12 +86,6 @@ def ticks(policies: int, rounds: int) -> int:
     return policies * (2 + (rounds + 1) + rounds)
 
 
-def peak_of_stock(subject: Subject) -> int | None:
-    """The peak of the prefill without a policy, above the model."""
-    with torch.no_grad():
-        return peak_of(lambda: stock(subject), subject.device)
-
-
 def _row(
     subject: Subject, filled: Filled, before: Prefill, after: Decoding, peak: int | None,
     many: Throughput | None,

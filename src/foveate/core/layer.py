@@ -104,7 +104,8 @@ class Layer:
         """Which slots each of the last ``w`` queries attends to."""
         if self.mask is not None:
             return self.mask[:, :, -w:, :]
-        pos = self.pos[:, :, None, :]
+        every = self.pos[:, :1] if self.pos.stride(1) == 0 else self.pos  # all heads alike
+        pos = every[:, :, None, :]
         return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
 
     def after_scoring(self) -> Layer:

@@ -63,7 +63,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         q=query.detach(),
         k=padded.k,
         v=padded.v,
-        pos=torch.where(padded.columns < 0, -1, padded.columns - pads[:, None, None]),
+        pos=_positions(padded.columns, pads),
         q_pos=columns - pads[:, None],
         image=state.image_of(padded.columns, owner.pairs.compressed),
         spot=state.spot_of(padded.columns, owner.pairs.compressed),
@@ -77,6 +77,12 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         column_sums=sums,
         window=window,
     )
+
+
+def _positions(columns: Int[Tensor, "b h n"], pads: Int[Tensor, "b"]) -> Int[Tensor, "b h n"]:
+    """Columns counted from each row's first token; of one head where all hold the same slots."""
+    some = columns[:, :1] if columns.stride(1) == 0 else columns
+    return torch.where(some < 0, -1, some - pads[:, None, None]).expand_as(columns)
 
 
 def _running(owner: FoveateLayer, slots: int) -> Mapping[str, Tensor]:

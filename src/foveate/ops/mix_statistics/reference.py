@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+EPSILON = 1e-12  # what a key of zeros is divided by
 
 
 class MixStatistics(NamedTuple):
@@ -24,22 +25,15 @@ class MixStatistics(NamedTuple):
 def mix_statistics(
     k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"]
 ) -> MixStatistics:
-    """Directions of all keys are held at once."""
-    directions, mean = mean_direction(k, valid)
-    return MixStatistics(
-        k.float().norm(dim=-1),
-        v.float().norm(dim=-1),
-        -(directions * mean).sum(-1),
-        redundancy_of(mean, valid),
-    )
-
-
-def mean_direction(
-    k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]
-) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h 1 d"]]:
-    """The keys' directions, and their mean over all T tokens (section 3.2)."""
-    directions = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
-    return directions, directions.sum(2, keepdim=True) / valid.sum(-1)[..., None, None]
+    """Products with the keys as they are: no direction is written out."""
+    keys = k.float()
+    norm = keys.norm(dim=-1)
+    if not valid.all():
+        keys = keys.masked_fill(~valid[..., None], 0.0)  # padding may hold anything
+    inverse = (1 / norm.clamp_min(EPSILON)).masked_fill(~valid, 0.0)  # key to its direction
+    mean = inverse[:, :, None] @ keys / valid.sum(-1)[..., None, None]  # over all T (section 3.2)
+    similarity = (keys @ mean.transpose(2, 3))[..., 0] * inverse
+    return MixStatistics(norm, v.float().norm(dim=-1), -similarity, redundancy_of(mean, valid))
 
 
 def redundancy_of(

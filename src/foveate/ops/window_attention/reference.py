@@ -16,12 +16,19 @@ def window_attention(
     scale: float,
     n: float,
 ) -> Float[Tensor, "b h g w n"]:
-    """The whole matrix at once."""
+    """The whole matrix at once, and in one place: memory that is new to the process costs more,
+    page by page, than what is done with it.
+    """
     b, hq, w, d = q.shape
     h = k.shape[1]
-    grouped = q.reshape(b, h, (hq // h) * w, d).float()
-    logits = (grouped @ k.float().transpose(2, 3)).view(b, h, hq // h, w, -1).mul_(scale)
-    logits.masked_fill_(~visible[:, :, None], -torch.inf)
-    weights = softmax_n(logits, n)
-    sees = visible.any(-1)
-    return weights if bool(sees.all()) else weights.masked_fill_(~sees[:, :, None, :, None], 0.0)
+    grouped = q.detach().reshape(b, h, (hq // h) * w, d).float() * scale
+    logits = (grouped @ k.detach().float().transpose(2, 3)).view(b, h, hq // h, w, -1)
+    partly = ~visible.flatten(0, 2).all(0)  # as a rule the slots of the window itself
+    if partly.any():
+        first, last = partly.nonzero()[[0, -1], 0].tolist()
+        hidden = ~visible[:, :, None, :, first : last + 1]
+        logits[..., first : last + 1].masked_fill_(hidden, -torch.inf)
+    weights = softmax_n(logits, n) if n else torch.softmax(logits, -1, out=logits)
+    if not partly.all():
+        return weights  # every query sees something
+    return weights.masked_fill_(~visible.any(-1)[:, :, None, :, None], 0.0)
