@@ -228,8 +228,9 @@ def main() -> None:
         f" of prose, {KEPT} kept; medians of {a.rounds} rounds.", "",
         "## Prefill", "",
         "What a policy adds to the stock prefill, run before and after it; then by its stages' own "
-        "clock. Peak memory is that of a prefill in a process of its own, above the model. Decoding "
-        "is the time per token over that of a preallocated full cache.", "", *overhead(rows), "",
+        "clock. Peak memory is that of a prefill in a process of its own, above the model. "
+        "Decoding is the time per token over that of a preallocated full cache.", "",
+        *overhead(rows), "",
         "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "
         f"measured {rows[0].prefill_ratio - 1:+.1%}, and what knorm adds beside its stages is only "
         "noise.", "",
