@@ -9,8 +9,9 @@ Axis letters, used in every signature of the package:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from jaxtyping import Bool, Float, Int
@@ -62,10 +63,20 @@ class Layer:
         """Query heads per KV head."""
         return self.q.shape[1] // self.k.shape[1]
 
-    @property
+    @cached_property
     def valid(self) -> Bool[Tensor, "b h n"]:
         """True where a slot holds a real token."""
-        return self.pos >= 0
+        return self.where(lambda pos: pos >= 0)
+
+    def where(
+        self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
+    ) -> Bool[Tensor, "b h n"]:
+        """True where ``holds`` says so of the positions; asked once if all heads have the same."""
+        return holds(self._pos_of_heads).expand_as(self.pos)
+
+    @property
+    def _pos_of_heads(self) -> Int[Tensor, "b #h n"]:
+        return self.pos[:, :1] if self.pos.stride(1) == 0 else self.pos
 
     @property
     def vision(self) -> Bool[Tensor, "b h n"]:
@@ -95,7 +106,7 @@ class Layer:
         """
         return _known(self.q_image) >= 0
 
-    @property
+    @cached_property
     def lengths(self) -> Int[Tensor, "b"]:
         """Tokens that each row has seen, padding excluded."""
         return self.q_pos[:, -1] + 1
@@ -104,8 +115,7 @@ class Layer:
         """Which slots each of the last ``w`` queries attends to."""
         if self.mask is not None:
             return self.mask[:, :, -w:, :]
-        every = self.pos[:, :1] if self.pos.stride(1) == 0 else self.pos  # all heads alike
-        pos = every[:, :, None, :]
+        pos = self._pos_of_heads[:, :, None, :]
         return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
 
     def after_scoring(self) -> Layer:

@@ -35,7 +35,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, budget_of, check_recent, is_recent
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
-from foveate.stages.score.normalise import lifted, mean_over, min_max, to_mean
+from foveate.stages.score.normalise import Over
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -89,32 +89,37 @@ class MixDiversity:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        domain = layer.valid if self.normalise_over == "all" else layer.valid & ~window
+        domain = Over(layer.valid if self.normalise_over == "all" else layer.valid & ~window)
         extrinsic = scores.values.float()
         if self.normalise_over == "all":  # the window's own slots count with what they are paid
             extrinsic = torch.where(window, scores.parts.get("observed", extrinsic), extrinsic)
-        extrinsic = lifted(extrinsic, domain)
-        level = mean_over(extrinsic, domain)
+        extrinsic = domain.lifted(extrinsic)
+        level = domain.mean(extrinsic)
 
         measured = mix_statistics(layer.k, layer.v, layer.valid)
         importance = extrinsic
         if self.intrinsic != "none":  # eq. 2
             by_value = self.intrinsic == "value"
-            norm = min_max(measured.value_norm if by_value else -measured.key_norm, domain)
-            importance = extrinsic + to_mean(norm, level, domain)
+            norm = domain.min_max(measured.value_norm if by_value else -measured.key_norm)
+            importance = extrinsic + domain.to_mean(norm, level)
         if self.diversity_scale == "importance":
-            level = mean_over(importance, domain)
-        div = to_mean(min_max(measured.diversity, domain), level, domain)
+            level = domain.mean(importance)
+        div = domain.to_mean(domain.min_max(measured.diversity), level)
         r = self._redundancy(layer, measured.redundancy)
-        values = {
-            "headwise": (1 - r[..., None]) * importance + r[..., None] * div,  # eq. 5
-            "sum": importance + div,
-            "importance": importance,
-            "diversity": div,
-        }[self.mix]
+        values = self._mixed(importance, div, r[..., None])
         importance = values if self.normalise_over == "all" else values.masked_fill(window, 0.0)
         parts = {**scores.parts, "importance": importance}
         return Scores(values, parts, {**scores.notes, "redundancy": r})
+
+    def _mixed(
+        self, importance: Float[Tensor, "b h n"], div: Float[Tensor, "b h n"],
+        r: Float[Tensor, "b h 1"],
+    ) -> Float[Tensor, "b h n"]:  # fmt: skip
+        if self.mix == "headwise":
+            return importance.lerp(div, r)  # eq. 5: (1 - r) * importance + r * div
+        if self.mix == "sum":
+            return importance + div
+        return importance if self.mix == "importance" else div
 
     def _redundancy(self, layer: Layer, online: Float[Tensor, "b h"]) -> Float[Tensor, "b h"]:
         if (profile := self.calibrated) is None:

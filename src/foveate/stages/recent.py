@@ -40,7 +40,8 @@ def most_recent(recent: Recent, tokens: int) -> int:
 
 def is_recent(layer: Layer, recent: Recent, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
     """True at the slots of the last tokens."""
-    return layer.pos >= (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
+    first = (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
+    return layer.where(lambda pos: pos >= first)
 
 
 def budget_of(layer: Layer, recent: Recent) -> Int[Tensor, "b"]:

@@ -95,8 +95,7 @@ def _running(owner: FoveateLayer, slots: int) -> Mapping[str, Tensor]:
 
 def _with_window(owner: FoveateLayer, layer: Layer) -> Layer:
     """The layer with queries of earlier passes where this pass is shorter than the window."""
-    wanted, m = _wanted(owner, layer), layer.q.shape[2]
-    if owner.queries is None or m >= wanted:
+    if owner.queries is None or layer.q.shape[2] >= (wanted := _wanted(owner, layer)):
         return layer
     if layer.mask is not None:
         raise InvalidInput(

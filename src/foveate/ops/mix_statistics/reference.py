@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 EPSILON = 1e-12  # what a key of zeros is divided by
@@ -30,16 +30,16 @@ def mix_statistics(
     norm = keys.norm(dim=-1)
     if not valid.all():
         keys = keys.masked_fill(~valid[..., None], 0.0)  # padding may hold anything
+    tokens = valid.sum(-1)
     inverse = (1 / norm.clamp_min(EPSILON)).masked_fill(~valid, 0.0)  # key to its direction
-    mean = inverse[:, :, None] @ keys / valid.sum(-1)[..., None, None]  # over all T (section 3.2)
+    mean = inverse[:, :, None] @ keys / tokens[..., None, None]  # over all T (section 3.2)
     similarity = (keys @ mean.transpose(2, 3))[..., 0] * inverse
-    return MixStatistics(norm, v.float().norm(dim=-1), -similarity, redundancy_of(mean, valid))
+    return MixStatistics(norm, v.float().norm(dim=-1), -similarity, redundancy_of(mean, tokens))
 
 
 def redundancy_of(
-    mean: Float[Tensor, "b h 1 d"], valid: Bool[Tensor, "b h n"]
+    mean: Float[Tensor, "b h 1 d"], tokens: Int[Tensor, "b h"]
 ) -> Float[Tensor, "b h"]:
     """Eq. 4, in O(T): from the length of the mean of T directions."""
-    tokens = valid.sum(-1)
     r = (tokens * mean.square().sum((-1, -2)) - 1) / (tokens - 1).clamp_min(1)
     return r.clamp_min(0.0)

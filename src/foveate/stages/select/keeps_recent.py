@@ -48,5 +48,7 @@ class KeepsEnds(KeepsRecent):
         return self.sinks + super().protects
 
     def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        first = (layer.pos >= 0) & (layer.pos < self.sinks)
-        return first | super().protect(layer, tokens)
+        last = super().protect(layer, tokens)
+        if not self.sinks:
+            return last
+        return last | layer.where(lambda pos: (pos >= 0) & (pos < self.sinks))
