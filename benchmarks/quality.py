@@ -31,8 +31,8 @@ RUNS = Path(__file__).parent / "runs" / "quality"
 TASKS = "three_documents,chart"
 PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
 BUDGETS = "50%,33%,20%,10%,5%"
-# 5 % of 99 tokens, which stand before the question, are fewer than some methods always keep
 NOT_ASKED = {("query-agnostic", "chart"): ("5%",)}
+WHY = "No 5%: of the shortest, 99 tokens before the question, that is less than some always keep."
 METHODS = (  # prompts are short: windows are a quarter of the budget
     "oracle", "snapkv:window=0.25", "mixkv:window=0.25", "adakv:window=0.25",
     "mixkv(window=0.25)+adakv",
@@ -167,6 +167,8 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
             where = " and ".join(unseen[task])
             lines += [f"At {where} this task cannot tell methods apart: the oracle is no better "
                       "than chance. It does not count below there.", ""]  # fmt: skip
+        if (protocol, task) in NOT_ASKED:
+            lines += [WHY, ""]
         lines += [*grid(mine, budgets), ""]
     telling = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
     lines += [f"### What the papers claim, over {' and '.join(unseen)}", "",
@@ -195,6 +197,7 @@ def main() -> None:
     data = published()
     for protocol in a.protocols:
         rows: list[Mapping[str, Any]] = []
+        configurations = []
         for task in a.tasks.split(","):
             folder, left_out = a.runs / protocol / task, NOT_ASKED.get((protocol, task), ())
             budgets = ",".join(b for b in a.budgets.split(",") if b not in left_out)
@@ -202,9 +205,10 @@ def main() -> None:
                      protocol=protocol, limit=a.limit, seed=0, timed=0,
                      resume=(folder / CONFIGURATION).exists())  # fmt: skip
             configuration, found = read(folder)
+            configurations.append(configuration)
             rows += [{**row, "score": letter_by_letter(row)} for row in found]
         told = page(protocol, rows, a.budgets.split(","))
-        data[protocol] = {"configuration": configuration, "blind": told.blind,
+        data[protocol] = {"configuration": _joined(configurations), "blind": told.blind,
                           "cells": [_plain(cell) for cell in told.cells],
                           "page": told.lines}  # fmt: skip
     head = [
@@ -217,6 +221,13 @@ def main() -> None:
     data = {protocol: data[protocol] for protocol in get_args(Protocol) if protocol in data}
     pages = [line for told in data.values() for line in told["page"]]
     write("quality", "\n".join(head + pages), data)
+
+
+def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all tasks; they differ in what was asked, and under which policies."""
+    both = {key: list(dict.fromkeys(x for each in configurations for x in each[key]))
+            for key in ("tasks", "specs")}  # fmt: skip
+    return {**configurations[0], **both}
 
 
 def _plain(cell: Cell) -> dict[str, Any]:
