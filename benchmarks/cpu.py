@@ -237,8 +237,8 @@ def main() -> None:
         "noise.", "",
         "## Beside kvpress", "",
         "Each side against its own stock prefill (SDPA) and full cache; kvpress's is the stock "
-        "one, ours is preallocated. KV counts kvpress's lists of hidden pairs. Its medians are those "
-        f"of {min(a.rounds, PEERS_ROUNDS)} rounds.", "",
+        "one, ours is preallocated. KV counts kvpress's lists of hidden pairs. Its medians are "
+        f"those of {min(a.rounds, PEERS_ROUNDS)} rounds.", "",
         *beside(rows, peers, alone), "",
         "## As many pairs, kept or read", "",
         "Time per token with what is kept, over a preallocated full cache that holds as many pairs "
