@@ -1,10 +1,11 @@
 """The papers' own figures of speed, set up again on a CUDA GPU: claimed beside measured.
 
-    python benchmarks/headlines.py [--rounds 3] [--only lookm csp] [--kernels triton]
+    python benchmarks/headlines.py [--rounds 3] [--only lookm csp] [--kernels triton] [--graphs]
 
 Shapes of the papers' models with random weights in bfloat16; the full cache, which is preallocated,
-and the policy answer in turns. Writes benchmarks/results/gpu.md and .json. `--layers 1` tries the
-script out on any machine, and writes nothing.
+and the policy answer in turns; with `--graphs` both replay a captured step. Writes
+benchmarks/results/gpu.md and .json. `--layers 1` tries the script out on any machine, and writes
+nothing.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from written import write
@@ -76,6 +77,9 @@ HEADLINES = {
 }  # fmt: skip
 
 
+WARM = 3  # steps before a capture
+
+
 class Answered(NamedTuple):
     """Seconds of reading and of answering, bytes of the cache then."""
 
@@ -84,19 +88,48 @@ class Answered(NamedTuple):
     held: int
 
 
-def answer(subject: Subject, policy: str, count: int) -> Answered:
-    """Reads the prompt, and feeds back its last token so many times."""
-    device, token = subject.device, subject.ids[:, -1:]
+def answer(subject: Subject, policy: str, count: int, graphs: bool) -> Answered:
+    """Reads the prompt, and feeds back its last token so many times. Capturing is not timed."""
+    device = subject.device
     with compress(subject.model, policy, vision=subject.vision) as session, torch.no_grad():
         start = now(device)
         cache = session.prefill(input_ids=subject.ids)
-        middle = now(device)
+        read = now(device) - start
+        step = stepping(subject, session.fixed(count + WARM) if graphs else cache)
+        if graphs:
+            step = graphed(step)
+        start = now(device)
         for _ in range(count):
-            subject.model(input_ids=token, past_key_values=cache)
-        return Answered(middle - start, now(device) - middle, session.bytes_held)
+            step()
+        return Answered(read, now(device) - start, session.bytes_held)
 
 
-def measured(one: Headline, rounds: int, layers: int | None) -> dict[str, list[float]]:
+def stepping(subject: Subject, cache: Any) -> Callable[[], torch.Tensor]:
+    """One step, of the prompt's last token."""
+    token = subject.ids[:, -1:].clone()
+    return lambda: subject.model(input_ids=token, past_key_values=cache).logits
+
+
+def graphed(step: Callable[[], torch.Tensor]) -> Callable[[], Any]:
+    """The step as a CUDA graph, after steps on a stream of their own that make what is made once.
+
+    Capturing runs nothing, and the replay goes on where the last of them stopped.
+    """
+    aside, current = torch.cuda.Stream(), torch.cuda.current_stream()
+    aside.wait_stream(current)
+    with torch.cuda.stream(aside):
+        for _ in range(WARM):
+            step()
+    current.wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def measured(
+    one: Headline, rounds: int, layers: int | None, graphs: bool
+) -> dict[str, list[float]]:
     """For the base and the policy, in turns: seconds of reading, milliseconds a token, seconds of
     both together, MiB held; medians of all rounds but the first.
     """
@@ -105,7 +138,7 @@ def measured(one: Headline, rounds: int, layers: int | None) -> dict[str, list[f
     runs: dict[str, list[Answered]] = {one.base: [], one.policy: []}
     for _ in range(rounds + 1):
         for policy, found in runs.items():
-            found.append(answer(subject, policy, one.answer))
+            found.append(answer(subject, policy, one.answer, graphs))
     told = {}
     for policy, found in runs.items():
         read, answered, held = (median(x) for x in zip(*found[1:], strict=True))
@@ -142,20 +175,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=HEADLINES, default=list(HEADLINES))
     parser.add_argument("--kernels", choices=get_args(Impl), default="reference")
+    parser.add_argument("--graphs", action="store_true", help="replay a captured step")
     parser.add_argument("--layers", type=int, help="only the first N layers: a trial, not written")
     a = parser.parse_args()
     if a.layers is None and not torch.cuda.is_available():
         sys.exit(
             "this benchmark needs a CUDA GPU, and PyTorch finds none. --layers 1 tries it out."
         )
+    if a.graphs and not torch.cuda.is_available():
+        sys.exit("--graphs needs a CUDA GPU, and PyTorch finds none. Leave it out.")
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    where += f", {a.kernels} kernels"
+    where += f", {a.kernels} kernels" + (", CUDA graphs" if a.graphs else "")
     lines, data = [], {}
     for name in a.only:
         one = HEADLINES[name]
         try:
             with using(a.kernels):
-                data[name] = measured(one, a.rounds, a.layers)
+                data[name] = measured(one, a.rounds, a.layers, a.graphs)
             lines.append(row(one, data[name]))
         except (torch.cuda.OutOfMemoryError, FoveateError) as error:
             lines.append(f"| {one.paper} | `{one.policy}` | failed: {error} |")

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
 
-from foveate.backends.hf import persist
+from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
 from foveate.backends.hf.attention import NAMES
 from foveate.backends.hf.held import held_share
@@ -156,6 +157,19 @@ class Session:
         """An independent copy of a compressed cache, so that one context serves many questions."""
         return copy.deepcopy(self.cache if cache is None else cache)
 
+    def fixed(self, room: int, *, cache: DynamicCache | None = None) -> Cache:
+        """A copy of a compressed cache whose tensors never move, with room for so many tokens more:
+        for CUDA graphs, and for code compiled for fixed shapes. It takes one token a pass.
+
+        ``cache.reset()`` takes back what was decoded with it.
+
+        Raises:
+            InvalidInput: no room, or a prompt that is not finished.
+            UnsupportedCache: a cache that cannot be fixed; the message says why.
+        """
+        cache = self.cache if cache is None else cache
+        return fixed.fixed(cache, self._state(cache), room)
+
     def rearm(self, cache: DynamicCache | None = None) -> None:
         """Has the next turn's prompt compressed too, together with all that came before it.
 
@@ -222,6 +236,10 @@ class Session:
         if cache is None:
             cache = DynamicCache(config=model.config)
             kwargs.update(past_key_values=cache, use_cache=True)
+        if (at_hand := fixed.state_of(cache)) is not None:
+            self._relink(at_hand)
+            restore_offsets(self._offsets, at_hand)
+            return (), kwargs
         state = self._adopt(cache)
         seen = foveate_layers(cache)[0].seen
         self._arm(state, seen, seen + given.shape[1])
@@ -246,6 +264,10 @@ class Session:
         state = state_of(cache)
         if state is None:
             return convert(cache, text_config(self.model), self.policy, self.link)
+        self._relink(state)
+        return state
+
+    def _relink(self, state: CacheState) -> None:
         if state.link is not self.link:
             if state.link.open or state.policy != self.policy:
                 raise UnsupportedCache(
@@ -253,7 +275,6 @@ class Session:
                     f"this block's policy is {self.policy}."
                 )
             state.link = self.link
-        return state
 
     def _arm(self, state: CacheState, seen: int, end: int) -> None:
         if not state.awaiting:
@@ -268,7 +289,10 @@ class Session:
         state.stats = Stats(state.policy.spec)
 
     def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        self._cache = cache = kwargs["past_key_values"]
+        cache = kwargs["past_key_values"]
+        if fixed.state_of(cache) is not None:
+            return
+        self._cache = cache
         state, layers = self._state(cache), foveate_layers(cache)
         silent = [layer.index for layer in layers if not layer.linked or not layer.is_initialized]
         if silent:

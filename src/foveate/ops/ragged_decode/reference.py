@@ -24,10 +24,9 @@ def ragged_decode(
     longest: int | None = None,
     tail_length: Int[Tensor, "1"] | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """The products are in the inputs' dtype. ``starts`` and ``longest`` are not needed."""
-    if tail_length is not None:
-        counted = int(tail_length)
-        tail_k, tail_v = tail_k[:, :, :counted], tail_v[:, :, :counted]
+    """The products are in the inputs' dtype. ``starts`` and ``longest`` are not needed. Nothing is
+    asked of the device, so that a step can be captured: what does not count of a tail is masked.
+    """
     b, hq, _, d = q.shape
     h, t, most = tail_k.shape[1], tail_k.shape[2], max(lengths)
     queries = (q * scale).reshape(b * h, hq // h, d).transpose(1, 2)
@@ -36,6 +35,10 @@ def ragged_decode(
         # keys first: few queries against many keys is up to three times as slow the other way round
         logits[head, : lengths[head]] = keys @ queries[head]
     logits[:, most:] = tail_k.reshape(b * h, t, d) @ queries
+    if tail_length is not None:
+        empty = (torch.arange(t, device=q.device) >= tail_length)[:, None]
+        logits[:, most:].masked_fill_(empty, -torch.inf)
+        tail_v = tail_v.masked_fill(empty, 0.0)  # which may hold anything
     weights = softmax_n(logits.transpose(1, 2), n).to(q.dtype)
     late = weights[..., most:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
     heads = zip(late, weights, lengths, torch.split(flat_v, [*lengths]), strict=True)

@@ -1,0 +1,180 @@
+"""A compressed cache whose tensors never move: one decoding step can be captured and replayed.
+
+A CUDA graph, or code compiled for fixed shapes, runs the same launches on the same addresses every
+time and never asks the host. So the room for answers is there from the start, and how much of it is
+taken is counted on the device. What is written after the count is not looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from foveate.backends.hf.layer import LINK, Attend, FoveateLayer, Output
+from foveate.backends.hf.masks import for_model
+from foveate.backends.hf.state import CacheState
+from foveate.core.errors import InvalidInput, UnsupportedCache
+from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.softmax_n import attention_n
+
+
+def fixed(cache: Any, state: CacheState, room: int) -> Cache:
+    """A copy of a compressed cache that has ``room`` for so many more tokens and never grows.
+
+    Raises:
+        InvalidInput: no room, or a prompt that is not finished.
+        UnsupportedCache: layers that grow by other means than ours, quantised pairs, or a policy
+            that compresses while it decodes.
+    """
+    if room < 1:
+        raise InvalidInput(f"room={room}: give the number of tokens that will be decoded.")
+    if state.policy.when.decodes:
+        raise UnsupportedCache(
+            f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
+            "held. Use when=after_prefill."
+        )
+    own = CacheState(state.policy, state.link, state.depth)
+    own.follow(state)
+    return Cache(layers=[FixedLayer(_held(layer, i), layer.seen, own, room)
+                         for i, layer in enumerate(cache.layers)])  # fmt: skip
+
+
+def state_of(cache: object) -> CacheState | None:
+    """The state of a cache that :func:`fixed` made; None for any other object."""
+    layers = getattr(cache, "layers", None) or [None]
+    return layers[0].state if isinstance(layers[0], FixedLayer) else None
+
+
+def _held(layer: Any, index: int) -> DensePairs | RaggedPairs:
+    if not isinstance(layer, FoveateLayer):
+        raise UnsupportedCache(
+            f"layer {index} of this cache is a {type(layer).__name__}, which is not compressed and "
+            "moves as it is written. Decode without session.fixed()."
+        )
+    if layer.seen == 0 or layer.armed:
+        raise InvalidInput(
+            "this cache's prompt has not been read to its end. Call session.prefill(...) first."
+        )
+    if not isinstance(layer.pairs, DensePairs | RaggedPairs):
+        raise UnsupportedCache(
+            f"pairs held as {layer.state.policy.store!r} are packed anew as they grow. Decode "
+            "without session.fixed(), or keep them in full precision."
+        )
+    return layer.pairs
+
+
+class FixedLayer(CacheLayerMixin):
+    """One layer. ``used`` counts the slots taken: all of a dense layer's, or those that a ragged
+    layer has beside its body, which stays as it is.
+    """
+
+    def __init__(self, pairs: DensePairs | RaggedPairs, seen: int, state: CacheState, room: int):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.state = state
+        self._body = pairs if isinstance(pairs, RaggedPairs) else None
+        late = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
+        self.room, self._start = room, late.size
+        self._k, self._v = (_with_room(t, room) for t in (late.k, late.v))
+        self.used = torch.tensor(late.size, device=self._k.device)
+        self._elsewhere = seen - late.size  # tokens seen that take no slot here
+        self._real = self._real_slots(pairs, state)
+        self._n = state.policy.attend.n if pairs.compressed else 0.0
+        self.is_initialized = True
+        for held in (self._k, self._v, self.used):
+            torch._dynamo.mark_static_address(held)
+
+    def _real_slots(
+        self, pairs: DensePairs | RaggedPairs, state: CacheState
+    ) -> Bool[Tensor, "b 1 1 n"]:
+        """False at padding, which only a prompt that was kept whole still holds."""
+        real = torch.ones(self._k.shape[0], self._k.shape[2], dtype=torch.bool)
+        real = real.to(self._k.device)
+        if not pairs.compressed and state.pads is not None:
+            columns = torch.arange(self._k.shape[2], device=self._k.device)
+            real &= columns >= state.pads.to(self._k.device)[:, None]
+        return real[:, None, None]
+
+    # What transformers asks of a cache layer
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """All room is there from the start."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes one token's pair behind those that count, and counts it."""
+        self.state.link.check()
+        if key_states.shape[2] != 1:
+            raise InvalidInput(
+                f"a fixed cache takes one token a pass, not {key_states.shape[2]}. Read prompts "
+                "and questions before session.fixed()."
+            )
+        place = self.used.view(1)
+        try:
+            self._k.index_copy_(2, place, key_states.detach())
+            self._v.index_copy_(2, place, value_states.detach())
+        except IndexError as full:  # on a GPU nobody waits to see it
+            raise InvalidInput(
+                f"this fixed cache has room for {self.room} tokens after its prompt, and all of it "
+                "is taken. Give session.fixed() more."
+            ) from full
+        self.used.add_(1)
+        keys = key_states.view_as(key_states)
+        setattr(keys, LINK, self)
+        return keys, value_states
+
+    def get_seq_length(self) -> Tensor:  # type: ignore[override]
+        """Tokens seen, on the device, so that positions are made there."""
+        return self.used + self._elsewhere
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Masks span all columns that there will ever be."""
+        return self._elsewhere + self._k.shape[2], 0
+
+    def get_max_length(self) -> int:
+        """Tokens that it will have seen when it is full."""
+        return self._elsewhere + self._k.shape[2]
+
+    get_max_cache_shape = get_max_length  # the name before transformers 5.15
+
+    def reset(self) -> None:
+        """Back to what it held when it was made, such as after the passes that warm up a graph."""
+        self.used.fill_(self._start)
+
+    def reorder_cache(self, beam_idx: Tensor) -> NoReturn:
+        """Beams move rows, and nothing moves here."""
+        raise UnsupportedCache("a fixed cache cannot reorder its rows. Use it without beams.")
+
+    # Attention
+
+    def attend(
+        self, base: Attend, query: Tensor, mask: Tensor | None, scale: float,
+        summable: bool = False,
+    ) -> Output:  # fmt: skip
+        """Attention over what counts. The model's mask is not needed: all that is held of a prompt
+        and all that was decoded is seen.
+        """
+        if self._body is not None:
+            body = self._body
+            out = ragged_decode(
+                query, body.flat_k, body.flat_v, body.lengths, self._k, self._v, scale, self._n,
+                starts=body.starts, longest=body.longest_body, tail_length=self.used.view(1),
+            )  # fmt: skip
+            return out.transpose(1, 2), None
+        visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
+        if self._n:
+            seen = visible.expand(-1, self._k.shape[1], -1, -1)
+            out = attention_n(query, self._k, self._v, scale, self._n, seen)
+            return out.transpose(1, 2), None
+        additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
+        return base(query, self._k, self._v, for_model(visible, 1, additive))
+
+
+def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:
+    """A copy with ``room`` zeros behind: what does not count must still be a number."""
+    return torch.nn.functional.pad(t, (0, 0, 0, room))
