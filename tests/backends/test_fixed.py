@@ -38,12 +38,12 @@ def prefilled(session, family, lengths):
     return inputs, session.prefill(**inputs)
 
 
-def stepping(family, model, inputs, cache, **more):
+def stepping(family, model, inputs, cache):
     """One greedy step as a function of the token."""
 
     def step(token):
         place = positions(family, model, inputs, cache)
-        return model(input_ids=token, past_key_values=cache, position_ids=place, **more).logits
+        return model(input_ids=token, past_key_values=cache, position_ids=place).logits
 
     return step
 
