@@ -27,7 +27,7 @@ def column_sums(
     pads: list[int] | None = None,
 ) -> Float[Tensor, "b hq n"]:
     """Extra memory, besides the result: the weights of as many queries of a few KV heads as fit in
-    ``BYTES``, and those heads' keys in float32.
+    ``BYTES``, and those heads' queries and keys in float32.
     """
     (b, hq), (h, n) = q.shape[:2], k.shape[1:3]
     sums = torch.zeros(b, h, hq // h, n, dtype=torch.float32, device=q.device)
@@ -38,8 +38,9 @@ def column_sums(
             heads = part.heads if mask.shape[1] > 1 else slice(None)
             seen = mask[part.row, heads, part.first :, part.start :]
         keys = k[part.row, part.heads, part.start :].float()
-        for block in _blocks(part.q, keys, scale, seen, room):
-            _add(sums[part.row, part.heads, :, part.start :], block.weights)
+        for run in _runs(part.q, scale, room):
+            for weights in _weights(run, keys, seen, room):
+                _add(sums[part.row, part.heads, :, part.start :], weights)
     return sums.view(b, hq, n)
 
 
@@ -54,19 +55,23 @@ def attention_with_sums(
     b, hq, m, _ = q.shape
     h, n, e = k.shape[1], k.shape[2], v.shape[3]
     sums = torch.zeros(b, h, hq // h, n, dtype=torch.float32, device=q.device)
-    out = torch.zeros(b, h, hq // h, m, e, dtype=torch.float32, device=q.device)
+    out = sums.new_empty(b, m, h, hq // h, e)  # what comes after it wants it query by query
     room = _room(q, k)
     for part in _parts(q, k, pads, room):
         keys, values = (x[part.row, part.heads, part.start :].float() for x in (k, v))
-        into = out[part.row, part.heads, :, part.first :]
-        for a, weights in _blocks(part.q, keys, scale, None, room):
-            _add(sums[part.row, part.heads, :, part.start :], weights)
-            c, lanes, g, rows, end = weights.shape
-            seen = values[:, :end].expand(c * lanes, end, e)
-            mixed = torch.bmm(weights.view(c * lanes, g * rows, end), seen)
-            mixed = mixed.view(c, lanes, g, rows, e).transpose(1, 2)
-            into[:, :, a : a + lanes * rows] = mixed.flatten(2, 3)
-    return out.view(b, hq, m, e), sums.view(b, hq, n)
+        out[part.row, : part.first, part.heads] = 0.0
+        into = out[part.row, part.first :, part.heads]
+        for run in _runs(part.q, scale, room):
+            mixed = values.new_empty(*run.q.shape[:-1], e)
+            for block, weights in enumerate(_weights(run, keys, None, room)):
+                _add(sums[part.row, part.heads, :, part.start :], weights)
+                c, lanes, _, _, end = weights.shape
+                seen = values[:, None, :end].expand(c, lanes, end, e)
+                torch.bmm(_lanes(weights), seen.flatten(0, 1), out=_lanes(mixed[block]))
+            blocks, c, lanes, g, rows = mixed.shape[:-1]
+            read = into[run.first : run.first + blocks * lanes * rows]
+            read.view(blocks, lanes, rows, c, g, e).copy_(mixed.permute(0, 2, 4, 1, 3, 5))
+    return out.view(b, m, hq, e).transpose(1, 2), sums.view(b, hq, n)
 
 
 def _room(q: Tensor, k: Tensor) -> Float[Tensor, "lanes rows w"]:
@@ -104,42 +109,57 @@ def _parts(q: Tensor, k: Tensor, pads: list[int] | None, room: Tensor) -> Iterat
             yield _Part(row, heads, start, first, grouped[row, heads, :, first:])
 
 
-class _Block(NamedTuple):
+class _Run(NamedTuple):
+    """Blocks of queries that follow each other and are equally large, times the scale."""
+
     first: int
-    weights: Float[Tensor, "c lanes g rows end"]
+    left: int  # queries from the first one on
+    q: Float[Tensor, "blocks c lanes g rows d"]
 
 
-def _blocks(
-    q: Float[Tensor, "c g m d"],
+def _runs(q: Float[Tensor, "c g m d"], scale: float, room: Tensor) -> Iterator[_Run]:
+    """The blocks that fill their room, and the one that is left."""
+    c, g, m, d = q.shape
+    most = room.shape[0] // c  # lanes that each head has
+    full = most * room.shape[1]
+    for first, end in ((0, m - m % full), (m - m % full, m)):
+        if some := min(full, end - first):
+            lanes = most if some % most == 0 else 1
+            blocks = q[:, :, first:end].float().mul(scale).view(c, g, -1, lanes, some // lanes, d)
+            yield _Run(first, m - first, blocks.permute(2, 0, 3, 1, 4, 5).contiguous())
+
+
+def _weights(
+    run: _Run,
     keys: Float[Tensor, "c n d"],
-    scale: float,
     mask: Bool[Tensor, "#c m n"] | None,
     room: Float[Tensor, "lanes rows w"],
-) -> Iterator[_Block]:
-    """The softmax of one block of queries after the other; each overwrites the one before."""
-    (c, g, m, d), n = q.shape, keys.shape[1]
-    most = room.shape[0] // c  # lanes that each head has
-    together = most * room.shape[1]
-    for a in range(0, m, together):
-        some = min(together, m - a)
-        lanes = most if some % most == 0 else 1
-        rows = some // lanes
-        end = n if mask is not None else n - m + a + some  # no query of the block sees past it
-        block = q[:, :, a : a + some].float().mul(scale).view(c, g, lanes, rows, d).transpose(1, 2)
+) -> Iterator[Float[Tensor, "c lanes g rows end"]]:
+    """The softmax of one block after the other; each overwrites the one before."""
+    (c, lanes, g, rows, d), n = run.q.shape[1:], keys.shape[1]
+    some = lanes * rows
+    later = torch.full((some, some), -torch.inf, device=keys.device).triu_(1)
+    for block, q in enumerate(run.q):
+        # causal: no query of the block sees past the last one
+        end = n if mask is not None else n - run.left + (block + 1) * some
         weights = room.flatten()[: c * g * some * end].view(c, lanes, g, rows, end)
-        flat = weights.view(c * lanes, g * rows, end)
-        columns = keys[:, :end].transpose(1, 2).expand(c * lanes, d, end)
-        torch.bmm(block.reshape(c * lanes, g * rows, d), columns, out=flat)
+        columns = keys[:, None, :end].transpose(2, 3).expand(c, lanes, d, end)
+        torch.bmm(_lanes(q), columns.flatten(0, 1), out=_lanes(weights))
         if mask is None:
-            later = torch.ones(some, some, dtype=torch.bool, device=q.device).triu_(1)
-            weights[..., end - some :].masked_fill_(later.view(lanes, 1, rows, some), -torch.inf)
-            torch.softmax(flat, -1, out=flat)
+            weights[..., end - some :] += later.view(lanes, 1, rows, some)  # a fill takes 7 x that
+            torch.softmax(weights, -1, out=weights)
         else:
-            hidden = ~mask[:, a : a + some].reshape(-1, lanes, 1, rows, end)
+            first = run.first + block * some
+            hidden = ~mask[:, first : first + some].reshape(-1, lanes, 1, rows, end)
             weights.masked_fill_(hidden, -torch.inf)
-            torch.softmax(flat, -1, out=flat)
+            torch.softmax(weights, -1, out=weights)
             weights.masked_fill_(hidden.all(-1, keepdim=True), 0.0)
-        yield _Block(a, weights)
+        yield weights
+
+
+def _lanes(x: Float[Tensor, "c lanes g rows w"]) -> Float[Tensor, "c*lanes g*rows w"]:
+    """What is multiplied side by side."""
+    return x.flatten(0, 1).flatten(1, 2)
 
 
 def _add(sums: Float[Tensor, "c g n"], weights: Float[Tensor, "c lanes g rows end"]) -> None:
