@@ -10,7 +10,16 @@ import torch
 from foveate.bench.memory import peak_of
 from foveate.bench.subject import Subject
 from foveate.bench.throughput import Throughput, room_for_caches, throughput
-from foveate.bench.timing import Decoding, Filled, Prefill, decoding, prefill, prefills, stock
+from foveate.bench.timing import (
+    Decoding,
+    Filled,
+    Prefill,
+    Prefills,
+    decoding,
+    prefill,
+    prefills,
+    stock,
+)
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
@@ -49,6 +58,7 @@ def bench(
     rounds: int = 3,
     steps: int = 32,
     memory: int | None = None,
+    timed: Prefills = prefills,
     tick: Callable[[], object] = lambda: None,
 ) -> list[Row]:
     """Measures the full cache and every policy on one prompt.
@@ -60,6 +70,7 @@ def bench(
         steps: of decoding.
         memory: bytes that the caches of a batch may take; None: 80 % of a GPU's free memory, 1 GiB
             on a CPU.
+        timed: how prefills are timed; between stock ones by default.
         tick: called after each measurement, ``ticks`` times in all.
     """
     full = policy_of("full")
@@ -70,7 +81,7 @@ def bench(
     for policy in chosen:
         peaks.append(peak_of(lambda p=policy: caches.append(prefill(subject, p)), subject.device))  # type: ignore[misc]
         tick()
-    before = prefills(subject, chosen, rounds, tick)
+    before = timed(subject, chosen, rounds, tick)
     after = decoding(subject, caches, rounds, steps, tick)
     room = room_for_caches(subject.device) if memory is None else memory
     rows = []

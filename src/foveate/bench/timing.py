@@ -27,6 +27,10 @@ class Prefill(NamedTuple):
     stages: float
 
 
+Prefills = Callable[[Subject, Sequence[Policy], int, Tick], dict[str, Prefill]]
+"""Times every policy's prefill in as many rounds."""
+
+
 class Decoding(NamedTuple):
     """Milliseconds a token, and the ratio to the first of what is compared."""
 

@@ -59,8 +59,11 @@ def _rows(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> int:
         return 0
     if m != owner.seen or owner.seen != owner.state.prompt_end:
         return 0
+    wanted = owner.state.policy.score.queries
+    if wanted(m) < WORTH:  # no budget is larger than the prompt
+        return 0
     tokens = tokens_kept(owner, query, mask)
-    w = 0 if tokens is None else owner.state.policy.score.queries(int(tokens.max()))
+    w = 0 if tokens is None else wanted(int(tokens.max()))
     worth = WORTH <= w <= m // 2 and 4 * b * hq * w * m <= BYTES
     return w if worth else 0
 

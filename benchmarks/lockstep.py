@@ -1,0 +1,88 @@
+"""Two prefills at once: half a layer of the one, then half a layer of the other.
+
+A machine that others use as well slows down by a fifth for seconds at a time. Prefills that follow
+each other meet different moments of it; prefills in lockstep meet the same.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from greenlet import getcurrent, greenlet
+
+import foveate
+from foveate.bench import Subject
+from foveate.bench.timing import Prefill, Tick, prefill, stock
+
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+
+
+def keep_memory() -> None:
+    """From now on glibc gives no memory back to the system.
+
+    How often it does depends on what was allocated before; the page faults that follow took between
+    a fiftieth and a tenth of one and the same stock prefill.
+    """
+    libc = ctypes.CDLL("libc.so.6")
+    for option, value in ((M_TRIM_THRESHOLD, 2**31 - 1), (M_MMAP_THRESHOLD, 2**31 - 1),
+                          (M_TOP_PAD, 2**26)):  # fmt: skip
+        if not libc.mallopt(option, value):
+            raise SystemExit(f"mallopt({option}, {value}) was refused: glibc is needed.")
+
+
+def prefills(
+    subject: Subject, policies: Sequence[foveate.Policy], rounds: int, tick: Tick
+) -> dict[str, Prefill]:
+    """Every policy in lockstep with the stock prefill, on two copies of the model that share their
+    weights and change places every round; the medians of all rounds but the first.
+    """
+    twins = (subject, _twin(subject))
+    halves = [half for one in twins for layer in one.model.model.layers
+              for half in (layer, layer.mlp)]  # fmt: skip
+    hooks = [half.register_forward_pre_hook(_pause) for half in halves]
+    found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
+    for turn in range(rounds + 1):
+        for policy in policies:
+            found[policy.spec].append(_beside_stock(twins, policy, turn))
+            tick()
+    for hook in hooks:
+        hook.remove()
+    return {spec: Prefill(*map(median, zip(*runs[1:], strict=True)))
+            for spec, runs in found.items()}  # fmt: skip
+
+
+def _beside_stock(twins: tuple[Subject, Subject], policy: foveate.Policy, turn: int) -> Prefill:
+    under, plain = twins if turn % 2 == 0 else twins[::-1]
+    stages: list[float] = []
+    works = [lambda: stages.append(prefill(under, policy).stats.seconds), lambda: stock(plain)]
+    whole, alone = _together(*works) if turn % 4 < 2 else _together(*works[::-1])[::-1]
+    return Prefill(alone, whole / alone, stages[0])
+
+
+def _together(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, ...]:
+    """Seconds of each, in turns from pause to pause; who begins a turn changes every time."""
+    works, times = [greenlet(first), greenlet(second)], [0.0, 0.0]
+    order = [0, 1]
+    while not all(work.dead for work in works):
+        for i in order:
+            if not works[i].dead:
+                start = time.perf_counter()
+                works[i].switch()
+                times[i] += time.perf_counter() - start
+        order.reverse()
+    return tuple(times)
+
+
+def _twin(subject: Subject) -> Subject:
+    shared = [*subject.model.parameters(), *subject.model.buffers()]
+    return replace(subject, model=copy.deepcopy(subject.model, {id(t): t for t in shared}))
+
+
+def _pause(*_: object) -> None:
+    """Lets the other go on."""
+    getcurrent().parent.switch()
