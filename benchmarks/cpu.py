@@ -233,7 +233,8 @@ def main() -> None:
         "## Prefill", "",
         "What a policy adds to the stock prefill, the two run in lockstep, half a layer at a time; "
         "then by its stages' own clock. For both alike, glibc gives no memory back on the way. "
-        "Peak memory is that of a prefill in a process of its own, above the model. Decoding is the time per token over that of a preallocated full cache.", "",
+        "Peak memory is that of a prefill in a process of its own, above the model. Decoding is "
+        "the time per token over that of a preallocated full cache.", "",
         *overhead(rows), "",
         "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "
         f"measured {rows[0].prefill_ratio - 1:+.1%}.", "",
