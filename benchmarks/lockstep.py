@@ -39,7 +39,8 @@ def prefills(
     subject: Subject, policies: Sequence[foveate.Policy], rounds: int, tick: Tick
 ) -> dict[str, Prefill]:
     """Every policy in lockstep with the stock prefill, on two copies of the model that share their
-    weights and change places every round; the medians of all rounds but the first.
+    weights; the medians of all rounds but the first. Either copy may be ahead by a percent or two
+    for its place in memory, and so may the one that starts first: four rounds try all ways.
     """
     twins = (subject, _twin(subject))
     halves = [half for one in twins for layer in one.model.model.layers
