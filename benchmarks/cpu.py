@@ -241,8 +241,9 @@ def main() -> None:
         f"measured {rows[0].prefill_ratio - 1:+.1%}.", "",
         "## Beside kvpress", "",
         "Each side against its own stock prefill (SDPA) and full cache; kvpress's prefills follow "
-        "each other, and its full cache is the stock one; ours are in lockstep, and ours is "
-        "preallocated. KV counts kvpress's lists of hidden pairs. Its medians are "
+        "each other, in a process that glibc runs as it does by default, and its full cache is the "
+        "stock one; ours are in lockstep, and ours is preallocated. KV counts kvpress's "
+        "lists of hidden pairs. Its medians are "
         f"those of {min(a.rounds, PEERS_ROUNDS)} rounds.", "",
         *beside(rows, peers, alone), "",
         "## As many pairs, kept or read", "",

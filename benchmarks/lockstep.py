@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import median
 
+import torch
 from greenlet import getcurrent, greenlet
 
 import foveate
 from foveate.bench import Subject
-from foveate.bench.timing import Prefill, Tick, prefill, stock
+from foveate.bench.timing import Prefill, Tick, medians, prefill, seconds, stock
 
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
@@ -53,8 +52,7 @@ def prefills(
             tick()
     for hook in hooks:
         hook.remove()
-    return {spec: Prefill(*map(median, zip(*runs[1:], strict=True)))
-            for spec, runs in found.items()}  # fmt: skip
+    return {spec: medians(runs[1:]) for spec, runs in found.items()}
 
 
 def _beside_stock(twins: tuple[Subject, Subject], policy: foveate.Policy, turn: int) -> Prefill:
@@ -72,9 +70,7 @@ def _together(first: Callable[[], object], second: Callable[[], object]) -> tupl
     while not all(work.dead for work in works):
         for i in order:
             if not works[i].dead:
-                start = time.perf_counter()
-                works[i].switch()
-                times[i] += time.perf_counter() - start
+                times[i] += seconds(works[i].switch, torch.device("cpu"))
         order.reverse()
     return tuple(times)
 

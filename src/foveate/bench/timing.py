@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import mean, median
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from transformers import DynamicCache
@@ -36,6 +36,14 @@ class Decoding(NamedTuple):
 
     ms: float
     ratio: float
+
+
+Times = TypeVar("Times", Prefill, Decoding)
+
+
+def medians(runs: Sequence[Times]) -> Times:
+    """The median of each figure."""
+    return type(runs[0])(*map(median, zip(*runs, strict=True)))
 
 
 def seconds(work: Callable[[], object], device: torch.device) -> float:
@@ -83,8 +91,7 @@ def prefills(
             alone, before = (before + after) / 2, after
             found[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
             tick()
-    return {spec: Prefill(*map(median, zip(*runs[1:], strict=True)))
-            for spec, runs in found.items()}  # fmt: skip
+    return {spec: medians(runs[1:]) for spec, runs in found.items()}
 
 
 def steps(subject: Subject, filled: Filled, count: int, rows: int = 1) -> float:
@@ -107,13 +114,12 @@ def decoding(
     subject: Subject, caches: Sequence[Filled], rounds: int, count: int, tick: Tick
 ) -> dict[str, Decoding]:
     """Every policy's steps in turns with those of the first; medians over the rounds."""
-    found: dict[str, list[tuple[float, float]]] = {one.policy.spec: [] for one in caches}
+    found: dict[str, list[Decoding]] = {one.policy.spec: [] for one in caches}
     for _ in range(rounds):
         times = {}
         for one in caches:
             times[one.policy.spec] = steps(subject, one, count)
             tick()
         for spec, mine in times.items():
-            found[spec].append((1000 * mine, mine / times[caches[0].policy.spec]))
-    return {spec: Decoding(*map(median, zip(*runs, strict=True)))
-            for spec, runs in found.items()}  # fmt: skip
+            found[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
+    return {spec: medians(runs) for spec, runs in found.items()}

@@ -139,6 +139,7 @@ def _weights(
     (c, lanes, g, rows, d), n = run.q.shape[1:], keys.shape[1]
     some = lanes * rows
     later = torch.full((some, some), -torch.inf, device=keys.device).triu_(1)
+    later = later.view(lanes, 1, rows, some)
     for block, q in enumerate(run.q):
         # causal: no query of the block sees past the last one
         end = n if mask is not None else n - run.left + (block + 1) * some
@@ -146,7 +147,7 @@ def _weights(
         columns = keys[:, None, :end].transpose(2, 3).expand(c, lanes, d, end)
         torch.bmm(_lanes(q), columns.flatten(0, 1), out=_lanes(weights))
         if mask is None:
-            weights[..., end - some :] += later.view(lanes, 1, rows, some)  # a fill takes 7 x that
+            weights[..., end - some :] += later  # a fill takes 7 x that
             torch.softmax(weights, -1, out=weights)
         else:
             first = run.first + block * some
