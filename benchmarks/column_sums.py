@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from foveate.bench import processor
 from foveate.ops.column_sums import column_sums
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     result = {
         "tokens": options.tokens, "heads": options.heads, "kv_heads": options.kv_heads,
         "dim": options.dim, "threads": options.threads, "torch": torch.__version__,
-        "machine": f"{platform.machine()}, {platform.system()}",
+        "machine": processor(torch.device("cpu")),
         "sdpa_s": round(attention, 4), "column_sums_s": round(sums, 4),
         "ratio": round(sums / attention, 3), "peak_extra_MiB": round(memory / 2**20, 1),
     }  # fmt: skip

@@ -10,7 +10,6 @@ benchmarks/results/cpu.md and .json.
 from __future__ import annotations
 
 import argparse
-import platform
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, replace
 from multiprocessing import get_context
@@ -25,7 +24,7 @@ from written import write
 
 import foveate
 from foveate.backends.hf import compress
-from foveate.bench import Row, Subject, bench, of_model
+from foveate.bench import Row, Subject, bench, of_model, processor
 from foveate.bench.measure import ticks
 from foveate.bench.memory import peak_of
 from foveate.bench.peer import kvpress
@@ -226,9 +225,10 @@ def main() -> None:
     chunks = in_chunks(a.tokens)
     peers = kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
                     rounds=min(a.rounds, PEERS_ROUNDS), steps=a.steps)  # fmt: skip
+    machine = processor(subject.device)
     lines = [
         "# On a CPU", "",
-        f"SmolLM2-135M-Instruct, float32, {torch.get_num_threads()} threads of {platform.machine()}"
+        f"SmolLM2-135M-Instruct, float32, {torch.get_num_threads()} threads of {machine}"
         f", torch {torch.__version__}, transformers {transformers.__version__}; {a.tokens:,} tokens"
         f" of prose, {KEPT} kept; medians of {a.rounds} rounds.", "",
         "## Prefill", "",
@@ -270,7 +270,7 @@ def main() -> None:
         "stock_peak_bytes": alone, "peaks": [by_layer, at_end],
         "kept_or_masked_s": [ours, under_mask], "decode_rules": [asdict(row) for row in ruled],
         "tokens": a.tokens, "rounds": a.rounds, "threads": torch.get_num_threads(),
-        "torch": torch.__version__, "transformers": transformers.__version__,
+        "machine": machine, "torch": torch.__version__, "transformers": transformers.__version__,
     })  # fmt: skip
 
 

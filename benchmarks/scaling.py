@@ -11,7 +11,6 @@ drawn as well. Writes benchmarks/results/scaling.md, .json and .svg.
 from __future__ import annotations
 
 import argparse
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -24,7 +23,7 @@ from written import RESULTS, write
 import foveate
 from foveate.backends.hf import compress
 from foveate.backends.hf.support import foveate_layers
-from foveate.bench import of_model
+from foveate.bench import of_model, processor
 from foveate.bench.timing import prefills, seconds
 from foveate.core.pairs import Pairs
 from foveate.core.storage import DensePairs, RaggedPairs
@@ -140,9 +139,10 @@ def main() -> None:
     for n in track(READ_TOKENS, "prefill"):
         with torch.no_grad():
             read[n] = prefills(of_model(loaded, n), policies, a.rounds, lambda: None)
+    machine = processor(torch.device("cpu"))
     lines = [
         "# How costs grow", "",
-        f"SmolLM2-135M's shape, float32, {torch.get_num_threads()} threads of {platform.machine()}"
+        f"SmolLM2-135M's shape, float32, {torch.get_num_threads()} threads of {machine}"
         f", torch {torch.__version__}, which reads {speed / 1e9:.1f} GB/s here. The bound is what "
         "reading all weights and all kept pairs once takes at that speed. Ragged heads keep 50, "
         "100 and 150 % of the mean.", "", "![Time per token, and its bound](scaling.svg)", "",
@@ -158,7 +158,8 @@ def main() -> None:
     write("scaling", "\n".join(lines), {
         "by_tokens": [asdict(s) for s in by_tokens], "by_budget": [asdict(s) for s in by_budget],
         "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
-        "bytes_per_s": speed, "threads": torch.get_num_threads(), "torch": torch.__version__,
+        "bytes_per_s": speed, "machine": machine, "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
     })  # fmt: skip
     (RESULTS / "scaling.svg").write_text(plot(by_tokens, by_budget, a.at), encoding="utf-8")
 

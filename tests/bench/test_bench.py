@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import foveate
-from foveate.bench import Subject, bench, of_dims, of_model
+from foveate.bench import Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS, config_of
 from foveate.bench.measure import ticks
 from foveate.bench.memory import peak_of
@@ -87,6 +87,15 @@ def test_the_peak_is_that_of_the_work_alone() -> None:
     assert again is not None
     assert 0.95 * size <= peak < 1.25 * size
     assert again < size / 8
+
+
+def test_a_processor_is_called_by_its_makers_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, instructions = processor(torch.device("cpu")).rsplit(" (", 1)
+    facts = Path("/proc/cpuinfo")
+    assert f": {cpu}\n" in facts.read_text() if facts.exists() else cpu
+    assert instructions == f"{torch.backends.cpu.get_cpu_capability()})"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
+    assert processor(torch.device("cuda", 1)) == "GPU 1"
 
 
 @pytest.mark.parametrize("name", DIMS)

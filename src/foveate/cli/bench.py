@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
@@ -13,7 +12,7 @@ import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.text import Text
 
-from foveate.bench import Row, Subject, bench, of_dims, of_model
+from foveate.bench import Row, Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS
 from foveate.bench.measure import ticks
 from foveate.bench.peer import kvpress
@@ -107,14 +106,13 @@ def _bytes_of(memory: str | None) -> int | None:
 
 
 def _environment(subject: Subject, rounds: int, steps: int) -> dict[str, Any]:
-    on_gpu = subject.device.type == "cuda"
     return {
         "model": subject.name,
         "layers": subject.model.config.get_text_config().num_hidden_layers,
         "random_weights": subject.random,
         "tokens": subject.ids.shape[1],
         "dtype": str(subject.model.dtype).removeprefix("torch."),
-        "device": torch.cuda.get_device_name() if on_gpu else platform.machine(),
+        "device": processor(subject.device),
         "threads": torch.get_num_threads(),
         "rounds": rounds,
         "steps": steps,
