@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 import torch
@@ -16,9 +17,10 @@ from greenlet import getcurrent, greenlet
 
 import foveate
 from foveate.bench import Subject
+from foveate.bench.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 from foveate.bench.timing import Prefill, Tick, medians, prefill, seconds, stock
 
-M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+M_TOP_PAD = -2  # glibc's name
 
 
 def keep_memory() -> None:
@@ -41,17 +43,18 @@ def prefills(
     weights; the medians of all rounds but the first. Either copy may be ahead by a percent or two
     for its place in memory, and so may the one that starts first: four rounds try all ways.
     """
+    keep_memory()
     twins = (subject, _twin(subject))
     halves = [half for one in twins for layer in one.model.model.layers
               for half in (layer, layer.mlp)]  # fmt: skip
-    hooks = [half.register_forward_pre_hook(_pause) for half in halves]
     found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
-    for turn in range(rounds + 1):
-        for policy in policies:
-            found[policy.spec].append(_beside_stock(twins, policy, turn))
-            tick()
-    for hook in hooks:
-        hook.remove()
+    with ExitStack() as hooks:
+        for half in halves:
+            hooks.callback(half.register_forward_pre_hook(_pause).remove)
+        for turn in range(rounds + 1):
+            for policy in policies:
+                found[policy.spec].append(_beside_stock(twins, policy, turn))
+                tick()
     return {spec: medians(runs[1:]) for spec, runs in found.items()}
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+import foveate
 from foveate.core.amount import Amount
 from foveate.core.layer import Scores
 from foveate.core.spec import stage
@@ -101,3 +102,15 @@ class GivenCounts:
     def __call__(self, scored, tokens):
         self.calls.append((len(scored), tokens.tolist()))
         return [torch.tensor(self.counts[one.layer.index]) for one in scored]
+
+
+def compressed(policy, given):
+    """What a policy keeps of each layer of a prompt."""
+    return foveate.compress_tensors(policy, given.layers, given.vision, given.mask)
+
+
+def sets(kept, pads):
+    """[row][head] -> kept positions, counted without padding."""
+    b, h, _ = kept.mask.shape
+    return [[[int(p) - pads[row] for p in kept.positions(row, head)] for head in range(h)]
+            for row in range(b)]  # fmt: skip

@@ -72,11 +72,7 @@ class Layer:
         self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
     ) -> Bool[Tensor, "b h n"]:
         """True where ``holds`` says so of the positions; asked once if all heads have the same."""
-        return holds(self._pos_of_heads).expand_as(self.pos)
-
-    @property
-    def _pos_of_heads(self) -> Int[Tensor, "b #h n"]:
-        return self.pos[:, :1] if self.pos.stride(1) == 0 else self.pos
+        return holds(once_for_heads(self.pos)).expand_as(self.pos)
 
     @property
     def vision(self) -> Bool[Tensor, "b h n"]:
@@ -115,7 +111,7 @@ class Layer:
         """Which slots each of the last ``w`` queries attends to."""
         if self.mask is not None:
             return self.mask[:, :, -w:, :]
-        pos = self._pos_of_heads[:, :, None, :]
+        pos = once_for_heads(self.pos)[:, :, None, :]
         return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
 
     def after_scoring(self) -> Layer:
@@ -133,6 +129,11 @@ class Layer:
             column_sums=None,
             window=None,
         )
+
+
+def once_for_heads(t: Int[Tensor, "b h n"]) -> Int[Tensor, "b #h n"]:
+    """One head's part where one was expanded over all of them; otherwise all of it."""
+    return t[:, :1] if t.stride(1) == 0 else t
 
 
 def _known(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:

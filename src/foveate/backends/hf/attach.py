@@ -14,27 +14,20 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from foveate.backends.hf import fixed, persist
-from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
-from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.held import held_share
-from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
-from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
     check_model,
     check_profiles,
     convert,
     foveate_layers,
-    state_of,
+    known_state,
     text_config,
 )
 from foveate.core.composition import policy as policy_of
-from foveate.core.errors import (
-    InvalidInput,
-    NothingCompressed,
-    UnsupportedCache,
-    UnsupportedModel,
-)
+from foveate.core.errors import InvalidInput, NothingCompressed
 from foveate.core.policy import Policy
 
 
@@ -65,33 +58,20 @@ class Session:
         self.model: PreTrainedModel = check_model(model)
         check_profiles(policy, self.model)
         self.policy = policy
-        self._vision = vision
-        self.link = Link()
-        self._offsets = with_offsets(self.model)
-        self._length: int | None = None  # declared length of the prompt that comes next
-        self._cache: DynamicCache | None = None
-        self._undo: list[Any] = []
+        self._calls = Calls(self.model, policy, vision)
 
-    # Attaching
+    @property
+    def link(self) -> Link:
+        """What ties this block's caches to it."""
+        return self._calls.link
 
     def __enter__(self) -> Session:
-        check_model(self.model)
-        self.link.open = True
-        config = text_config(self.model)
-        own = config._attn_implementation
-        config._attn_implementation_internal = NAMES[own]
-        self._undo.append(lambda: setattr(config, "_attn_implementation_internal", own))
-        before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-        after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
-        self._undo += [before.remove, after.remove]
-        self._undo.append(wrap(self.model, "generate", self._generate))
+        self._calls.attach()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:  # fmt: skip
-        self.link.open = False
-        while self._undo:
-            self._undo.pop()()
+        self._calls.detach()
 
     # Results
 
@@ -102,17 +82,17 @@ class Session:
         Raises:
             NothingCompressed: no prompt has been read in this block.
         """
-        if self._cache is None:
+        if self._calls.cache is None:
             raise NothingCompressed(
                 "no prompt has been read in this block yet: call model.generate(...), "
                 "model(...) or session.prefill(...) inside it."
             )
-        return self._cache
+        return self._calls.cache
 
     @property
     def stats(self) -> Stats:
         """What was kept of the latest prompt, per layer and head, in bytes and in seconds."""
-        return self._state(self.cache).stats
+        return known_state(self.cache).stats
 
     @property
     def bytes_held(self) -> int:
@@ -137,7 +117,7 @@ class Session:
         """
         if tokens < 1:
             raise InvalidInput(f"a prompt of {tokens} tokens is empty.")
-        self._length = tokens
+        self._calls.length = tokens
 
     def prefill(self, **inputs: Any) -> DynamicCache:
         """Reads and compresses a context; returns its cache, ready for questions.
@@ -168,26 +148,24 @@ class Session:
             UnsupportedCache: a cache that cannot be fixed; the message says why.
         """
         cache = self.cache if cache is None else cache
-        return fixed.fixed(cache, self._state(cache), room)
+        return fixed.fixed(cache, known_state(cache), room)
 
     def rearm(self, cache: DynamicCache | None = None) -> None:
         """Has the next turn's prompt compressed too, together with all that came before it.
 
         Without this, what follows a compressed prompt (answer, questions) is kept whole.
         """
-        self._state(self.cache if cache is None else cache).awaiting = True
+        known_state(self.cache if cache is None else cache).awaiting = True
 
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one."""
-        self._cache = cache
-        state, layers = self._state(cache), foveate_layers(cache)
-        state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers])
+        self._calls.adopt(cache)
 
     def save(self, path: str | Path, *, cache: DynamicCache | None = None,
              tokenizer: PreTrainedTokenizerBase | None = None) -> Path:  # fmt: skip
         """Writes a compressed cache to a safetensors file, with the model's fingerprint."""
         cache = self.cache if cache is None else cache
-        self._state(cache)
+        known_state(cache)
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
     def load(self, path: str | Path, *,
@@ -201,112 +179,5 @@ class Session:
         cache = DynamicCache(config=self.model.config)
         convert(cache, text_config(self.model), self.policy, self.link)
         persist.load(Path(path), cache, self.model, self.policy, tokenizer)
-        self._cache = cache
+        self._calls.cache = cache
         return cache
-
-    # What happens around the model's calls
-
-    def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("assistant_early_exit"):
-            raise UnsupportedModel(
-                "assistant_early_exit drafts with the same model and cache, which is being "
-                "compressed. Use assistant_model or prompt_lookup_num_tokens."
-            )
-        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        whole = kwargs.get("inputs_embeds") if ids is None else ids
-        mask = kwargs.get("attention_mask")
-        if whole is not None:
-            self._length = mask.shape[1] if mask is not None else whole.shape[1]
-        if (state := state_of(kwargs.get("past_key_values"))) is not None:
-            restore_offsets(self._offsets, state)
-        try:
-            return generate(*args, **kwargs)
-        finally:
-            self._length = None
-
-    def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        kwargs = {**named(model, args), **kwargs}
-        tokens = kwargs.get("input_ids")
-        given = tokens if tokens is not None else kwargs.get("inputs_embeds")
-        if given is None or given.shape[1] == 0:
-            raise InvalidInput("the prompt is empty: pass at least one token.")
-        if kwargs.get("use_cache") is False:
-            raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
-        cache = kwargs.get("past_key_values")
-        if cache is None:
-            cache = DynamicCache(config=model.config)
-            kwargs.update(past_key_values=cache, use_cache=True)
-        if (at_hand := fixed.state_of(cache)) is not None:
-            self._relink(at_hand)
-            restore_offsets(self._offsets, at_hand)
-            return (), kwargs
-        state = self._adopt(cache)
-        seen = foveate_layers(cache)[0].seen
-        self._arm(state, seen, seen + given.shape[1])
-        state.extend_vision(self._visual_tokens(state, seen, tokens, given))
-        if seen:
-            restore_offsets(self._offsets, state)
-        return (), kwargs
-
-    def _visual_tokens(
-        self, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
-    ) -> Tensor | None:
-        """Which of this pass's tokens are visual, by what the caller told or by the ids."""
-        end = state.prompt_end
-        if self._vision is None or end is None or seen >= self._vision.shape[-1]:
-            return visual_tokens(self.model.config, tokens)
-        columns = slice(seen, min(end, seen + given.shape[1]))
-        found = given_visual_tokens(self._vision, given.shape[0], end, columns)
-        drafted = given.shape[1] - found.shape[1]
-        return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
-
-    def _adopt(self, cache: Any) -> CacheState:
-        state = state_of(cache)
-        if state is None:
-            return convert(cache, text_config(self.model), self.policy, self.link)
-        self._relink(state)
-        return state
-
-    def _relink(self, state: CacheState) -> None:
-        if state.link is not self.link:
-            if state.link.open or state.policy != self.policy:
-                raise UnsupportedCache(
-                    f"this cache was compressed under {state.policy} in another compress() block; "
-                    f"this block's policy is {self.policy}."
-                )
-            state.link = self.link
-
-    def _arm(self, state: CacheState, seen: int, end: int) -> None:
-        if not state.awaiting:
-            return
-        declared, self._length = self._length, None
-        if declared is not None and declared <= seen:
-            raise InvalidInput(
-                f"the prompt was declared {declared} tokens long, but the cache has seen {seen}."
-            )
-        state.prompt_end = end if declared is None else declared
-        state.awaiting = False
-        state.stats = Stats(state.policy.spec)
-
-    def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        cache = kwargs["past_key_values"]
-        if fixed.state_of(cache) is not None:
-            return
-        self._cache = cache
-        state, layers = self._state(cache), foveate_layers(cache)
-        silent = [layer.index for layer in layers if not layer.linked or not layer.is_initialized]
-        if silent:
-            raise UnsupportedModel(
-                f"{type(model).__name__} cannot be compressed: the attention of layers {silent} "
-                "does not go through transformers' attention interface with the cached keys."
-            )
-        if state.prompt_end is not None and not layers[-1].armed:
-            self.adopt(cache)
-            state.prompt_end = None
-        note_offsets(self._offsets, state)
-
-    def _state(self, cache: Any) -> CacheState:
-        state = state_of(cache)
-        if state is None:
-            raise UnsupportedCache(f"this {type(cache).__name__} was not compressed by Foveate.")
-        return state

@@ -16,7 +16,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foveate.backends.hf.layer import LINK, FoveateLayer, Output
+from foveate.backends.hf.attend import Output
+from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.core.errors import UnsupportedModel
 
 NAMES = {"sdpa": "foveate", "eager": "foveate_eager"}

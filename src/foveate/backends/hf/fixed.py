@@ -14,13 +14,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from foveate.backends.hf.layer import LINK, Attend, FoveateLayer, Output
-from foveate.backends.hf.masks import for_model
+from foveate.backends.hf.attend import Attend, Output, over_visible
+from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.backends.hf.state import CacheState
 from foveate.core.errors import InvalidInput, UnsupportedCache
 from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.ops.ragged_decode import ragged_decode
-from foveate.ops.softmax_n import attention_n
 
 
 def fixed(cache: Any, state: CacheState, room: int) -> Cache:
@@ -167,12 +166,7 @@ class FixedLayer(CacheLayerMixin):
             )  # fmt: skip
             return out.transpose(1, 2), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
-        if self._n:
-            seen = visible.expand(-1, self._k.shape[1], -1, -1)
-            out = attention_n(query, self._k, self._v, scale, self._n, seen)
-            return out.transpose(1, 2), None
-        additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
-        return base(query, self._k, self._v, for_model(visible, 1, additive))
+        return over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)
 
 
 def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:

@@ -7,7 +7,7 @@ through the original column of each slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import DynamicLayer
 
-from foveate.backends.hf import coded, summed, windowed
-from foveate.backends.hf.masks import for_model, over_slots
+from foveate.backends.hf.attend import Attend, Output, over_pairs
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
@@ -25,15 +24,10 @@ from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCach
 from foveate.core.layer import Window
 from foveate.core.pairs import Pairs
 from foveate.core.protocols import NoMerge
-from foveate.core.storage import DensePairs, RaggedPairs
-from foveate.ops.ragged_decode import ragged_decode
-from foveate.ops.softmax_n import attention_n
+from foveate.core.storage import DensePairs
 
 LINK = "_foveate"
 """The attribute by which the keys that a layer returns lead back to it."""
-
-Output = tuple[Tensor, Tensor | None]
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Output]
 
 
 class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
@@ -212,59 +206,18 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """
         self.linked = True
         if self.late is None:
-            out = self._attend(base, query, mask, scale, summable)
+            out = over_pairs(self, base, query, mask, scale, summable)
             after_pass(self, query, mask, scale)
             return out
         late, self.late = self.late, None
         split = query.shape[2] - late[0].shape[2]
         cut = None if mask is None else mask[:, :, :split, : self.seen]
-        before, _ = self._attend(base, query[:, :, :split], cut, scale, summable)
+        before, _ = over_pairs(self, base, query[:, :, :split], cut, scale, summable)
         after_pass(self, query[:, :, :split], cut, scale)
         self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
-        after, _ = self._attend(base, query[:, :, split:], rest, scale)
+        after, _ = over_pairs(self, base, query[:, :, split:], rest, scale)
         return torch.cat([before, after], dim=1), None
-
-    def _attend(
-        self,
-        base: Attend,
-        query: Tensor,
-        mask: Tensor | None,
-        scale: float,
-        summable: bool = False,
-    ) -> Output:
-        if (decoded := coded.attention(self, query, mask, scale)) is not None:
-            return decoded, None
-        pairs, m = self.pairs.opened(), query.shape[2]
-        if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(mask, m, self.seen):
-            if summable and (out := self._written_out(base, query, mask, scale)) is not None:
-                return out, None
-            return base(query, pairs.k, pairs.v, mask)
-        facts = self.state.facts(mask, (query.shape[0], m, self.seen), query.device)
-        n = self.state.policy.attend.n if pairs.compressed else 0.0
-        if m == 1 and facts.open:
-            if isinstance(pairs, RaggedPairs):
-                out = ragged_decode(query, *pairs.parts, scale, n, starts=pairs.starts,
-                                    longest=pairs.longest_body)  # fmt: skip
-                return out.transpose(1, 2), None
-            if n:
-                return attention_n(query, pairs.k, pairs.v, scale, n).transpose(1, 2), None
-            return base(query, pairs.k, pairs.v, None)
-        padded = pairs.padded()
-        visible = over_slots(mask, padded.columns, self.columns_of(query))
-        if n:
-            out = attention_n(query, padded.k, padded.v, scale, n, visible)
-            return out.transpose(1, 2), None
-        additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
-        groups = query.shape[1] // padded.k.shape[1]
-        return base(query, padded.k, padded.v, for_model(visible, groups, additive))
-
-    def _written_out(
-        self, base: Attend, query: Tensor, mask: Tensor | None, scale: float
-    ) -> Tensor | None:
-        """Attention that leaves behind what the score will read; None where the stock one is to."""
-        out = summed.attention(self, query, mask, scale)
-        return windowed.attention(self, base, query, mask, scale) if out is None else out
 
     def columns_of(self, query: Tensor) -> Int[Tensor, "m"]:
         """The columns that this pass's queries stand at."""
@@ -311,11 +264,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             compressed=pairs.compressed,
             seconds=self.watch.seconds,
         )
-
-
-def _plain(mask: Tensor | None, m: int, seen: int) -> bool:
-    """True where the model's own attention needs no mask of ours over all columns."""
-    return mask is not None or m in (1, seen)
 
 
 def compact(values: Float[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h s"]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from foveate.backends.hf.masks import over_slots
 from foveate.core.compress import Kept, bytes_of_a_token, everything, keep, observed, score
 from foveate.core.errors import InvalidInput
-from foveate.core.layer import Layer
+from foveate.core.layer import Layer, once_for_heads
 from foveate.core.protocols import Moment, Pruning
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
 
 
 def _positions(columns: Int[Tensor, "b h n"], pads: Int[Tensor, "b"]) -> Int[Tensor, "b h n"]:
-    """Columns counted from each row's first token; of one head where all hold the same slots."""
-    some = columns[:, :1] if columns.stride(1) == 0 else columns
+    """Columns counted from each row's first token."""
+    some = once_for_heads(columns)
     return torch.where(some < 0, -1, some - pads[:, None, None]).expand_as(columns)
 
 

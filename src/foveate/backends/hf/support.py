@@ -105,6 +105,18 @@ def state_of(cache: object) -> CacheState | None:
     return None
 
 
+def known_state(cache: object) -> CacheState:
+    """The state of a cache that Foveate converted.
+
+    Raises:
+        UnsupportedCache: it did not convert this one.
+    """
+    state = state_of(cache)
+    if state is None:
+        raise UnsupportedCache(f"this {type(cache).__name__} was not compressed by Foveate.")
+    return state
+
+
 def foveate_layers(cache: Any) -> list[FoveateLayer]:
     """The layers of a converted cache that are compressed."""
     return [layer for layer in cache.layers if isinstance(layer, FoveateLayer)]
@@ -137,9 +149,7 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         )
     places = compressible_layers(config)
     state = CacheState(policy, link, len(places))
-    layers = list(
-        cache.layers or fresh
-    )  # other layers stay the very objects: they may be recording
+    layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
     for place, index in enumerate(places):
         layers[index] = FoveateLayer(state, index, place)
     cache.layers = layers

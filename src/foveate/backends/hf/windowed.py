@@ -8,7 +8,6 @@ prompts that will be compressed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,7 +20,8 @@ from foveate.core.layer import Window
 from foveate.ops.window_attention import window_attention
 
 if TYPE_CHECKING:
-    from foveate.backends.hf.layer import FoveateLayer, Output
+    from foveate.backends.hf.attend import Attend
+    from foveate.backends.hf.layer import FoveateLayer
 
 WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is
 BYTES = 2**28  # of a window's weights
@@ -29,7 +29,7 @@ BYTES = 2**28  # of a window's weights
 
 def attention(
     owner: FoveateLayer,
-    base: Callable[..., Output],
+    base: Attend,
     query: Tensor,
     mask: Tensor | None,
     scale: float,

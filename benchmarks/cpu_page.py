@@ -1,0 +1,113 @@
+"""The page of cpu.py's results: what was measured, in words and tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+AT_END = "snapkv+prefixkv.budget"
+GROUPS = {  # by what they read; the most that a group is meant to add to the prefill
+    "the last 32 queries": (0.02, ("snapkv", "mixkv", "adakv", "david:recent=32")),
+    "the last queries, half of the budget": (None, ("david",)),
+    "norms": (0.02, ("knorm",)),
+    "column sums": (0.15, ("h2o", "lookm:merging=none", "prefixkv", "csp")),
+    "column sums, merging": (None, ("lookm", "mixkv+prefixkv+lookm.merge")),
+}
+SPECS = tuple(spec for _, group in GROUPS.values() for spec in group)
+
+
+def page(found: dict[str, Any]) -> str:
+    """All of it, in Markdown."""
+    rows = {row["method"]: row for row in found["prefill"]}
+    apart, (ours, masked) = found["decoding"]["same_bytes"], found["decoding"]["kept_or_masked_s"]
+    memory = found["memory"]
+    return "\n".join([
+        "# On a CPU", "",
+        f"SmolLM2-135M-Instruct, float32, {found['threads']} threads of {found['machine']}, torch "
+        f"{found['torch']}, transformers {found['transformers']}; {found['tokens']:,} tokens of "
+        f"prose, 20% kept; medians of {found['rounds']} rounds. Memory is what is in use above the "
+        "model: glibc gives back at once what is freed.", "",
+        "## Prefill", "",
+        "What a policy adds to the stock prefill, the two run in lockstep, half a layer at a time; "
+        "then by its stages' own clock. For both alike, glibc gives no memory back on the way. "
+        "Decoding is the time per token over that of a preallocated full cache.", "",
+        *overhead(rows, memory["policies"]), "",
+        "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "
+        f"measured {rows['full']['prefill_ratio'] - 1:+.1%}.", "",
+        "## Beside kvpress", "",
+        "Each side against its own stock prefill (SDPA) and full cache; kvpress's prefills follow "
+        "each other, in a process that glibc runs as it does by default, and its full cache is the "
+        "stock one; ours are in lockstep, and ours is preallocated. KV counts kvpress's lists of "
+        f"hidden pairs. Its medians are those of {found['kvpress_rounds']} rounds.", "",
+        *beside(rows, found["kvpress"], memory["policies"]), "",
+        f"The stock prefill alone peaks at {mb(memory['stock'])} MB.", "",
+        "## As many pairs, kept or read", "",
+        "Time per token with what is kept, over a preallocated full cache that holds as many pairs "
+        f"because the prompt was short: snapkv (dense) {apart['snapkv']:.2f}, adakv (ragged) "
+        f"{apart['adakv']:.2f}.", "",
+        "## Kept, or masked", "",
+        f"AdaKV's kept pairs take {1000 * ours:.1f} ms a token; the preallocated full cache with a "
+        f"mask over the others takes {1000 * masked:.1f}: {ours / masked:.2f} of it is left.", "",
+        "## Layer by layer, or at the end", "", *by_layer(memory), "",
+        "## In chunks", "",
+        "The same prompt in chunks of 256 tokens: kept whole, compressed when it has been read, "
+        "and compressed on the way, so that no layer ever holds more than the budget and two "
+        "chunks.", "",
+        "| policy | peak memory, MB |", "|---|---|",
+        *(f"| `{spec}` | {mb(peak)} |" for spec, peak in memory["chunks"].items()), "",
+        "## Rules that go on while decoding", "", "After 1,024 tokens.", "",
+        "| policy | time per token, to the full cache |", "|---|---|",
+        *(f"| `{row['method']}` | {row['decode_ratio']:.2f} |" for row in found["rules"][1:]),
+    ])  # fmt: skip
+
+
+def overhead(rows: dict[str, Any], peaks: dict[str, int]) -> list[str]:
+    """What every policy adds to the prefill, and its peak."""
+    lines = ["| reads | policy | prefill | meant | stages alone | peak memory, MB | KV, % of full "
+             "| decoding |", "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for group, (target, specs) in GROUPS.items():
+        meant = f"<= {target:+.0%}" if target else ""
+        for spec in specs:
+            row = rows[spec]
+            stages = row["compress_s"] / row["prefill_s"] * row["prefill_ratio"]
+            lines.append(
+                f"| {group} | `{spec}` | {row['prefill_ratio'] - 1:+.1%} | {meant} | {stages:.1%} "
+                f"| {mb(peaks[spec])} | {100 * row['kv_share']:.1f} | {row['decode_ratio']:.2f} |"
+            )
+    return lines
+
+
+def beside(
+    rows: dict[str, Any], peers: list[dict[str, Any]], peaks: dict[str, int]
+) -> list[str]:  # fmt: skip
+    """Ours and theirs, each against its own stock prefill and cache."""
+    full = rows["full"]["kv_bytes"]
+    lines = ["| method | library | prefill | peak memory, MB | KV, % of full | decoding, ms/token "
+             "| to the full cache |", "|---|---|---|---|---|---|---|"]  # fmt: skip
+    for peer in peers:
+        ours = {**rows[peer["method"]], "peak_bytes": peaks[peer["method"]]}
+        for library, row in (("foveate", ours), ("kvpress", peer)):
+            lines.append(
+                f"| {peer['method']} | {library} | {row['prefill_ratio']:.2f} | "
+                f"{mb(row['peak_bytes'])} | {100 * row['kv_bytes'] / full:.1f} | "
+                f"{row['decode_ms_per_token']:.1f} | {row['decode_ratio']:.2f} |"
+            )
+    return lines
+
+
+def by_layer(memory: dict[str, Any]) -> list[str]:
+    """The peak of compressing every layer as soon as it has been read, and all at the end."""
+    early, late = memory["policies"]["snapkv"], memory["policies"][AT_END]
+    model = memory["no_cache"]
+    return [
+        "snapkv compresses each layer as soon as it has been read; with a budget that is shared "
+        f"over the layers ({AT_END}) all of them at the end. The prefills peak at {mb(early)} and "
+        f"{mb(late)} MB: {early / late:.2f}. The model takes {mb(model)} MB of both for what it "
+        "computes, whether or not there is a cache; caches and policies add "
+        f"{mb(early - model)} and {mb(late - model)} MB to that: "
+        f"{(early - model) / (late - model):.2f}."
+    ]
+
+
+def mb(count: int) -> str:
+    """Bytes as megabytes."""
+    return f"{count / 1e6:.0f}"

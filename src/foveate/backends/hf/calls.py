@@ -1,0 +1,164 @@
+"""Around a model's calls in a block: every prompt's cache becomes ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from foveate.backends.hf import fixed
+from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
+from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
+from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.stats import Stats
+from foveate.backends.hf.support import (
+    check_model,
+    convert,
+    foveate_layers,
+    known_state,
+    state_of,
+    text_config,
+)
+from foveate.core.errors import InvalidInput, UnsupportedCache, UnsupportedModel
+from foveate.core.policy import Policy
+
+
+class Calls:
+    """The calls of one model under one policy. ``cache`` is that of the latest prompt, and
+    ``length`` what was declared of the next one.
+    """
+
+    def __init__(self, model: PreTrainedModel, policy: Policy, vision: Tensor | None):
+        self.model, self.policy, self.vision = model, policy, vision
+        self.link = Link()
+        self.cache: DynamicCache | None = None
+        self.length: int | None = None
+        self._offsets = with_offsets(model)
+        self._undo: list[Any] = []
+
+    def attach(self) -> None:
+        """From now on the model's calls pass through here."""
+        check_model(self.model)
+        self.link.open = True
+        config = text_config(self.model)
+        own = config._attn_implementation
+        config._attn_implementation_internal = NAMES[own]
+        self._undo.append(lambda: setattr(config, "_attn_implementation_internal", own))
+        before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
+        self._undo += [before.remove, after.remove]
+        self._undo.append(wrap(self.model, "generate", self._generate))
+
+    def detach(self) -> None:
+        """The model is as it was."""
+        self.link.open = False
+        while self._undo:
+            self._undo.pop()()
+
+    def adopt(self, cache: DynamicCache) -> None:
+        """Makes a cache that holds a finished prompt the latest one."""
+        self.cache = cache
+        state, layers = known_state(cache), foveate_layers(cache)
+        state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers])
+
+    def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("assistant_early_exit"):
+            raise UnsupportedModel(
+                "assistant_early_exit drafts with the same model and cache, which is being "
+                "compressed. Use assistant_model or prompt_lookup_num_tokens."
+            )
+        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        whole = kwargs.get("inputs_embeds") if ids is None else ids
+        mask = kwargs.get("attention_mask")
+        if whole is not None:
+            self.length = mask.shape[1] if mask is not None else whole.shape[1]
+        if (state := state_of(kwargs.get("past_key_values"))) is not None:
+            restore_offsets(self._offsets, state)
+        try:
+            return generate(*args, **kwargs)
+        finally:
+            self.length = None
+
+    def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kwargs = {**named(model, args), **kwargs}
+        tokens = kwargs.get("input_ids")
+        given = tokens if tokens is not None else kwargs.get("inputs_embeds")
+        if given is None or given.shape[1] == 0:
+            raise InvalidInput("the prompt is empty: pass at least one token.")
+        if kwargs.get("use_cache") is False:
+            raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        cache = kwargs.get("past_key_values")
+        if cache is None:
+            cache = DynamicCache(config=model.config)
+            kwargs.update(past_key_values=cache, use_cache=True)
+        if (at_hand := fixed.state_of(cache)) is not None:
+            self._relink(at_hand)
+            restore_offsets(self._offsets, at_hand)
+            return (), kwargs
+        state = self._converted(cache)
+        seen = foveate_layers(cache)[0].seen
+        self._arm(state, seen, seen + given.shape[1])
+        state.extend_vision(self._visual_tokens(state, seen, tokens, given))
+        if seen:
+            restore_offsets(self._offsets, state)
+        return (), kwargs
+
+    def _visual_tokens(
+        self, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
+    ) -> Tensor | None:
+        """Which of this pass's tokens are visual, by what the caller told or by the ids."""
+        end = state.prompt_end
+        if self.vision is None or end is None or seen >= self.vision.shape[-1]:
+            return visual_tokens(self.model.config, tokens)
+        columns = slice(seen, min(end, seen + given.shape[1]))
+        found = given_visual_tokens(self.vision, given.shape[0], end, columns)
+        drafted = given.shape[1] - found.shape[1]
+        return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
+
+    def _converted(self, cache: Any) -> CacheState:
+        state = state_of(cache)
+        if state is None:
+            return convert(cache, text_config(self.model), self.policy, self.link)
+        self._relink(state)
+        return state
+
+    def _relink(self, state: CacheState) -> None:
+        if state.link is not self.link:
+            if state.link.open or state.policy != self.policy:
+                raise UnsupportedCache(
+                    f"this cache was compressed under {state.policy} in another compress() block; "
+                    f"this block's policy is {self.policy}."
+                )
+            state.link = self.link
+
+    def _arm(self, state: CacheState, seen: int, end: int) -> None:
+        if not state.awaiting:
+            return
+        declared, self.length = self.length, None
+        if declared is not None and declared <= seen:
+            raise InvalidInput(
+                f"the prompt was declared {declared} tokens long, but the cache has seen {seen}."
+            )
+        state.prompt_end = end if declared is None else declared
+        state.awaiting = False
+        state.stats = Stats(state.policy.spec)
+
+    def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        cache = kwargs["past_key_values"]
+        if fixed.state_of(cache) is not None:
+            return
+        self.cache = cache
+        state, layers = known_state(cache), foveate_layers(cache)
+        silent = [layer.index for layer in layers if not layer.linked or not layer.is_initialized]
+        if silent:
+            raise UnsupportedModel(
+                f"{type(model).__name__} cannot be compressed: the attention of layers {silent} "
+                "does not go through transformers' attention interface with the cached keys."
+            )
+        if state.prompt_end is not None and not layers[-1].armed:
+            self.adopt(cache)
+            state.prompt_end = None
+        note_offsets(self._offsets, state)
