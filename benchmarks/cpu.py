@@ -22,7 +22,7 @@ import transformers
 from cpu_page import AT_END, SPECS, page
 from lockstep import prefills
 from rich.progress import Progress
-from written import RESULTS, write
+from written import RESULTS, write, write_data
 
 import foveate
 from foveate.backends.hf import compress
@@ -190,7 +190,10 @@ def main() -> None:
         for part in a.only:
             task = bars.add_task(part, total=TICKS[part](a.rounds))
             found[part] = measured(part, loaded, a, lambda t=task: bars.advance(t))  # type: ignore[misc]
+            write_data("cpu", found)  # a long run that fails later has measured this
             bars.update(task, total=1, completed=1)
+    if missing := [part for part in PARTS if part not in found]:
+        raise SystemExit(f"the page needs the other parts, too: --only {' '.join(missing)}.")
     write("cpu", page(found), found)
 
 

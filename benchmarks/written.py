@@ -11,6 +11,11 @@ RESULTS = Path(__file__).parent / "results"
 
 def write(name: str, text: str, data: Any) -> None:
     """``results/NAME.md`` and ``results/NAME.json``."""
-    RESULTS.mkdir(exist_ok=True)
+    write_data(name, data)
     (RESULTS / f"{name}.md").write_text(text.rstrip("\n") + "\n")
+
+
+def write_data(name: str, data: Any) -> None:
+    """``results/NAME.json`` alone."""
+    RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
