@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from multiprocessing import get_context
 from statistics import mean, median
 from typing import Any
 
@@ -28,7 +30,7 @@ import foveate
 from foveate.backends.hf import compress
 from foveate.bench import Subject, bench, of_model, processor
 from foveate.bench.measure import ticks
-from foveate.bench.memory import peak_of
+from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
 from foveate.bench.timing import Filled, Tick, prefill, seconds, steps, stock
 from foveate.eval.model import Loaded, load
@@ -100,26 +102,38 @@ def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> f
     return mean(times[1:])
 
 
-def memory(subject: Subject) -> dict[str, Any]:
-    """Bytes at the peak of prefills above the model."""
-    capped = (f"snapkv:budget={subject.ids.shape[1] // 5},"
-              f"when=over_budget(every={CHUNK},reading=true,answering=false)")  # fmt: skip
-    chunked = ("full", "snapkv:budget=20%", capped)
-    with torch.no_grad():
-        stock(subject)  # weights that are mapped become resident, and count in no peak
-        return {
-            "no_cache": _peak(subject, lambda: subject.model(
-                input_ids=subject.ids, use_cache=False, logits_to_keep=1)),
-            "stock": _peak(subject, lambda: stock(subject)),
-            "policies": {spec: _peak(subject, lambda s=spec: prefill(subject, policy_of(s)))
-                         for spec in ("full", *SPECS, AT_END)},
-            "chunks": {spec: _peak(subject, lambda s=spec: _read_in_chunks(subject, s))
-                       for spec in chunked},
+def memory(tokens: int) -> dict[str, Any]:
+    """Bytes at the peak of prefills above the model, each in a process of its own."""
+    capped = (
+        f"snapkv:budget={tokens // 5},when=over_budget(every={CHUNK},reading=true,answering=false)"
+    )
+    return {
+        **{how: peak(how, tokens) for how in ("no_cache", "stock")},
+        "policies": {spec: peak("policy", tokens, spec) for spec in ("full", *SPECS, AT_END)},
+        "chunks": {spec: peak("chunks", tokens, spec)
+                   for spec in ("full", "snapkv:budget=20%", capped)},
+    }  # fmt: skip
+
+
+def peak(how: str, tokens: int, spec: str = "") -> int:
+    """The peak of one prefill."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_peak, how, tokens, spec).result()
+
+
+def _peak(how: str, tokens: int, spec: str) -> int:
+    with freed_at_once(), torch.no_grad():
+        loaded = load("smollm2")
+        subject = of_model(loaded, tokens)
+        stock(of_model(loaded, 64))  # weights that are mapped become resident
+        works: dict[str, Callable[[], object]] = {
+            "no_cache": lambda: subject.model(input_ids=subject.ids, use_cache=False,
+                                              logits_to_keep=1),
+            "stock": lambda: stock(subject),
+            "policy": lambda: prefill(subject, policy_of(spec)),
+            "chunks": lambda: _read_in_chunks(subject, spec),
         }  # fmt: skip
-
-
-def _peak(subject: Subject, work: Callable[[], object]) -> int:
-    found = peak_of(work, subject.device)
+        found = peak_of(works[how], subject.device)
     if found is None:
         raise SystemExit("peaks of memory can only be measured on Linux.")
     return found
@@ -151,7 +165,7 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
         return {"same_bytes": same_bytes(subject, short, rounds, a.steps),
                 "kept_or_masked_s": masked(subject, rounds, a.steps)}  # fmt: skip
     if part == "memory":
-        return memory(subject)
+        return memory(a.tokens)
     return kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
                    rounds=min(a.rounds, PEERS_ROUNDS), steps=a.steps)  # fmt: skip
 

@@ -25,7 +25,8 @@ def page(found: dict[str, Any]) -> str:
         f"SmolLM2-135M-Instruct, float32, {found['threads']} threads of {found['machine']}, torch "
         f"{found['torch']}, transformers {found['transformers']}; {found['tokens']:,} tokens of "
         f"prose, 20% kept; medians of {found['rounds']} rounds. Memory is what is in use above the "
-        "model: glibc gives back at once what is freed.", "",
+        "model, each prefill in a process of its own in which glibc gives back at once what is "
+        "freed.", "",
         "## Prefill", "",
         "What a policy adds to the stock prefill, the two run in lockstep, half a layer at a time; "
         "then by its stages' own clock. For both alike, glibc gives no memory back on the way. "
@@ -37,7 +38,8 @@ def page(found: dict[str, Any]) -> str:
         "Each side against its own stock prefill (SDPA) and full cache; kvpress's prefills follow "
         "each other, in a process that glibc runs as it does by default, and its full cache is the "
         "stock one; ours are in lockstep, and ours is preallocated. KV counts kvpress's lists of "
-        f"hidden pairs. Its medians are those of {found['kvpress_rounds']} rounds.", "",
+        f"hidden pairs. Its medians are those of {found['kvpress_rounds']} rounds; its peaks come "
+        "after them, with what glibc held back by then.", "",
         *beside(rows, found["kvpress"], memory["policies"]), "",
         f"The stock prefill alone peaks at {mb(memory['stock'])} MB.", "",
         "## As many pairs, kept or read", "",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from foveate.bench.memory import peak_of
+from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.subject import Subject
 from foveate.bench.throughput import Throughput, room_for_caches, throughput
 from foveate.bench.timing import (
@@ -75,7 +75,8 @@ def bench(
     """
     full = policy_of("full")
     chosen = list({each.spec: each for each in (full, *policies)}.values())
-    stock(subject)  # weights that are mapped become resident, and count in no peak
+    with freed_at_once():
+        stock(subject)  # weights that are mapped become resident, and count in no peak
     caches: list[Filled] = []
     peaks: list[int | None] = []
     for policy in chosen:

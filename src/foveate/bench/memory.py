@@ -28,7 +28,7 @@ def peak_of(work: Callable[[], object], device: torch.device) -> int | None:
         work()
         return None
     gc.collect()
-    with _freed_at_once():
+    with freed_at_once():
         CLEAR.write_text("5")  # the high-water mark begins anew
         before = _kibibytes("VmRSS")
         work()
@@ -36,11 +36,12 @@ def peak_of(work: Callable[[], object], device: torch.device) -> int | None:
 
 
 @contextmanager
-def _freed_at_once() -> Iterator[None]:
+def freed_at_once() -> Iterator[None]:
     """Inside, what is freed goes back to the system, so that resident is what is in use. Otherwise
     glibc keeps some of it, more in one process than in the next: the peak of one and the same
-    prefill lay between 178 and 260 MB. Afterwards its thresholds are those that it arrives at by
-    itself once large tensors have been freed.
+    prefill lay between 178 and 260 MB. It counts from a process's first large tensor on: what was
+    kept before is used again. Afterwards glibc's thresholds are those that it arrives at by itself
+    once large tensors have been freed.
     """
     libc = ctypes.CDLL("libc.so.6")
     libc.malloc_trim(0)
