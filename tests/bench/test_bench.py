@@ -14,7 +14,7 @@ import foveate
 from foveate.bench import Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS, config_of
 from foveate.bench.measure import ticks
-from foveate.bench.memory import peak_of
+from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
 from foveate.bench.throughput import throughput
 from foveate.bench.timing import prefill
@@ -87,6 +87,13 @@ def test_the_peak_is_that_of_the_work_alone() -> None:
     assert again is not None
     assert 0.95 * size <= peak < 1.25 * size
     assert again < size / 8
+
+
+def test_elsewhere_than_on_linux_no_c_library_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr("ctypes.CDLL", lambda name: pytest.fail(f"{name} was loaded"))
+    with freed_at_once():
+        assert peak_of(lambda: None, torch.device("cpu")) is None
 
 
 def test_a_processor_is_called_by_its_makers_name(monkeypatch: pytest.MonkeyPatch) -> None:
