@@ -39,7 +39,7 @@ def page(found: dict[str, Any]) -> str:
         "each other, in a process that glibc runs as it does by default, and its full cache is the "
         "stock one; ours are in lockstep, and ours is preallocated. KV counts kvpress's lists of "
         f"hidden pairs. Its medians are those of {found['kvpress_rounds']} rounds; its peaks come "
-        "after them, with what glibc held back by then.", "",
+        "before them, one after the other in one process.", "",
         *beside(rows, found["kvpress"], memory["policies"]), "",
         f"The stock prefill alone peaks at {mb(memory['stock'])} MB.", "",
         "## As many pairs, kept or read", "",

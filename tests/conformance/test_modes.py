@@ -212,7 +212,7 @@ def test_a_prompt_of_embeddings(family, policy, how):
         event = event_of(session.cache)
         layer = session.cache.layers[0]
         rows = 2 * how.get("num_beams", 1)
-        seen = layer.state.image_of(torch.arange(40).expand(rows, 1, 40))[:, 0] >= 0
+        seen = layer.state.images()[0][:, :40] >= 0
         assert torch.equal(seen, vision.repeat_interleave(rows // 2, 0))
     with oracle(model, event):
         theirs = model.generate(**embedded, **GREEDY, **how)

@@ -18,7 +18,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import kvpress
 import torch
-from memory import peak_of  # type: ignore[import-not-found]  # beside this script
+from memory import freed_at_once, peak_of  # type: ignore[import-not-found]  # beside this script
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 
@@ -26,12 +26,17 @@ def main() -> None:
     """Measures every press that is asked for."""
     asked = json.load(sys.stdin)
     torch.set_num_threads(asked["threads"])
-    model = load(asked)
-    ids = torch.tensor([asked["ids"]], device=model.device)
-    with torch.no_grad():
+    with torch.no_grad(), freed_at_once():  # peaks first: later, glibc would reuse what it holds
+        model = load(asked)
+        ids = torch.tensor([asked["ids"]], device=model.device)
         run(model, ids[:, -1024:], None)  # warm-up
-        rows = [measured(model, ids, one, asked["rounds"], asked["steps"])
-                for one in asked["presses"]]  # fmt: skip
+        memory = [held_by(model, ids, one) for one in asked["presses"]]
+    with torch.no_grad():
+        times = [timed(model, ids, one, asked["rounds"], asked["steps"])
+                 for one in asked["presses"]]  # fmt: skip
+    rows = [{"library": "kvpress", **{name: one[name] for name in ("method", "budget", "press")},
+             **found, **spent}
+            for one, found, spent in zip(asked["presses"], memory, times, strict=True)]  # fmt: skip
     sys.stdout.write(json.dumps(rows) + "\n")
 
 
@@ -63,16 +68,29 @@ def press_of(one: dict[str, Any]) -> Any:
     return getattr(kvpress, outer)(1 - one["keep"])
 
 
-def measured(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) -> dict[str, Any]:
+def reads(model: Any, one: dict[str, Any]) -> None:
+    """Switches to the attention that the press's prefill needs."""
+    attention(model, "eager" if one["press"] == "ObservedAttentionPress" else "sdpa")
+
+
+def held_by(model: Any, ids: Any, one: dict[str, Any]) -> dict[str, int | None]:
+    """The peak of a press's prefill, and what it holds afterwards."""
+    caches: list[Any] = []
+    reads(model, one)
+    press = press_of(one)
+    peak = peak_of(lambda: caches.append(run(model, ids, press)[1]), model.device)
+    return {"peak_bytes": peak, "kv_bytes": held(caches[0]) + hidden(model)}
+
+
+def timed(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) -> dict[str, float]:
     """A press between stock prefills with SDPA, then decoding in turns with the stock cache."""
     press, prefills, decoding = press_of(one), [], []
-    eager = one["press"] == "ObservedAttentionPress"
     for _ in range(rounds):
         attention(model, "sdpa")
         alone, stock = run(model, ids, None)
         plain = mean(step(model, ids, stock, steps)[1:])  # before a press hides pairs
         del stock
-        attention(model, "eager" if eager else "sdpa")
+        reads(model, one)
         whole, cache = run(model, ids, press)
         attention(model, "sdpa")
         compressed = mean(step(model, ids, cache, steps)[1:])
@@ -80,18 +98,11 @@ def measured(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int)
         decoding.append((1000 * compressed, compressed / plain))
         del cache
         gc.collect()
-    attention(model, "eager" if eager else "sdpa")
-    last: list[Any] = []
-    peak = peak_of(lambda: last.append(run(model, ids, press)[1]), model.device)
     (seconds, prefill_ratio), (ms, decode_ratio) = (
         map(median, zip(*pairs, strict=True)) for pairs in (prefills, decoding)
     )
-    return {
-        "library": "kvpress", "method": one["method"], "budget": one["budget"],
-        "press": one["press"], "prefill_s": seconds, "prefill_ratio": prefill_ratio,
-        "peak_bytes": peak, "kv_bytes": held(last[0]) + hidden(model),
-        "decode_ms_per_token": ms, "decode_ratio": decode_ratio,
-    }  # fmt: skip
+    return {"prefill_s": seconds, "prefill_ratio": prefill_ratio,
+            "decode_ms_per_token": ms, "decode_ratio": decode_ratio}  # fmt: skip
 
 
 def attention(model: Any, name: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -18,7 +18,8 @@ from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.tensors import QKV, layers_of
 
 
-class Kept(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Kept:
     """What a policy keeps of one layer.
 
     ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None where the
@@ -30,7 +31,7 @@ class Kept(NamedTuple):
     k: Float[Tensor, "b h n d"]
     v: Float[Tensor, "b h n e"]
 
-    @property
+    @cached_property
     def counts(self) -> Int[Tensor, "b h"]:
         """Pairs kept per row and KV head."""
         return self.mask.sum(-1)
@@ -110,7 +111,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
     Raises:
         InvalidBudget: a row's budget is below what is protected in it.
     """
-    available = layer.valid.sum(-1)
+    available = layer.available
     if bool((available <= tokens[:, None]).all()):
         return None
     protected = policy.select.protect(layer, tokens) & layer.valid
@@ -125,10 +126,11 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
         )
     layer = replace(layer, tokens=tokens)
     scores = policy.score(layer)
-    if bool((scores.values.isnan() & layer.valid).any()):
-        raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
     raw = scores.values.float()
-    values = raw.masked_fill(protected, torch.inf).masked_fill(~layer.valid, -torch.inf)
+    values = raw.masked_fill(~layer.valid, -torch.inf)
+    if bool(values.isnan().any()):
+        raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
+    values.masked_fill_(protected, torch.inf)
     return Scored(layer.after_scoring(), scores._replace(values=values), raw, tokens)
 
 
@@ -180,12 +182,12 @@ def _check_counts(
     tokens: Int[Tensor, "b"],
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
-    held = torch.stack([c.sum(-1) for c in counts]).sum(0)
-    room = torch.stack([one.available.sum(-1) for one in scored]).sum(0)
+    held = _total([c.sum(-1) for c in counts])
+    room = _total([one.available.sum(-1) for one in scored])
     heads = sum(one.layer.k.shape[1] for one in scored)
     asked = tokens * heads
     if isinstance(policy.budget, Planned) and policy.scope == "layer":
-        asked = torch.stack([policy.budget.pairs(one, tokens) for one in scored]).sum(0)
+        asked = _total([policy.budget.pairs(one, tokens) for one in scored])
     exact = torch.equal(held, torch.minimum(asked, room))
     inside = all(
         bool(((c >= one.protected) & (c <= one.available)).all())
@@ -196,3 +198,7 @@ def _check_counts(
             f"{policy.budget!r} allocated {held.tolist()} pairs over {heads} heads where "
             f"{asked.tolist()} were asked for, or left a head outside its limits."
         )
+
+
+def _total(of_layers: Sequence[Int[Tensor, "b"]]) -> Int[Tensor, "b"]:
+    return sum(of_layers[1:], of_layers[0])

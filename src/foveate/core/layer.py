@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from foveate.core.errors import MissingModality
@@ -74,6 +74,11 @@ class Layer:
         """True where ``holds`` says so of the positions; asked once if all heads have the same."""
         return holds(once_for_heads(self.pos)).expand_as(self.pos)
 
+    @cached_property
+    def available(self) -> Int[Tensor, "b h"]:
+        """How many real tokens each head holds."""
+        return once_for_heads(self.valid).sum(-1).expand(self.pos.shape[:2])
+
     @property
     def vision(self) -> Bool[Tensor, "b h n"]:
         """True at visual tokens.
@@ -131,7 +136,7 @@ class Layer:
         )
 
 
-def once_for_heads(t: Int[Tensor, "b h n"]) -> Int[Tensor, "b #h n"]:
+def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:
     """One head's part where one was expanded over all of them; otherwise all of it."""
     return t[:, :1] if t.stride(1) == 0 else t
 
@@ -160,7 +165,8 @@ class Scores(NamedTuple):
     notes: Mapping[str, Tensor] = {}
 
 
-class Scored(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Scored:
     """A layer with its scores: what budgets and selections work on.
 
     In ``scores.values`` a protected slot is +inf and an empty or padded one is -inf, so ranking
@@ -182,9 +188,9 @@ class Scored(NamedTuple):
     @property
     def available(self) -> Int[Tensor, "b h"]:
         """Slots that can be kept."""
-        return self.layer.valid.sum(-1)
+        return self.layer.available
 
-    @property
+    @cached_property
     def protected(self) -> Int[Tensor, "b h"]:
         """Slots that are kept whatever their score."""
         return (self.scores.values == float("inf")).sum(-1)

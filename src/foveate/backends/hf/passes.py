@@ -13,7 +13,7 @@ from torch import Tensor
 from foveate.backends.hf.masks import over_slots
 from foveate.core.compress import Kept, bytes_of_a_token, everything, keep, observed, score
 from foveate.core.errors import InvalidInput
-from foveate.core.layer import Layer, once_for_heads
+from foveate.core.layer import Layer
 from foveate.core.protocols import Moment, Pruning
 
 if TYPE_CHECKING:
@@ -57,32 +57,23 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     sums, owner.sums = owner.sums, None
     window, owner.window = owner.window, None
     facts = state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
-    padded, columns = owner.pairs.padded(), owner.columns_of(query)
-    pads = facts.pads.to(query.device)  # layers may stand on several devices
+    k, v, columns = owner.pairs.padded()
+    queries = owner.columns_of(query)
+    origins = state.origins.of(columns, owner.pairs.compressed, queries, facts, state.images())
     return Layer(
         q=query.detach(),
-        k=padded.k,
-        v=padded.v,
-        pos=_positions(padded.columns, pads),
-        q_pos=columns - pads[:, None],
-        image=state.image_of(padded.columns, owner.pairs.compressed),
-        spot=state.spot_of(padded.columns, owner.pairs.compressed),
-        q_image=state.image_of_queries(columns),
-        mask=None if facts.causal else over_slots(mask, padded.columns, columns),
+        k=k,
+        v=v,
+        **origins._asdict(),
+        mask=None if facts.causal else over_slots(mask, columns, queries),
         scale=scale,
         index=owner.place,
         depth=state.depth,
-        state=_running(owner, padded.k.shape[2]),
+        state=_running(owner, k.shape[2]),
         earlier=tuple(state.notes) if owner.place else (),
         column_sums=sums,
         window=window,
     )
-
-
-def _positions(columns: Int[Tensor, "b h n"], pads: Int[Tensor, "b"]) -> Int[Tensor, "b h n"]:
-    """Columns counted from each row's first token."""
-    some = once_for_heads(columns)
-    return torch.where(some < 0, -1, some - pads[:, None, None]).expand_as(columns)
 
 
 def _running(owner: FoveateLayer, slots: int) -> Mapping[str, Tensor]:
@@ -104,7 +95,8 @@ def _with_window(owner: FoveateLayer, layer: Layer) -> Layer:
         )
     q = torch.cat([owner.queries, layer.q], dim=2)[:, :, -wanted:]
     back = torch.arange(1 - q.shape[2], 1, device=q.device)
-    q_image = owner.state.image_of_queries(owner.seen - 1 + back)
+    images = owner.state.images()
+    q_image = None if images is None else images[0].to(q.device)[:, owner.seen - 1 + back]
     return replace(layer, q=q, q_pos=layer.q_pos[:, -1:] + back, q_image=q_image)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.backends.hf.masks import MaskFacts, examine
+from foveate.backends.hf.origins import Images, OriginsOfPass
 from foveate.backends.hf.stats import Stats
 from foveate.core.compress import keep
 from foveate.core.errors import UnsupportedCache
@@ -59,7 +60,8 @@ class CacheState:
         self.notes: list[Mapping[str, Tensor]] = []
         self.waiting: list[tuple[FoveateLayer, Scored]] = []
         self.stats = Stats(self.policy.spec)
-        self._images: tuple[Tensor, Tensor, Tensor] | None = None  # vision, images, spots
+        self.origins = OriginsOfPass()
+        self._images: tuple[Tensor, Images] | None = None  # of which vision
         self._mask: Tensor | None = None
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
@@ -90,44 +92,16 @@ class CacheState:
         else:
             self.vision = torch.cat([self.vision, vision], dim=1)
 
-    def image_of(
-        self, columns: Int[Tensor, "b h s"], compressed: bool = True
-    ) -> Int[Tensor, "b h s"] | None:
-        """Which image each slot's token belongs to, -1 for text; None if unknown. Slot i of a layer
-        that is not ``compressed`` is column i.
+    def images(self) -> Images | None:
+        """Image and spot of every token seen, worked out once for all layers of a pass; None if
+        nothing told which tokens are visual.
         """
-        return self._of_slots(0, columns, compressed)
-
-    def spot_of(
-        self, columns: Int[Tensor, "b h s"], compressed: bool = True
-    ) -> Int[Tensor, "b h s"] | None:
-        """Which visual token of its image each slot's token is, likewise."""
-        return self._of_slots(1, columns, compressed)
-
-    def _of_slots(
-        self, which: int, columns: Int[Tensor, "b h s"], compressed: bool
-    ) -> Int[Tensor, "b h s"] | None:
-        known = self._image(columns.device)
-        if known is None:
-            return None
-        everything = known[which][:, None].expand(*columns.shape[:2], -1)
-        if not compressed:  # drafted tokens may be known here before they are held
-            return everything[:, :, : columns.shape[2]]
-        return everything.gather(2, columns.clamp_min(0)).masked_fill(columns < 0, -1)
-
-    def image_of_queries(self, columns: Int[Tensor, "m"]) -> Int[Tensor, "b m"] | None:
-        """Which image each query's token belongs to, -1 for text; None if unknown."""
-        known = self._image(columns.device)
-        return None if known is None else known[0][:, columns.clamp_min(0)]
-
-    def _image(self, device: torch.device) -> tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]] | None:
-        """Image and spot of every token seen, worked out once for all layers of a pass."""
         if not self.vision_known or self.vision is None:
             return None
         if self._images is None or self._images[0] is not self.vision:
-            self._images = (self.vision, image_index(self.vision), spot_index(self.vision))
-        _, image, spot = self._images
-        return image.to(device), spot.to(device)
+            found = (image_index(self.vision), spot_index(self.vision))
+            self._images = (self.vision, found)
+        return self._images[1]
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -66,11 +65,11 @@ class WindowAttention:
         sums, queries = observed(layer, self.window)
         mean = sums[:, :, :, 0] / queries[:, None, None, None]
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        scores = observed_scores = over_group(mean, self.group)
-        if not self.pool_window:
-            scores = scores.masked_fill(window, 0.0)
-        pooled = self.pooled(scores).masked_fill(window, 0.0)
-        return Scores(pooled, parts={"attention": mean.mean(2), "observed": observed_scores})
+        attention = over_group(mean, "mean")
+        scores = attention if self.group == "mean" else over_group(mean, self.group)
+        before = scores if self.pool_window else scores.masked_fill(window, 0.0)
+        pooled = self.pooled(before).masked_fill(window, 0.0)
+        return Scores(pooled, parts={"attention": attention, "observed": scores})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
         """Pools along the slots, keeping their number."""
@@ -100,10 +99,9 @@ def observed(
     real = window_of(layer, window)
     w = real.shape[1]
     weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
-    sums: Tensor | float = 0.0
-    for some, paid in _paid(layer, w, n):
-        sums = weights[:, None, None, some].transpose(3, 4) @ paid + sums
-    return torch.as_tensor(sums), real.sum(-1)
+    of_blocks = [weights[:, None, None, some].transpose(3, 4) @ paid
+                 for some, paid in _paid(layer, w, n)]  # fmt: skip
+    return sum(of_blocks[1:], of_blocks[0]), real.sum(-1)
 
 
 def _paid(layer: Layer, w: int, n: float) -> Iterator[tuple[slice, Float[Tensor, "b h g r s"]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -37,6 +38,9 @@ def highest(scores: Tensor, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]
     most = max(1, int(counts.max()))
     ranked = scores.topk(most, dim=-1).values
     threshold = ranked.gather(-1, (counts - 1).clamp_min(0)[..., None])
+    marked = scores >= threshold
+    if torch.equal(marked.sum(-1), counts):
+        return marked  # nothing else has the last one's score
     above, ties = scores > threshold, scores == threshold
     wanted = counts[..., None] - above.sum(-1, keepdim=True)
     return (above | (ties & (ties.cumsum(-1) <= wanted))) & (counts > 0)[..., None]

@@ -1,0 +1,48 @@
+"""Positions and images of a pass, worked out once for the layers that hold every column."""
+
+import torch
+
+from foveate.backends.hf.masks import MaskFacts
+from foveate.backends.hf.origins import OriginsOfPass
+
+PADS = torch.tensor([0, 2])
+IMAGE = torch.tensor([[-1, 0, 0, 1, -1, -1], [-1, -1, -1, 0, 0, -1]])
+SPOT = torch.tensor([[-1, 0, 1, 0, -1, -1], [-1, -1, -1, 0, 1, -1]])
+
+
+def facts() -> MaskFacts:
+    return MaskFacts(PADS, True, True)
+
+
+def columns(heads: int, held: int = 5) -> torch.Tensor:
+    return torch.arange(held).expand(2, heads, held)
+
+
+def test_positions_count_from_each_rows_first_token() -> None:
+    queries = torch.tensor([3, 4])
+    found = OriginsOfPass().of(columns(3), False, queries, facts(), (IMAGE, SPOT))
+    assert found.pos[:, 1].tolist() == [[0, 1, 2, 3, 4], [-2, -1, 0, 1, 2]]
+    assert found.q_pos.tolist() == [[3, 4], [1, 2]]
+    assert torch.equal(found.image[:, 2], IMAGE[:, :5])
+    assert torch.equal(found.spot[:, 0], SPOT[:, :5])
+    assert torch.equal(found.q_image, IMAGE[:, 3:5])
+
+
+def test_slots_of_a_compressed_layer_are_looked_up() -> None:
+    kept = torch.tensor([[[-1, 1, 3]], [[2, 4, 5]]])
+    found = OriginsOfPass().of(kept, True, torch.tensor([5]), facts(), (IMAGE, SPOT))
+    assert found.pos.tolist() == [[[-1, 1, 3]], [[0, 2, 3]]]
+    assert found.image.tolist() == [[[-1, 0, 1]], [[-1, 0, -1]]]
+    assert found.spot.tolist() == [[[-1, 0, 0]], [[-1, 1, -1]]]
+
+
+def test_layers_alike_share_what_was_worked_out() -> None:
+    shared, of_pass, images = OriginsOfPass(), facts(), (IMAGE, SPOT)
+    queries = torch.tensor([4])
+    first = shared.of(columns(3), False, queries, of_pass, images)
+    assert shared.of(columns(3), False, queries, of_pass, images) is first
+    fewer = shared.of(columns(1), False, queries, of_pass, images)
+    assert fewer.pos.shape == (2, 1, 5)
+    later = shared.of(columns(1), False, queries, facts(), images)
+    assert later is not fewer
+    assert shared.of(columns(1), False, queries, of_pass, None).image is None
