@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import ctypes
+import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -41,7 +42,8 @@ def prefills(
 ) -> dict[str, Prefill]:
     """Every policy in lockstep with the stock prefill, on two copies of the model that share their
     weights; the medians of all rounds but the first. Either copy may be ahead by a percent or two
-    for its place in memory, and so may the one that starts first: four rounds try all ways.
+    for its place in memory, and so may the one that starts first: four rounds try all ways. What
+    was freed before decides on a policy's place, so every round has another order.
     """
     keep_memory()
     twins = (subject, _twin(subject))
@@ -52,7 +54,7 @@ def prefills(
         for half in halves:
             hooks.callback(half.register_forward_pre_hook(_pause).remove)
         for turn in range(rounds + 1):
-            for policy in policies:
+            for policy in random.Random(turn).sample(policies, len(policies)):
                 found[policy.spec].append(_beside_stock(twins, policy, turn))
                 tick()
     return {spec: medians(runs[1:]) for spec, runs in found.items()}

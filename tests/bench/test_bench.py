@@ -154,6 +154,13 @@ def test_the_other_side_measures_the_same_model_and_prompt(subject: Subject, sta
     assert all(row["decode_ms_per_token"] > 0 and row["peak_bytes"] > 0 for row in (full, knorm))
 
 
+def test_what_a_press_hides_counts_as_its_own(subject: Subject, stand_in: str) -> None:
+    policies = [foveate.policy(spec) for spec in ("full", "adakv:budget=25%", "knorm:budget=25%")]
+    full, adakv, knorm = kvpress(subject, policies, stand_in, rounds=1, steps=2)
+    assert adakv["kv_bytes"] == full["kv_bytes"] + 3 * 8
+    assert knorm["kv_bytes"] * 4 == full["kv_bytes"]
+
+
 def test_without_the_other_library_one_is_told_what_to_do(
     subject: Subject, stand_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def reads(model: Any, one: dict[str, Any]) -> None:
 def held_by(model: Any, ids: Any, one: dict[str, Any]) -> dict[str, int | None]:
     """The peak of a press's prefill, and what it holds afterwards."""
     caches: list[Any] = []
+    show_all(model)
     reads(model, one)
     press = press_of(one)
     peak = peak_of(lambda: caches.append(run(model, ids, press)[1]), model.device)
@@ -143,6 +144,13 @@ def hidden(model: Any) -> int:
     """Evicting from single heads, kvpress hides pairs: the indices of what it hides."""
     lists = [getattr(module, "masked_key_indices", None) or () for module in model.modules()]
     return sum(t.nbytes for each in lists for t in each)
+
+
+def show_all(model: Any) -> None:
+    """Forgets what the press before has hidden: prefills with eager attention leave it hidden."""
+    for module in model.modules():
+        if hasattr(module, "masked_key_indices"):
+            module.masked_key_indices = None
 
 
 def wait(model: Any) -> None:

@@ -2,6 +2,8 @@
 
 from contextlib import contextmanager
 
+import torch
+
 
 class KnormPress:
     """Drops a share of the prompt's pairs after its prefill."""
@@ -21,3 +23,22 @@ class KnormPress:
             yield
         finally:
             hook.remove()
+
+
+class SnapKVPress:
+    """What the next one is made of."""
+
+    def __init__(self, compression_ratio):
+        pass
+
+
+class AdaKVPress:
+    """Hides one pair of a layer, and leaves it hidden."""
+
+    def __init__(self, press):
+        pass
+
+    @contextmanager
+    def __call__(self, model):
+        model.model.layers[0].self_attn.masked_key_indices = (torch.zeros(1, dtype=torch.long),) * 3
+        yield
