@@ -6,6 +6,7 @@ with `combine="concat"` the doubles.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -347,7 +348,7 @@ def test_tokens_that_nobody_pays_for_fill_the_budget_from_the_first_on():
     own = torch.zeros_like(one.raw)
     own[..., [7, 9]] = 1.0
     parts = {"self": own, "cross": torch.zeros_like(own)}
-    one = one._replace(scores=one.scores._replace(parts=parts))
+    one = replace(one, scores=one.scores._replace(parts=parts))
     policy = foveate.csp(budget=12, recent=4)
     mask = policy.select(one, torch.full((1, 2), 12))
     assert mask[0, 0].nonzero()[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 7, 9, 16, 17, 18, 19]

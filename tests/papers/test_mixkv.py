@@ -1,6 +1,7 @@
 """MixKV scores and keeps what its equations, transcribed number by number, and its code do."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ def test_scores_and_pairs_are_those_of_the_release(file, name):
     options, factor = RECORDED[name]
     given, kept = of_golden(file, **options)
     if factor != 1:
-        kept = kept._replace(scores=kept.scores * factor)
+        kept = replace(kept, scores=kept.scores * factor)
     assert_scores(kept, given[f"{name}.score"])
     positions = given[f"{name}.kept_in_cache_order"]
     assert sets(kept) == in_order(positions)

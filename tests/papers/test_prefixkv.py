@@ -6,6 +6,7 @@ it, so that one drop in 288 steps comes one step later there.
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -341,7 +342,7 @@ def ends_kept(lengths, heads, kind, seed, holes):
     }[kind]
     ends = (layer.pos == 0) | (layer.pos == layer.lengths[:, None, None] - 1)
     marked = raw.masked_fill(ends, math.inf).masked_fill(~layer.valid, -math.inf)
-    return Scored(layer, Scores(marked), raw, torch.tensor([0]))
+    return Scored(layer, Scores(marked), raw, torch.zeros(len(lengths), dtype=torch.long))
 
 
 KINDS = ["uniform", "zero", "negative", "one-hot", "random", "sharp"]
@@ -359,7 +360,7 @@ def test_counts_add_up_to_the_budget_and_are_between_what_must_and_what_can_be_k
     rows, heads, layers
 ):
     lengths, tokens = [length for length, _ in rows], torch.tensor([budget for _, budget in rows])
-    scored = [ends_kept(lengths, heads, *layer)._replace(tokens=tokens) for layer in layers]
+    scored = [replace(ends_kept(lengths, heads, *layer), tokens=tokens) for layer in layers]
     counts = PrefixBudget(amount=5)(scored, tokens)
     room = sum(one.available.sum(-1) for one in scored)
     held = sum(count.sum(-1) for count in counts)

@@ -13,7 +13,7 @@ from torch import Tensor
 from foveate.core.errors import InvalidBudget, InvalidParameter
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
-from foveate.core.protocols import Planned, RunningScore, wrapped
+from foveate.core.protocols import Planned
 from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.tensors import QKV, layers_of
 
@@ -99,9 +99,8 @@ def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
 def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     """The layer's running state after its queries have been seen."""
     state = dict(layer.state)
-    for each in wrapped(policy.score):
-        if isinstance(each, RunningScore):
-            state |= each.observe(layer)
+    for each in policy.running:
+        state |= each.observe(layer)
     return state
 
 

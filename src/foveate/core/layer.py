@@ -57,16 +57,18 @@ class Layer:
     # sums over queries of the softmax, where the attention has added them up on its way
     column_sums: Float[Tensor, "b hq n"] | None = None
     window: Window | None = None  # the last queries' attention, where it was written out
+    # what follows from positions alone, for all layers that have the same: of which, and what
+    worked_out: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     @property
     def groups(self) -> int:
         """Query heads per KV head."""
         return self.q.shape[1] // self.k.shape[1]
 
-    @cached_property
+    @property
     def valid(self) -> Bool[Tensor, "b h n"]:
         """True where a slot holds a real token."""
-        return self.where(lambda pos: pos >= 0)
+        return self._once("valid", self.pos, lambda: self.where(lambda pos: pos >= 0))
 
     def where(
         self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
@@ -74,10 +76,12 @@ class Layer:
         """True where ``holds`` says so of the positions; asked once if all heads have the same."""
         return holds(once_for_heads(self.pos)).expand_as(self.pos)
 
-    @cached_property
+    @property
     def available(self) -> Int[Tensor, "b h"]:
         """How many real tokens each head holds."""
-        return once_for_heads(self.valid).sum(-1).expand(self.pos.shape[:2])
+        return self._once("available", self.pos, lambda: (
+            once_for_heads(self.valid).sum(-1).expand(self.pos.shape[:2])
+        ))  # fmt: skip
 
     @property
     def vision(self) -> Bool[Tensor, "b h n"]:
@@ -107,10 +111,16 @@ class Layer:
         """
         return _known(self.q_image) >= 0
 
-    @cached_property
+    @property
     def lengths(self) -> Int[Tensor, "b"]:
         """Tokens that each row has seen, padding excluded."""
-        return self.q_pos[:, -1] + 1
+        return self._once("lengths", self.q_pos, lambda: self.q_pos[:, -1] + 1)
+
+    def _once(self, name: str, of: Tensor, work: Callable[[], Tensor]) -> Tensor:
+        known = self.worked_out.get(name)
+        if known is None or known[0] is not of:
+            known = self.worked_out[name] = (of, work())
+        return known[1]
 
     def visible(self, w: int) -> Bool[Tensor, "b #h w n"]:
         """Which slots each of the last ``w`` queries attends to."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from foveate.core.amount import Amount
@@ -20,12 +21,15 @@ from foveate.core.protocols import (
     FullPrecision,
     Merge,
     NoMerge,
+    RunningScore,
     Scope,
     Score,
     Select,
     Softmax,
     Store,
     When,
+    reads_column_sums,
+    wrapped,
 )
 from foveate.core.spec import SLOTS, make_stage, print_arguments
 
@@ -92,6 +96,16 @@ class Policy:
     def scope(self) -> Scope:
         """Whether it compresses layer by layer during the prefill, or once after all layers."""
         return self.budget.scope
+
+    @cached_property
+    def running(self) -> tuple[RunningScore, ...]:
+        """The scores, wrapped ones included, that follow every query."""
+        return tuple(each for each in wrapped(self.score) if isinstance(each, RunningScore))
+
+    @cached_property
+    def reads_column_sums(self) -> bool:
+        """Whether a score asks for the attention's column sums."""
+        return reads_column_sums(self.score)
 
     @property
     def spec(self) -> str:

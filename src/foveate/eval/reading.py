@@ -12,7 +12,6 @@ from foveate.backends.hf import Recording, record
 from foveate.backends.hf.stats import now
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
-from foveate.core.protocols import reads_column_sums
 from foveate.eval.contenders import resolved
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.model import Loaded
@@ -66,7 +65,7 @@ def read_once(
     spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
     evidence = tuple(place for where in spans for place in where if place < cut)
     policies = {spec: resolved(spec, evidence) for spec in (FULL, *specs)}
-    sums = any(reads_column_sums(policy.score) for policy in policies.values())
+    sums = any(policy.reads_column_sums for policy in policies.values())
     start = now(loaded.model.device)
     recording = record(loaded.model, sums=sums, **_until(prompt, cut))
     seconds = now(loaded.model.device) - start

@@ -128,11 +128,13 @@ class Decoupled(KeepsRecent):
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, vision = scored.scores.values, scored.layer.vision
-        if "decoupled" not in scored.scores.notes:
+        if (decoupled := scored.scores.notes.get("decoupled")) is None:
             raise InvalidParameter(
                 "the selection decoupled goes by a switch that this score does not note. Wrap the "
                 "score: modality_fusion(of=...)."
             )
+        if not bool(decoupled.any()):
+            return highest(values, counts)
         protected, free = values == torch.inf, values.isfinite()
         places = counts - protected.sum(-1)  # B_s
         rho = Fraction(str(self.rho))
@@ -142,8 +144,7 @@ class Decoupled(KeepsRecent):
         to_vision = torch.maximum(torch.minimum(to_vision, visual), places - textual)
         apart = highest(values.masked_fill(~(free & vision), -torch.inf), to_vision) | highest(
             values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision)  # fmt: skip
-        decoupled = scored.scores.notes["decoupled"][:, None, None]
-        return torch.where(decoupled, apart | protected, highest(values, counts))
+        return torch.where(decoupled[:, None, None], apart | protected, highest(values, counts))
 
 
 @method(

@@ -73,6 +73,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         earlier=tuple(state.notes) if owner.place else (),
         column_sums=sums,
         window=window,
+        worked_out=state.worked_out,
     )
 
 

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from foveate.backends.hf.passes import prompt_lengths
 from foveate.core.compress import bytes_of_pairs
-from foveate.core.protocols import reads_column_sums
 from foveate.ops.choice import chosen
 from foveate.ops.column_sums import attention_with_sums
 
@@ -29,7 +28,7 @@ def attention(
     """The attention of a pass over a layer that holds everything so far; None where the stock one
     has to do it: no column sums needed, another device or type, a mask that is not causal.
     """
-    if not (writes_out(owner, query) and reads_column_sums(owner.state.policy.score)):
+    if not (writes_out(owner, query) and owner.state.policy.reads_column_sums):
         return None
     if tokens_kept(owner, query, mask) is None:
         return None

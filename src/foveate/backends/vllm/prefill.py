@@ -15,7 +15,7 @@ from foveate.backends.vllm.prompts import Prompts, Row, Unfinished
 from foveate.core.amount import Amount
 from foveate.core.compress import keep, observed, score
 from foveate.core.layer import Layer, Scored
-from foveate.core.protocols import RunningScore, Scope, wrapped
+from foveate.core.protocols import Scope
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
@@ -63,7 +63,7 @@ def after_pass(
     q = queries[row.start : row.start + row.end - row.computed].transpose(0, 1)[None]
     before = prompt.unfinished.get(place) if row.computed else None
     finished = row.end == prompt.length
-    running = any(isinstance(s, RunningScore) for s in wrapped(policy.score))
+    running = bool(policy.running)
     wanted = policy.score.queries(row.budget)
     state: Mapping[str, Tensor] = {}
     layer: Layer | None = None

@@ -14,7 +14,6 @@ from foveate.backends.hf import Recording, record
 from foveate.backends.hf.support import compressible_layers, text_config
 from foveate.core.compress import compress_layers
 from foveate.core.policy import Policy
-from foveate.core.protocols import reads_column_sums
 
 
 class Choice(NamedTuple):
@@ -53,7 +52,7 @@ def seen(
     readings: dict[bool, Recording] = {}
 
     def choice(policy: Policy) -> Choice:
-        sums = reads_column_sums(policy.score)
+        sums = policy.reads_column_sums
         if sums not in readings:
             readings[sums] = record(model, sums=sums, **inputs)
         return _choice(policy, readings[sums])
