@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Literal
 
 import torch.nn.functional as F
@@ -99,9 +101,9 @@ def observed(
     real = window_of(layer, window)
     w = real.shape[1]
     weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
-    of_blocks = [weights[:, None, None, some].transpose(3, 4) @ paid
-                 for some, paid in _paid(layer, w, n)]  # fmt: skip
-    return sum(of_blocks[1:], of_blocks[0]), real.sum(-1)
+    of_blocks = (weights[:, None, None, some].transpose(3, 4) @ paid
+                 for some, paid in _paid(layer, w, n))  # fmt: skip
+    return reduce(add, of_blocks), real.sum(-1)  # one block at a time: there may be hundreds
 
 
 def _paid(layer: Layer, w: int, n: float) -> Iterator[tuple[slice, Float[Tensor, "b h g r s"]]]:
