@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.window_attention import window_attention
+from foveate.ops.window_attention import from_first_hidden, window_attention
 from tests.core.lean import lean
 
 
@@ -51,6 +51,27 @@ def test_it_is_the_softmax_over_the_slots_that_each_query_sees(case):
     q, k, visible, scale = case
     ours = window_attention(q, k, visible, scale)
     assert_close(ours.double(), literal(q, k, visible.tolist(), scale), rtol=1e-5, atol=1e-7)
+
+
+@lean
+@given(case=cases(), last=st.integers(0, 7))
+def test_a_mask_of_the_last_slots_says_that_those_before_are_seen(case, last):
+    q, k, visible, scale = case
+    first = max(0, k.shape[2] - last)
+    whole = visible.clone()
+    whole[..., :first] = True
+    ours = window_attention(q, k, visible[..., first:], scale)
+    assert_close(ours.double(), literal(q, k, whole.tolist(), scale), rtol=1e-5, atol=1e-7)
+
+
+@lean
+@given(case=cases())
+def test_a_mask_without_the_first_slots_that_all_see_says_the_same(case):
+    q, k, visible, scale = case
+    last = from_first_hidden(visible)
+    hidden = [slot for slot in range(k.shape[2]) if not visible[..., slot].all()]
+    assert last.shape[-1] == (k.shape[2] - hidden[0] if hidden else 0)
+    assert torch.equal(window_attention(q, k, last, scale), window_attention(q, k, visible, scale))
 
 
 def test_a_query_that_sees_nothing_pays_nothing():

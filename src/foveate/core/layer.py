@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from foveate.core.errors import MissingModality
+from foveate.ops.window_attention import from_first_hidden
 
 
 class Window(NamedTuple):
@@ -58,7 +59,9 @@ class Layer:
     column_sums: Float[Tensor, "b hq n"] | None = None
     window: Window | None = None  # the last queries' attention, where it was written out
     # what follows from positions alone, for all layers that have the same: of which, and what
-    worked_out: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
+    worked_out: dict[str, tuple[tuple[Tensor, ...], Tensor]] = field(
+        default_factory=dict, repr=False
+    )
 
     @property
     def groups(self) -> int:
@@ -68,7 +71,7 @@ class Layer:
     @property
     def valid(self) -> Bool[Tensor, "b h n"]:
         """True where a slot holds a real token."""
-        return self._once("valid", self.pos, lambda: self.where(lambda pos: pos >= 0))
+        return self.once("valid", lambda: self.where(lambda pos: pos >= 0), self.pos)
 
     def where(
         self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
@@ -79,9 +82,9 @@ class Layer:
     @property
     def available(self) -> Int[Tensor, "b h"]:
         """How many real tokens each head holds."""
-        return self._once("available", self.pos, lambda: (
+        return self.once("available", lambda: (
             once_for_heads(self.valid).sum(-1).expand(self.pos.shape[:2])
-        ))  # fmt: skip
+        ), self.pos)  # fmt: skip
 
     @property
     def vision(self) -> Bool[Tensor, "b h n"]:
@@ -114,11 +117,14 @@ class Layer:
     @property
     def lengths(self) -> Int[Tensor, "b"]:
         """Tokens that each row has seen, padding excluded."""
-        return self._once("lengths", self.q_pos, lambda: self.q_pos[:, -1] + 1)
+        return self.once("lengths", lambda: self.q_pos[:, -1] + 1, self.q_pos)
 
-    def _once(self, name: str, of: Tensor, work: Callable[[], Tensor]) -> Tensor:
+    def once(self, name: str, work: Callable[[], Tensor], *of: Tensor) -> Tensor:
+        """What ``work`` finds, and follows from the tensors ``of`` alone; once for all layers that
+        have the same.
+        """
         known = self.worked_out.get(name)
-        if known is None or known[0] is not of:
+        if known is None or any(a is not b for a, b in zip(known[0], of, strict=True)):
             known = self.worked_out[name] = (of, work())
         return known[1]
 
@@ -128,6 +134,13 @@ class Layer:
             return self.mask[:, :, -w:, :]
         pos = once_for_heads(self.pos)[:, :, None, :]
         return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
+
+    def last_visible(self, w: int) -> Bool[Tensor, "b #h w s"]:
+        """The same of the last slots alone: these queries attend to all slots before them."""
+        if self.mask is not None:
+            return from_first_hidden(self.visible(w))
+        return self.once(f"last {w} visible", lambda: from_first_hidden(self.visible(w)),
+                         self.pos, self.q_pos)  # fmt: skip
 
     def after_scoring(self) -> Layer:
         """The layer as the stages after its score see it: the last query alone is left, as a copy.

@@ -40,8 +40,13 @@ def most_recent(recent: Recent, tokens: int) -> int:
 
 def is_recent(layer: Layer, recent: Recent, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
     """True at the slots of the last tokens."""
-    first = (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
-    return layer.where(lambda pos: pos >= first)
+
+    def found() -> Tensor:
+        first = (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
+        return layer.where(lambda pos: pos >= first)
+
+    of = () if isinstance(recent, int) else (tokens,)
+    return layer.once(f"last {recent}", found, layer.pos, layer.q_pos, *of)
 
 
 def budget_of(layer: Layer, recent: Recent) -> Int[Tensor, "b"]:

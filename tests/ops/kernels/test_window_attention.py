@@ -31,6 +31,16 @@ def test_probabilities_are_the_references_for_odd_lengths_and_masks_by_head(w, n
     assert_close(ours, window_attention(q, k, seen, 0.5), **CLOSE)
 
 
+@pytest.mark.parametrize("last", [0, 1, 30, 129])
+def test_a_mask_of_the_last_slots_says_that_those_before_are_seen(last):
+    draw = Draw(seed=3)
+    q, k = draw.channels_first(2, 4, 5, 24), draw.channels_first(2, 2, 130, 24)
+    seen = draw.chance(0.5, 2, 1, 5, last)
+    whole = torch.cat([torch.ones(2, 1, 5, 130 - last, dtype=torch.bool), seen], -1)
+    ours = window_attention(q, k, seen, 0.5, impl="triton")
+    assert_close(ours, window_attention(q, k, whole, 0.5), **CLOSE)
+
+
 def test_logits_of_any_size_are_no_trouble():
     draw = Draw(seed=2)
     q, k = 60 * draw.normal(1, 2, 4, 16), 60 * draw.normal(1, 2, 70, 16)

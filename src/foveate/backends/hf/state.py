@@ -61,7 +61,9 @@ class CacheState:
         self.waiting: list[tuple[FoveateLayer, Scored]] = []
         self.stats = Stats(self.policy.spec)
         self.origins = OriginsOfPass()
-        self.worked_out: dict[str, tuple[Tensor, Tensor]] = {}  # Layer's, for all layers
+        self.worked_out: dict[
+            str, tuple[tuple[Tensor, ...], Tensor]
+        ] = {}  # Layer's, for all layers
         self._images: tuple[Tensor, Images] | None = None  # of which vision
         self._mask: Tensor | None = None
         self._facts: MaskFacts | None = None

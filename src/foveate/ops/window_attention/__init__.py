@@ -6,14 +6,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.choice import Impl, implementation
+from foveate.ops.window_attention.hidden import from_first_hidden
 
-__all__ = ["window_attention"]
+__all__ = ["from_first_hidden", "window_attention"]
 
 
 def window_attention(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w n"],
+    visible: Bool[Tensor, "b #h w s"],
     scale: float,
     n: float = 0.0,
     *,
@@ -24,7 +25,8 @@ def window_attention(
     Args:
         q: queries, ``hq = h * g``; query head ``i`` reads KV head ``i // g``.
         k: keys.
-        visible: which slots each query attends to; a query that sees none gets zeros.
+        visible: which of the last ``s`` slots each query attends to; it does to all before them.
+            A query that sees none gets zeros.
         scale: of the logits.
         n: of softmax-n; 0 is the softmax.
         impl: "reference" or "triton"; None is what :func:`foveate.ops.using` says.

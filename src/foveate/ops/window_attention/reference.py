@@ -7,12 +7,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.softmax_n import softmax_n
+from foveate.ops.window_attention.hidden import from_first_hidden
 
 
 def window_attention(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w n"],
+    visible: Bool[Tensor, "b #h w s"],
     scale: float,
     n: float,
 ) -> Float[Tensor, "b h g w n"]:
@@ -23,13 +24,12 @@ def window_attention(
     h = k.shape[1]
     grouped = q.detach().reshape(b, h, (hq // h) * w, d).float() * scale
     logits = (grouped @ k.detach().float().transpose(2, 3)).view(b, h, hq // h, w, -1)
-    # as a rule the slots of the window itself; bytes have a vectorised minimum, booleans none
-    partly = visible.flatten(0, 2).view(torch.uint8).amin(0) == 0
-    if partly.any():
-        first, last = partly.nonzero()[[0, -1], 0].tolist()
-        hidden = ~visible[:, :, None, :, first : last + 1]
-        logits[..., first : last + 1].masked_fill_(hidden, -torch.inf)
+    slots = k.shape[2]
+    if visible.shape[-1] == slots:
+        visible = from_first_hidden(visible)
+    before = slots - visible.shape[-1]
+    logits[..., before:].masked_fill_(~visible[:, :, None], -torch.inf)
     weights = softmax_n(logits, n) if n else torch.softmax(logits, -1, out=logits)
-    if not partly.all():
+    if before:
         return weights  # every query sees something
     return weights.masked_fill_(~visible.any(-1)[:, :, None, :, None], 0.0)

@@ -21,7 +21,7 @@ from foveate.ops.launch import LOG2E, check, empty, power, product, rows, run, t
 def window_attention(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w n"],
+    visible: Bool[Tensor, "b #h w s"],
     scale: float,
     n: float,
 ) -> Float[Tensor, "b h g w n"]:
@@ -32,12 +32,13 @@ def window_attention(
     blocks = triton.cdiv(slots, block)
     out = empty(b, hq, w, slots, like=q, dtype=torch.float32)
     tops, totals = (empty(b * hq, w, blocks, like=q, dtype=torch.float32) for _ in range(2))
-    seen = visible.expand(b, h, w, slots).view(torch.uint8)
+    before = slots - visible.shape[-1]
+    seen = visible.expand(b, h, w, -1).view(torch.uint8)
     programs = b * hq * triton.cdiv(w, queries) * blocks
     run(
         _logits_kernel, programs, q,
         q, k, seen, out, tops, totals, *q.stride(), *k.stride(), *seen.stride(),
-        hq, hq // h, w, slots, d, scale * LOG2E, D=power(d), W=queries, N=block,
+        hq, hq // h, w, slots, before, d, scale * LOG2E, D=power(d), W=queries, N=block,
     )  # fmt: skip
     run(
         _weights_kernel, b * hq * w * triton.cdiv(slots, WIDE), q,
@@ -55,7 +56,7 @@ WIDE = 1024  # slots of one query that are divided together
 def _logits_kernel(
     q, k, seen, out, tops, totals,
     q_b, q_h, q_w, q_d, k_b, k_h, k_n, k_d, seen_b, seen_h, seen_w, seen_n,
-    hq, g, w, n, d, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr,
+    hq, g, w, n, before, d, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """One block of queries of one query head, over one block of slots."""
     blocks = tl.cdiv(n, N)
@@ -70,9 +71,10 @@ def _logits_kernel(
     keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
     logits = product(queries, tl.trans(keys)) * scale
     inside = (row < w)[:, None] & (slot < n)[None, :]
-    at = row.to(tl.int64)[:, None] * seen_w + slot.to(tl.int64)[None, :] * seen_n
-    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=inside, other=0) != 0
-    logits = tl.where(visible, logits, -float("inf"))
+    at = row.to(tl.int64)[:, None] * seen_w + (slot - before).to(tl.int64)[None, :] * seen_n
+    told = inside & (slot >= before)[None, :]
+    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=told, other=1) != 0
+    logits = tl.where(visible & inside, logits, -float("inf"))
     top = tl.max(logits, 1)
     level = tl.where(top == -float("inf"), 0.0, top)
     line = head * w + row

@@ -83,9 +83,15 @@ class WindowAttention:
 
 def window_of(layer: Layer, window: Recent) -> Bool[Tensor, "b w"]:
     """Of the last queries, as many as the longest window of a row: which are in their row's."""
-    wanted = recent_tokens(window, budget_of(layer, window)).clamp_min(1)
-    w = min(int(wanted.max()), layer.q.shape[2])
-    return layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
+    tokens = budget_of(layer, window)
+
+    def found() -> Tensor:
+        wanted = recent_tokens(window, tokens).clamp_min(1)
+        w = min(int(wanted.max()), layer.q_pos.shape[1])
+        return layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
+
+    of = () if isinstance(window, int) else (tokens,)
+    return layer.once(f"window of {window}", found, layer.q_pos, *of)
 
 
 def observed(
@@ -113,7 +119,7 @@ def _paid(layer: Layer, w: int, n: float) -> Iterator[tuple[slice, Float[Tensor,
         for some in blocks(w):
             yield some, from_softmax(found[..., some, :], totals[..., some, :], n)
         return
-    visible = layer.visible(w)
+    visible = layer.last_visible(w)
     for some in blocks(w):
         q = layer.q[:, :, -w:][:, :, some]
         yield some, window_attention(q, layer.k, visible[:, :, some], layer.scale, n)
