@@ -30,11 +30,12 @@ class Kept:
     scores: Float[Tensor, "b h n"] | None
     k: Float[Tensor, "b h n d"]
     v: Float[Tensor, "b h n e"]
+    counted: Int[Tensor, "b h"] | None = None  # ``counts``, if they are known
 
     @cached_property
     def counts(self) -> Int[Tensor, "b h"]:
         """Pairs kept per row and KV head."""
-        return self.mask.sum(-1)
+        return self.mask.sum(-1) if self.counted is None else self.counted
 
     def positions(self, row: int, head: int) -> Int[Tensor, "s"]:
         """Kept positions of one head, ascending, counted in the input as given."""
@@ -50,7 +51,7 @@ class Kept:
 
     def store(self, columns: Int[Tensor, "b h n"], first: int) -> DensePairs | RaggedPairs:
         """The kept pairs alone, dense or ragged."""
-        return store(self.k, self.v, columns, self.mask, first)
+        return store(self.k, self.v, columns, self.mask, first, self.counts)
 
 
 def compress_tensors(
@@ -111,26 +112,38 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
         InvalidBudget: a row's budget is below what is protected in it.
     """
     available = layer.available
-    if bool((available <= tokens[:, None]).all()):
+    if layer.once("all fits", lambda: bool((available <= tokens[:, None]).all()),
+                  available, tokens):  # fmt: skip
         return None
-    protected = policy.select.protect(layer, tokens) & layer.valid
-    too_many = (protected.sum(-1) > tokens[:, None]) & (available > tokens[:, None])
+    marked = policy.select.protect(layer, tokens)
+    protected, always = layer.once("protected", lambda: _protected(policy, layer, marked, tokens),
+                                   marked, layer.valid, tokens)  # fmt: skip
+    layer = replace(layer, tokens=tokens)
+    scores = policy.score(layer)
+    raw = scores.values.float()
+    values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)
+    if bool(values.isnan().any()):
+        raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
+    scores = scores._replace(values=values.masked_fill(protected, torch.inf))
+    return Scored(layer.after_scoring(), scores, raw, tokens, always)
+
+
+def _protected(
+    policy: Policy, layer: Layer, marked: Bool[Tensor, "b h n"], tokens: Int[Tensor, "b"]
+) -> tuple[Bool[Tensor, "b h n"], Int[Tensor, "b h"]]:
+    """Which slots are kept whatever their score, and how many."""
+    protected = marked & layer.valid
+    counts = protected.sum(-1)
+    too_many = (counts > tokens[:, None]) & (layer.available > tokens[:, None])
     if bool(too_many.any()):
         row = int(too_many.any(-1).nonzero()[0, 0])
         raise InvalidBudget(
             f"budget {policy.amount} keeps {int(tokens[row])} of the "
             f"{int(layer.lengths[row])} tokens of row {row}, fewer than the "
-            f"{int(protected[row].sum(-1).max())} that are always kept (observation window and "
+            f"{int(counts[row].max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
         )
-    layer = replace(layer, tokens=tokens)
-    scores = policy.score(layer)
-    raw = scores.values.float()
-    values = raw.masked_fill(~layer.valid, -torch.inf)
-    if bool(values.isnan().any()):
-        raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
-    values.masked_fill_(protected, torch.inf)
-    return Scored(layer.after_scoring(), scores._replace(values=values), raw, tokens)
+    return protected, counts
 
 
 def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
@@ -143,7 +156,7 @@ def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
         mask = policy.select(one, count)
         _check_mask(policy, one, mask, count)
         k, v = policy.merge(one, mask)
-        kept.append(Kept(mask, one.scores.values, k, v))
+        kept.append(Kept(mask, one.scores.values, k, v, count))
     return kept
 
 
@@ -170,7 +183,7 @@ def _check_mask(
         raise InvalidParameter(
             f"{policy.select!r} kept {mask.sum(-1).tolist()} slots instead of {count.tolist()}."
         )
-    if bool((mask & ~one.layer.valid).any()):
+    if not one.layer.whole and bool((mask & ~one.layer.valid).any()):
         raise InvalidParameter(f"{policy.select!r} kept padding.")
 
 
@@ -181,6 +194,21 @@ def _check_counts(
     tokens: Int[Tensor, "b"],
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
+    planned = isinstance(policy.budget, Planned) and policy.scope == "layer"
+    if len(scored) > 1 or planned:
+        _check_totals(policy, scored, counts, tokens)
+        return
+    one = scored[0]  # as a rule all layers have the same counts
+    one.layer.once("exact", lambda: _check_totals(policy, scored, counts, tokens),
+                   counts[0], tokens, one.available, one.protected)  # fmt: skip
+
+
+def _check_totals(
+    policy: Policy,
+    scored: Sequence[Scored],
+    counts: Sequence[Int[Tensor, "b h"]],
+    tokens: Int[Tensor, "b"],
+) -> None:
     held = _total([c.sum(-1) for c in counts])
     room = _total([one.available.sum(-1) for one in scored])
     heads = sum(one.layer.k.shape[1] for one in scored)

@@ -12,13 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from foveate.core.errors import MissingModality
 from foveate.ops.window_attention import from_first_hidden
+
+Found = TypeVar("Found")
+WorkedOut = dict[str, tuple[tuple[Tensor | int, ...], Any]]
+"""What was found, by name, and what it follows from."""
 
 
 class Window(NamedTuple):
@@ -58,10 +62,7 @@ class Layer:
     # sums over queries of the softmax, where the attention has added them up on its way
     column_sums: Float[Tensor, "b hq n"] | None = None
     window: Window | None = None  # the last queries' attention, where it was written out
-    # what follows from positions alone, for all layers that have the same: of which, and what
-    worked_out: dict[str, tuple[tuple[Tensor, ...], Tensor]] = field(
-        default_factory=dict, repr=False
-    )
+    worked_out: WorkedOut = field(default_factory=dict, repr=False)  # shared by layers of a pass
 
     @property
     def groups(self) -> int:
@@ -72,6 +73,11 @@ class Layer:
     def valid(self) -> Bool[Tensor, "b h n"]:
         """True where a slot holds a real token."""
         return self.once("valid", lambda: self.where(lambda pos: pos >= 0), self.pos)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all slots hold a real token."""
+        return self.once("whole", lambda: bool(self.valid.all()), self.valid)
 
     def where(
         self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
@@ -119,14 +125,15 @@ class Layer:
         """Tokens that each row has seen, padding excluded."""
         return self.once("lengths", lambda: self.q_pos[:, -1] + 1, self.q_pos)
 
-    def once(self, name: str, work: Callable[[], Tensor], *of: Tensor) -> Tensor:
-        """What ``work`` finds, and follows from the tensors ``of`` alone; once for all layers that
-        have the same.
+    def once(self, name: str, work: Callable[[], Found], *of: Tensor | int) -> Found:
+        """What ``work`` finds, and follows from ``of`` alone; done once for all layers that have
+        the same tensors. Nobody may write into it.
         """
         known = self.worked_out.get(name)
-        if known is None or any(a is not b for a, b in zip(known[0], of, strict=True)):
+        if known is None or not _same(known[0], of):
             known = self.worked_out[name] = (of, work())
-        return known[1]
+        found: Found = known[1]
+        return found
 
     def visible(self, w: int) -> Bool[Tensor, "b #h w n"]:
         """Which slots each of the last ``w`` queries attends to."""
@@ -139,8 +146,8 @@ class Layer:
         """The same of the last slots alone: these queries attend to all slots before them."""
         if self.mask is not None:
             return from_first_hidden(self.visible(w))
-        return self.once(f"last {w} visible", lambda: from_first_hidden(self.visible(w)),
-                         self.pos, self.q_pos)  # fmt: skip
+        return self.once("last visible", lambda: from_first_hidden(self.visible(w)),
+                         w, self.pos, self.q_pos)  # fmt: skip
 
     def after_scoring(self) -> Layer:
         """The layer as the stages after its score see it: the last query alone is left, as a copy.
@@ -157,6 +164,11 @@ class Layer:
             column_sums=None,
             window=None,
         )
+
+
+def _same(one: tuple[Tensor | int, ...], other: tuple[Tensor | int, ...]) -> bool:
+    return all(a is b if isinstance(a, Tensor) else a == b
+               for a, b in zip(one, other, strict=True))  # fmt: skip
 
 
 def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:
@@ -201,6 +213,7 @@ class Scored:
     scores: Scores
     raw: Float[Tensor, "b h n"]
     tokens: Int[Tensor, "b"]
+    always: Int[Tensor, "b h"] | None = None  # ``protected``, if they have been counted
 
     @property
     def importance(self) -> Float[Tensor, "b h n"]:
@@ -216,4 +229,4 @@ class Scored:
     @cached_property
     def protected(self) -> Int[Tensor, "b h"]:
         """Slots that are kept whatever their score."""
-        return (self.scores.values == float("inf")).sum(-1)
+        return (self.scores.values == float("inf")).sum(-1) if self.always is None else self.always

@@ -274,12 +274,13 @@ def store(
     columns: Int[Tensor, "b h n"],
     kept: Bool[Tensor, "b h n"],
     first: int,
+    counts: Int[Tensor, "b h"] | None = None,
 ) -> DensePairs | RaggedPairs:
     """Stores the kept slots: dense if every head keeps the same number, ragged otherwise.
 
-    ``first`` is the column that the next token will have.
+    ``first`` is the column that the next token will have; ``counts`` are those of ``kept``.
     """
-    counts = kept.sum(-1)
+    counts = kept.sum(-1) if counts is None else counts
     least, most = int(counts.min()), int(counts.max())
     flat = compaction(k, v, columns, kept, starts_of(counts))
     if least != most:

@@ -89,7 +89,9 @@ class MixDiversity:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        domain = Over(layer.valid if self.normalise_over == "all" else layer.valid & ~window)
+        domain = layer.once("prefix", lambda: Over(layer.valid & ~window), layer.valid, window)
+        if self.normalise_over == "all":
+            domain = layer.once("all", lambda: Over(layer.valid), layer.valid)
         extrinsic = scores.values.float()
         if self.normalise_over == "all":  # the window's own slots count with what they are paid
             extrinsic = torch.where(window, scores.parts.get("observed", extrinsic), extrinsic)

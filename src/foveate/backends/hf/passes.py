@@ -115,16 +115,23 @@ def _wanted(owner: FoveateLayer, layer: Layer) -> int:
 
 def _tokens(owner: FoveateLayer, layer: Layer) -> Int[Tensor, "b"]:
     """Each row's budget."""
-    amount, lengths = owner.state.policy.amount, prompt_lengths(owner, layer.lengths)
-    return amount.tokens(lengths, bytes_of_a_token(layer) * owner.state.depth)
+    amount, pair_bytes = owner.state.policy.amount, bytes_of_a_token(layer) * owner.state.depth
+    return layer.once("tokens", lambda: (
+        amount.tokens(prompt_lengths(owner, layer.lengths), pair_bytes)
+    ), layer.lengths, pair_bytes, _to_read(owner))  # fmt: skip
 
 
 def prompt_lengths(owner: FoveateLayer, read: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
     """Tokens of each row's whole prompt, however much of it (or beyond) was ``read``: its budget
     is that of the prompt.
     """
+    return read + _to_read(owner)
+
+
+def _to_read(owner: FoveateLayer) -> int:
+    """Tokens of the prompt beyond those seen; negative where the answer has begun."""
     end = owner.state.prompt_end if owner.armed else owner.finished
-    return read + ((owner.seen if end is None else end) - owner.seen)
+    return 0 if end is None else end - owner.seen
 
 
 def _refuse_empty_rows(layer: Layer) -> None:

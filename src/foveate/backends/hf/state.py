@@ -14,7 +14,7 @@ from foveate.backends.hf.origins import Images, OriginsOfPass
 from foveate.backends.hf.stats import Stats
 from foveate.core.compress import keep
 from foveate.core.errors import UnsupportedCache
-from foveate.core.layer import Scored
+from foveate.core.layer import Scored, WorkedOut
 from foveate.core.policy import Policy
 from foveate.core.tensors import image_index, spot_index
 
@@ -61,9 +61,7 @@ class CacheState:
         self.waiting: list[tuple[FoveateLayer, Scored]] = []
         self.stats = Stats(self.policy.spec)
         self.origins = OriginsOfPass()
-        self.worked_out: dict[
-            str, tuple[tuple[Tensor, ...], Tensor]
-        ] = {}  # Layer's, for all layers
+        self.worked_out: WorkedOut = {}  # by the layers of a pass, for all of them
         self._images: tuple[Tensor, Images] | None = None  # of which vision
         self._mask: Tensor | None = None
         self._facts: MaskFacts | None = None

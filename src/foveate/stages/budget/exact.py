@@ -39,10 +39,17 @@ def within(one: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]) -> I
 
 def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
     """The same number for every head of a layer; one that holds less passes the rest on."""
-    wish = tokens[:, None].expand_as(one.available)
-    if bool((one.available >= wish).all()):
-        return wish.clone()
-    return within(one, wish, wish.sum(-1))
+    available = one.available
+    wish, held = one.layer.once("even", lambda: _even(available, tokens), available, tokens)
+    return wish if held else within(one, wish, wish.sum(-1))
+
+
+def _even(
+    available: Int[Tensor, "b h"], tokens: Int[Tensor, "b"]
+) -> tuple[Int[Tensor, "b h"], bool]:
+    """As many for every head; and whether all hold that many."""
+    wish = tokens[:, None].expand_as(available).clone()
+    return wish, bool((available >= wish).all())
 
 
 def proportional(

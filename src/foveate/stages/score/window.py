@@ -106,10 +106,11 @@ def observed(
     """
     real = window_of(layer, window)
     w = real.shape[1]
-    weights = real[..., None].float() if kinds is None else kinds[:, -w:] * real[..., None]
+    ones, queries = layer.once("window", lambda: (real[..., None].float(), real.sum(-1)), real)
+    weights = ones if kinds is None else kinds[:, -w:] * ones
     of_blocks = (weights[:, None, None, some].transpose(3, 4) @ paid
                  for some, paid in _paid(layer, w, n))  # fmt: skip
-    return reduce(add, of_blocks), real.sum(-1)  # one block at a time: there may be hundreds
+    return reduce(add, of_blocks), queries  # one block at a time: there may be hundreds
 
 
 def _paid(layer: Layer, w: int, n: float) -> Iterator[tuple[slice, Float[Tensor, "b h g r s"]]]:
