@@ -21,7 +21,7 @@ from foveate.core.errors import MissingModality
 from foveate.ops.window_attention import from_first_hidden
 
 Found = TypeVar("Found")
-WorkedOut = dict[str, tuple[tuple[Tensor | int, ...], Any]]
+WorkedOut = dict[str, tuple[tuple[object, ...], Any]]
 """What was found, by name, and what it follows from."""
 
 
@@ -125,9 +125,9 @@ class Layer:
         """Tokens that each row has seen, padding excluded."""
         return self.once("lengths", lambda: self.q_pos[:, -1] + 1, self.q_pos)
 
-    def once(self, name: str, work: Callable[[], Found], *of: Tensor | int) -> Found:
+    def once(self, name: str, work: Callable[[], Found], *of: object) -> Found:
         """What ``work`` finds, and follows from ``of`` alone; done once for all layers that have
-        the same tensors. Nobody may write into it.
+        the same: the very tensors, and equal numbers. Nobody may write into it.
         """
         known = self.worked_out.get(name)
         if known is None or not _same(known[0], of):
@@ -166,7 +166,7 @@ class Layer:
         )
 
 
-def _same(one: tuple[Tensor | int, ...], other: tuple[Tensor | int, ...]) -> bool:
+def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
     return all(a is b if isinstance(a, Tensor) else a == b
                for a, b in zip(one, other, strict=True))  # fmt: skip
 

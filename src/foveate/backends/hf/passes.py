@@ -118,7 +118,7 @@ def _tokens(owner: FoveateLayer, layer: Layer) -> Int[Tensor, "b"]:
     amount, pair_bytes = owner.state.policy.amount, bytes_of_a_token(layer) * owner.state.depth
     return layer.once("tokens", lambda: (
         amount.tokens(prompt_lengths(owner, layer.lengths), pair_bytes)
-    ), layer.lengths, pair_bytes, _to_read(owner))  # fmt: skip
+    ), layer.lengths, amount, pair_bytes, _to_read(owner))  # fmt: skip
 
 
 def prompt_lengths(owner: FoveateLayer, read: Int[Tensor, "b"]) -> Int[Tensor, "b"]:

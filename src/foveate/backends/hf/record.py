@@ -110,7 +110,8 @@ def branch(session: Session, recording: Recording) -> DynamicCache:
         layer.refill(source.pairs, source.seen, source.seen)
         notes = tuple(state.notes) if layer.place else ()
         with layer.watch.running(seen.k.device):
-            show(layer, replace(seen, earlier=notes), armed=True)
+            mine_alone = replace(seen, earlier=notes, worked_out=state.worked_out)
+            show(layer, mine_alone, armed=True)
     for layer, source in zip(mine, theirs, strict=True):
         if layer.pairs is source.pairs:
             layer.refill(source.pairs.fork(), source.seen, source.seen)
