@@ -89,11 +89,12 @@ class MixDiversity:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        domain = layer.once("prefix", lambda: Over(layer.valid & ~window), layer.valid, window)
-        if self.normalise_over == "all":
-            domain = layer.once("all", lambda: Over(layer.valid), layer.valid)
+        everywhere = self.normalise_over == "all"
+        domain = layer.once("domain", lambda: (
+            Over(layer.valid if everywhere else layer.valid & ~window)
+        ), everywhere, layer.valid, window)  # fmt: skip
         extrinsic = scores.values.float()
-        if self.normalise_over == "all":  # the window's own slots count with what they are paid
+        if everywhere:  # the window's own slots count with what they are paid
             extrinsic = torch.where(window, scores.parts.get("observed", extrinsic), extrinsic)
         extrinsic = domain.lifted(extrinsic)
         level = domain.mean(extrinsic)
@@ -109,7 +110,7 @@ class MixDiversity:
         div = domain.to_mean(domain.min_max(measured.diversity), level)
         r = self._redundancy(layer, measured.redundancy)
         values = self._mixed(importance, div, r[..., None])
-        importance = values if self.normalise_over == "all" else values.masked_fill(window, 0.0)
+        importance = values if everywhere else values.masked_fill(window, 0.0)
         parts = {**scores.parts, "importance": importance}
         return Scores(values, parts, {**scores.notes, "redundancy": r})
 

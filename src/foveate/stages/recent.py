@@ -45,8 +45,7 @@ def is_recent(layer: Layer, recent: Recent, tokens: Int[Tensor, "b"]) -> Bool[Te
         first = (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
         return layer.where(lambda pos: pos >= first)
 
-    of = () if isinstance(recent, int) else (tokens,)
-    return layer.once(f"last {recent}", found, layer.pos, layer.q_pos, *of)
+    return layer.once(f"last {recent}", found, layer.pos, layer.q_pos, tokens)
 
 
 def budget_of(layer: Layer, recent: Recent) -> Int[Tensor, "b"]:

@@ -90,8 +90,7 @@ def window_of(layer: Layer, window: Recent) -> Bool[Tensor, "b w"]:
         w = min(int(wanted.max()), layer.q_pos.shape[1])
         return layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
 
-    of = () if isinstance(window, int) else (tokens,)
-    return layer.once(f"window of {window}", found, layer.q_pos, *of)
+    return layer.once(f"window of {window}", found, layer.q_pos, tokens)
 
 
 def observed(
