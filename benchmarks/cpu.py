@@ -22,7 +22,7 @@ from typing import Any
 import torch
 import transformers
 from cpu_page import AT_END, SPECS, page
-from lockstep import prefills
+from lockstep import WARM_UP, prefills
 from rich.progress import Progress
 from written import RESULTS, write, write_data
 
@@ -41,7 +41,7 @@ PEERS = ("full", "snapkv", "adakv", "h2o")
 RULES = ("prefixkv", "prefixkv:when=fixed_slot(every=16)", "h2o:when=over_budget",
          "h2o:when=over_budget(every=16)", "csp:decode_n=1.0")  # fmt: skip
 TICKS = {  # how often each part tells that it has got on
-    "prefill": lambda rounds: ticks(len(SPECS) + 1, rounds),
+    "prefill": lambda rounds: (len(SPECS) + 1) * (2 + WARM_UP + 2 * rounds),
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
     "decoding": lambda rounds: None, "memory": lambda rounds: None, "kvpress": lambda rounds: None,
 }  # fmt: skip

@@ -28,8 +28,9 @@ def page(found: dict[str, Any]) -> str:
         "model, each prefill in a process of its own in which glibc gives back at once what is "
         "freed.", "",
         "## Prefill", "",
-        "What a policy adds to the stock prefill, the two run in lockstep, half a layer at a time; "
-        "then by its stages' own clock. For both alike, glibc gives no memory back on the way. "
+        "What a policy adds to the stock prefill, the two run in lockstep, half a layer at a time "
+        "(the median of each half, added up); then by its stages' own clock. For both alike, glibc "
+        "gives no memory back on the way. "
         "Decoding is the time per token over that of a preallocated full cache.", "",
         *overhead(rows, memory["policies"]), "",
         "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "

@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
 
 import torch
 from greenlet import getcurrent, greenlet
@@ -19,13 +21,14 @@ from greenlet import getcurrent, greenlet
 import foveate
 from foveate.bench import Subject
 from foveate.bench.memory import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-from foveate.bench.timing import Prefill, Tick, medians, prefill, seconds, stock
+from foveate.bench.timing import Prefill, Tick, prefill, seconds, stock
 
 M_TOP_PAD = -2  # glibc's name
+WARM_UP = 4  # rounds
 
 
 def keep_memory() -> None:
-    """From now on glibc gives no memory back to the system.
+    """From now on glibc gives no memory back to the system, and has plenty.
 
     How often it does depends on what was allocated before; the page faults that follow took between
     a fiftieth and a tenth of one and the same stock prefill.
@@ -35,49 +38,70 @@ def keep_memory() -> None:
                           (M_TOP_PAD, 2**26)):  # fmt: skip
         if not libc.mallopt(option, value):
             raise SystemExit(f"mallopt({option}, {value}) was refused: glibc is needed.")
+    torch.ones(3 * 2**29, dtype=torch.uint8)  # touched, and free again
 
 
 def prefills(
     subject: Subject, policies: Sequence[foveate.Policy], rounds: int, tick: Tick
 ) -> dict[str, Prefill]:
     """Every policy in lockstep with the stock prefill, on two copies of the model that share their
-    weights; the medians of all rounds but the first. Either copy may be ahead by a percent or two
-    for its place in memory, and so may the one that starts first: four rounds try all ways. What
-    was freed before decides on a policy's place, so every round has another order.
+    weights. Either copy may be ahead by a percent or two for its place in memory, and so may the
+    one that starts first: four rounds try all ways, and warm up. What was freed before decides on a
+    policy's place, so every round has another order.
+
+    What is added is the sum over half layers, of each the median of the rounds: what slows the
+    machine down for a second meets other halves in every round.
     """
     keep_memory()
     twins = (subject, _twin(subject))
     halves = [half for one in twins for layer in one.model.model.layers
               for half in (layer, layer.mlp)]  # fmt: skip
-    found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
+    found: dict[str, list[Together]] = {policy.spec: [] for policy in policies}
     with ExitStack() as hooks:
         for half in halves:
             hooks.callback(half.register_forward_pre_hook(_pause).remove)
-        for turn in range(rounds + 1):
+        for turn in range(WARM_UP + rounds):
             for policy in random.Random(turn).sample(policies, len(policies)):
                 found[policy.spec].append(_beside_stock(twins, policy, turn))
                 tick()
-    return {spec: medians(runs[1:]) for spec, runs in found.items()}
+    return {spec: _middle(runs[WARM_UP:]) for spec, runs in found.items()}
 
 
-def _beside_stock(twins: tuple[Subject, Subject], policy: foveate.Policy, turn: int) -> Prefill:
+class Together(NamedTuple):
+    """Seconds of the stock prefill's half layers, what the policy adds to each, and what its stages
+    take in all by their own clock.
+    """
+
+    alone: list[float]
+    added: list[float]
+    stages: float
+
+
+def _middle(runs: Sequence[Together]) -> Prefill:
+    alone = sum(map(median, zip(*(run.alone for run in runs), strict=True)))
+    added = sum(map(median, zip(*(run.added for run in runs), strict=True)))
+    return Prefill(alone, 1 + added / alone, median(run.stages for run in runs))
+
+
+def _beside_stock(twins: tuple[Subject, Subject], policy: foveate.Policy, turn: int) -> Together:
     under, plain = twins if turn % 2 == 0 else twins[::-1]
     stages: list[float] = []
     works = [lambda: stages.append(prefill(under, policy).stats.seconds), lambda: stock(plain)]
     whole, alone = _together(*works) if turn % 4 < 2 else _together(*works[::-1])[::-1]
-    return Prefill(alone, whole / alone, stages[0])
+    added = [with_it - without for with_it, without in zip(whole, alone, strict=True)]
+    return Together(alone, added, stages[0])
 
 
-def _together(first: Callable[[], object], second: Callable[[], object]) -> tuple[float, ...]:
+def _together(first: Callable[[], object], second: Callable[[], object]) -> list[list[float]]:
     """Seconds of each, in turns from pause to pause; who begins a turn changes every time."""
-    works, times = [greenlet(first), greenlet(second)], [0.0, 0.0]
-    order = [0, 1]
+    works, order = [greenlet(first), greenlet(second)], [0, 1]
+    times: list[list[float]] = [[], []]
     while not all(work.dead for work in works):
         for i in order:
             if not works[i].dead:
-                times[i] += seconds(works[i].switch, torch.device("cpu"))
+                times[i].append(seconds(works[i].switch, torch.device("cpu")))
         order.reverse()
-    return tuple(times)
+    return times
 
 
 def _twin(subject: Subject) -> Subject:

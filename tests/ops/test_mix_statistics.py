@@ -41,6 +41,16 @@ def test_what_padding_holds_counts_nowhere():
     assert torch.equal(found.redundancy, expected.redundancy)
 
 
+def test_without_a_mask_all_slots_hold_a_token_however_the_keys_lie_in_memory():
+    k, v, _ = padded(2, 3, 9, 4)
+    everything = torch.ones(2, 3, 9, dtype=torch.bool)
+    tokens_first = k.transpose(1, 2).contiguous().transpose(1, 2)
+    for keys in (k, tokens_first):
+        found = mix_statistics(keys, v, impl="reference")
+        for one, other in zip(found, mix_statistics(k, v, everything), strict=True):
+            assert_close(one, other)
+
+
 def test_a_key_of_zeros_has_no_direction():
     k, v, valid = padded(1, 1, 5, 4)
     k[0, 0, 2] = 0

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.window_attention import from_first_hidden, window_attention
+from foveate.ops.window_attention import (
+    from_first_hidden,
+    window_attention,
+    window_sums,
+)
 from tests.core.lean import lean
 
 
@@ -72,6 +76,16 @@ def test_a_mask_without_the_first_slots_that_all_see_says_the_same(case):
     hidden = [slot for slot in range(k.shape[2]) if not visible[..., slot].all()]
     assert last.shape[-1] == (k.shape[2] - hidden[0] if hidden else 0)
     assert torch.equal(window_attention(q, k, last, scale), window_attention(q, k, visible, scale))
+
+
+@lean
+@given(case=cases(), n=st.sampled_from([0.0, 1.5]), c=st.integers(1, 3))
+def test_sums_count_each_query_as_they_are_told(case, n, c):
+    q, k, visible, scale = case
+    counts = torch.rand(q.shape[0], q.shape[2], c)
+    paid = window_attention(q, k, visible, scale, n)
+    expected = torch.einsum("bwc,bhgwn->bhgcn", counts, paid)
+    assert_close(window_sums(q, k, visible, counts, scale, n), expected)
 
 
 def test_a_query_that_sees_nothing_pays_nothing():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.errors import InvalidParameter
 from foveate.stages.select import TopK
-from foveate.stages.select.top_k import highest
+from foveate.stages.select.top_k import by_partition, by_top_k, highest
 from tests.core.lean import lean
 from tests.core.users import unchecked
 
@@ -52,6 +52,13 @@ def test_highest_marks_what_sorting_would_with_ties_to_the_earlier(case):
         [sorted_choice(*pair) for pair in zip(*row, strict=True)]
         for row in zip(scores, counts, strict=True)
     ]
+
+
+@lean
+@given(case=scores_and_counts())
+def test_the_lowest_that_is_kept_is_the_same_on_every_device(case):
+    scores, counts = map(torch.tensor, case)
+    assert torch.equal(by_partition(scores, counts), by_top_k(scores, counts))
 
 
 def protected(select, lengths, tokens):

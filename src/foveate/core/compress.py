@@ -122,7 +122,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
     scores = policy.score(layer)
     raw = scores.values.float()
     values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)
-    if bool(values.isnan().any()):
+    if bool(values.amax().isnan()):  # which a NaN anywhere becomes
         raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
     scores = scores._replace(values=values.masked_fill(protected, torch.inf))
     return Scored(layer.after_scoring(), scores, raw, tokens, always)
@@ -194,27 +194,27 @@ def _check_counts(
     tokens: Int[Tensor, "b"],
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
-    planned = isinstance(policy.budget, Planned) and policy.scope == "layer"
-    if len(scored) > 1 or planned:
-        _check_totals(policy, scored, counts, tokens)
-        return
-    one = scored[0]  # as a rule all layers have the same counts
-    one.layer.once("exact", lambda: _check_totals(policy, scored, counts, tokens),
-                   counts[0], tokens, one.available, one.protected)  # fmt: skip
+    heads = sum(one.layer.k.shape[1] for one in scored)
+    budget = policy.budget if policy.scope == "layer" else None
+    if isinstance(budget, Planned):
+        asked = _total([budget.pairs(one, tokens) for one in scored])
+        _check_totals(policy, scored, counts, asked)
+    elif len(scored) > 1:
+        _check_totals(policy, scored, counts, tokens * heads)
+    else:
+        one = scored[0]  # as a rule all layers have the same counts
+        one.layer.once("exact", lambda: _check_totals(policy, scored, counts, tokens * heads),
+                       counts[0], tokens, one.available, one.protected)  # fmt: skip
 
 
 def _check_totals(
     policy: Policy,
     scored: Sequence[Scored],
     counts: Sequence[Int[Tensor, "b h"]],
-    tokens: Int[Tensor, "b"],
+    asked: Int[Tensor, "b"],
 ) -> None:
     held = _total([c.sum(-1) for c in counts])
     room = _total([one.available.sum(-1) for one in scored])
-    heads = sum(one.layer.k.shape[1] for one in scored)
-    asked = tokens * heads
-    if isinstance(policy.budget, Planned) and policy.scope == "layer":
-        asked = _total([policy.budget.pairs(one, tokens) for one in scored])
     exact = torch.equal(held, torch.minimum(asked, room))
     inside = all(
         bool(((c >= one.protected) & (c <= one.available)).all())
@@ -222,7 +222,7 @@ def _check_totals(
     )
     if not (exact and inside):
         raise InvalidParameter(
-            f"{policy.budget!r} allocated {held.tolist()} pairs over {heads} heads where "
+            f"{policy.budget!r} allocated {held.tolist()} pairs of each row where "
             f"{asked.tolist()} were asked for, or left a head outside its limits."
         )
 

@@ -281,7 +281,7 @@ def store(
     ``first`` is the column that the next token will have; ``counts`` are those of ``kept``.
     """
     counts = kept.sum(-1) if counts is None else counts
-    least, most = int(counts.min()), int(counts.max())
+    least, most = map(int, counts.aminmax())
     flat = compaction(k, v, columns, kept, starts_of(counts))
     if least != most:
         return RaggedPairs(*flat, counts, first)

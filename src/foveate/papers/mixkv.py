@@ -99,7 +99,7 @@ class MixDiversity:
         extrinsic = domain.lifted(extrinsic)
         level = domain.mean(extrinsic)
 
-        measured = mix_statistics(layer.k, layer.v, layer.valid)
+        measured = mix_statistics(layer.k, layer.v, None if layer.whole else layer.valid)
         importance = extrinsic
         if self.intrinsic != "none":  # eq. 2
             by_value = self.intrinsic == "value"

@@ -39,7 +39,7 @@ from foveate.stages.budget.exact import by_layer, fill
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import By
 from foveate.stages.score import ColumnSums, HeadMean
-from foveate.stages.score.normalise import Over
+from foveate.stages.score.normalise import over_tokens
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot
 from foveate.stages.when.fixed_slot import From
@@ -53,7 +53,7 @@ def priority(one: Scored) -> Float[Tensor, "b n"]:
     Where every head has a ranking of its own, it is the share when each keeps its first o.
     """
     order = one.scores.values.argsort(dim=-1, descending=True, stable=True)
-    importance = Over(one.layer.valid).lifted(one.importance).masked_fill(~one.layer.valid, 0.0)
+    importance = over_tokens(one.layer).lifted(one.importance).masked_fill(~one.layer.valid, 0.0)
     ranked = importance.double().gather(-1, order).mean(1)
     total = ranked.sum(-1, keepdim=True)
     equal = torch.ones_like(ranked)  # nothing received anything: no token matters more

@@ -16,6 +16,7 @@ def test_statistics_are_the_references_for_every_type_and_head_size(dtype, d, n)
     k, v = draw.tokens_first(2, 2, n, d), draw.channels_first(2, 2, n, d // 2)
     k[:, :, -1] = 0.0  # a key of zeros has no direction
     valid = (torch.arange(n) >= torch.tensor([0, n // 3])[:, None])[:, None].expand(2, 2, n)
-    ours = mix_statistics(k, v, valid, impl="triton")
-    for name, x, y in zip(ours._fields, ours, mix_statistics(k, v, valid), strict=True):
-        assert_close(x, y, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+    for some in (valid, None):
+        ours = mix_statistics(k, v, some, impl="triton")
+        for name, x, y in zip(ours._fields, ours, mix_statistics(k, v, some), strict=True):
+            assert_close(x, y, rtol=1e-5, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.ops.window_attention import window_attention
+from foveate.ops.window_attention import window_attention, window_sums
 
 from .inputs import KINDS, Draw
 
@@ -48,3 +48,12 @@ def test_logits_of_any_size_are_no_trouble():
     ours = window_attention(q, k, seen, 1.0, 1.0, impl="triton")
     exact = (q.double() @ k.double().transpose(2, 3)).softmax(-1)[:, :, None]
     assert_close(ours.double(), exact, rtol=0.0, atol=2e-3)
+
+
+@pytest.mark.parametrize("n", [0.0, 1.5])
+def test_sums_are_the_references(n):
+    draw = Draw(seed=4)
+    q, k = draw.tokens_first(2, 6, 5, 24), draw.tokens_first(2, 2, 97, 24)
+    seen, counts = draw.chance(0.7, 2, 2, 5, 97), draw.normal(2, 5, 3)
+    ours = window_sums(q, k, seen, counts, 0.5, n, impl="triton")
+    assert_close(ours, window_sums(q, k, seen, counts, 0.5, n), rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ __all__ = ["MixStatistics", "mix_statistics"]
 def mix_statistics(
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
-    valid: Bool[Tensor, "b h n"],
+    valid: Bool[Tensor, "b h n"] | None = None,
     *,
     impl: Impl | None = None,
 ) -> MixStatistics:
@@ -25,7 +25,7 @@ def mix_statistics(
     Args:
         k: keys.
         v: values.
-        valid: which slots hold a token; every head needs one.
+        valid: which slots hold a token, at least one of each head; None: all of them.
         impl: "reference" or "triton"; None is what :func:`foveate.ops.using` says.
 
     Raises:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.linalg import vector_norm
+
+from foveate.ops.heads import each_head
 
 EPSILON = 1e-12  # what a key of zeros is divided by
 
@@ -23,23 +27,29 @@ class MixStatistics(NamedTuple):
 
 
 def mix_statistics(
-    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"]
+    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
 ) -> MixStatistics:
     """Products with the keys as they are: no direction is written out."""
     keys = k.float()
-    norm = keys.norm(dim=-1)
-    if not valid.all():
-        keys = keys.masked_fill(~valid[..., None], 0.0)  # padding may hold anything
-    tokens = valid.sum(-1)
-    inverse = (1 / norm.clamp_min(EPSILON)).masked_fill(~valid, 0.0)  # key to its direction
-    mean = inverse[:, :, None] @ keys / tokens[..., None, None]  # over all T (section 3.2)
-    similarity = (keys @ mean.transpose(2, 3))[..., 0] * inverse
-    return MixStatistics(norm, v.float().norm(dim=-1), -similarity, redundancy_of(mean, tokens))
+    norm, value_norm = vector_norm(keys, dim=-1), vector_norm(v.float(), dim=-1)
+    inverse = norm.clamp_min(EPSILON).reciprocal_()  # what makes a key its direction
+    tokens: int | Tensor = k.shape[2]
+    if valid is not None:  # padding may hold anything
+        tokens = valid.sum(-1)[..., None, None]
+        keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
+    mean = inverse[:, :, None] @ keys / tokens  # over all T (section 3.2)
+    likeness = inverse.new_empty(inverse.shape)  # in one piece, whatever the keys are
+    places = mean.flatten(0, 2), likeness.flatten(0, 1)
+    for those, direction, out in zip(each_head(keys), *places, strict=True):
+        torch.mv(those, direction, out=out)
+    diversity = likeness.mul_(inverse).neg_()
+    return MixStatistics(norm, value_norm, diversity, redundancy_of(mean, tokens))
 
 
 def redundancy_of(
-    mean: Float[Tensor, "b h 1 d"], tokens: Int[Tensor, "b h"]
+    mean: Float[Tensor, "b h 1 d"], tokens: int | Int[Tensor, "b h 1 1"]
 ) -> Float[Tensor, "b h"]:
     """Eq. 4, in O(T): from the length of the mean of T directions."""
-    r = (tokens * mean.square().sum((-1, -2)) - 1) / (tokens - 1).clamp_min(1)
-    return r.clamp_min(0.0)
+    others = max(tokens - 1, 1) if isinstance(tokens, int) else (tokens - 1).clamp_min(1)
+    r = (tokens * mean.square().sum(-1, keepdim=True) - 1) / others
+    return r[..., 0, 0].clamp_min(0.0)

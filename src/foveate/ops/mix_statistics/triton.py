@@ -17,9 +17,11 @@ PART = 512  # slots whose directions are added up by one program
 
 
 def mix_statistics(
-    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"]
+    k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
 ) -> MixStatistics:
     """Nothing is held but the results and a sum of directions for every ``PART`` slots."""
+    if valid is None:  # one byte for all of them
+        valid = k.new_ones((), dtype=torch.bool).expand(k.shape[:3])
     check("mix_statistics", k, v, beside=(valid,))
     (b, h, n, d), e = k.shape, v.shape[3]
     real = valid.view(torch.uint8)

@@ -8,7 +8,7 @@ from torch import Tensor
 from foveate.ops.choice import Impl, implementation
 from foveate.ops.window_attention.hidden import from_first_hidden
 
-__all__ = ["from_first_hidden", "window_attention"]
+__all__ = ["from_first_hidden", "window_attention", "window_sums"]
 
 
 def window_attention(
@@ -37,3 +37,21 @@ def window_attention(
     """
     paid: Tensor = implementation(__name__, impl).window_attention(q, k, visible, scale, n)
     return paid
+
+
+def window_sums(
+    q: Float[Tensor, "b hq w d"],
+    k: Float[Tensor, "b h n d"],
+    visible: Bool[Tensor, "b #h w s"],
+    counts: Float[Tensor, "b w c"],
+    scale: float,
+    n: float = 0.0,
+    *,
+    impl: Impl | None = None,
+) -> Float[Tensor, "b h g c n"]:
+    """What :func:`window_attention` gives, added up over the queries, in float32. ``counts`` says
+    how much each query counts in each of ``c`` sums; all else is as there, errors included.
+    """
+    of = implementation(__name__, impl)
+    sums: Tensor = of.window_sums(q, k, visible, counts, scale, n)
+    return sums

@@ -48,6 +48,18 @@ def window_attention(
     return out.view(b, h, hq // h, w, slots)
 
 
+def window_sums(
+    q: Float[Tensor, "b hq w d"],
+    k: Float[Tensor, "b h n d"],
+    visible: Bool[Tensor, "b #h w s"],
+    counts: Float[Tensor, "b w c"],
+    scale: float,
+    n: float,
+) -> Float[Tensor, "b h g c n"]:
+    """A product with the whole matrix."""
+    return counts[:, None, None].mT @ window_attention(q, k, visible, scale, n)
+
+
 WIDE = 1024  # slots of one query that are divided together
 
 

@@ -19,16 +19,17 @@ def fill(
     What is missing or too much is spread evenly over the places that still have room, the remainder
     going to the earlier ones. If ``total`` is out of reach the nearest reachable total is met.
     """
-    counts = torch.minimum(torch.maximum(wish, least), most)
-    total = min(max(total, int(least.sum())), int(most.sum()))
-    while (missing := total - int(counts.sum())) != 0:
-        room = most - counts if missing > 0 else counts - least
-        open_places = room > 0
-        each, rest = divmod(abs(missing), int(open_places.sum()))
-        share = each * open_places if each else open_places & (open_places.cumsum(0) <= rest)
-        step = torch.minimum(share.to(room.dtype), room)
-        counts = counts + step if missing > 0 else counts - step
-    return counts
+    counts: list[int] = torch.minimum(torch.maximum(wish, least), most).tolist()
+    lows, highs = least.tolist(), most.tolist()
+    total = min(max(total, sum(lows)), sum(highs))
+    while (missing := total - sum(counts)) != 0:
+        ends, sign = (highs, 1) if missing > 0 else (lows, -1)
+        room = [sign * (end - count) for end, count in zip(ends, counts, strict=True)]
+        places = [place for place, left in enumerate(room) if left > 0]
+        each, rest = divmod(abs(missing), len(places))
+        for place in places if each else places[:rest]:
+            counts[place] += sign * min(max(1, each), room[place])
+    return wish.new_tensor(counts)
 
 
 def within(one: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:

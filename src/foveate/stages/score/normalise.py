@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from foveate.core.layer import Layer
+
 EPS = 1e-8
 
 
@@ -15,21 +17,33 @@ class Over:
     def __init__(self, slots: Bool[Tensor, "b h n"]) -> None:
         self._others = ~slots
         self._count = slots.sum(-1, keepdim=True)
+        self._some = self._count > 0  # a row shorter than the window has no prefix
+        least, most = map(int, self._count.aminmax())
+        alike = 0 < least == most and bool(slots[..., :least].all())
+        self._first = least if alike else None  # as a rule the first slots are marked
+
+    def _marked(self, s: Float[Tensor, "b h n"], otherwise: float) -> Float[Tensor, "b h m"]:
+        """Values of the marked slots; the others are left out, or there with another value."""
+        if self._first is not None:
+            return s[..., : self._first]
+        return s.masked_fill(self._others, otherwise)
 
     def lowest(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
         """Infinite where no slot is marked."""
-        return s.masked_fill(self._others, torch.inf).amin(-1, keepdim=True)
+        return self._marked(s, torch.inf).amin(-1, keepdim=True)
 
     def mean(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
         """Zero where no slot is marked."""
+        if self._first is not None:
+            return s[..., : self._first].mean(-1, keepdim=True)
         total = s.masked_fill(self._others, 0.0).sum(-1, keepdim=True)
         return total / self._count.clamp_min(1)
 
     def min_max(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
         """To [0, 1] over the marked slots."""
-        some = self._count > 0  # a row shorter than the window has no prefix
-        low = self.lowest(s).where(some, 0.0)
-        high = s.masked_fill(self._others, -torch.inf).amax(-1, keepdim=True).where(some, 1.0)
+        low, high = self.lowest(s), self._marked(s, -torch.inf).amax(-1, keepdim=True)
+        if self._first is None:
+            low, high = low.where(self._some, 0.0), high.where(self._some, 1.0)
         return (s - low) / (high - low + EPS)
 
     def to_mean(
@@ -41,3 +55,8 @@ class Over:
     def lifted(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
         """Moved up, so that the lowest of the marked slots is not below zero."""
         return s - self.lowest(s).clamp_max(0.0)
+
+
+def over_tokens(layer: Layer) -> Over:
+    """Over all slots of a layer that hold a token."""
+    return layer.once("over tokens", lambda: Over(layer.valid), layer.valid)

@@ -9,7 +9,7 @@ import torch
 from foveate.core.layer import Layer, Scores
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
-from foveate.stages.score.normalise import Over
+from foveate.stages.score.normalise import over_tokens
 
 
 @stage("text_prior")
@@ -28,7 +28,7 @@ class TextPrior:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         values = scores.values.float()
-        values = Over(layer.valid).lifted(values)
+        values = over_tokens(layer).lifted(values)
         prior = values.masked_fill(~layer.valid, -torch.inf).amax(-1, keepdim=True)
         raised = torch.where(layer.vision, values, values + prior)
         parts = {"importance": values, **scores.parts}

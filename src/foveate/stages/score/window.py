@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer, Scores
+from foveate.core.layer import Layer, Scores, Window
 from foveate.core.spec import stage
 from foveate.ops.softmax_n import from_softmax
-from foveate.ops.window_attention import window_attention
+from foveate.ops.window_attention import window_sums
 from foveate.stages.recent import (
     Recent,
     budget_of,
@@ -65,10 +65,10 @@ class WindowAttention:
 
     def __call__(self, layer: Layer) -> Scores:
         sums, queries = observed(layer, self.window)
-        mean = sums[:, :, :, 0] / queries[:, None, None, None]
+        paid, count = sums[:, :, :, 0], queries[:, None, None]
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        attention = over_group(mean, "mean")
-        scores = attention if self.group == "mean" else over_group(mean, self.group)
+        attention = over_group(paid, "mean") / count
+        scores = attention if self.group == "mean" else over_group(paid, self.group) / count
         before = scores if self.pool_window else scores.masked_fill(window, 0.0)
         pooled = self.pooled(before).masked_fill(window, 0.0)
         return Scores(pooled, parts={"attention": attention, "observed": scores})
@@ -107,19 +107,29 @@ def observed(
     w = real.shape[1]
     ones, queries = layer.once("window", lambda: (real[..., None].float(), real.sum(-1)), real)
     weights = ones if kinds is None else kinds[:, -w:] * ones
-    of_blocks = (weights[:, None, None, some].transpose(3, 4) @ paid
-                 for some, paid in _paid(layer, w, n))  # fmt: skip
+    written = layer.window
+    of_blocks = _read(layer, weights, n) if written is None else _written_out(written, weights, n)
     return reduce(add, of_blocks), queries  # one block at a time: there may be hundreds
 
 
-def _paid(layer: Layer, w: int, n: float) -> Iterator[tuple[slice, Float[Tensor, "b h g r s"]]]:
-    """The last ``w`` queries' softmax-n in blocks; as the attention wrote it out, if it did."""
-    if layer.window is not None:
-        found, totals = layer.window.weights[..., -w:, :], layer.window.totals[..., -w:, None]
-        for some in blocks(w):
-            yield some, from_softmax(found[..., some, :], totals[..., some, :], n)
-        return
-    visible = layer.last_visible(w)
+def _read(
+    layer: Layer, counts: Float[Tensor, "b w c"], n: float
+) -> Iterator[Float[Tensor, "b h g c s"]]:
+    """Sums over each block of queries."""
+    w = counts.shape[1]
+    q, visible = layer.q[:, :, -w:], layer.last_visible(w)
     for some in blocks(w):
-        q = layer.q[:, :, -w:][:, :, some]
-        yield some, window_attention(q, layer.k, visible[:, :, some], layer.scale, n)
+        yield window_sums(
+            q[:, :, some], layer.k, visible[:, :, some], counts[:, some], layer.scale, n
+        )
+
+
+def _written_out(
+    window: Window, counts: Float[Tensor, "b w c"], n: float
+) -> Iterator[Float[Tensor, "b h g c s"]]:
+    """The same from what the attention wrote out."""
+    w = counts.shape[1]
+    weights, totals = window.weights[..., -w:, :], window.totals[..., -w:, None]
+    for some in blocks(w):
+        paid = from_softmax(weights[..., some, :], totals[..., some, :], n)
+        yield counts[:, None, None, some].transpose(3, 4) @ paid

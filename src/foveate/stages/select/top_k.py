@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from foveate.core.layer import Layer, Scored
@@ -33,14 +32,39 @@ class TopK(KeepsEnds):
         return highest(scored.scores.values, counts)
 
 
-def highest(scores: Tensor, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+def highest(scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
     """Marks the ``counts`` highest scores of each row and head; of equal ones the earlier."""
-    most = max(1, int(counts.max()))
-    ranked = scores.topk(most, dim=-1).values
-    threshold = ranked.gather(-1, (counts - 1).clamp_min(0)[..., None])
-    marked = scores >= threshold
-    if torch.equal(marked.sum(-1), counts):
+    last = lowest_kept(scores, counts)
+    marked = scores >= last
+    surplus = marked.sum(-1) - counts
+    if not bool(surplus.any()):
         return marked  # nothing else has the last one's score
-    above, ties = scores > threshold, scores == threshold
-    wanted = counts[..., None] - above.sum(-1, keepdim=True)
-    return (above | (ties & (ties.cumsum(-1) <= wanted))) & (counts > 0)[..., None]
+    ties = scores == last
+    rank = ties.cumsum(-1)
+    return marked ^ (ties & (rank > rank[..., -1:] - surplus[..., None]))
+
+
+def lowest_kept(
+    scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
+) -> Shaped[Tensor, "b h 1"]:
+    """The lowest of the ``counts`` highest scores of each row and head; the highest for none."""
+    return (by_partition if scores.device.type == "cpu" else by_top_k)(scores, counts)
+
+
+def by_top_k(
+    scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
+) -> Shaped[Tensor, "b h 1"]:
+    """On a GPU: all heads at once, as many of each as of the one that keeps most."""
+    ranked = scores.topk(max(1, int(counts.max())), dim=-1).values
+    return ranked.gather(-1, (counts - 1).clamp_min(0)[..., None])
+
+
+def by_partition(
+    scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
+) -> Shaped[Tensor, "b h 1"]:
+    """On a CPU, where it takes half of topk's time or less: nothing is sorted."""
+    places = [scores.shape[-1] - max(1, count) for count in counts.flatten().tolist()]
+    rows = scores.detach().clone().flatten(0, 1)
+    for row, place in zip(rows.numpy(), places, strict=True):
+        row.partition(place)
+    return rows.gather(1, counts.new_tensor(places)[:, None]).view(*counts.shape, 1)
