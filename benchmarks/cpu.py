@@ -40,8 +40,9 @@ PEERS_ROUNDS = 3  # at most; what is compared with them differs by far more than
 PEERS = ("full", "snapkv", "adakv", "h2o")
 RULES = ("prefixkv", "prefixkv:when=fixed_slot(every=16)", "h2o:when=over_budget",
          "h2o:when=over_budget(every=16)", "csp:decode_n=1.0")  # fmt: skip
+ROWS = len(SPECS) + 1  # the full cache, too
 TICKS = {  # how often each part tells that it has got on
-    "prefill": lambda rounds: (len(SPECS) + 1) * (2 + WARM_UP + 2 * rounds),
+    "prefill": lambda rounds: ticks(ROWS, rounds) + ROWS * (WARM_UP - 1),  # bench warms up once
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
     "decoding": lambda rounds: None, "memory": lambda rounds: None, "kvpress": lambda rounds: None,
 }  # fmt: skip
