@@ -24,6 +24,7 @@ from written import write
 
 from foveate.ops.column_sums import attention_with_sums, column_sums
 from foveate.ops.compaction import compaction
+from foveate.ops.heads import starts_of
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.ops.nearest import nearest_by_cosine
 from foveate.ops.ragged_decode import ragged_decode
@@ -44,7 +45,8 @@ class Inputs:
         self.scale, self.kept = d**-0.5, torch.rand(b, KV_HEADS, n, device=device) < KEEP
         self.kept[..., -1] = True  # every head keeps something
         self.columns = torch.arange(n, device=device).expand(b, KV_HEADS, n)
-        self.starts = F.pad(self.kept.sum(-1).flatten().cumsum(0), (1, 0))
+        self.counts = self.kept.sum(-1)
+        self.starts = starts_of(self.counts)
         causal = (
             torch.arange(n, device=device) <= torch.arange(n - WINDOW, n, device=device)[:, None]
         )
@@ -60,13 +62,13 @@ class Inputs:
                 q[:, :, -WINDOW:], k, self.seen, scale, impl=impl
             ),
             "mix_statistics": lambda impl: mix_statistics(k, v, kept, impl=impl),
-            "compaction": lambda impl: compaction(k, v, self.columns, kept, self.starts, impl=impl),
+            "compaction": lambda impl: compaction(k, v, self.columns, kept, self.counts, impl=impl),
             "nearest_by_cosine": lambda impl: nearest_by_cosine(k, kept, impl=impl),
         }
 
     def decode(self) -> dict[str, Call]:
         """One step over what was kept, with and without softmax-n."""
-        flat = compaction(self.k, self.v, self.columns, self.kept, self.starts, impl="reference")
+        flat = compaction(self.k, self.v, self.columns, self.kept, self.counts, impl="reference")
         lengths = self.starts.diff().tolist()
         query, tail = self.q[:, :, -1:], (self.k[:, :, -33:], self.v[:, :, -33:])
 

@@ -19,8 +19,7 @@ def columns(heads: int, held: int = 5) -> torch.Tensor:
 
 
 def test_positions_count_from_each_rows_first_token() -> None:
-    queries = torch.tensor([3, 4])
-    found = OriginsOfPass().of(columns(3), False, queries, facts(), (IMAGE, SPOT))
+    found = OriginsOfPass().of(columns(3), False, (3, 5), facts(), (IMAGE, SPOT))
     assert found.pos[:, 1].tolist() == [[0, 1, 2, 3, 4], [-2, -1, 0, 1, 2]]
     assert found.q_pos.tolist() == [[3, 4], [1, 2]]
     assert torch.equal(found.image[:, 2], IMAGE[:, :5])
@@ -30,7 +29,7 @@ def test_positions_count_from_each_rows_first_token() -> None:
 
 def test_slots_of_a_compressed_layer_are_looked_up() -> None:
     kept = torch.tensor([[[-1, 1, 3]], [[2, 4, 5]]])
-    found = OriginsOfPass().of(kept, True, torch.tensor([5]), facts(), (IMAGE, SPOT))
+    found = OriginsOfPass().of(kept, True, (5, 6), facts(), (IMAGE, SPOT))
     assert found.pos.tolist() == [[[-1, 1, 3]], [[0, 2, 3]]]
     assert found.image.tolist() == [[[-1, 0, 1]], [[-1, 0, -1]]]
     assert found.spot.tolist() == [[[-1, 0, 0]], [[-1, 1, -1]]]
@@ -38,11 +37,14 @@ def test_slots_of_a_compressed_layer_are_looked_up() -> None:
 
 def test_layers_alike_share_what_was_worked_out() -> None:
     shared, of_pass, images = OriginsOfPass(), facts(), (IMAGE, SPOT)
-    queries = torch.tensor([4])
-    first = shared.of(columns(3), False, queries, of_pass, images)
-    assert shared.of(columns(3), False, queries, of_pass, images) is first
-    fewer = shared.of(columns(1), False, queries, of_pass, images)
+    three, one, span = torch.zeros(2, 3, 5, 4), torch.zeros(2, 1, 5, 4), (4, 5)
+    held = shared.columns(three)
+    assert torch.equal(held, columns(3))
+    first = shared.of(held, False, span, of_pass, images)
+    assert shared.of(shared.columns(three + 1), False, span, of_pass, images) is first
+    fewer = shared.of(shared.columns(one), False, span, of_pass, images)
     assert fewer.pos.shape == (2, 1, 5)
-    later = shared.of(columns(1), False, queries, facts(), images)
+    later = shared.of(shared.columns(one), False, span, facts(), images)
     assert later is not fewer
-    assert shared.of(columns(1), False, queries, of_pass, None).image is None
+    assert shared.of(shared.columns(one), False, span, of_pass, None).image is None
+    assert shared.columns(one[:, :, :4]).shape == (2, 1, 4)

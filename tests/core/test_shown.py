@@ -88,12 +88,15 @@ class Waiting(Uniform):
         return super().__call__(scored, tokens)
 
 
-def test_a_layer_whose_scores_are_known_holds_one_query_and_still_its_length():
-    given = prompt([3, 5], h=2, g=2, d=4, depth=3)
+@pytest.mark.parametrize("scope", ["layer", "model"])
+def test_a_layer_whose_scores_are_known_shows_one_query_and_still_its_length(scope):
+    given, budget = prompt([3, 5], h=2, g=2, d=4, depth=3), Waiting(amount=2)
+    object.__setattr__(budget, "scope", scope)
     Waiting.seen.clear()
-    compressed(foveate.snapkv(budget=2, window=2, kernel=1).but(budget=Waiting(amount=2)), given)
+    compressed(foveate.snapkv(budget=2, window=2, kernel=1).but(budget=budget), given)
     for layer, (q, _, _) in zip(Waiting.seen, given.layers, strict=True):
         assert torch.equal(layer.q, q[:, :, -1:])
-        assert layer.q.untyped_storage().nbytes() == layer.q.nbytes < q.nbytes
+        held = layer.q.untyped_storage().nbytes()  # all of them if nobody waits for other layers
+        assert held == (layer.q.nbytes if scope == "model" else q.nbytes)
         assert layer.lengths.tolist() == [3, 5]
         assert layer.column_sums is layer.window is None

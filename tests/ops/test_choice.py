@@ -82,8 +82,8 @@ def test_types_and_head_sizes_that_no_kernel_does_are_refused(how, message):
 @triton_or_skip
 def test_tensors_of_different_kinds_are_refused():
     k, kept = torch.zeros(1, 1, 2, 16), torch.ones(1, 1, 2, dtype=torch.bool)
-    columns, starts = torch.arange(2).expand(1, 1, 2), torch.tensor([0, 2])
+    columns, counts = torch.arange(2).expand(1, 1, 2), torch.tensor([[2]])
     with pytest.raises(UnsupportedKernel, match=r"torch\.float32 on cpu, torch\.float16 on cpu"):
-        compaction(k, k.half(), columns, kept, starts, impl="triton")
+        compaction(k, k.half(), columns, kept, counts, impl="triton")
     with pytest.raises(UnsupportedKernel, match="on meta"):
-        compaction(k, k, columns, kept.to("meta"), starts, impl="triton")
+        compaction(k, k, columns, kept.to("meta"), counts, impl="triton")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isnan
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,7 +14,6 @@ from torch import Tensor
 from foveate.core.errors import InvalidBudget, InvalidParameter
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
-from foveate.core.protocols import Planned
 from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.tensors import QKV, layers_of
 
@@ -122,10 +122,11 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
     scores = policy.score(layer)
     raw = scores.values.float()
     values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)
-    if bool(values.amax().isnan()):  # which a NaN anywhere becomes
+    if isnan(values.amax()):  # which a NaN anywhere becomes
         raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
     scores = scores._replace(values=values.masked_fill(protected, torch.inf))
-    return Scored(layer.after_scoring(), scores, raw, tokens, always)
+    after = layer.after_scoring(copied=policy.scope == "model")
+    return Scored(after, scores, raw, tokens, always)
 
 
 def _protected(
@@ -194,17 +195,17 @@ def _check_counts(
     tokens: Int[Tensor, "b"],
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
-    heads = sum(one.layer.k.shape[1] for one in scored)
-    budget = policy.budget if policy.scope == "layer" else None
-    if isinstance(budget, Planned):
-        asked = _total([budget.pairs(one, tokens) for one in scored])
+    if policy.planned:
+        asked = _total([policy.planned.pairs(one, tokens) for one in scored])
         _check_totals(policy, scored, counts, asked)
-    elif len(scored) > 1:
+        return
+    heads = sum(one.layer.k.shape[1] for one in scored)
+    if len(scored) > 1:
         _check_totals(policy, scored, counts, tokens * heads)
-    else:
-        one = scored[0]  # as a rule all layers have the same counts
-        one.layer.once("exact", lambda: _check_totals(policy, scored, counts, tokens * heads),
-                       counts[0], tokens, one.available, one.protected)  # fmt: skip
+        return
+    one = scored[0]  # as a rule all layers have the same counts
+    one.layer.once("exact", lambda: _check_totals(policy, scored, counts, tokens * heads),
+                   counts[0], tokens, one.available, one.protected)  # fmt: skip
 
 
 def _check_totals(

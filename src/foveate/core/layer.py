@@ -149,18 +149,22 @@ class Layer:
         return self.once("last visible", lambda: from_first_hidden(self.visible(w)),
                          w, self.pos, self.q_pos)  # fmt: skip
 
-    def after_scoring(self) -> Layer:
-        """The layer as the stages after its score see it: the last query alone is left, as a copy.
+    def after_scoring(self, copied: bool) -> Layer:
+        """The layer as the stages after its score see it: the last query alone is left.
 
-        A budget over all layers waits for the last one, and would hold everybody's queries, which
-        take more memory than the keys and values.
+        A budget over all layers waits for the last one; it wants it ``copied``, or would hold
+        everybody's queries, which take more memory than the keys and values.
         """
+
+        def last(t: Tensor) -> Tensor:
+            return t.clone() if copied else t
+
         return replace(
             self,
-            q=self.q[:, :, -1:].clone(),
-            q_pos=self.q_pos[:, -1:].clone(),
-            q_image=None if self.q_image is None else self.q_image[:, -1:].clone(),
-            mask=None if self.mask is None else self.mask[:, :, -1:].clone(),
+            q=last(self.q[:, :, -1:]),
+            q_pos=last(self.q_pos[:, -1:]),
+            q_image=None if self.q_image is None else last(self.q_image[:, -1:]),
+            mask=None if self.mask is None else last(self.mask[:, :, -1:]),
             column_sums=None,
             window=None,
         )

@@ -21,6 +21,7 @@ from foveate.core.protocols import (
     FullPrecision,
     Merge,
     NoMerge,
+    Planned,
     RunningScore,
     Scope,
     Score,
@@ -101,6 +102,12 @@ class Policy:
     def running(self) -> tuple[RunningScore, ...]:
         """The scores, wrapped ones included, that follow every query."""
         return tuple(each for each in wrapped(self.score) if isinstance(each, RunningScore))
+
+    @cached_property
+    def planned(self) -> Planned | None:
+        """Its budget, if that plans a total for each layer."""
+        planned = self.scope == "layer" and isinstance(self.budget, Planned)
+        return self.budget if planned else None  # type: ignore[return-value]
 
     @cached_property
     def reads_column_sums(self) -> bool:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from foveate.core.pairs import Padded
 from foveate.ops.compaction import compaction
+from foveate.ops.heads import starts_of
 
 GROWTH = 32
 
@@ -36,6 +37,16 @@ class DensePairs:
         self.columns_of_mixed = None if columns is None else columns.to(torch.int32)
         self.first = first
         self.size = k.shape[2]
+
+    @classmethod
+    def empty(
+        cls, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], room: int
+    ) -> DensePairs:
+        """No pairs yet, and room for ``room`` slots of the kind of ``k`` and ``v``."""
+        k, v = (t.new_empty(*t.shape[:2], room, t.shape[3]) for t in (k, v))
+        pairs = cls(k, v)
+        pairs.size = 0
+        return pairs
 
     @property
     def k(self) -> Float[Tensor, "b h n d"]:
@@ -281,17 +292,11 @@ def store(
     ``first`` is the column that the next token will have; ``counts`` are those of ``kept``.
     """
     counts = kept.sum(-1) if counts is None else counts
-    least, most = map(int, counts.aminmax())
-    flat = compaction(k, v, columns, kept, starts_of(counts))
-    if least != most:
+    flat = compaction(k, v, columns, kept, counts)
+    if len(set(lengths := counts.flatten().tolist())) > 1:
         return RaggedPairs(*flat, counts, first)
-    keys, values, places = (t.view(*counts.shape, most, *t.shape[1:]) for t in flat)
+    keys, values, places = (t.view(*counts.shape, lengths[0], *t.shape[1:]) for t in flat)
     return DensePairs(keys, values, places, first)
-
-
-def starts_of(counts: Int[Tensor, "b h"]) -> Int[Tensor, "heads"]:
-    """Where each head's pairs start in flat tensors, and where the last one's end: b * h + 1."""
-    return torch.nn.functional.pad(counts.flatten().cumsum(0), (1, 0))
 
 
 def _enlarged(old: Tensor, size: int, room: int) -> Tensor:

@@ -39,7 +39,7 @@ from foveate.stages.merge import Doubles
 from foveate.stages.recent import Recent, check_recent, most_recent
 from foveate.stages.score import HeadMean
 from foveate.stages.score.groups import Reduction, over_group
-from foveate.stages.score.window import observed
+from foveate.stages.score.window import by_kinds
 from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.lists import beyond_lists, check_cross_ratio
 from foveate.stages.select.top_k import highest
@@ -67,7 +67,7 @@ class CrossSelfAttention:
 
     def __call__(self, layer: Layer) -> Scores:
         kinds = torch.stack([~layer.q_vision, layer.q_vision], dim=-1).float()
-        sums, _ = observed(layer, self.window, self.n, kinds)
+        sums = by_kinds(layer, self.window, self.n, kinds)
         by_text, by_vision = (over_group(sums[:, :, :, kind], self.group) for kind in (0, 1))
         own = torch.where(layer.vision, by_vision, by_text)
         cross = torch.where(layer.vision, by_text, by_vision)

@@ -39,7 +39,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.recent import Recent, budget_of, check_recent, most_recent, recent_tokens
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
-from foveate.stages.score.window import observed
+from foveate.stages.score.window import on_average
 from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.top_k import highest
 
@@ -85,8 +85,7 @@ class ModalityFusion:
         scores = self.of(layer)
         attention = scores.parts.get("attention")
         if attention is None:
-            sums, queries = observed(layer, self.window)
-            attention = sums[:, :, :, 0].mean(2) / queries[:, None, None]
+            attention = on_average(layer, self.window).mean(2)
         vision = layer.vision & layer.valid
         theta = ncar(attention, vision, layer.valid)
         if not self.normalised:

@@ -84,7 +84,7 @@ def every(dtype, d, b, h, g, n, w):
         codes.quantised_decode(q[:, :, :1], coded, rest, k, v, 1.0, 0.0)
     compiled("window_attention").window_attention(q[:, :, :w], k, seen[:, :, :w], 1.0, 0.0)
     compiled("mix_statistics").mix_statistics(k, v, kept)
-    compiled("compaction").compaction(k, v, slots, kept, starts)
+    compiled("compaction").compaction(k, v, slots, kept, kept.sum(-1))
     compiled("nearest").nearest_by_cosine(k, kept)
 
 

@@ -22,7 +22,7 @@ from foveate.backends.hf.stats import LayerStats, Stopwatch
 from foveate.core.compress import Kept
 from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCache
 from foveate.core.layer import Window
-from foveate.core.pairs import Pairs
+from foveate.core.pairs import Padded, Pairs
 from foveate.core.protocols import NoMerge
 from foveate.core.storage import DensePairs
 
@@ -115,10 +115,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _append(self, k: Tensor, v: Tensor) -> None:
         if self._pairs is None:
-            room = DensePairs(k[:, :, :0], v[:, :, :0])
+            # a prompt compressed on its way is never whole
             whole = 0 if self.state.policy.when.reads else self.state.prompt_end or 0
-            room.reserve(max(k.shape[2], whole))  # a prompt compressed on its way is never whole
-            self._pairs = room
+            self._pairs = DensePairs.empty(k, v, max(k.shape[2], whole))
         self._pairs.append(k, v)
         self.seen += k.shape[2]
 
@@ -236,13 +235,21 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.prune(kept)
         self.kept = kept.counts
 
+    def padded(self) -> Padded:
+        """All slots held; layers that hold every column have the same ``columns``."""
+        pairs = self.pairs
+        if not isinstance(pairs, DensePairs) or pairs.compressed:
+            return pairs.padded()
+        return Padded(pairs.k, pairs.v, self.state.origins.columns(pairs.k))
+
     def prune(self, kept: Kept) -> None:
         """The same, but what was kept of the prompt remains on record."""
         policy = self.state.policy
-        if isinstance(policy.merge, NoMerge) and not policy.store.exact:
+        if not policy.store.exact and isinstance(policy.merge, NoMerge):
             self._pairs = policy.store(self.pairs.only(kept.mask))  # codes stay as they are
         else:
-            self._pairs = policy.store(kept.store(self.pairs.columns, first=self.seen))
+            columns = self.padded().columns
+            self._pairs = policy.store(kept.store(columns, first=self.seen))
         self.running = {name: compact(t, kept.mask) for name, t in self.running.items()}
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.backends.hf.masks import MaskFacts
@@ -33,39 +33,45 @@ class OriginsOfPass:
     """The origins of a pass's layers; those of layers that hold every column are remembered."""
 
     def __init__(self) -> None:
-        self._facts: MaskFacts | None = None
-        self._images: Images | None = None
-        self._held: tuple[torch.Size, torch.device] | None = None
+        self._columns: Int[Tensor, "b h n"] | None = None
+        self._of: tuple[object, ...] = ()
         self._found: Origins | None = None
+
+    def columns(self, k: Float[Tensor, "b h n d"]) -> Int[Tensor, "b h n"]:
+        """The columns of a layer that holds every column: one tensor for all that are alike."""
+        known, shape = self._columns, k.shape[:3]  # layers may differ in heads, and in their device
+        if known is None or known.shape != shape or known.device != k.device:
+            known = self._columns = torch.arange(shape[2], device=k.device).expand(shape)
+        return known
 
     def of(
         self,
         columns: Int[Tensor, "b h n"],
         compressed: bool,
-        queries: Int[Tensor, "m"],
+        span: tuple[int, int],
         facts: MaskFacts,
         images: Images | None,
     ) -> Origins:
-        """From the columns of slots and queries. Slot i of a layer that is not ``compressed`` is
-        column i; ``facts`` are one object for all layers of a pass, and so are ``images``.
+        """From the columns of the slots, and the ``span`` of those of the queries. Slot i of a
+        layer that is not ``compressed`` is column i; ``facts`` are one object for all layers of a
+        pass, so are ``images``, and so should ``columns`` be.
         """
         if compressed:
-            return _origins(columns, True, queries, facts, images)
-        held = (columns.shape, columns.device)  # layers may differ in heads, and in their device
-        known = self._facts is facts and self._images is images and self._held == held
-        if self._found is None or not known:
-            self._facts, self._images, self._held = facts, images, held
-            self._found = _origins(columns, False, queries, facts, images)
+            return _origins(columns, True, span, facts, images)
+        of = (columns, facts, images)
+        if self._found is None or any(a is not b for a, b in zip(of, self._of, strict=True)):
+            self._of, self._found = of, _origins(columns, False, span, facts, images)
         return self._found
 
 
 def _origins(
     columns: Int[Tensor, "b h n"],
     compressed: bool,
-    queries: Int[Tensor, "m"],
+    span: tuple[int, int],
     facts: MaskFacts,
     images: Images | None,
 ) -> Origins:
+    queries = torch.arange(*span, device=columns.device)
     pads = facts.pads.to(columns.device)[:, None]
     some = once_for_heads(columns)
     pos = torch.where(some < 0, -1, some - pads[:, None]).expand_as(columns)

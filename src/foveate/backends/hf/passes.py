@@ -38,7 +38,9 @@ def show(owner: FoveateLayer, layer: Layer, armed: bool) -> None:
     state = owner.state
     rule = state.policy.when
     owner.running = observed(state.policy, layer)
-    layer = _with_window(owner, replace(layer, state=owner.running))
+    if owner.running:
+        layer = replace(layer, state=owner.running)
+    layer = _with_window(owner, layer)
     unfinished = armed and state.prompt_end is not None and owner.seen < state.prompt_end
     goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
     owner.queries = _remembered(owner, layer) if goes_on else None
@@ -57,15 +59,15 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     sums, owner.sums = owner.sums, None
     window, owner.window = owner.window, None
     facts = state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
-    k, v, columns = owner.pairs.padded()
-    queries = owner.columns_of(query)
-    origins = state.origins.of(columns, owner.pairs.compressed, queries, facts, state.images())
+    k, v, columns = owner.padded()
+    span = owner.seen - query.shape[2], owner.seen
+    origins = state.origins.of(columns, owner.pairs.compressed, span, facts, state.images())
     return Layer(
         q=query.detach(),
         k=k,
         v=v,
         **origins._asdict(),
-        mask=None if facts.causal else over_slots(mask, columns, queries),
+        mask=None if facts.causal else over_slots(mask, columns, owner.columns_of(query)),
         scale=scale,
         index=owner.place,
         depth=state.depth,
@@ -145,8 +147,10 @@ def _compress(owner: FoveateLayer, layer: Layer, prompt: bool) -> None:
     policy, state = owner.state.policy, owner.state
     tokens = _tokens(owner, layer)
     owner.full_bytes = layer.k.shape[0] * owner.seen * bytes_of_a_token(layer)
-    last = tokens[:, None].expand_as(owner.pairs.counts) if owner.kept is None else owner.kept
-    if not policy.when(_moment(owner, prompt, last, layer.lengths)):
+    moment = layer.once("moment", lambda: (
+        _moment(owner, prompt, _kept_last(owner, tokens), layer.lengths)
+    ), prompt, tokens, layer.pos, owner.kept, owner.finished)  # fmt: skip
+    if not policy.when(moment):
         return
     scored = score(policy, layer, tokens)
     earlier = state.notes if owner.place else []
@@ -157,6 +161,11 @@ def _compress(owner: FoveateLayer, layer: Layer, prompt: bool) -> None:
         owner.hold(keep(policy, [scored])[0])
     if scored is None and not policy.store.exact:
         owner.hold(everything(layer))
+
+
+def _kept_last(owner: FoveateLayer, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+    """What each head kept when the layer was compressed last; if it never was, its budget."""
+    return tokens[:, None].expand_as(owner.pairs.counts) if owner.kept is None else owner.kept
 
 
 def _moment(

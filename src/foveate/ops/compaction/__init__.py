@@ -16,7 +16,7 @@ def compaction(
     v: Float[Tensor, "b h n e"],
     columns: Int[Tensor, "b h n"],
     kept: Bool[Tensor, "b h n"],
-    starts: Int[Tensor, "heads"],
+    counts: Int[Tensor, "b h"],
     *,
     impl: Impl | None = None,
 ) -> Compacted:
@@ -27,12 +27,12 @@ def compaction(
         v: values.
         columns: a number for each slot, below 2^31.
         kept: which slots to copy.
-        starts: where each head's pairs start, and where the last one's end, on k's device.
+        counts: how many that are of each row and head, on k's device.
         impl: "reference" or "triton"; None is what :func:`foveate.ops.using` says.
 
     Raises:
         UnsupportedKernel: "triton" with tensors that the kernel does not take.
         MissingPackage: "triton", and Triton is not installed.
     """
-    done: Compacted = implementation(__name__, impl).compaction(k, v, columns, kept, starts)
+    done: Compacted = implementation(__name__, impl).compaction(k, v, columns, kept, counts)
     return done

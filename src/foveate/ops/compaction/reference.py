@@ -22,9 +22,9 @@ def compaction(
     v: Float[Tensor, "b h n e"],
     columns: Int[Tensor, "b h n"],
     kept: Bool[Tensor, "b h n"],
-    starts: Int[Tensor, "heads"],
+    counts: Int[Tensor, "b h"],
 ) -> Compacted:
-    """``starts`` follow from ``kept``, and are not needed."""
+    """``counts`` follow from ``kept``, and are not needed."""
     places = kept.flatten().nonzero()[:, 0]
     columns = columns.reshape(-1).index_select(0, places)
     return Compacted(_rows(k, kept, places), _rows(v, kept, places), columns.to(torch.int32))

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.ops.compaction.reference import Compacted
+from foveate.ops.heads import starts_of
 from foveate.ops.launch import check, empty, power, rows, run, tile
 
 WIDE = 2048  # slots counted at a time
@@ -21,11 +22,12 @@ def compaction(
     v: Float[Tensor, "b h n e"],
     columns: Int[Tensor, "b h n"],
     kept: Bool[Tensor, "b h n"],
-    starts: Int[Tensor, "heads"],
+    counts: Int[Tensor, "b h"],
 ) -> Compacted:
     """Bit for bit what is in the kept slots."""
-    check("compaction", k, v, beside=(columns, kept, starts))
+    check("compaction", k, v, beside=(columns, kept, counts))
     (b, h, n, d), e = k.shape, v.shape[3]
+    starts = starts_of(counts)
     total = int(starts[-1])
     flat_k, flat_v = empty(total, d, like=k), empty(total, e, like=v)
     flat_columns = empty(total, like=k, dtype=torch.int32)

@@ -31,19 +31,20 @@ def mix_statistics(
 ) -> MixStatistics:
     """Products with the keys as they are: no direction is written out."""
     keys = k.float()
-    norm, value_norm = vector_norm(keys, dim=-1), vector_norm(v.float(), dim=-1)
+    norm = vector_norm(keys, dim=-1)
     inverse = norm.clamp_min(EPSILON).reciprocal_()  # what makes a key its direction
     tokens: int | Tensor = k.shape[2]
     if valid is not None:  # padding may hold anything
         tokens = valid.sum(-1)[..., None, None]
         keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
-    mean = inverse[:, :, None] @ keys / tokens  # over all T (section 3.2)
-    likeness = inverse.new_empty(inverse.shape)  # in one piece, whatever the keys are
-    places = mean.flatten(0, 2), likeness.flatten(0, 1)
+    opposite = inverse[:, :, None] @ keys / -tokens  # minus the mean over all T (section 3.2)
+    diversity = inverse.new_empty(inverse.shape)  # in one piece, whatever the keys are
+    places = opposite.flatten(0, 2), diversity.flatten(0, 1)
     for those, direction, out in zip(each_head(keys), *places, strict=True):
         torch.mv(those, direction, out=out)
-    diversity = likeness.mul_(inverse).neg_()
-    return MixStatistics(norm, value_norm, diversity, redundancy_of(mean, tokens))
+    r, diversity = redundancy_of(opposite, tokens), diversity.mul_(inverse)
+    value_norm = vector_norm(v.float(), dim=-1)  # at last: until then the cache is the keys'
+    return MixStatistics(norm, value_norm, diversity, r)
 
 
 def redundancy_of(
@@ -51,5 +52,6 @@ def redundancy_of(
 ) -> Float[Tensor, "b h"]:
     """Eq. 4, in O(T): from the length of the mean of T directions."""
     others = max(tokens - 1, 1) if isinstance(tokens, int) else (tokens - 1).clamp_min(1)
-    r = (tokens * mean.square().sum(-1, keepdim=True) - 1) / others
+    length = vector_norm(mean, dim=-1, keepdim=True)
+    r: Tensor = (tokens * length * length - 1) / others
     return r[..., 0, 0].clamp_min(0.0)

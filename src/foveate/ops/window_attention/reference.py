@@ -45,7 +45,7 @@ def window_sums(
     g = hq // h
     paid = k.new_empty(g, w, slots, dtype=torch.float32)
     sums = k.new_empty(b * h, g, c, slots, dtype=torch.float32)
-    counted = [row.t().expand(g, c, w) for row in counts.unbind() for _ in range(h)]
+    counted = [of for row in counts.mT.unbind() for of in [row.expand(g, c, w)] * h]
     for head, of, out in zip(_heads(q, k, visible, scale), counted, sums, strict=True):
         torch.bmm(of, _pay(*head, n, paid), out=out)
     return sums.view(b, h, g, c, slots)

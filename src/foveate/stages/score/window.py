@@ -9,7 +9,7 @@ from operator import add
 from typing import Literal
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
@@ -64,11 +64,10 @@ class WindowAttention:
         return most_recent(self.window, tokens)
 
     def __call__(self, layer: Layer) -> Scores:
-        sums, queries = observed(layer, self.window)
-        paid, count = sums[:, :, :, 0], queries[:, None, None]
+        paid = on_average(layer, self.window)
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        attention = over_group(paid, "mean") / count
-        scores = attention if self.group == "mean" else over_group(paid, self.group) / count
+        attention = over_group(paid, "mean")
+        scores = attention if self.group == "mean" else over_group(paid, self.group)
         before = scores if self.pool_window else scores.masked_fill(window, 0.0)
         pooled = self.pooled(before).masked_fill(window, 0.0)
         return Scores(pooled, parts={"attention": attention, "observed": scores})
@@ -93,23 +92,32 @@ def window_of(layer: Layer, window: Recent) -> Bool[Tensor, "b w"]:
     return layer.once(f"window of {window}", found, layer.q_pos, tokens)
 
 
-def observed(
-    layer: Layer, window: Recent, n: float = 0.0, kinds: Float[Tensor, "b m c"] | None = None
-) -> tuple[Float[Tensor, "b h g c s"], Int[Tensor, "b"]]:
-    """What the last ``window`` queries pay to every slot, added up, as a softmax-n; and how many
-    queries of each row these are.
+def on_average(layer: Layer, window: Recent) -> Float[Tensor, "b h g s"]:
+    """What the last ``window`` queries pay to every slot, on average."""
+    real = window_of(layer, window)
+    shares = layer.once("shares of a window", lambda: (
+        real[..., None] / real.sum(-1)[:, None, None]
+    ), real)  # fmt: skip
+    return _added_up(layer, shares, 0.0)[:, :, :, 0]
 
-    ``kinds`` [b, m, c] says how much each query counts in each of ``c`` sums; one sum over all by
-    default. Rows may have windows of different lengths (shares of their budgets); the last query is
-    in every window, padding in none. Works in blocks of queries.
+
+def by_kinds(
+    layer: Layer, window: Recent, n: float, kinds: Float[Tensor, "b m c"]
+) -> Float[Tensor, "b h g c s"]:
+    """What the last ``window`` queries pay to every slot, added up, as a softmax-n. ``kinds`` says
+    how much each query counts in each of ``c`` sums.
     """
     real = window_of(layer, window)
-    w = real.shape[1]
-    ones, queries = layer.once("window", lambda: (real[..., None].float(), real.sum(-1)), real)
-    weights = ones if kinds is None else kinds[:, -w:] * ones
+    return _added_up(layer, kinds[:, -real.shape[1] :] * real[..., None], n)
+
+
+def _added_up(layer: Layer, counts: Float[Tensor, "b w c"], n: float) -> Float[Tensor, "b h g c s"]:
+    """Rows may have windows of different lengths (shares of their budgets); the last query is in
+    every window, padding in none. Works in blocks of queries.
+    """
     written = layer.window
-    of_blocks = _read(layer, weights, n) if written is None else _written_out(written, weights, n)
-    return reduce(add, of_blocks), queries  # one block at a time: there may be hundreds
+    of_blocks = _read(layer, counts, n) if written is None else _written_out(written, counts, n)
+    return reduce(add, of_blocks)  # one block at a time: there may be hundreds
 
 
 def _read(

@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.pairs import Padded, Pairs
-from foveate.core.storage import DensePairs, RaggedPairs, starts_of
+from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.ops.heads import starts_of
 from foveate.ops.quantised_decode import Coded, Rest
 from foveate.stages.store.body import Body, joined, of_rows, owners, quantised, restored, some
 
