@@ -7,7 +7,7 @@ import torch
 
 import foveate
 from foveate.backends.hf import windowed
-from foveate.ops.softmax_n import from_softmax, softmax_n
+from foveate.ops.softmax_n import share, softmax_n
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 
@@ -81,5 +81,5 @@ def test_a_rows_logsumexp_is_that_of_its_logits_also_where_its_own_slot_has_no_w
     logits = logits.masked_fill(~visible[:, :, None], -torch.inf)
     found = windowed._totals(q, k, logits.softmax(-1), visible, 0.3)
     assert torch.allclose(found, logits.logsumexp(-1), rtol=1e-5, atol=1e-5)
-    assert torch.allclose(from_softmax(logits.softmax(-1), found[..., None], 1.0),
+    assert torch.allclose(logits.softmax(-1) * share(found, 1.0)[..., None],
                           softmax_n(logits, 1.0), atol=1e-6)  # fmt: skip

@@ -1,5 +1,5 @@
 """Softmax-n: a softmax whose weights may add up to less than one."""
 
-from foveate.ops.softmax_n.reference import attention_n, from_softmax, softmax_n
+from foveate.ops.softmax_n.reference import attention_n, share, softmax_n
 
-__all__ = ["attention_n", "from_softmax", "softmax_n"]
+__all__ = ["attention_n", "share", "softmax_n"]

@@ -16,7 +16,7 @@ def softmax_n(logits: Float[Tensor, "*x n"], n: float) -> Float[Tensor, "*x n"]:
     times sigmoid(logsumexp(x) - log n).
     """
     weights = logits.float().softmax(-1)
-    return weights * _share(logits, n) if n else weights
+    return weights * share(logits.float().logsumexp(-1, keepdim=True), n) if n else weights
 
 
 def attention_n(
@@ -44,13 +44,8 @@ def attention_n(
     return out.view(b, hq, m, -1)
 
 
-def from_softmax(
-    weights: Float[Tensor, "*x n"], totals: Float[Tensor, "*x 1"], n: float
-) -> Float[Tensor, "*x n"]:
-    """Softmax-n out of the softmax and the logsumexp of its logits."""
-    return weights * (totals - math.log(n)).sigmoid() if n else weights
-
-
-def _share(logits: Tensor, n: float) -> Tensor:
-    """What the softmax's weights are multiplied with; zero where there is no finite logit."""
-    return (logits.float().logsumexp(-1, keepdim=True) - math.log(n)).sigmoid()
+def share(totals: Float[Tensor, "*x"], n: float) -> Float[Tensor, "*x"]:
+    """What the weights of a softmax are multiplied with to be those of softmax-n, from the
+    logsumexp of its logits; zero where there is no finite logit.
+    """
+    return (totals - math.log(n)).sigmoid() if n else torch.ones_like(totals)

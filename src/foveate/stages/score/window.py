@@ -15,7 +15,7 @@ from torch import Tensor
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores, Window
 from foveate.core.spec import stage
-from foveate.ops.softmax_n import from_softmax
+from foveate.ops.softmax_n import share
 from foveate.ops.window_attention import window_sums
 from foveate.stages.recent import (
     Recent,
@@ -113,11 +113,11 @@ def by_kinds(
 
 def _added_up(layer: Layer, counts: Float[Tensor, "b w c"], n: float) -> Float[Tensor, "b h g c s"]:
     """Rows may have windows of different lengths (shares of their budgets); the last query is in
-    every window, padding in none. Works in blocks of queries.
+    every window, padding in none.
     """
-    written = layer.window
-    of_blocks = _read(layer, counts, n) if written is None else _written_out(written, counts, n)
-    return reduce(add, of_blocks)  # one block at a time: there may be hundreds
+    if layer.window is not None:
+        return _written_out(layer.window, counts, n)
+    return reduce(add, _read(layer, counts, n))  # one block at a time: there may be hundreds
 
 
 def _read(
@@ -134,10 +134,8 @@ def _read(
 
 def _written_out(
     window: Window, counts: Float[Tensor, "b w c"], n: float
-) -> Iterator[Float[Tensor, "b h g c s"]]:
-    """The same from what the attention wrote out."""
+) -> Float[Tensor, "b h g c s"]:
+    """The same from what the attention wrote out: softmax-n is a share of each query's softmax."""
     w = counts.shape[1]
     weights, totals = window.weights[..., -w:, :], window.totals[..., -w:, None]
-    for some in blocks(w):
-        paid = from_softmax(weights[..., some, :], totals[..., some, :], n)
-        yield counts[:, None, None, some].transpose(3, 4) @ paid
+    return (counts[:, None, None] * share(totals, n)).mT @ weights
