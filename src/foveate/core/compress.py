@@ -122,7 +122,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
     scores = policy.score(layer)
     raw = scores.values.float()
     values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)
-    if isnan(values.amax()):  # which a NaN anywhere becomes
+    if isnan(values.detach().amax()):  # which a NaN anywhere becomes
         raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
     scores = scores._replace(values=values.masked_fill(protected, torch.inf))
     after = layer.after_scoring(copied=policy.scope == "model")

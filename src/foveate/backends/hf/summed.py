@@ -32,7 +32,7 @@ def attention(
         return None
     if tokens_kept(owner, query, mask) is None:
         return None
-    k, v = owner.pairs.padded()[:2]
+    k, v = owner.padded()[:2]
     facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     out, owner.sums = attention_with_sums(query, k, v, scale, facts.pads.tolist())
     return out.to(query.dtype).transpose(1, 2)
@@ -56,7 +56,7 @@ def in_blocks(query: Tensor) -> bool:
 
 def tokens_kept(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> Int[Tensor, "b"] | None:
     """Each row's budget; None if all rows are kept whole, or the mask is not causal."""
-    k, v = owner.pairs.padded()[:2]
+    k, v = owner.padded()[:2]
     facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     lengths = prompt_lengths(owner, owner.seen - facts.pads)
     tokens = owner.state.policy.amount.tokens(lengths, bytes_of_pairs(k, v) * owner.state.depth)

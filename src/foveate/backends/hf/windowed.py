@@ -40,7 +40,7 @@ def attention(
     w = _rows(owner, query, mask)
     if not w:
         return None
-    k, v, columns = owner.pairs.padded()
+    k, v, columns = owner.padded()
     early = None if mask is None else mask[:, :, :-w, :-w]
     before, _ = base(query[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
     late, seen = query[:, :, -w:], None if mask is None else mask[:, :, -w:]

@@ -30,7 +30,7 @@ def mix_statistics(
     k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
 ) -> MixStatistics:
     """Products with the keys as they are: no direction is written out."""
-    keys = k.float()
+    keys = k.detach().float()
     norm = vector_norm(keys, dim=-1)
     inverse = norm.clamp_min(EPSILON).reciprocal_()  # what makes a key its direction
     tokens: int | Tensor = k.shape[2]
@@ -43,7 +43,9 @@ def mix_statistics(
     for those, direction, out in zip(each_head(keys), *places, strict=True):
         torch.mv(those, direction, out=out)
     r, diversity = redundancy_of(opposite, tokens), diversity.mul_(inverse)
-    value_norm = vector_norm(v.float(), dim=-1)  # at last: until then the cache is the keys'
+    value_norm = vector_norm(
+        v.detach().float(), dim=-1
+    )  # at last: until then the cache is the keys'
     return MixStatistics(norm, value_norm, diversity, r)
 
 

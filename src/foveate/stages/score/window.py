@@ -96,7 +96,7 @@ def on_average(layer: Layer, window: Recent) -> Float[Tensor, "b h g s"]:
     """What the last ``window`` queries pay to every slot, on average."""
     real = window_of(layer, window)
     shares = layer.once("shares of a window", lambda: (
-        real[..., None] / real.sum(-1)[:, None, None]
+        real[..., None].float() / real.sum(-1)[:, None, None]
     ), real)  # fmt: skip
     return _added_up(layer, shares, 0.0)[:, :, :, 0]
 
@@ -112,8 +112,9 @@ def by_kinds(
 
 
 def _added_up(layer: Layer, counts: Float[Tensor, "b w c"], n: float) -> Float[Tensor, "b h g c s"]:
-    """Rows may have windows of different lengths (shares of their budgets); the last query is in
-    every window, padding in none.
+    """What the last queries pay, each counted as often as ``counts`` says. Rows may have windows
+    of different lengths (shares of their budgets); the last query is in every window, padding in
+    none.
     """
     if layer.window is not None:
         return _written_out(layer.window, counts, n)
