@@ -100,3 +100,17 @@ def test_a_layer_whose_scores_are_known_shows_one_query_and_still_its_length(sco
         assert held == (layer.q.nbytes if scope == "model" else q.nbytes)
         assert layer.lengths.tolist() == [3, 5]
         assert layer.column_sums is layer.window is None
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "spec", ["knorm:budget=10", "snapkv:budget=10,window=4", "mixkv:budget=10,window=4"]
+)
+def test_tensors_that_need_gradients_are_compressed_as_others_are(spec):
+    layers = prompt([40], h=2, g=2, d=8).layers
+    policy = foveate.policy(spec)
+    (plain,) = foveate.compress_tensors(policy, layers)
+    (kept,) = foveate.compress_tensors(
+        policy, [tuple(t.detach().clone().requires_grad_() for t in qkv) for qkv in layers]
+    )
+    assert torch.equal(kept.mask, plain.mask)

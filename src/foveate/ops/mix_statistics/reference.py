@@ -43,9 +43,8 @@ def mix_statistics(
     for those, direction, out in zip(each_head(keys), *places, strict=True):
         torch.mv(those, direction, out=out)
     r, diversity = redundancy_of(opposite, tokens), diversity.mul_(inverse)
-    value_norm = vector_norm(
-        v.detach().float(), dim=-1
-    )  # at last: until then the cache is the keys'
+    # at last: until then the cache is the keys'
+    value_norm = vector_norm(v.detach().float(), dim=-1)
     return MixStatistics(norm, value_norm, diversity, r)
 
 
