@@ -214,17 +214,19 @@ def _check_totals(
     counts: Sequence[Int[Tensor, "b h"]],
     asked: Int[Tensor, "b"],
 ) -> None:
-    held = _total([c.sum(-1) for c in counts])
-    room = _total([one.available.sum(-1) for one in scored])
-    exact = torch.equal(held, torch.minimum(asked, room))
-    inside = all(
-        bool(((c >= one.protected) & (c <= one.available)).all())
-        for c, one in zip(counts, scored, strict=True)
-    )
-    if not (exact and inside):
+    held, room, inside = [0] * len(asked), [0] * len(asked), True
+    for of_rows, one in zip(counts, scored, strict=True):  # numbers: they are few
+        rows = zip(of_rows.tolist(), one.protected.tolist(), one.available.tolist(), strict=True)
+        for row, (heads, least, most) in enumerate(rows):
+            held[row] += sum(heads)
+            room[row] += sum(most)
+            limits = zip(least, heads, most, strict=True)
+            inside = inside and all(low <= count <= high for low, count, high in limits)
+    total = asked.tolist()
+    if held != list(map(min, total, room)) or not inside:
         raise InvalidParameter(
-            f"{policy.budget!r} allocated {held.tolist()} pairs of each row where "
-            f"{asked.tolist()} were asked for, or left a head outside its limits."
+            f"{policy.budget!r} allocated {held} pairs of each row where {total} were asked for, "
+            "or left a head outside its limits."
         )
 
 

@@ -171,8 +171,10 @@ class Layer:
 
 
 def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    return all(a is b if isinstance(a, Tensor) else a == b
-               for a, b in zip(one, other, strict=True))  # fmt: skip
+    for a, b in zip(one, other, strict=True):  # asked a hundred times a pass: no generator
+        if a is not b and (isinstance(a, Tensor) or a != b):
+            return False
+    return True
 
 
 def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:

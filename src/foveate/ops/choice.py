@@ -12,6 +12,7 @@ from foveate.core.errors import InvalidParameter, MissingPackage
 
 Impl = Literal["reference", "triton"]
 
+_NAMES = get_args(Impl)
 _chosen: list[Impl] = ["reference"]  # the latest counts; a ContextVar would break compiled graphs
 _modules: dict[str, Any] = {}
 
@@ -38,8 +39,8 @@ def using(impl: Impl) -> Iterator[None]:
 def chosen(impl: Impl | None = None) -> Impl:
     """``impl``, or what :func:`using` says; checked."""
     impl = impl or _chosen[-1]
-    if impl not in get_args(Impl):
-        known = " or ".join(map(repr, get_args(Impl)))
+    if impl not in _NAMES:
+        known = " or ".join(map(repr, _NAMES))
         raise InvalidParameter(f"no implementation named {impl!r}: choose {known}.")
     if impl == "triton" and importlib.util.find_spec("triton") is None:
         raise MissingPackage("impl='triton'", "triton", install="pip install triton")

@@ -100,14 +100,12 @@ class MixDiversity:
         level = domain.mean(extrinsic)
 
         measured = mix_statistics(layer.k, layer.v, None if layer.whole else layer.valid)
-        importance = extrinsic
-        if self.intrinsic != "none":  # eq. 2
-            by_value = self.intrinsic == "value"
-            norm = domain.min_max(measured.value_norm if by_value else -measured.key_norm)
-            importance = extrinsic + domain.to_mean(norm, level)
+        norm = -measured.key_norm if self.intrinsic == "key" else measured.value_norm
+        unit = domain.min_max(torch.stack((norm, measured.diversity)))
+        norm, div = domain.to_mean(unit, level).unbind()
+        importance = extrinsic if self.intrinsic == "none" else extrinsic + norm  # eq. 2
         if self.diversity_scale == "importance":
-            level = domain.mean(importance)
-        div = domain.to_mean(domain.min_max(measured.diversity), level)
+            div = domain.to_mean(unit[1], domain.mean(importance))
         r = self._redundancy(layer, measured.redundancy)
         values = self._mixed(importance, div, r[..., None])
         importance = values if everywhere else values.masked_fill(window, 0.0)

@@ -8,7 +8,7 @@ through the original column of each slot.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -238,9 +238,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def padded(self) -> Padded:
         """All slots held; layers that hold every column have the same ``columns``."""
         pairs = self.pairs
-        if not isinstance(pairs, DensePairs) or pairs.compressed:
+        if not _whole(pairs):
             return pairs.padded()
-        return Padded(pairs.k, pairs.v, self.state.origins.columns(pairs.k))
+        k = pairs.k
+        return Padded(k, pairs.v, self.state.origins.columns(k))
 
     def prune(self, kept: Kept) -> None:
         """The same, but what was kept of the prompt remains on record."""
@@ -248,7 +249,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not policy.store.exact and isinstance(policy.merge, NoMerge):
             self._pairs = policy.store(self.pairs.only(kept.mask))  # codes stay as they are
         else:
-            columns = self.padded().columns
+            shared = _whole(self.pairs)
+            columns = self.state.origins.columns(kept.k) if shared else self.pairs.columns
             self._pairs = policy.store(kept.store(columns, first=self.seen))
         self.running = {name: compact(t, kept.mask) for name, t in self.running.items()}
 
@@ -271,6 +273,11 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             compressed=pairs.compressed,
             seconds=self.watch.seconds,
         )
+
+
+def _whole(pairs: Pairs) -> TypeGuard[DensePairs]:
+    """Whether they are of every column, slot i of column i."""
+    return isinstance(pairs, DensePairs) and not pairs.compressed
 
 
 def compact(values: Float[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h s"]:

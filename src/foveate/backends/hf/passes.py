@@ -63,7 +63,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     span = owner.seen - query.shape[2], owner.seen
     origins = state.origins.of(columns, owner.pairs.compressed, span, facts, state.images())
     return Layer(
-        q=query.detach(),
+        q=query.detach() if query.requires_grad else query,
         k=k,
         v=v,
         **origins._asdict(),

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from foveate.ops.heads import each_head
+from foveate.ops.numbers import numbers
 
 EPSILON = 1e-12  # what a key of zeros is divided by
 
@@ -30,29 +30,27 @@ def mix_statistics(
     k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], valid: Bool[Tensor, "b h n"] | None
 ) -> MixStatistics:
     """Products with the keys as they are: no direction is written out."""
-    keys = k.detach().float()
+    keys = numbers(k)
     norm = vector_norm(keys, dim=-1)
     inverse = norm.clamp_min(EPSILON).reciprocal_()  # what makes a key its direction
     tokens: int | Tensor = k.shape[2]
     if valid is not None:  # padding may hold anything
-        tokens = valid.sum(-1)[..., None, None]
+        tokens = valid.sum(-1, keepdim=True)
         keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
-    opposite = inverse[:, :, None] @ keys / -tokens  # minus the mean over all T (section 3.2)
-    diversity = inverse.new_empty(inverse.shape)  # in one piece, whatever the keys are
-    places = opposite.flatten(0, 2), diversity.flatten(0, 1)
-    for those, direction, out in zip(each_head(keys), *places, strict=True):
-        torch.mv(those, direction, out=out)
+    by_head, directions = keys.flatten(0, 1), inverse.flatten(0, 1)[:, None]
+    # minus the mean over all T (section 3.2)
+    opposite = torch.bmm(directions, by_head).view(*keys.shape[:2], -1) / -tokens
+    diversity = torch.bmm(opposite.flatten(0, 1)[:, None], by_head.mT).view(inverse.shape)
     r, diversity = redundancy_of(opposite, tokens), diversity.mul_(inverse)
     # at last: until then the cache is the keys'
-    value_norm = vector_norm(v.detach().float(), dim=-1)
-    return MixStatistics(norm, value_norm, diversity, r)
+    return MixStatistics(norm, vector_norm(numbers(v), dim=-1), diversity, r)
 
 
 def redundancy_of(
-    mean: Float[Tensor, "b h 1 d"], tokens: int | Int[Tensor, "b h 1 1"]
+    mean: Float[Tensor, "b h d"], tokens: int | Int[Tensor, "b h 1"]
 ) -> Float[Tensor, "b h"]:
     """Eq. 4, in O(T): from the length of the mean of T directions."""
     others = max(tokens - 1, 1) if isinstance(tokens, int) else (tokens - 1).clamp_min(1)
     length = vector_norm(mean, dim=-1, keepdim=True)
     r: Tensor = (tokens * length * length - 1) / others
-    return r[..., 0, 0].clamp_min(0.0)
+    return r[..., 0].clamp_min(0.0)

@@ -7,12 +7,14 @@ reads is still in the core's cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.heads import each_head
+from foveate.ops.numbers import numbers
 from foveate.ops.softmax_n import softmax_n
 from foveate.ops.window_attention.hidden import from_first_hidden
 
@@ -26,9 +28,10 @@ def window_attention(
 ) -> Float[Tensor, "b h g w n"]:
     """Each head's part is worked out in its place in the result."""
     (b, hq, w, _), (h, slots) = q.shape, k.shape[1:3]
+    hidden = _hidden(visible, slots)
     paid = k.new_empty(b, h, hq // h, w, slots, dtype=torch.float32)
-    for head, out in zip(_heads(q, k, visible, scale), paid.flatten(0, 1), strict=True):
-        _pay(*head, n, out)
+    for head, out in zip(_heads(q, k, hidden), paid.flatten(0, 1), strict=True):
+        _pay(*head, scale, n, _place(out, hidden))
     return paid
 
 
@@ -42,45 +45,61 @@ def window_sums(
 ) -> Float[Tensor, "b h g c n"]:
     """All heads are worked out in one and the same place."""
     (b, hq, w, _), (h, slots), c = q.shape, k.shape[1:3], counts.shape[2]
-    g = hq // h
-    paid = k.new_empty(g, w, slots, dtype=torch.float32)
+    g, hidden = hq // h, _hidden(visible, slots)
+    place = _place(k.new_empty(g, w, slots, dtype=torch.float32), hidden)
     sums = k.new_empty(b * h, g, c, slots, dtype=torch.float32)
     counted = [of for row in counts.mT.unbind() for of in [row.expand(g, c, w)] * h]
-    for head, of, out in zip(_heads(q, k, visible, scale), counted, sums, strict=True):
-        torch.bmm(of, _pay(*head, n, paid), out=out)
+    for head, of, out in zip(_heads(q, k, hidden), counted, sums, strict=True):
+        torch.bmm(of, _pay(*head, scale, n, place), out=out)
     return sums.view(b, h, g, c, slots)
 
 
+class _Place(NamedTuple):
+    """Where one KV head's weights go, seen in three ways: ``last`` are the slots that some query
+    does not see.
+    """
+
+    logits: Float[Tensor, "m n"]
+    weights: Float[Tensor, "g w n"]
+    last: Float[Tensor, "g w s"]
+
+
+def _place(paid: Float[Tensor, "g w n"], hidden: Bool[Tensor, "b h w s"]) -> _Place:
+    slots = paid.shape[-1]
+    return _Place(paid.view(-1, slots), paid, paid[..., slots - hidden.shape[-1] :])
+
+
+def _hidden(visible: Bool[Tensor, "b #h w _"], slots: int) -> Bool[Tensor, "b #h w s"]:
+    """Which of the last slots each query does not see, from the first that is hidden to one."""
+    return ~(from_first_hidden(visible) if visible.shape[-1] == slots else visible)
+
+
 def _heads(
-    q: Float[Tensor, "b hq w d"],
-    k: Float[Tensor, "b h n d"],
-    visible: Bool[Tensor, "b #h w s"],
-    scale: float,
-) -> Iterator[tuple[Float[Tensor, "m d"], Float[Tensor, "n d"], Bool[Tensor, "w s"]]]:
-    """Scaled queries of every KV head, its keys, and which of the last slots they do not see."""
-    b, h, slots, d = k.shape
-    if visible.shape[-1] == slots:
-        visible = from_first_hidden(visible)
-    queries = (q.detach().float() * scale).reshape(b, h, -1, d)
-    hidden = (~visible).expand(b, h, -1, -1)
-    return zip(*map(each_head, (queries, k.detach().float(), hidden)), strict=True)
+    q: Float[Tensor, "b hq w d"], k: Float[Tensor, "b h n d"], hidden: Bool[Tensor, "b #h w s"]
+) -> Iterator[tuple[Float[Tensor, "m d"], Float[Tensor, "d n"], Bool[Tensor, "w s"]]]:
+    """Queries of every KV head, its keys, and what the queries do not see."""
+    b, h, _, d = k.shape
+    queries = numbers(q).reshape(b, h, -1, d)
+    of_heads = (queries, numbers(k).mT, hidden.expand(b, h, -1, -1))
+    return zip(*map(each_head, of_heads), strict=True)
 
 
 def _pay(
     queries: Float[Tensor, "m d"],
-    keys: Float[Tensor, "n d"],
+    keys: Float[Tensor, "d n"],
     hidden: Bool[Tensor, "w s"],
+    scale: float,
     n: float,
-    out: Float[Tensor, "g w n"],
+    place: _Place,
 ) -> Float[Tensor, "g w n"]:
-    """The weights of one KV head, in ``out``."""
-    slots = len(keys)
-    torch.mm(queries, keys.t(), out=out.view(-1, slots))
-    before = slots - hidden.shape[1]
-    out[..., before:].masked_fill_(hidden, -torch.inf)
+    """The weights of one KV head, in its place."""
+    logits, weights, last = place
+    torch.addmm(logits, queries, keys, beta=0, alpha=scale, out=logits)
+    last.masked_fill_(hidden, -torch.inf)
     if n:
-        out.copy_(softmax_n(out, n))
+        weights.copy_(softmax_n(weights, n))
     else:
-        torch.softmax(out, -1, out=out)
-    # where some slots are before the hidden ones, every query sees something
-    return out if before else out.masked_fill_(hidden.all(-1)[:, None], 0.0)
+        torch.softmax(weights, -1, out=weights)
+    if last.shape != weights.shape:
+        return weights  # every query sees the slots before the hidden ones
+    return weights.masked_fill_(hidden.all(-1)[:, None], 0.0)

@@ -19,8 +19,13 @@ def fill(
     What is missing or too much is spread evenly over the places that still have room, the remainder
     going to the earlier ones. If ``total`` is out of reach the nearest reachable total is met.
     """
-    counts: list[int] = torch.minimum(torch.maximum(wish, least), most).tolist()
-    lows, highs = least.tolist(), most.tolist()
+    return wish.new_tensor(filled(wish.tolist(), least.tolist(), most.tolist(), total))
+
+
+def filled(wish: list[int], lows: list[int], highs: list[int], total: int) -> list[int]:
+    """The same, of plain numbers."""
+    limits = zip(wish, lows, highs, strict=True)
+    counts = [min(max(count, low), high) for count, low, high in limits]
     total = min(max(total, sum(lows)), sum(highs))
     while (missing := total - sum(counts)) != 0:
         ends, sign = (highs, 1) if missing > 0 else (lows, -1)
@@ -29,13 +34,13 @@ def fill(
         each, rest = divmod(abs(missing), len(places))
         for place in places if each else places[:rest]:
             counts[place] += sign * min(max(1, each), room[place])
-    return wish.new_tensor(counts)
+    return counts
 
 
 def within(one: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
     """Near what each row wishes for the heads of one layer, with the exact total of each row."""
-    rows = zip(wish, one.protected, one.available, totals.tolist(), strict=True)
-    return torch.stack([fill(*row) for row in rows])
+    of_rows = (t.tolist() for t in (wish, one.protected, one.available, totals))
+    return wish.new_tensor([filled(*row) for row in zip(*of_rows, strict=True)])
 
 
 def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:

@@ -12,7 +12,9 @@ EPS = 1e-8
 
 
 class Over:
-    """Minima, maxima and means over the slots that are marked, head by head."""
+    """Minima, maxima and means over the slots that are marked, head by head. What is scaled may be
+    several scores of the same slots, one after the other in front.
+    """
 
     def __init__(self, slots: Bool[Tensor, "b h n"]) -> None:
         self._others = ~slots
@@ -22,37 +24,37 @@ class Over:
         alike = 0 < least == most and bool(slots[..., :least].all())
         self._first = least if alike else None  # as a rule the first slots are marked
 
-    def _marked(self, s: Float[Tensor, "b h n"], otherwise: float) -> Float[Tensor, "b h m"]:
-        """Values of the marked slots; the others are left out, or there with another value."""
-        if self._first is not None:
-            return s[..., : self._first]
-        return s.masked_fill(self._others, otherwise)
-
-    def lowest(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
+    def lowest(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h 1"]:
         """Infinite where no slot is marked."""
-        return self._marked(s, torch.inf).amin(-1, keepdim=True)
+        if self._first is not None:
+            return s[..., : self._first].amin(-1, keepdim=True)
+        return s.masked_fill(self._others, torch.inf).amin(-1, keepdim=True)
 
-    def mean(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h 1"]:
+    def mean(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h 1"]:
         """Zero where no slot is marked."""
         if self._first is not None:
             return s[..., : self._first].mean(-1, keepdim=True)
         total = s.masked_fill(self._others, 0.0).sum(-1, keepdim=True)
         return total / self._count.clamp_min(1)
 
-    def min_max(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    def min_max(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h n"]:
         """To [0, 1] over the marked slots."""
-        low, high = self.lowest(s), self._marked(s, -torch.inf).amax(-1, keepdim=True)
-        if self._first is None:
-            low, high = low.where(self._some, 0.0), high.where(self._some, 1.0)
-        return (s - low) / (high - low + EPS)
+        if self._first is not None:
+            marked = s[..., : self._first]
+            low, high = marked.amin(-1, keepdim=True), marked.amax(-1, keepdim=True)
+        else:
+            low = self.lowest(s).where(self._some, 0.0)
+            high = s.masked_fill(self._others, -torch.inf).amax(-1, keepdim=True)
+            high = high.where(self._some, 1.0)
+        return (s - low).div_(high - low + EPS)
 
     def to_mean(
-        self, s: Float[Tensor, "b h n"], level: Float[Tensor, "b h 1"]
-    ) -> Float[Tensor, "b h n"]:
+        self, s: Float[Tensor, "*x b h n"], level: Float[Tensor, "b h 1"]
+    ) -> Float[Tensor, "*x b h n"]:
         """Scaled, so that the mean over the marked slots is ``level``."""
         return s * (level / (self.mean(s) + EPS))
 
-    def lifted(self, s: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    def lifted(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h n"]:
         """Moved up, so that the lowest of the marked slots is not below zero."""
         return s - self.lowest(s).clamp_max(0.0)
 

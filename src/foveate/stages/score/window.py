@@ -26,7 +26,7 @@ from foveate.stages.recent import (
     recent_tokens,
 )
 from foveate.stages.score.groups import Reduction, check_group, over_group
-from foveate.stages.score.rows import blocks
+from foveate.stages.score.rows import ROWS, blocks
 
 Pool = Literal["avg", "max", "none"]
 
@@ -127,6 +127,9 @@ def _read(
     """Sums over each block of queries."""
     w = counts.shape[1]
     q, visible = layer.q[:, :, -w:], layer.last_visible(w)
+    if w <= ROWS:
+        yield window_sums(q, layer.k, visible, counts, layer.scale, n)
+        return
     for some in blocks(w):
         yield window_sums(
             q[:, :, some], layer.k, visible[:, :, some], counts[:, some], layer.scale, n
