@@ -32,7 +32,7 @@ from foveate.core.protocols import Score
 from foveate.core.spec import check_plain, stage
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
-from foveate.stages.recent import Recent, budget_of, check_recent, is_recent
+from foveate.stages.recent import Recent, budget_of, check_recent, is_recent, outside
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.normalise import Over
@@ -100,15 +100,17 @@ class MixDiversity:
         level = domain.mean(extrinsic)
 
         measured = mix_statistics(layer.k, layer.v, None if layer.whole else layer.valid)
-        norm = -measured.key_norm if self.intrinsic == "key" else measured.value_norm
-        unit = domain.min_max(torch.stack((norm, measured.diversity)))
+        both = measured.of_slots[1:]  # value norms and diversity
+        if self.intrinsic == "key":
+            both = torch.stack((-measured.key_norm, measured.diversity))
+        unit = domain.min_max(both)
         norm, div = domain.to_mean(unit, level).unbind()
         importance = extrinsic if self.intrinsic == "none" else extrinsic + norm  # eq. 2
         if self.diversity_scale == "importance":
             div = domain.to_mean(unit[1], domain.mean(importance))
         r = self._redundancy(layer, measured.redundancy)
         values = self._mixed(importance, div, r[..., None])
-        importance = values if everywhere else values.masked_fill(window, 0.0)
+        importance = values if everywhere else values * outside(layer, window)
         parts = {**scores.parts, "importance": importance}
         return Scores(values, parts, {**scores.notes, "redundancy": r})
 

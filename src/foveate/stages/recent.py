@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
@@ -46,6 +46,11 @@ def is_recent(layer: Layer, recent: Recent, tokens: Int[Tensor, "b"]) -> Bool[Te
         return layer.where(lambda pos: pos >= first)
 
     return layer.once(f"last {recent}", found, layer.pos, layer.q_pos, tokens)
+
+
+def outside(layer: Layer, window: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    """One before a window and zero inside it: a product takes a third of masked_fill's time."""
+    return layer.once("outside", lambda: (~window).float(), window)
 
 
 def budget_of(layer: Layer, recent: Recent) -> Int[Tensor, "b"]:

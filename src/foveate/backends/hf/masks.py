@@ -73,7 +73,7 @@ def over_slots(
         return held & (columns[:, :, None] <= queries[:, None])
     b, h, s = columns.shape
     visible = as_bool(mask).expand(b, h, len(queries), mask.shape[-1])
-    index = columns.clamp_min(0)[:, :, None].expand(b, h, len(queries), s)
+    index = columns.long().clamp_min(0)[:, :, None].expand(b, h, len(queries), s)
     return visible.gather(3, index) & held
 
 

@@ -41,7 +41,8 @@ class OriginsOfPass:
         """The columns of a layer that holds every column: one tensor for all that are alike."""
         known, shape = self._columns, k.shape[:3]  # layers may differ in heads, and in their device
         if known is None or known.shape != shape or known.device != k.device:
-            known = self._columns = torch.arange(shape[2], device=k.device).expand(shape)
+            columns = torch.arange(shape[2], dtype=torch.int32, device=k.device)  # as they are held
+            known = self._columns = columns.expand(shape)
         return known
 
     def of(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.linalg import vector_norm
+from torch.linalg import vecdot, vector_norm
 
 from foveate.ops.numbers import numbers
 
@@ -20,10 +20,21 @@ class MixStatistics(NamedTuple):
     below zero. Norms are L2 norms, of every slot.
     """
 
-    key_norm: Float[Tensor, "b h n"]
-    value_norm: Float[Tensor, "b h n"]
-    diversity: Float[Tensor, "b h n"]
+    of_slots: Float[Tensor, "3 b h n"]
+    """Key norms, value norms and diversity, in this order."""
     redundancy: Float[Tensor, "b h"]
+
+    @property
+    def key_norm(self) -> Float[Tensor, "b h n"]:
+        return self.of_slots[0]
+
+    @property
+    def value_norm(self) -> Float[Tensor, "b h n"]:
+        return self.of_slots[1]
+
+    @property
+    def diversity(self) -> Float[Tensor, "b h n"]:
+        return self.of_slots[2]
 
 
 def mix_statistics(
@@ -31,26 +42,30 @@ def mix_statistics(
 ) -> MixStatistics:
     """Products with the keys as they are: no direction is written out."""
     keys = numbers(k)
-    norm = vector_norm(keys, dim=-1)
+    of_slots = k.new_empty(3, *k.shape[:3], dtype=torch.float32)
+    norm, value_norm, diversity = of_slots.unbind()
+    vector_norm(keys, dim=-1, out=norm)
     inverse = norm.clamp_min(EPSILON).reciprocal_()  # what makes a key its direction
     tokens: int | Tensor = k.shape[2]
     if valid is not None:  # padding may hold anything
         tokens = valid.sum(-1, keepdim=True)
         keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
     by_head, directions = keys.flatten(0, 1), inverse.flatten(0, 1)[:, None]
-    # minus the mean over all T (section 3.2)
-    opposite = torch.bmm(directions, by_head).view(*keys.shape[:2], -1) / -tokens
-    diversity = torch.bmm(opposite.flatten(0, 1)[:, None], by_head.mT).view(inverse.shape)
-    r, diversity = redundancy_of(opposite, tokens), diversity.mul_(inverse)
-    # at last: until then the cache is the keys'
-    return MixStatistics(norm, vector_norm(numbers(v), dim=-1), diversity, r)
+    total = torch.bmm(directions, by_head)  # T times the mean direction
+    likeness = torch.bmm(total, by_head.mT).view(inverse.shape)
+    torch.mul(likeness, inverse, out=diversity).div_(-tokens)  # section 3.2
+    r = redundancy_of(vecdot(total, total).view(keys.shape[:2]), tokens)
+    vector_norm(numbers(v), dim=-1, out=value_norm)  # at last: until then the cache is the keys'
+    return MixStatistics(of_slots, r)
 
 
 def redundancy_of(
-    mean: Float[Tensor, "b h d"], tokens: int | Int[Tensor, "b h 1"]
+    products: Float[Tensor, "b h"], tokens: int | Int[Tensor, "b h 1"]
 ) -> Float[Tensor, "b h"]:
-    """Eq. 4, in O(T): from the length of the mean of T directions."""
-    others = max(tokens - 1, 1) if isinstance(tokens, int) else (tokens - 1).clamp_min(1)
-    length = vector_norm(mean, dim=-1, keepdim=True)
-    r: Tensor = (tokens * length * length - 1) / others
-    return r[..., 0].clamp_min(0.0)
+    """Eq. 4, in O(T): from the product of the sum of T directions with itself, which is the sum of
+    the cosines of all pairs, those of a key with itself included.
+    """
+    if isinstance(tokens, int):
+        return ((products - tokens) / (tokens * max(tokens - 1, 1))).clamp_min(0.0)
+    tokens = tokens[..., 0]
+    return ((products - tokens) / (tokens * (tokens - 1).clamp_min(1))).clamp_min(0.0)

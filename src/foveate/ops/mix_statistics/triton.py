@@ -28,9 +28,8 @@ def mix_statistics(
     block = rows(k if d >= e else v)
     part = max(PART, block)
     parts = triton.cdiv(n, part)
-    key_norm, value_norm, diversity = (
-        empty(b, h, n, like=k, dtype=torch.float32) for _ in range(3)
-    )
+    of_slots = empty(3, b, h, n, like=k, dtype=torch.float32)
+    key_norm, value_norm, diversity = of_slots.unbind()
     redundancy = empty(b, h, like=k, dtype=torch.float32)
     sums = empty(b * h, parts, d, like=k, dtype=torch.float32)
     counts = empty(b * h, parts, like=k, dtype=torch.float32)
@@ -45,7 +44,7 @@ def mix_statistics(
         k, real, sums, counts, diversity, redundancy,
         *k.stride(), *real.stride(), h, n, d, D=power(d), PART=part, N=block,
     )  # fmt: skip
-    return MixStatistics(key_norm, value_norm, diversity, redundancy)
+    return MixStatistics(of_slots, redundancy)
 
 
 @triton.jit

@@ -23,6 +23,7 @@ from foveate.stages.recent import (
     check_recent,
     is_recent,
     most_recent,
+    outside,
     recent_tokens,
 )
 from foveate.stages.score.groups import Reduction, check_group, over_group
@@ -68,8 +69,8 @@ class WindowAttention:
         window = is_recent(layer, self.window, budget_of(layer, self.window))
         attention = over_group(paid, "mean")
         scores = attention if self.group == "mean" else over_group(paid, self.group)
-        before = scores if self.pool_window else scores.masked_fill(window, 0.0)
-        pooled = self.pooled(before).masked_fill(window, 0.0)
+        before = outside(layer, window)
+        pooled = self.pooled(scores if self.pool_window else scores * before) * before
         return Scores(pooled, parts={"attention": attention, "observed": scores})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
