@@ -23,5 +23,5 @@ def over_group(scores: Float[Tensor, "b h g n"], how: Reduction) -> Float[Tensor
     """Mean or maximum over the query heads that share a KV head."""
     if how == "max":
         return scores.amax(2)
-    first, *others = scores.unbind(2)  # few: one by one beats mean, which shares the work out to threads
+    first, *others = scores.unbind(2)  # few: mean would share them out to threads
     return reduce(Tensor.add_, others, first.clone()).div_(len(others) + 1)
