@@ -82,9 +82,9 @@ def test_a_mask_without_the_first_slots_that_all_see_says_the_same(case):
 @given(case=cases(), n=st.sampled_from([0.0, 1.5]), c=st.integers(1, 3))
 def test_sums_count_each_query_as_they_are_told(case, n, c):
     q, k, visible, scale = case
-    counts = torch.rand(q.shape[0], q.shape[2], c)
+    counts = torch.rand(q.shape[0], c, q.shape[1] // k.shape[1], q.shape[2])
     paid = window_attention(q, k, visible, scale, n)
-    expected = torch.einsum("bwc,bhgwn->bhgcn", counts, paid)
+    expected = torch.einsum("bcgw,bhgwn->bhcn", counts, paid)
     assert_close(window_sums(q, k, visible, counts, scale, n), expected)
 
 

@@ -38,7 +38,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.merge import Doubles
 from foveate.stages.recent import Recent, check_recent, most_recent
 from foveate.stages.score import HeadMean
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import by_kinds
 from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.lists import beyond_lists, check_cross_ratio
@@ -66,9 +66,8 @@ class CrossSelfAttention:
         return most_recent(self.window, tokens)
 
     def __call__(self, layer: Layer) -> Scores:
-        kinds = torch.stack([~layer.q_vision, layer.q_vision], dim=-1).float()
-        sums = by_kinds(layer, self.window, self.n, kinds)
-        by_text, by_vision = (over_group(sums[:, :, :, kind], self.group) for kind in (0, 1))
+        kinds = torch.stack([~layer.q_vision, layer.q_vision], dim=1)
+        by_text, by_vision = by_kinds(layer, self.window, self.n, kinds, self.group).unbind(2)
         own = torch.where(layer.vision, by_vision, by_text)
         cross = torch.where(layer.vision, by_text, by_vision)
         return Scores(own + cross, parts={"self": own, "cross": cross})

@@ -85,7 +85,7 @@ class ModalityFusion:
         scores = self.of(layer)
         attention = scores.parts.get("attention")
         if attention is None:
-            attention = on_average(layer, self.window).mean(2)
+            attention = on_average(layer, self.window).mean
         vision = layer.vision & layer.valid
         theta = ncar(attention, vision, layer.valid)
         if not self.normalised:

@@ -43,14 +43,15 @@ def window_sums(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
-    counts: Float[Tensor, "b w c"],
+    counts: Float[Tensor, "b c g w"],
     scale: float,
     n: float = 0.0,
     *,
     impl: Impl | None = None,
-) -> Float[Tensor, "b h g c n"]:
-    """What :func:`window_attention` gives, added up over the queries, in float32. ``counts`` says
-    how much each query counts in each of ``c`` sums; all else is as there, errors included.
+) -> Float[Tensor, "b h c n"]:
+    """What :func:`window_attention` gives, added up over a KV head's queries, in float32.
+    ``counts`` says how much each counts in each of ``c`` sums; all else is as there, errors
+    included.
     """
     of = implementation(__name__, impl)
     sums: Tensor = of.window_sums(q, k, visible, counts, scale, n)

@@ -39,27 +39,28 @@ def window_sums(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
-    counts: Float[Tensor, "b w c"],
+    counts: Float[Tensor, "b c g w"],
     scale: float,
     n: float,
-) -> Float[Tensor, "b h g c n"]:
+) -> Float[Tensor, "b h c n"]:
     """All heads are worked out in one and the same place."""
-    (b, hq, w, _), (h, slots), c = q.shape, k.shape[1:3], counts.shape[2]
-    g, hidden = hq // h, _hidden(visible, slots)
+    (b, c, g, w), (h, slots) = counts.shape, k.shape[1:3]
+    hidden = _hidden(visible, slots)
     place = _place(k.new_empty(g, w, slots, dtype=torch.float32), hidden)
-    sums = k.new_empty(b * h, g, c, slots, dtype=torch.float32)
-    counted = [of for row in counts.mT.unbind() for of in [row.expand(g, c, w)] * h]
+    sums = k.new_empty(b * h, c, slots, dtype=torch.float32)
+    counted = [of for of in counts.flatten(2).unbind() for _ in range(h)]
     for head, of, out in zip(_heads(q, k, hidden), counted, sums, strict=True):
-        torch.bmm(of, _pay(*head, scale, n, place), out=out)
-    return sums.view(b, h, g, c, slots)
+        _pay(*head, scale, n, place)
+        torch.mm(of, place.rows, out=out)
+    return sums.view(b, h, c, slots)
 
 
 class _Place(NamedTuple):
-    """Where one KV head's weights go, seen in three ways: ``last`` are the slots that some query
-    does not see.
+    """Where one KV head's weights go, seen in three ways: ``rows`` as a matrix, ``last`` are the
+    slots that some query does not see.
     """
 
-    logits: Float[Tensor, "m n"]
+    rows: Float[Tensor, "m n"]
     weights: Float[Tensor, "g w n"]
     last: Float[Tensor, "g w s"]
 
@@ -93,8 +94,8 @@ def _pay(
     place: _Place,
 ) -> Float[Tensor, "g w n"]:
     """The weights of one KV head, in its place."""
-    logits, weights, last = place
-    torch.addmm(logits, queries, keys, beta=0, alpha=scale, out=logits)
+    rows, weights, last = place
+    torch.addmm(rows, queries, keys, beta=0, alpha=scale, out=rows)
     last.masked_fill_(hidden, -torch.inf)
     if n:
         weights.copy_(softmax_n(weights, n))

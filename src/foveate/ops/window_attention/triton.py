@@ -52,12 +52,12 @@ def window_sums(
     q: Float[Tensor, "b hq w d"],
     k: Float[Tensor, "b h n d"],
     visible: Bool[Tensor, "b #h w s"],
-    counts: Float[Tensor, "b w c"],
+    counts: Float[Tensor, "b c g w"],
     scale: float,
     n: float,
-) -> Float[Tensor, "b h g c n"]:
+) -> Float[Tensor, "b h c n"]:
     """A product with the whole matrix."""
-    return counts[:, None, None].mT @ window_attention(q, k, visible, scale, n)
+    return counts.flatten(2)[:, None] @ window_attention(q, k, visible, scale, n).flatten(2, 3)
 
 
 WIDE = 1024  # slots of one query that are divided together

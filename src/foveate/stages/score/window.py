@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -65,10 +66,8 @@ class WindowAttention:
         return most_recent(self.window, tokens)
 
     def __call__(self, layer: Layer) -> Scores:
-        paid = on_average(layer, self.window)
+        attention, scores = on_average(layer, self.window, self.group)
         window = is_recent(layer, self.window, budget_of(layer, self.window))
-        attention = over_group(paid, "mean")
-        scores = attention if self.group == "mean" else over_group(paid, self.group)
         before = outside(layer, window)
         pooled = self.pooled(scores if self.pool_window else scores * before) * before
         return Scores(pooled, parts={"attention": attention, "observed": scores})
@@ -93,26 +92,55 @@ def window_of(layer: Layer, window: Recent) -> Bool[Tensor, "b w"]:
     return layer.once(f"window of {window}", found, layer.q_pos, tokens)
 
 
-def on_average(layer: Layer, window: Recent) -> Float[Tensor, "b h g s"]:
-    """What the last ``window`` queries pay to every slot, on average."""
+class OnAverage(NamedTuple):
+    """What a window's queries pay to every slot, on average: the mean over the query heads of a KV
+    head, and what they are reduced to.
+    """
+
+    mean: Float[Tensor, "b h n"]
+    reduced: Float[Tensor, "b h n"]
+
+
+def on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> OnAverage:
+    """Over the last ``window`` queries."""
     real = window_of(layer, window)
-    shares = layer.once("shares of a window", lambda: (
-        real[..., None].float() / real.sum(-1)[:, None, None]
-    ), real)  # fmt: skip
-    return _added_up(layer, shares, 0.0)[:, :, :, 0]
+    counts = layer.once("shares of a window", lambda: (
+        _counts((real / real.sum(-1, keepdim=True))[:, None], layer.groups, group)
+    ), real, layer.groups, group)  # fmt: skip
+    sums = _added_up(layer, counts, 0.0)
+    if group == "mean":  # which asks for no query head by itself
+        return OnAverage(sums[:, :, 0], sums[:, :, 0])
+    return OnAverage(over_group(sums, "mean"), over_group(sums, group))
 
 
 def by_kinds(
-    layer: Layer, window: Recent, n: float, kinds: Float[Tensor, "b m c"]
-) -> Float[Tensor, "b h g c s"]:
-    """What the last ``window`` queries pay to every slot, added up, as a softmax-n. ``kinds`` says
-    how much each query counts in each of ``c`` sums.
+    layer: Layer, window: Recent, n: float, kinds: Bool[Tensor, "b c m"], group: Reduction
+) -> Float[Tensor, "b h c n"]:
+    """What the last ``window`` queries pay to every slot, as a softmax-n, added up over those of
+    each kind and reduced over the query heads of a KV head.
     """
     real = window_of(layer, window)
-    return _added_up(layer, kinds[:, -real.shape[1] :] * real[..., None], n)
+    marked = (kinds[..., -real.shape[1] :] & real[:, None]).float()
+    sums = _added_up(layer, _counts(marked, layer.groups, group), n)
+    if group == "mean":
+        return sums
+    kinds_first = sums.unflatten(2, (marked.shape[1], layer.groups))
+    return torch.stack([over_group(of, group) for of in kinds_first.unbind(2)], dim=2)
 
 
-def _added_up(layer: Layer, counts: Float[Tensor, "b w c"], n: float) -> Float[Tensor, "b h g c s"]:
+def _counts(
+    marked: Float[Tensor, "b c w"], groups: int, group: Reduction
+) -> Float[Tensor, "b r g w"]:
+    """How much each query counts in every sum. The mean over ``groups`` query heads is one sum;
+    what else they are reduced to is found from one sum for each.
+    """
+    if group == "mean":
+        return (marked / groups)[:, :, None].repeat(1, 1, groups, 1)
+    own = torch.eye(groups, device=marked.device)
+    return (marked[:, :, None, None] * own[:, :, None]).flatten(1, 2)
+
+
+def _added_up(layer: Layer, counts: Float[Tensor, "b r g w"], n: float) -> Float[Tensor, "b h r n"]:
     """What the last queries pay, each counted as often as ``counts`` says. Rows may have windows
     of different lengths (shares of their budgets); the last query is in every window, padding in
     none.
@@ -123,24 +151,25 @@ def _added_up(layer: Layer, counts: Float[Tensor, "b w c"], n: float) -> Float[T
 
 
 def _read(
-    layer: Layer, counts: Float[Tensor, "b w c"], n: float
-) -> Iterator[Float[Tensor, "b h g c s"]]:
+    layer: Layer, counts: Float[Tensor, "b r g w"], n: float
+) -> Iterator[Float[Tensor, "b h r n"]]:
     """Sums over each block of queries."""
-    w = counts.shape[1]
+    w = counts.shape[-1]
     q, visible = layer.q[:, :, -w:], layer.last_visible(w)
     if w <= ROWS:
         yield window_sums(q, layer.k, visible, counts, layer.scale, n)
         return
     for some in blocks(w):
         yield window_sums(
-            q[:, :, some], layer.k, visible[:, :, some], counts[:, some], layer.scale, n
+            q[:, :, some], layer.k, visible[:, :, some], counts[..., some], layer.scale, n
         )
 
 
 def _written_out(
-    window: Window, counts: Float[Tensor, "b w c"], n: float
-) -> Float[Tensor, "b h g c s"]:
+    window: Window, counts: Float[Tensor, "b r g w"], n: float
+) -> Float[Tensor, "b h r n"]:
     """The same from what the attention wrote out: softmax-n is a share of each query's softmax."""
-    w = counts.shape[1]
-    weights, totals = window.weights[..., -w:, :], window.totals[..., -w:, None]
-    return (counts[:, None, None] * share(totals, n)).mT @ weights
+    w = counts.shape[-1]
+    weights, totals = window.weights[..., -w:, :], window.totals[..., None, -w:]
+    by_query_head = (counts.transpose(1, 2)[:, None] * share(totals, n)) @ weights
+    return by_query_head.sum(2)  # a product over all their rows would take longer
