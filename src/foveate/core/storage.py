@@ -50,13 +50,13 @@ class DensePairs:
 
     @property
     def k(self) -> Float[Tensor, "b h n d"]:
-        """Keys of all slots, a view."""
-        return self._k[:, :, : self.size]
+        """Keys of all slots, not a copy."""
+        return _used(self._k, self.size)
 
     @property
     def v(self) -> Float[Tensor, "b h n e"]:
-        """Values of all slots, a view."""
-        return self._v[:, :, : self.size]
+        """Values of all slots, not a copy."""
+        return _used(self._v, self.size)
 
     @property
     def mixed(self) -> int:
@@ -297,6 +297,13 @@ def store(
         return RaggedPairs(*flat, counts, first)
     keys, values, places = (t.view(*counts.shape, lengths[0], *t.shape[1:]) for t in flat)
     return DensePairs(keys, values, places, first)
+
+
+def _used(t: Tensor, size: int) -> Tensor:
+    """The slots in use; the tensor itself where all are, which takes no call into torch."""
+    if not torch.compiler.is_compiling() and size == t.shape[2]:
+        return t
+    return t[:, :, :size]
 
 
 def _enlarged(old: Tensor, size: int, room: int) -> Tensor:

@@ -14,6 +14,8 @@ from foveate.backends.hf.state import CacheState
 
 def named(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
     """Positional arguments of ``forward`` by name."""
+    if not args:
+        return {}
     return dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
 
 
@@ -38,7 +40,7 @@ def wrap(model: nn.Module, name: str, around: Callable[..., Any]) -> Callable[[]
 
 def with_offsets(model: nn.Module) -> dict[str, Any]:
     """The modules that note the M-RoPE offsets of the latest prompt on themselves (Qwen-VL)."""
-    return {name: m for name, m in model.named_modules() if hasattr(m, "rope_deltas")}
+    return {name: m for name, m in model.named_modules() if "rope_deltas" in vars(m)}
 
 
 def note_offsets(modules: dict[str, Any], state: CacheState) -> None:

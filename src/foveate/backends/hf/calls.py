@@ -15,7 +15,7 @@ from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
-    check_model,
+    attention_of,
     convert,
     foveate_layers,
     known_state,
@@ -41,10 +41,9 @@ class Calls:
 
     def attach(self) -> None:
         """From now on the model's calls pass through here."""
-        check_model(self.model)
+        own = attention_of(self.model)  # the model may have entered another block since
         self.link.open = True
         config = text_config(self.model)
-        own = config._attn_implementation
         config._attn_implementation_internal = NAMES[own]
         self._undo.append(lambda: setattr(config, "_attn_implementation_internal", own))
         before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)

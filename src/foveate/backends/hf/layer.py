@@ -99,9 +99,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.late = (k[:, :, split:], v[:, :, split:])
             k, v = k[:, :, :split], v[:, :, :split]
         self._append(k, v)
-        keys, values = key_states.view_as(key_states), value_states
+        keys, values = key_states, value_states
         if self.late is None and isinstance(self.pairs, DensePairs):
             keys, values = self.pairs.k, self.pairs.v
+        keys = keys.view_as(keys)  # the mark is for this pass alone
         setattr(keys, LINK, self)
         return keys, values
 

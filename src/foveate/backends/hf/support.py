@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -55,15 +56,31 @@ def check_model(model: nn.Module) -> PreTrainedModel:
             f"{type(model).__name__} is not a transformers model. Pass the PreTrainedModel itself "
             "(for a PEFT model: model.get_base_model())."
         )
-    config, name = text_config(model), type(model).__name__
-    if config._attn_implementation in NAMES.values():
+    attention_of(model)
+    for reason in _reasons(model, text_config(model)):
+        raise UnsupportedModel(f"{type(model).__name__} cannot be compressed: {reason}")
+    return model
+
+
+def attention_of(model: PreTrainedModel) -> str:
+    """The model's own attention implementation, one that ours can stand in for.
+
+    Raises:
+        UnsupportedModel: it is another one.
+        AlreadyCompressing: the model is inside another ``compress`` block.
+    """
+    name, own = type(model).__name__, text_config(model)._attn_implementation
+    if own in NAMES.values():
         raise AlreadyCompressing(
             f"this {name} is inside a compress() block already. Leave that block first; one block "
             "holds one policy."
         )
-    for reason in _reasons(model, config):
-        raise UnsupportedModel(f"{name} cannot be compressed: {reason}")
-    return model
+    if own not in NAMES:
+        raise UnsupportedModel(
+            f"{name} cannot be compressed: its attention implementation is {own!r}. Load it with "
+            "attn_implementation='sdpa' (or 'eager')."
+        )
+    return str(own)
 
 
 def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
@@ -77,11 +94,6 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
         )
     if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "kv_sharing_modes", None):
         reasons.append("some of its layers read the cache of other layers (KV sharing).")
-    if config._attn_implementation not in NAMES:
-        reasons.append(
-            f"its attention implementation is {config._attn_implementation!r}. Load it with "
-            "attn_implementation='sdpa' (or 'eager')."
-        )
     if not reasons and not compressible_layers(config):
         reasons.append(
             "none of its layers has full attention (all are sliding-window or linear), so their "
@@ -92,8 +104,11 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
 
 def compressible_layers(config: PreTrainedConfig) -> list[int]:
     """Indices of the layers whose cache grows with the prompt: full self-attention."""
+    return _growing(DynamicCache(config=config).layers, config)
+
+
+def _growing(layers: Sequence[object], config: PreTrainedConfig) -> list[int]:
     cross = set(getattr(config, "cross_attention_layers", None) or [])
-    layers = DynamicCache(config=config).layers
     return [i for i, layer in enumerate(layers) if type(layer) is DynamicLayer and i not in cross]
 
 
@@ -147,7 +162,7 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             f"{sorted({type(layer).__name__ for layer in cache.layers})}. Pass "
             "transformers.DynamicCache(config=model.config)."
         )
-    places = compressible_layers(config)
+    places = _growing(fresh, config)
     state = CacheState(policy, link, len(places))
     layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
     for place, index in enumerate(places):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.linalg import vecdot, vector_norm
+from torch.linalg import vector_norm
 
 from foveate.ops.numbers import numbers
 
@@ -52,9 +52,10 @@ def mix_statistics(
         keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
     by_head, directions = keys.flatten(0, 1), inverse.flatten(0, 1)[:, None]
     total = torch.bmm(directions, by_head)  # T times the mean direction
+    r = redundancy_of(torch.bmm(total, total.mT).view(keys.shape[:2]), tokens)
+    total.view(*keys.shape[:2], -1).div_(-tokens)
     likeness = torch.bmm(total, by_head.mT).view(inverse.shape)
-    torch.mul(likeness, inverse, out=diversity).div_(-tokens)  # section 3.2
-    r = redundancy_of(vecdot(total, total).view(keys.shape[:2]), tokens)
+    torch.mul(likeness, inverse, out=diversity)  # section 3.2
     vector_norm(numbers(v), dim=-1, out=value_norm)  # at last: until then the cache is the keys'
     return MixStatistics(of_slots, r)
 

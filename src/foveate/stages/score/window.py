@@ -124,8 +124,8 @@ def by_kinds(
     sums = _added_up(layer, _counts(marked, layer.groups, group), n)
     if group == "mean":
         return sums
-    kinds_first = sums.unflatten(2, (marked.shape[1], layer.groups))
-    return torch.stack([over_group(of, group) for of in kinds_first.unbind(2)], dim=2)
+    of_kinds = sums.split(layer.groups, dim=2)
+    return torch.stack([over_group(of, group) for of in of_kinds], dim=2)
 
 
 def _counts(

@@ -67,7 +67,9 @@ def by_partition(
     places = [-max(1, count) for count in counts.flatten().tolist()]
     if len(set(places)) == 1:
         rows.partition(places[0])
+        lowest = rows[:, places[0]]
     else:
         for row, place in zip(rows, places, strict=True):
             row.partition(place)
-    return torch.from_numpy(rows[range(len(rows)), places]).view(*counts.shape, 1)
+        lowest = rows[range(len(rows)), places]
+    return torch.from_numpy(lowest).view(*counts.shape, 1)
