@@ -124,7 +124,8 @@ def by_kinds(
     sums = _added_up(layer, _counts(marked, layer.groups, group), n)
     if group == "mean":
         return sums
-    of_kinds = sums.split(layer.groups, dim=2)
+    b, h, _, slots = sums.shape
+    of_kinds = sums.view(b, h, -1, layer.groups, slots).unbind(2)
     return torch.stack([over_group(of, group) for of in of_kinds], dim=2)
 
 
