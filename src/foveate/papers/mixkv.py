@@ -103,11 +103,10 @@ class MixDiversity:
         both = measured.of_slots[1:]  # value norms and diversity
         if self.intrinsic == "key":
             both = torch.stack((-measured.key_norm, measured.diversity))
-        unit = domain.min_max(both)
-        norm, div = domain.to_mean(unit, level).unbind()
+        norm, div = domain.min_max_to_mean(both, level).unbind()
         importance = extrinsic if self.intrinsic == "none" else extrinsic + norm  # eq. 2
         if self.diversity_scale == "importance":
-            div = domain.to_mean(unit[1], domain.mean(importance))
+            div = domain.min_max_to_mean(both[1], domain.mean(importance))
         r = self._redundancy(layer, measured.redundancy)
         values = self._mixed(importance, div, r[..., None])
         importance = values if everywhere else values * outside(layer, window)

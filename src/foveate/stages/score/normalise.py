@@ -25,10 +25,16 @@ class Over:
         self._first = least if alike else None  # as a rule the first slots are marked
 
     def lowest(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h 1"]:
-        """Infinite where no slot is marked."""
+        """Zero where no slot is marked."""
         if self._first is not None:
             return s[..., : self._first].amin(-1, keepdim=True)
-        return s.masked_fill(self._others, torch.inf).amin(-1, keepdim=True)
+        return s.masked_fill(self._others, torch.inf).amin(-1, keepdim=True).where(self._some, 0.0)
+
+    def highest(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h 1"]:
+        """Zero where no slot is marked."""
+        if self._first is not None:
+            return s[..., : self._first].amax(-1, keepdim=True)
+        return s.masked_fill(self._others, -torch.inf).amax(-1, keepdim=True).where(self._some, 0.0)
 
     def mean(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h 1"]:
         """Zero where no slot is marked."""
@@ -37,22 +43,16 @@ class Over:
         total = s.masked_fill(self._others, 0.0).sum(-1, keepdim=True)
         return total / self._count.clamp_min(1)
 
-    def min_max(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h n"]:
-        """To [0, 1] over the marked slots."""
-        if self._first is not None:
-            marked = s[..., : self._first]
-            low, high = marked.amin(-1, keepdim=True), marked.amax(-1, keepdim=True)
-        else:
-            low = self.lowest(s).where(self._some, 0.0)
-            high = s.masked_fill(self._others, -torch.inf).amax(-1, keepdim=True)
-            high = high.where(self._some, 1.0)
-        return (s - low).div_(high - low + EPS)
-
-    def to_mean(
+    def min_max_to_mean(
         self, s: Float[Tensor, "*x b h n"], level: Float[Tensor, "b h 1"]
     ) -> Float[Tensor, "*x b h n"]:
-        """Scaled, so that the mean over the marked slots is ``level``."""
-        return s * (level / (self.mean(s) + EPS))
+        """To [0, 1] over the marked slots, then scaled, so that their mean is ``level``; the two
+        factors are one, since x / range * level / (mean(x / range) + EPS) is
+        x * level / (mean(x) + EPS * range).
+        """
+        above = s - self.lowest(s)
+        span = self.highest(above) + EPS
+        return above.mul_(level / (self.mean(above) + EPS * span))
 
     def lifted(self, s: Float[Tensor, "*x b h n"]) -> Float[Tensor, "*x b h n"]:
         """Moved up, so that the lowest of the marked slots is not below zero."""

@@ -109,7 +109,8 @@ def on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> OnAve
     ), real, layer.groups, group)  # fmt: skip
     sums = _added_up(layer, counts, 0.0)
     if group == "mean":  # which asks for no query head by itself
-        return OnAverage(sums[:, :, 0], sums[:, :, 0])
+        mean = sums[:, :, 0]
+        return OnAverage(mean, mean)
     return OnAverage(over_group(sums, "mean"), over_group(sums, group))
 
 
