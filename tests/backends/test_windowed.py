@@ -1,4 +1,4 @@
-"""A long window's attention is written out once, and nothing else changes by it."""
+"""A long window's attention is made once, for the output and the score; nothing else changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 
 import foveate
 from foveate.backends.hf import windowed
-from foveate.ops.softmax_n import share, softmax_n
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 
@@ -20,7 +19,7 @@ OTHERS = ("mllama", "paligemma", "gemma3")  # images see tokens after them, or s
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Counts the layers whose window was written out, in prompts as short as those of tests."""
+    """Counts the layers whose last queries waited, in prompts as short as those of tests."""
     monkeypatch.setattr(windowed, "WORTH", 4)
     calls = []
     real = windowed.attention
@@ -69,17 +68,3 @@ def test_other_prompts_are_left_to_the_stock_attention(asked):
     read(zoo.build("paligemma"), prefix, "david:budget=50%")
     assert asked
     assert not any(asked)
-
-
-def test_a_rows_logsumexp_is_that_of_its_logits_also_where_its_own_slot_has_no_weight():
-    g = torch.Generator().manual_seed(0)
-    q, k = torch.randn(2, 4, 5, 8, generator=g), torch.randn(2, 2, 9, 8, generator=g)
-    k[1, 0, -2] = -60 * q[1, 1, 3]  # the slot of that query: its weight is zero
-    visible = torch.ones(5, 9, dtype=torch.bool).tril(4).expand(2, 1, 5, 9).clone()
-    visible[0, :, :, :2] = False
-    logits = (q.view(2, 2, 2, 5, 8) @ k[:, :, None].transpose(3, 4)) * 0.3
-    logits = logits.masked_fill(~visible[:, :, None], -torch.inf)
-    found = windowed._totals(q, k, logits.softmax(-1), visible, 0.3)
-    assert torch.allclose(found, logits.logsumexp(-1), rtol=1e-5, atol=1e-5)
-    assert torch.allclose(logits.softmax(-1) * share(found, 1.0)[..., None],
-                          softmax_n(logits, 1.0), atol=1e-6)  # fmt: skip

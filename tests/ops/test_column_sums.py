@@ -6,7 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.column_sums import attention_with_sums, column_sums
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_sums,
+    column_sums,
+)
+from foveate.ops.window_attention import window_attention
 from tests.core.lean import lean
 
 
@@ -150,3 +155,49 @@ def test_attention_with_sums_is_that_of_sdpa_over_several_blocks():
                                                              enable_gqa=True)  # fmt: skip
     assert_close(out, stock, rtol=1e-5, atol=1e-5)
     assert_close(sums.sum(-1), torch.full((2, 6), 300.0))
+
+
+def counted_literally(q, k, counts, scale, n, pads):
+    """From the whole matrix of the window's weights."""
+    (m, slots), real = (
+        (q.shape[2], k.shape[2]),
+        torch.arange(k.shape[2]) >= torch.tensor(pads)[:, None],
+    )
+    visible = real[:, None, None] & torch.ones(m, slots, dtype=torch.bool).tril(slots - m)
+    paid = window_attention(q.double(), k.double(), visible, scale, n)
+    return torch.einsum("bcgw,bhgwn->bhcn", counts, paid)
+
+
+@lean
+@given(case=cases(), data=st.data(), n=st.sampled_from([0.0, 1.5]), c=st.integers(1, 3))
+def test_counted_sums_count_each_query_as_told_beside_the_same_attention(case, data, n, c):
+    q, k, generator = case
+    (b, hq, m, _), (h, slots) = q.shape, k.shape[1:3]
+    pads = data.draw(st.lists(st.integers(0, slots), min_size=b, max_size=b))
+    v = torch.randn(b, h, slots, 3, generator=generator)
+    counts = torch.randn(b, c, hq // h, m, generator=generator)
+    out, sums = attention_with_counted_sums(q, k, v, counts, 0.5, n, pads)
+    assert torch.equal(out, attention_with_sums(q, k, v, 0.5, pads)[0])
+    assert_close(sums, counted_literally(q, k, counts, 0.5, n, pads), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("h", "g", "m", "n"), LONG)
+@pytest.mark.parametrize("of", [0.0, 1.0])
+def test_counted_sums_of_several_blocks(h, g, m, n, of):
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, h * g, m, 4, generator=generator)
+    k, v = torch.randn(2, 2, h, n, 4, generator=generator)
+    counts, pads = torch.rand(2, 2, g, m, generator=generator), [0, 200]
+    out, sums = attention_with_counted_sums(q, k, v, counts, 0.5, of, pads)
+    assert torch.equal(out, attention_with_sums(q, k, v, 0.5, pads)[0])
+    assert_close(sums, counted_literally(q, k, counts, 0.5, of, pads), rtol=1e-4, atol=1e-4)
+
+
+def test_counted_sums_are_a_softmax_n_also_where_a_querys_own_slot_has_no_weight():
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 5, 8, generator=generator)
+    k, v = torch.randn(2, 2, 2, 9, 8, generator=generator)
+    k[1, 0, -2] = -60 * q[1, 1, 3]  # the slot of that query
+    counts = torch.rand(2, 1, 2, 5, generator=generator)
+    _, sums = attention_with_counted_sums(q, k, v, counts, 0.3, 1.0)
+    assert_close(sums, counted_literally(q, k, counts, 0.3, 1.0, [0, 0]), rtol=1e-4, atol=1e-6)

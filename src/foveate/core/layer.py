@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
@@ -25,11 +25,17 @@ WorkedOut = dict[str, tuple[tuple[object, ...], Any]]
 """What was found, by name, and what it follows from."""
 
 
-class Window(NamedTuple):
-    """The last ``w`` queries' softmax over all slots, in float32, and each row's logsumexp."""
+@runtime_checkable
+class Window(Protocol):
+    """The prompt's last ``queries``, whose attention a backend makes along with the sums over it,
+    once a score asks for these.
+    """
 
-    weights: Float[Tensor, "b h g w n"]
-    totals: Float[Tensor, "b h g w"]
+    queries: int
+
+    def sums(self, counts: Float[Tensor, "b c g w"], n: float) -> Float[Tensor, "b h c n"]:
+        """What the last ``w`` of them pay to every slot, as a softmax-n, each counted as told."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +67,7 @@ class Layer:
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
     # sums over queries of the softmax, where the attention has added them up on its way
     column_sums: Float[Tensor, "b hq n"] | None = None
-    window: Window | None = None  # the last queries' attention, where it was written out
+    window: Window | None = None  # the last queries, where their attention is still to be made
     worked_out: WorkedOut = field(default_factory=dict, repr=False)  # shared by layers of a pass
 
     @property

@@ -30,6 +30,7 @@ from foveate.core.protocols import (
     Store,
     When,
     reads_column_sums,
+    reads_window_sums,
     wrapped,
 )
 from foveate.core.spec import SLOTS, make_stage, print_arguments
@@ -113,6 +114,11 @@ class Policy:
     def reads_column_sums(self) -> bool:
         """Whether a score asks for the attention's column sums."""
         return reads_column_sums(self.score)
+
+    @cached_property
+    def reads_window_sums(self) -> bool:
+        """Whether a score asks what the last queries pay in all."""
+        return reads_window_sums(self.score)
 
     @property
     def spec(self) -> str:

@@ -55,6 +55,15 @@ class ReadsColumnSums(Protocol):
 
 
 @runtime_checkable
+class ReadsWindowSums(Protocol):
+    """A score that asks, where it is True, what the last ``queries`` pay in all: a backend whose
+    attention can add it up on its way gives the layer a ``window``.
+    """
+
+    reads_window_sums: ClassVar[bool]
+
+
+@runtime_checkable
 class Budget(Protocol):
     """How many slots each KV head keeps.
 
@@ -252,3 +261,8 @@ def wrapped(score: Score) -> Iterator[Score]:
 def reads_column_sums(score: Score) -> bool:
     """Whether the score, or one that it wraps, asks for the attention's column sums."""
     return any(isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(score))
+
+
+def reads_window_sums(score: Score) -> bool:
+    """Whether the score, or one that it wraps, asks what the last queries pay in all."""
+    return any(isinstance(s, ReadsWindowSums) and s.reads_window_sums for s in wrapped(score))

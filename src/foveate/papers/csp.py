@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Int
@@ -54,6 +54,7 @@ class CrossSelfAttention:
     and over those of the other (part "cross"), reduced over the query heads of a KV head.
     """
 
+    reads_window_sums: ClassVar[bool] = True
     window: Recent = 0.5
     n: float = 1.0
     group: Reduction = "mean"

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -67,6 +67,7 @@ class ModalityFusion:
     last ``window`` if it observes none. ``rule`` "always" and "never" are the ablations.
     """
 
+    reads_window_sums: ClassVar[bool] = True
     of: Score
     window: Recent = 0.5
     threshold: float = 0.3

@@ -4,7 +4,11 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.ops.column_sums import attention_with_sums, column_sums
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_sums,
+    column_sums,
+)
 
 from .inputs import KINDS, Draw
 
@@ -62,3 +66,28 @@ def test_logits_of_any_size_are_no_trouble():
     q, k = 60 * draw.normal(1, 2, 70, 16), 60 * draw.normal(1, 1, 70, 16)
     ours = column_sums(q, k, 1.0, impl="triton")
     assert_close(ours, column_sums(q.double(), k.double(), 1.0), rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("n", [0.0, 1.5])
+@pytest.mark.parametrize(("dtype", "d"), KINDS, ids=str)
+def test_counted_sums_are_the_references_for_every_type_and_head_size(dtype, d, n):
+    draw = Draw(dtype, seed=5)
+    q, k = draw.tokens_first(2, 4, 37, d), draw.tokens_first(2, 2, 71, d)
+    v = draw.channels_first(2, 2, 71, d)
+    counts, pads = draw.normal(2, 37, 2, 3).float().permute(0, 3, 2, 1), [50, 0]
+    out, sums = attention_with_counted_sums(q, k, v, counts, d**-0.5, n, pads, impl="triton")
+    assert torch.equal(out, attention_with_sums(q, k, v, d**-0.5, pads, impl="triton")[0])
+    _, expected = attention_with_counted_sums(q, k, v, counts, d**-0.5, n, pads)
+    assert_close(sums, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "c", "pads"), [(1, 1, 1, None), (65, 130, 17, [129]), (20, 20, 2, [20])]
+)
+def test_counted_sums_are_the_references_for_odd_lengths(m, n, c, pads):
+    draw = Draw(seed=6)
+    q, k = draw.channels_first(1, 3, m, 24), draw.channels_first(1, 1, n, 24)
+    counts = draw.normal(1, c, 3, m)
+    _, sums = attention_with_counted_sums(q, k, k, counts, 0.5, 1.0, pads, impl="triton")
+    _, expected = attention_with_counted_sums(q, k, k, counts, 0.5, 1.0, pads)
+    assert_close(sums, expected, rtol=1e-4, atol=1e-4)

@@ -8,7 +8,11 @@ beginning, which holds zeros.
 import pytest
 import torch
 
-from foveate.ops.column_sums import attention_with_sums, column_sums
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_sums,
+    column_sums,
+)
 from foveate.ops.compaction import compaction
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.ops.nearest import nearest_by_cosine
@@ -42,6 +46,9 @@ def decoded(q, k, v):
 OPERATORS = {
     "column_sums": lambda q, k, v: (column_sums(q, k, 0.5, impl="triton"),),
     "attention_with_sums": lambda q, k, v: attention_with_sums(q, k, v, 0.5, impl="triton"),
+    "attention_with_counted_sums": lambda q, k, v: attention_with_counted_sums(
+        q, k, v, torch.ones(len(q), 1, 1, q.shape[2]), 0.5, impl="triton"
+    ),
     "window_attention": lambda q, k, v: (
         window_attention(q, k, kept(k)[:, :, None].expand(-1, -1, q.shape[2], -1), 0.5,
                          impl="triton"),

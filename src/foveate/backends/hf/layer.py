@@ -19,9 +19,9 @@ from foveate.backends.hf.attend import Attend, Output, over_pairs
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
+from foveate.backends.hf.windowed import LastQueries
 from foveate.core.compress import Kept
 from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCache
-from foveate.core.layer import Window
 from foveate.core.pairs import Padded, Pairs
 from foveate.core.protocols import NoMerge
 from foveate.core.storage import DensePairs
@@ -49,7 +49,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.queries: Tensor | None = None  # the last queries seen
         self.running: Mapping[str, Tensor] = {}
         self.sums: Tensor | None = None  # column sums of the latest pass, for its scores
-        self.window: Window | None = None  # its last queries' attention, likewise
+        self.window: LastQueries | None = None  # its last queries, until their attention is made
         self.kept: Tensor | None = None  # pairs kept [b, h] when it was compressed last
         self.watch = Stopwatch()
         self.full_bytes = 0
@@ -206,18 +206,25 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """
         self.linked = True
         if self.late is None:
-            out = over_pairs(self, base, query, mask, scale, summable)
-            after_pass(self, query, mask, scale)
-            return out
+            return self._read(base, query, mask, scale, summable)
         late, self.late = self.late, None
         split = query.shape[2] - late[0].shape[2]
         cut = None if mask is None else mask[:, :, :split, : self.seen]
-        before, _ = over_pairs(self, base, query[:, :, :split], cut, scale, summable)
-        after_pass(self, query[:, :, :split], cut, scale)
+        before, _ = self._read(base, query[:, :, :split], cut, scale, summable)
         self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
         after, _ = over_pairs(self, base, query[:, :, split:], rest, scale)
         return torch.cat([before, after], dim=1), None
+
+    def _read(
+        self, base: Attend, query: Tensor, mask: Tensor | None, scale: float, summable: bool
+    ) -> Output:
+        out = over_pairs(self, base, query, mask, scale, summable)
+        after_pass(self, query, mask, scale)
+        if self.window is not None:
+            self.window.finish()
+            self.window = None
+        return out
 
     def columns_of(self, query: Tensor) -> Int[Tensor, "m"]:
         """The columns that this pass's queries stand at."""

@@ -57,7 +57,6 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     """The layer as stages see it, with this pass's queries."""
     state = owner.state
     sums, owner.sums = owner.sums, None
-    window, owner.window = owner.window, None
     facts = state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     k, v, columns = owner.padded()
     span = owner.seen - query.shape[2], owner.seen
@@ -74,7 +73,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         state=_running(owner, k.shape[2]),
         earlier=tuple(state.notes) if owner.place else (),
         column_sums=sums,
-        window=window,
+        window=owner.window,
         worked_out=state.worked_out,
     )
 

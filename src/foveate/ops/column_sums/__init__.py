@@ -7,7 +7,7 @@ from torch import Tensor
 
 from foveate.ops.choice import Impl, implementation
 
-__all__ = ["attention_with_sums", "column_sums"]
+__all__ = ["attention_with_counted_sums", "attention_with_sums", "column_sums"]
 
 
 def column_sums(
@@ -55,5 +55,28 @@ def attention_with_sums(
     """
     both: tuple[Tensor, Tensor] = implementation(__name__, impl).attention_with_sums(
         q, k, v, scale, pads
+    )
+    return both
+
+
+def attention_with_counted_sums(
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    counts: Float[Tensor, "b c g m"],
+    scale: float,
+    n: float = 0.0,
+    pads: list[int] | None = None,
+    *,
+    impl: Impl | None = None,
+) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
+    """Causal attention, and what its queries pay to every slot, added up over a KV head's queries
+    as a softmax-n: the attention itself is the softmax. In float32.
+
+    ``counts`` says how much each query counts in each of ``c`` sums; ``n`` is softmax-n's, 0 the
+    softmax. All else is as in :func:`attention_with_sums`, errors included.
+    """
+    both: tuple[Tensor, Tensor] = implementation(__name__, impl).attention_with_counted_sums(
+        q, k, v, counts, scale, n, pads
     )
     return both

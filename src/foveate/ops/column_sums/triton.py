@@ -7,6 +7,7 @@ by. Products of keys and queries are exact and added up in float32.
 
 from __future__ import annotations
 
+import math
 from typing import no_type_check
 
 import torch
@@ -46,6 +47,26 @@ def attention_with_sums(
     return out, _sums(q, k, scale, None, row_pads, lse)
 
 
+def attention_with_counted_sums(
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    counts: Float[Tensor, "b c g m"],
+    scale: float,
+    n: float,
+    pads: list[int] | None,
+) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h c n"]]:
+    """Softmax-n has log n for one more logit, so the second pass takes a larger log-sum-exp."""
+    check("attention_with_counted_sums", q, k, v, beside=(counts,))
+    row_pads = _pads(q, pads)
+    out, lse = _softmax(q, k, v, scale, None, row_pads)
+    if n:
+        lse = torch.logaddexp2(lse, torch.full_like(lse, math.log2(n)))
+    by_query_head = _sums(q, k, scale, None, row_pads, lse, counts.float())
+    (b, h, slots), c = k.shape[:3], counts.shape[1]
+    return out, by_query_head.view(b, h, -1, c, slots).sum(2)
+
+
 def _pads(q: Tensor, pads: list[int] | None) -> Tensor:
     return torch.tensor(pads or [0] * q.shape[0], dtype=torch.int32, device=q.device)
 
@@ -75,21 +96,26 @@ def _softmax(
 
 
 def _sums(
-    q: Tensor, k: Tensor, scale: float, mask: Tensor | None, pads: Tensor, lse: Tensor
-) -> Float[Tensor, "b hq n"]:
+    q: Tensor, k: Tensor, scale: float, mask: Tensor | None, pads: Tensor, lse: Tensor,
+    counts: Float[Tensor, "b c g m"] | None = None,
+) -> Float[Tensor, "b hq *c n"]:  # fmt: skip
+    """Over all queries alike, or ``c`` sums in which each counts as told."""
     b, hq, m, d = q.shape
     h, n = k.shape[1], k.shape[2]
-    sums = empty(b, hq, n, like=q, dtype=torch.float32)
+    c = 1 if counts is None else counts.shape[1]
+    sums = empty(b, hq, c, n, like=q, dtype=torch.float32)
+    counted = lse[:, :, None] if counts is None else counts
     seen = q if mask is None else mask.expand(b, h, m, n).view(torch.uint8)
     block = rows(k)
     run(
         _sums_kernel, b * hq * triton.cdiv(n, block), q,
-        q, k, seen, pads, lse, sums,
-        *q.stride(), *k.stride(), *seen.stride(),
-        hq, hq // h, m, n, d, scale * LOG2E,
-        HAS_MASK=mask is not None, D=power(d), M=block, N=block,
+        q, k, seen, pads, lse, counted, sums,
+        *q.stride(), *k.stride(), *seen.stride(), *counted.stride(),
+        hq, hq // h, m, n, c, d, scale * LOG2E,
+        HAS_MASK=mask is not None, COUNTED=counts is not None,
+        C=power(c), D=power(d), M=block, N=block,
     )  # fmt: skip
-    return sums
+    return sums[:, :, 0] if counts is None else sums
 
 
 @triton.jit
@@ -158,10 +184,12 @@ def _softmax_kernel(
 @triton.jit
 @no_type_check
 def _sums_kernel(
-    q, k, seen, pads, lse, sums,
+    q, k, seen, pads, lse, counts, sums,
     q_b, q_h, q_m, q_d, k_b, k_h, k_n, k_d, seen_b, seen_h, seen_m, seen_n,
-    hq, g, m, n, d, scale,
-    HAS_MASK: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
+    counts_b, counts_c, counts_g, counts_m,
+    hq, g, m, n, c, d, scale,
+    HAS_MASK: tl.constexpr, COUNTED: tl.constexpr,
+    C: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """One block of slots of one query head."""
     blocks = tl.cdiv(n, N)
@@ -173,7 +201,9 @@ def _sums_kernel(
     seen += b * seen_b + of * seen_h
     pad = tl.load(pads + b)
     keys = tile(k + b * k_b + of * k_h, slot, column, k_n, k_d, n, d)
-    total = tl.zeros([N], tl.float32)
+    of_sums = tl.arange(0, C)
+    counts += b * counts_b + (head % g) * counts_g
+    total = tl.zeros([C, N] if COUNTED else [N], tl.float32)
     begin = tl.maximum(0, pad - (n - m))
     if not HAS_MASK:
         begin = tl.maximum(begin, block * N - (n - m))  # earlier queries see none of these slots
@@ -185,5 +215,12 @@ def _sums_kernel(
         visible = _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK)
         visible &= (slot >= pad)[None, :]
         weights = tl.exp2(tl.where(visible, logits - level[:, None], -float("inf")))
-        total += tl.sum(weights, 0)
-    tl.store(sums + head * n + slot, total, mask=slot < n)
+        if COUNTED:
+            total += product(tile(counts, of_sums, row, counts_c, counts_m, c, m), weights)
+        else:
+            total += tl.sum(weights, 0)
+    if COUNTED:
+        at = (head * c + of_sums)[:, None] * n + slot[None, :]
+        tl.store(sums + at, total, mask=(of_sums < c)[:, None] & (slot < n)[None, :])
+    else:
+        tl.store(sums + head * n + slot, total, mask=slot < n)

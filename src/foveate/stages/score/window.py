@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer, Scores, Window
+from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
-from foveate.ops.softmax_n import share
 from foveate.ops.window_attention import window_sums
 from foveate.stages.recent import (
     Recent,
@@ -48,6 +47,7 @@ class WindowAttention:
     Source: SnapKV (arXiv:2404.14469), section 4 and the release.
     """
 
+    reads_window_sums: ClassVar[bool] = True
     window: Recent = 32
     kernel: int = 5
     pool: Pool = "avg"
@@ -147,8 +147,8 @@ def _added_up(layer: Layer, counts: Float[Tensor, "b r g w"], n: float) -> Float
     of different lengths (shares of their budgets); the last query is in every window, padding in
     none.
     """
-    if layer.window is not None:
-        return _written_out(layer.window, counts, n)
+    if layer.window is not None and counts.shape[-1] <= layer.window.queries:
+        return layer.window.sums(counts, n)
     return reduce(add, _read(layer, counts, n))  # one block at a time: there may be hundreds
 
 
@@ -165,13 +165,3 @@ def _read(
         yield window_sums(
             q[:, :, some], layer.k, visible[:, :, some], counts[..., some], layer.scale, n
         )
-
-
-def _written_out(
-    window: Window, counts: Float[Tensor, "b r g w"], n: float
-) -> Float[Tensor, "b h r n"]:
-    """The same from what the attention wrote out: softmax-n is a share of each query's softmax."""
-    w = counts.shape[-1]
-    weights, totals = window.weights[..., -w:, :], window.totals[..., None, -w:]
-    by_query_head = (counts.transpose(1, 2)[:, None] * share(totals, n)) @ weights
-    return by_query_head.sum(2)  # a product over all their rows would take longer
