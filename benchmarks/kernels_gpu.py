@@ -22,7 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from written import write
 
-from foveate.ops.column_sums import attention_with_sums, column_sums
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_sums,
+    column_sums,
+)
 from foveate.ops.compaction import compaction
 from foveate.ops.heads import starts_of
 from foveate.ops.mix_statistics import mix_statistics
@@ -55,9 +59,13 @@ class Inputs:
     def prefill(self) -> dict[str, Call]:
         """What is done once, when a prompt has been read."""
         q, k, v, scale, kept = self.q, self.k, self.v, self.scale, self.kept
+        counts = torch.ones(len(q), 2, GROUPS, q.shape[2], device=q.device)
         return {
             "column_sums": lambda impl: column_sums(q, k, scale, impl=impl),
             "attention_with_sums": lambda impl: attention_with_sums(q, k, v, scale, impl=impl),
+            "attention_with_counted_sums": lambda impl: attention_with_counted_sums(
+                q, k, v, counts, scale, 1.0, impl=impl
+            ),
             "window_attention": lambda impl: window_attention(
                 q[:, :, -WINDOW:], k, self.seen, scale, impl=impl
             ),
@@ -107,7 +115,7 @@ def compared(ours: Any, expected: Any, name: str, dtype: torch.dtype) -> dict[st
     for x, y in pairs:
         apart = (x.double() - y.double()).abs() / y.double().abs().clamp_min(1)
         off = max(off, float(apart.nan_to_num(torch.inf).max()))
-    rounds = "decode" in name or name == "attention_with_sums"
+    rounds = "decode" in name or name.startswith("attention_with")
     allowed = 8 * torch.finfo(dtype).eps if rounds and dtype != torch.float32 else 1e-4
     allowed = 0.0 if name == "compaction" else allowed
     return {"difference": off, "allowed": allowed, "ok": off <= allowed}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
 
 import foveate
 from foveate.backends.hf import windowed
+from foveate.core.layer import Scores
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
 
@@ -68,3 +74,50 @@ def test_other_prompts_are_left_to_the_stock_attention(asked):
     read(zoo.build("paligemma"), prefix, "david:budget=50%")
     assert asked
     assert not any(asked)
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A score that reads so many sums of a window, of fewer queries than it said."""
+
+    times: int
+    reads_window_sums: ClassVar[bool] = True
+
+    def queries(self, tokens):
+        return 12
+
+    def __call__(self, layer):
+        values = torch.arange(layer.k.shape[2]).expand(layer.k.shape[:3]).float()
+        counts = torch.ones(len(layer.q), 1, layer.groups, 7)
+        sums = [layer.window.sums(counts, 0.0).sum() for _ in range(self.times)]
+        assert all(abs(float(s) - 7 * layer.q.shape[0] * layer.q.shape[1]) < 1e-3 for s in sums)
+        return Scores(values)
+
+
+@pytest.mark.parametrize("times", [0, 1, 2])
+@torch.no_grad()
+def test_the_attention_is_made_whether_the_sums_are_asked_for_or_not(times, asked):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(60, 50))
+    policy = foveate.Policy(score=Asks(times), budget=Uniform(amount=20), select=TopK())
+    expected = model(**inputs).logits
+    with foveate.compress(model, policy) as session:
+        ours = model(**inputs, use_cache=True).logits
+        assert all(layer.window is None for layer in session.cache.layers)
+        assert all(layer.seconds >= 0 for layer in session.stats.layers)
+    assert asked == [True] * len(session.stats.layers)
+    real = inputs["attention_mask"].bool()
+    assert float((ours - expected)[real].abs().max()) <= TOLERANCE
+
+
+@torch.no_grad()
+def test_drafted_tokens_in_the_prompts_pass_see_what_is_kept(asked, monkeypatch):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(60,))
+    longer = zoo.append("llama", inputs, torch.tensor([[40, 41, 42]]))
+    logits = []
+    for worth in (4, 10**9):
+        monkeypatch.setattr(windowed, "WORTH", worth)
+        with foveate.compress(model, "snapkv:budget=50%,window=12") as session:
+            session.expect(tokens=60)
+            logits.append(model(**longer, use_cache=True).logits)
+    assert True in asked
+    assert float((logits[0] - logits[1]).abs().max()) <= TOLERANCE

@@ -18,7 +18,7 @@ class LayerStats:
 
     ``bytes_before`` is what the stock cache would hold of the tokens seen, ``bytes_after`` the
     tensors held right after compression, room to grow included. ``seconds`` went into the policy's
-    stages; column sums that the prompt's attention adds up on its way are not in them.
+    stages; what the prompt's attention adds up on its way is not in them.
     """
 
     layer: int
@@ -100,6 +100,13 @@ class Stopwatch:
         start = now(device)
         yield
         self.seconds += now(device) - start
+
+    @contextmanager
+    def stopped(self, device: torch.device) -> Iterator[None]:
+        """Leaves the block out of a longer one that is being timed."""
+        start = now(device)
+        yield
+        self.seconds -= now(device) - start
 
 
 def now(device: torch.device) -> float:

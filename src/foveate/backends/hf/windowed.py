@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foveate.backends.hf.stats import Stopwatch
 from foveate.backends.hf.summed import in_blocks, tokens_kept, writes_out
 from foveate.ops.column_sums import attention_with_counted_sums
 
@@ -35,25 +36,32 @@ class LastQueries:
         scale: float,
         pads: list[int],
         into: Float[Tensor, "b w hq e"],
+        watch: Stopwatch,
     ):
         self.q, self.k, self.v, self.scale, self.pads, self.into = q, k, v, scale, pads, into
-        self.queries, self.made = q.shape[2], False
+        self.queries, self.made, self.watch = q.shape[2], False, watch
 
     def sums(self, counts: Float[Tensor, "b c g w"], n: float) -> Float[Tensor, "b h c n"]:
-        """What they pay to every slot (:class:`foveate.core.layer.Window`), and the attention."""
+        """What they pay to every slot (:class:`foveate.core.layer.Window`), and the attention,
+        which is no part of the score's time.
+        """
         counts = torch.nn.functional.pad(counts, (self.queries - counts.shape[-1], 0))
+        with self.watch.stopped(counts.device):
+            return self._make(counts, n)
+
+    def finish(self) -> None:
+        """Makes the attention if nobody has asked."""
+        if not self.made:
+            groups = self.q.shape[1] // self.k.shape[1]
+            self._make(self.q.new_zeros(self.q.shape[0], 1, groups, self.queries), 0.0)
+
+    def _make(self, counts: Float[Tensor, "b c g w"], n: float) -> Float[Tensor, "b h c n"]:
         out, sums = attention_with_counted_sums(
             self.q, self.k, self.v, counts, self.scale, n, self.pads
         )
         self.into.copy_(out.transpose(1, 2))
         self.made = True
         return sums
-
-    def finish(self) -> None:
-        """Makes the attention if nobody has asked."""
-        if not self.made:
-            groups = self.q.shape[1] // self.k.shape[1]
-            self.sums(self.q.new_zeros(self.q.shape[0], 1, groups, self.queries), 0.0)
 
 
 def attention(
@@ -76,7 +84,8 @@ def attention(
     before, _ = base(query[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
     out = before.new_empty(before.shape[0], query.shape[2], *before.shape[2:])
     out[:, :-w] = before
-    owner.window = LastQueries(query[:, :, -w:], k, v, scale, facts.pads.tolist(), out[:, -w:])
+    late, pads = query[:, :, -w:], facts.pads.tolist()
+    owner.window = LastQueries(late, k, v, scale, pads, out[:, -w:], owner.watch)
     return out
 
 
