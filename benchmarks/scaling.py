@@ -1,30 +1,32 @@
 """How the time per token grows with the prompt and with the budget, beside what reading costs.
 
-    python benchmarks/scaling.py [--tokens 1024 4096 16384 65536] [--at 32768]
+    python benchmarks/scaling.py [--tokens 1024 4096 16384 65536 131072] [--at 32768]
 
 SmolLM2-135M-Instruct's shape in float32. A decoding step reads all weights once and all kept pairs
 once, so bytes over the machine's measured reading speed bound it from below. Times do not depend
 on what the pairs hold: caches are filled with drawn ones, and what a policy would keep of them is
-drawn as well. Writes benchmarks/results/scaling.md, .json and .svg.
+drawn as well. Prefills are those of a few layers, as all cost the same. Writes
+benchmarks/results/scaling.md, .json and .svg.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import torch
 from rich.progress import track
-from transformers import DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from written import RESULTS, write
 
 import foveate
 from foveate.backends.hf import compress
 from foveate.backends.hf.support import foveate_layers
 from foveate.bench import of_model, processor
-from foveate.bench.timing import prefills, seconds
+from foveate.bench.timing import Prefill, prefills, seconds
 from foveate.core.pairs import Pairs
 from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.eval.model import load
@@ -32,7 +34,7 @@ from foveate.report.charts import axes, svg
 
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 READ = ("snapkv", "h2o")  # the last queries alone, and all of them
-READ_TOKENS = (512, 1024, 2048, 4096)
+READ_TOKENS, READ_LAYERS = (1024, 4096, 8192, 16384, 32768), 3
 CPU = torch.device("cpu")
 
 
@@ -81,6 +83,14 @@ def step(model: PreTrainedModel, tokens: int, kept: float, heads: str, count: in
     return Step(tokens, kept, heads, held, 1e3 * median(times[1:]), 1e3 * read / speed)
 
 
+def shallow(model: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """A model of that shape, with drawn weights and so many layers."""
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = layers
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
+    return made.eval()
+
+
 def reading_speed() -> float:
     """Bytes a second at which a tensor larger than all caches is read."""
     x = torch.ones(2**28)
@@ -97,9 +107,12 @@ def table(found: Sequence[Step]) -> list[str]:
     return lines
 
 
-def plot(by_tokens: Sequence[Step], by_budget: Sequence[Step], at: int) -> str:
-    """Time against the prompt's length, and against the budget; bounds are dashed."""
-    figure, (left, right) = axes(columns=2)
+def plot(by_tokens: Sequence[Step], by_budget: Sequence[Step], at: int,
+         read: Mapping[int, Mapping[str, Prefill]]) -> str:  # fmt: skip
+    """Time a token against the prompt's length, and against the budget, bounds dashed; the
+    prefill's time against the prompt's length.
+    """
+    figure, (left, right, reading) = axes(columns=3)
     lines = dict.fromkeys((s.kept, s.heads) for s in by_tokens)
     for colour, (kept, heads) in enumerate(lines):
         mine = [s for s in by_tokens if (s.kept, s.heads) == (kept, heads)]
@@ -113,7 +126,14 @@ def plot(by_tokens: Sequence[Step], by_budget: Sequence[Step], at: int) -> str:
         right.plot(shares, [s.ms for s in mine], f"C{colour}o-", label=heads)
         right.plot(shares, [s.bound_ms for s in mine], f"C{colour}--", lw=0.8)
     right.set(xlabel=f"% kept of {at:,} tokens", ylim=(0, None))
-    for axis in (left, right):
+    for colour, name in enumerate(("stock", *READ)):
+        of = {n: next(iter(prefills.values())) if name == "stock" else prefills[name]
+              for n, prefills in read.items()}  # fmt: skip
+        times = [p.alone * (1.0 if name == "stock" else p.ratio) for p in of.values()]
+        reading.plot(list(of), times, f"C{colour}o-", label=name)
+    reading.set(xscale="log", yscale="log", xlabel="tokens of the prompt",
+                ylabel=f"prefill, s ({READ_LAYERS} layers)")  # fmt: skip
+    for axis in (left, right, reading):
         axis.legend(frameon=False, fontsize=7)
     return svg(figure)
 
@@ -121,7 +141,7 @@ def plot(by_tokens: Sequence[Step], by_budget: Sequence[Step], at: int) -> str:
 def main() -> None:
     """Measures, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 16384, 65536])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 16384, 65536, 131072])
     parser.add_argument("--at", type=int, default=32768, help="the prompt of all budgets")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2, help="of prefills")
@@ -136,9 +156,11 @@ def main() -> None:
     by_tokens, by_budget = found[: len(forms)], found[len(forms) :]
     policies = [foveate.policy(spec, budget="20%") for spec in READ]
     read = {}
+    few = replace(loaded, model=shallow(model, READ_LAYERS))
     for n in track(READ_TOKENS, "prefill"):
         with torch.no_grad():
-            read[n] = prefills(of_model(loaded, n), policies, a.rounds, lambda: None)
+            of = prefills(of_model(few, n), policies, a.rounds, lambda: None)
+            read[n] = dict(zip(READ, of.values(), strict=True))
     machine = processor(torch.device("cpu"))
     lines = [
         "# How costs grow", "",
@@ -149,8 +171,9 @@ def main() -> None:
         "## Decoding against the prompt", "", *table(by_tokens), "",
         f"## Decoding against the budget, {a.at:,} tokens", "", *table(by_budget), "",
         "## Prefill against the prompt", "",
-        "Time under the policy (20 % kept) over the stock prefill's, which is given in seconds.",
-        "", f"| tokens | stock, s | {' | '.join(READ)} |", f"|---|---|{'---|' * len(READ)}",
+        f"{READ_LAYERS} of the model's layers, all of which cost the same: time under the policy "
+        "(20 % kept) over the stock prefill's, which is given in seconds.", "",
+        f"| tokens | stock, s | {' | '.join(READ)} |", f"|---|---|{'---|' * len(READ)}",
         *(f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
           f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |" for n, of in read.items()),
         "",
@@ -161,7 +184,7 @@ def main() -> None:
         "bytes_per_s": speed, "machine": machine, "threads": torch.get_num_threads(),
         "torch": torch.__version__,
     })  # fmt: skip
-    (RESULTS / "scaling.svg").write_text(plot(by_tokens, by_budget, a.at), encoding="utf-8")
+    (RESULTS / "scaling.svg").write_text(plot(by_tokens, by_budget, a.at, read), encoding="utf-8")
 
 
 if __name__ == "__main__":
