@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import transformers
-from cpu_page import AT_END, SPECS, page
+from cpu_page import AT_END, SPECS, WINDOWS, page
 from lockstep import WARM_UP, prefills
 from rich.progress import Progress
 from written import RESULTS, write, write_data
@@ -45,6 +45,7 @@ TICKS = {  # how often each part tells that it has got on
     "prefill": lambda rounds: ticks(ROWS, rounds) + ROWS * (WARM_UP - 1),  # bench warms up once
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
     "decoding": lambda rounds: None, "memory": lambda rounds: None, "kvpress": lambda rounds: None,
+    "again": lambda rounds: len(WINDOWS) * (WARM_UP + rounds),
 }  # fmt: skip
 PARTS = tuple(TICKS)
 
@@ -167,6 +168,11 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
                 "kept_or_masked_s": masked(subject, rounds, a.steps)}  # fmt: skip
     if part == "memory":
         return memory(a.tokens)
+    if part == "again":
+        chosen = [policy_of(spec) for spec in WINDOWS]
+        with torch.no_grad():
+            runs = prefills(subject, chosen, a.rounds, tick)
+        return {spec: of._asdict() for spec, of in zip(WINDOWS, runs.values(), strict=True)}
     return kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
                    rounds=min(a.rounds, PEERS_ROUNDS), steps=a.steps)  # fmt: skip
 

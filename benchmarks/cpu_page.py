@@ -12,6 +12,7 @@ GROUPS = {  # by what they read; the most that a group is meant to add to the pr
     "column sums": (0.15, ("h2o", "lookm:merging=none", "prefixkv", "csp")),
     "column sums, merging": (None, ("lookm", "mixkv+prefixkv+lookm.merge")),
 }
+WINDOWS = next(iter(GROUPS.values()))[1]
 SPECS = tuple(spec for _, group in GROUPS.values() for spec in group)
 
 
@@ -34,7 +35,8 @@ def page(found: dict[str, Any]) -> str:
         "Decoding is the time per token over that of a preallocated full cache.", "",
         *overhead(rows, memory["policies"]), "",
         "How far whole prefills can be trusted: the full cache, for which next to nothing is done, "
-        f"measured {rows['full']['prefill_ratio'] - 1:+.1%}.", "",
+        f"measured {rows['full']['prefill_ratio'] - 1:+.1%}. The first group once more, in a "
+        f"process of its own: {again(found['again'])}.", "",
         "## Beside kvpress", "",
         "Each side against its own stock prefill (SDPA) and full cache; kvpress's prefills follow "
         "each other, in a process that glibc runs as it does by default, and its full cache is the "
@@ -61,6 +63,14 @@ def page(found: dict[str, Any]) -> str:
         "| policy | time per token, to the full cache |", "|---|---|",
         *(f"| `{row['method']}` | {row['decode_ratio']:.2f} |" for row in found["rules"][1:]),
     ])  # fmt: skip
+
+
+def again(runs: dict[str, Any]) -> str:
+    """What each added, and its stages' share of the stock prefill."""
+    return ", ".join(
+        f"`{spec}` {of['ratio'] - 1:+.1%} (stages {of['stages'] / of['alone']:.1%})"
+        for spec, of in runs.items()
+    )
 
 
 def overhead(rows: dict[str, Any], peaks: dict[str, int]) -> list[str]:
