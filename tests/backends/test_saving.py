@@ -39,6 +39,19 @@ def test_another_model_is_refused(saved):
             session.load(saved)
 
 
+@pytest.mark.parametrize("family", ["llama", "llava"])
+def test_a_model_that_was_saved_and_loaded_in_between_is_the_same_one(family, tmp_path):
+    model, inputs = zoo.fresh(family), zoo.prompt(family, lengths=(23, 40))
+    with foveate.compress(model, POLICY) as session:
+        session.prefill(**inputs)
+        path = session.save(tmp_path / "context.safetensors")
+    model.save_pretrained(tmp_path / "model")
+    again = type(model).from_pretrained(tmp_path / "model", dtype=model.dtype)
+    for one in (model, again):
+        with foveate.compress(one, POLICY) as session:
+            session.load(path)
+
+
 def test_another_policy_is_refused_and_the_right_one_is_named(saved):
     with (
         foveate.compress(zoo.build("llama"), "knorm:budget=50%") as session,

@@ -22,18 +22,29 @@ from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.stages.store import Kivi
 
 SCHEMA = "foveate-cache-1"
-_VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+# what saving and loading a model writes into its configuration
+_VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
 
 
 def model_fingerprint(model: PreTrainedModel) -> str:
     """A hash of the architecture and of samples of the weights."""
-    config = {k: v for k, v in model.config.to_dict().items() if k not in _VOLATILE}
+    config = _lasting(model.config.to_dict())
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    digest.update(type(model).__name__.encode())
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         sample = weight.detach().flatten()[:16].float().cpu()
         digest.update(sample.numpy().tobytes())
     return digest.hexdigest()
+
+
+def _lasting(config: dict[Any, Any]) -> dict[Any, Any]:
+    """A configuration, and those inside it, without what is no part of the model."""
+    return {
+        name: _lasting(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if name not in _VOLATILE
+    }
 
 
 def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
