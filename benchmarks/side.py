@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import gc
+import inspect
 import json
 import os
 import platform
@@ -28,8 +29,12 @@ from typing import Any, NamedTuple
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
+
+# the name of the cache's argument: each environment has a release of transformers of its own
+_TAKES = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE = "cache" if "cache" in _TAKES else "past_key_values"
 
 FOLLOWING = 64
 WARM_UP = 2048  # tokens at most
@@ -172,7 +177,7 @@ def _run(
     before = rss_without_garbage()
     start = time.perf_counter()
     with library.prefill(model):
-        logits = model(prompt, past_key_values=cache, logits_to_keep=1).logits
+        logits = model(prompt, **{CACHE: cache}, logits_to_keep=1).logits
     prefill_s = time.perf_counter() - start
     kept = {layer.keys.shape[2] for layer in cache.layers}
     cache_bytes = held_bytes(cache) + masked_bytes(model)
@@ -186,7 +191,7 @@ def _run(
         # Under kvpress the cache is shorter than the text: say where the token stands.
         position = torch.tensor([[prompt.shape[1] + i]])
         start = time.perf_counter()
-        logits = model(token.view(1, 1), past_key_values=cache, position_ids=position).logits
+        logits = model(token.view(1, 1), **{CACHE: cache}, position_ids=position).logits
         steps.append(time.perf_counter() - start)
     return {
         "prefill_s": prefill_s,

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import foveate
 from foveate.backends.hf import branch, record
+from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
 from foveate.demo import vision
 from foveate.demo.processor import COLUMNS
@@ -68,7 +69,7 @@ def answers(
         if bool((torch.cat(tokens, 1) == end).any(1).all()):
             break
         mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-        logits = model(input_ids=tokens[-1], attention_mask=mask, past_key_values=cache).logits
+        logits = model(input_ids=tokens[-1], attention_mask=mask, **{CACHE: cache}).logits
         tokens.append(logits[:, -1].argmax(-1, keepdim=True))
     rows = [row[: row.index(end)] if end in row else row for row in torch.cat(tokens, 1).tolist()]
     return [processor.decode(row, skip_special_tokens=True).strip() for row in rows]

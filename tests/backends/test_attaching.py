@@ -9,6 +9,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import (
     AlreadyCompressing,
     InvalidInput,
@@ -83,7 +84,7 @@ def test_a_block_can_be_entered_again():
         cache = session.prefill(**inputs)
     with session:
         more = zoo.extend("llama", inputs, new_text=3).cached
-        model.generate(**more, past_key_values=cache, max_new_tokens=2)
+        model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
 
 
 def test_a_compressed_cache_is_of_no_use_outside_a_block():
@@ -92,11 +93,11 @@ def test_a_compressed_cache_is_of_no_use_outside_a_block():
         cache = session.prefill(**inputs)
     more = zoo.extend("llama", inputs, new_text=3).cached
     with pytest.raises(UnsupportedCache, match="Use it inside a compress"):
-        model.generate(**more, past_key_values=cache, max_new_tokens=2)
+        model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
     with foveate.compress(model, "knorm:budget=25%"), pytest.raises(UnsupportedCache, match="50%"):
-        model.generate(**more, past_key_values=cache, max_new_tokens=2)
+        model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
     with foveate.compress(model, "knorm:budget=50%"):
-        model.generate(**more, past_key_values=cache, max_new_tokens=2)
+        model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
 
 
 def test_results_before_any_prompt_raise():
@@ -160,10 +161,10 @@ def test_caches_that_cannot_be_compressed_are_refused(how):
 def test_a_cache_that_was_filled_elsewhere_is_refused():
     model, inputs = zoo.build("llama"), zoo.prompt("llama")
     cache = DynamicCache()
-    model(**inputs, past_key_values=cache)
+    model(**inputs, **{CACHE: cache})
     more = zoo.extend("llama", inputs, new_text=3).cached
     with foveate.compress(model, "full"), pytest.raises(UnsupportedCache, match="filled outside"):
-        model.generate(**more, past_key_values=cache, max_new_tokens=2)
+        model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
 
 
 def test_a_models_attention_that_does_not_reach_the_cache_is_noticed(monkeypatch):
@@ -209,7 +210,7 @@ def test_crop_into_the_compressed_prompt_is_refused():
     model, inputs = zoo.build("llama"), zoo.prompt("llama")
     with foveate.compress(model, "knorm:budget=50%") as session:
         cache = session.prefill(**inputs)
-        model(torch.tensor([[30, 31, 32]]), past_key_values=cache)
+        model(torch.tensor([[30, 31, 32]]), **{CACHE: cache})
         cache.crop(-3)
         assert cache.get_seq_length() == 40
         with pytest.raises(InvalidInput, match="compressed prompt"):
@@ -226,10 +227,10 @@ def test_a_context_read_in_inference_mode_is_continued_outside_of_it(policy):
     question = zoo.extend("llama", inputs, new_text=3).cached
     with foveate.compress(model, policy) as session:
         cache = session.prefill(**inputs)
-        expected = model.generate(**question, past_key_values=cache, max_new_tokens=4)
+        expected = model.generate(**question, **{CACHE: cache}, max_new_tokens=4)
         with torch.inference_mode():
             cache = session.prefill(**inputs)
-        answer = model.generate(**question, past_key_values=cache, max_new_tokens=4)
+        answer = model.generate(**question, **{CACHE: cache}, max_new_tokens=4)
     assert torch.equal(answer, expected)
 
 
@@ -248,7 +249,7 @@ def test_reset_makes_a_cache_new():
         first = [layer.pairs.columns.clone() for layer in cache.layers]
         cache.reset()
         assert cache.get_seq_length() == 0
-        session.prefill(**inputs, past_key_values=cache)
+        session.prefill(**inputs, **{CACHE: cache})
         assert all(torch.equal(a, layer.pairs.columns)
                    for a, layer in zip(first, cache.layers, strict=True))  # fmt: skip
 
@@ -263,6 +264,6 @@ def test_batch_rows_can_be_repeated_and_selected(family):
         cache.batch_select_indices(torch.tensor([0, 2]))
         mask = torch.nn.functional.pad(inputs["attention_mask"], (0, 1), value=1)
         step = {"input_ids": torch.tensor([[30], [31]]), "attention_mask": mask}
-        ours = model(**step, past_key_values=cache).logits
-        theirs = model(**step, past_key_values=whole).logits
+        ours = model(**step, **{CACHE: cache}).logits
+        theirs = model(**step, **{CACHE: whole}).logits
     assert torch.equal(ours, theirs)

@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.core.profile import Profile
 from tests import zoo
@@ -52,7 +53,7 @@ def redundancies_by_hand(model, prompts):
     sums = torch.zeros(LAYERS, HEADS, dtype=torch.float64)
     for inputs in prompts:
         cache = DynamicCache()
-        model(**inputs, past_key_values=cache)
+        model(**inputs, **{CACHE: cache})
         pads = (inputs["attention_mask"] == 0).sum(-1).tolist()
         for layer in range(LAYERS):
             for head in range(HEADS):

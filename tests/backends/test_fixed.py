@@ -7,6 +7,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidInput, UnsupportedCache
 from tests import zoo
 
@@ -43,7 +44,7 @@ def stepping(family, model, inputs, cache):
 
     def step(token):
         place = positions(family, model, inputs, cache)
-        return model(input_ids=token, past_key_values=cache, position_ids=place).logits
+        return model(input_ids=token, **{CACHE: cache}, position_ids=place).logits
 
     return step
 
@@ -79,7 +80,7 @@ def test_it_answers_like_the_cache_that_grows(spec, family, lengths):
             def grow(token, growing=growing, grown=grown):
                 place = positions(family, model, inputs, growing)
                 columns = growing.get_seq_length() + 1
-                return model(input_ids=token, past_key_values=growing, position_ids=place,
+                return model(input_ids=token, **{CACHE: growing}, position_ids=place,
                              attention_mask=grown[:, :columns]).logits  # fmt: skip
 
             expected = answered(grow, token)
@@ -166,7 +167,7 @@ def test_several_tokens_in_one_pass_are_refused():
     with torch.no_grad(), foveate.compress(model, SPECS[0]) as session:
         inputs, _ = prefilled(session, "llama", (40,))
         with pytest.raises(InvalidInput, match="one token a pass, not 3"):
-            model(input_ids=inputs["input_ids"][:, :3], past_key_values=session.fixed(8))
+            model(input_ids=inputs["input_ids"][:, :3], **{CACHE: session.fixed(8)})
 
 
 def test_a_prompt_that_is_not_finished_is_refused():
@@ -210,9 +211,9 @@ def test_it_belongs_to_its_block():
         still = session.fixed(8)
     token = inputs["input_ids"][:, -1:]
     with pytest.raises(UnsupportedCache, match="was left"):
-        model(input_ids=token, past_key_values=still)
+        model(input_ids=token, **{CACHE: still})
     with (
         foveate.compress(model, SPECS[1]),
         pytest.raises(UnsupportedCache, match="another compress"),
     ):
-        model(input_ids=token, past_key_values=still)
+        model(input_ids=token, **{CACHE: still})

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.storage import GROWTH
 from tests import zoo
 
@@ -18,7 +19,7 @@ def watched(model):
     seen = []
 
     def after(module, args, kwargs, output):
-        layers = kwargs["past_key_values"].layers
+        layers = kwargs[CACHE].layers
         seen.append(([layer.pairs.counts for layer in layers], sum(x.nbytes for x in layers)))
 
     hook = model.register_forward_hook(after, with_kwargs=True)

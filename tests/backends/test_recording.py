@@ -7,10 +7,12 @@ import torch
 
 import foveate
 from foveate.backends.hf import branch, joinable, record, together
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidInput
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE
 from tests.conformance.policies import EVERY, of_method
+from tests.pairs import by_turns
 
 POLICIES = {**EVERY, "full": foveate.full(), "kivi": foveate.kivi(bits=4, residual=8),
             "all fits": of_method("snapkv", 500)}  # fmt: skip
@@ -46,12 +48,11 @@ def branched(model, policy, recording):
         kept, stats = columns(cache), session.stats
         for _ in range(STEPS - 1):
             token = logits[-1].argmax(-1, keepdim=True)
-            logits.append(model(input_ids=token, past_key_values=cache).logits[:, -1])
+            logits.append(model(input_ids=token, **{CACHE: cache}).logits[:, -1])
     return kept, stats, torch.stack(logits)
 
 
-@pytest.mark.parametrize("family", [f for f in zoo.FAMILIES if f != "mllama"])
-@pytest.mark.parametrize("name", POLICIES)
+@by_turns(name=POLICIES.keys(), family=[f for f in zoo.FAMILIES if f != "mllama"])
 def test_a_branch_keeps_and_answers_what_a_prefill_of_its_own_does(family, name, recordings):
     model, inputs, recording = recordings(family)
     kept, tokens, logits = of_its_own(model, POLICIES[name], inputs, recording)
@@ -108,7 +109,7 @@ def test_branches_that_go_on_together_say_what_each_says_alone(family, recording
 
 
 def _fed(model, cache, tokens, sizes):
-    logits = [model(input_ids=part, past_key_values=cache).logits
+    logits = [model(input_ids=part, **{CACHE: cache}).logits
               for part in tokens.split(sizes, dim=1)]  # fmt: skip
     return torch.cat(logits, 1)
 
@@ -123,7 +124,7 @@ def test_what_cannot_go_on_together_is_refused(recordings):
         cache = branch(session, recording)
         with pytest.raises(InvalidInput, match="a prompt of 2 rows"):
             together(session, two, [branch(session, two)])
-        model(input_ids=inputs["input_ids"][:, -1:], past_key_values=cache)
+        model(input_ids=inputs["input_ids"][:, -1:], **{CACHE: cache})
         with pytest.raises(InvalidInput, match="has seen tokens after it"):
             together(session, recording, [cache, branch(session, recording)])
 
@@ -154,7 +155,7 @@ def test_a_forked_branch_is_saved_read_and_asked_as_any_cache(recordings, tmp_pa
         cache = branch(session, recording)
         session.save(tmp_path / "context.safetensors")
         again = session.load(tmp_path / "context.safetensors")
-        answers = [model.generate(**question, past_key_values=c, **GREEDY).sequences
+        answers = [model.generate(**question, **{CACHE: c}, **GREEDY).sequences
                    for c in (session.fork(cache), cache, again)]  # fmt: skip
     assert torch.equal(answers[0], answers[1])
     assert torch.equal(answers[0], answers[2])

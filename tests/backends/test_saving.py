@@ -8,6 +8,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
 from tests import zoo
 
@@ -91,7 +92,7 @@ def test_what_was_never_read_or_never_compressed_cannot_be_saved(tmp_path):
             session.save(tmp_path / "x", cache=DynamicCache(config=model.config))
         session.expect(tokens=40)
         cache = DynamicCache(config=model.config)
-        model(torch.full((1, 20), 30), past_key_values=cache)
+        model(torch.full((1, 20), 30), **{CACHE: cache})
         with pytest.raises(InvalidInput, match="no finished prompt"):
             session.save(tmp_path / "x", cache=cache)
 
@@ -104,7 +105,7 @@ def test_a_loaded_context_is_the_saved_one(family, tmp_path):
         cache = session.prefill(**inputs)
         path = session.save(tmp_path / "context.safetensors")
         answers = [
-            model.generate(**question, past_key_values=each, max_new_tokens=6)
+            model.generate(**question, **{CACHE: each}, max_new_tokens=6)
             for each in (session.load(path), cache)
         ]
     assert torch.equal(*answers)

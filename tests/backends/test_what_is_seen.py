@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.layer import Scores
 from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.stages.budget import Uniform
@@ -13,6 +14,7 @@ from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.budgets import RandomHeads
 from tests.conformance.policies import KEEPING_LESS, METHODS
+from tests.pairs import by_turns
 
 SEEN = []
 
@@ -83,14 +85,13 @@ def test_an_image_that_comes_in_two_passes_is_one_image():
         session.expect(tokens=30)
         cache = None
         for part in embeddings.split(10, dim=1):
-            cache = model(inputs_embeds=part, past_key_values=cache).past_key_values
+            cache = model(inputs_embeds=part, **{CACHE: cache})[CACHE]
     assert cache.get_seq_length() == 30
     image = [-1] * 5 + [0] * 7 + [-1] * 8 + [1] * 5 + [-1] * 5
     assert [layer.image[0, 0].tolist() for layer in SEEN] == [image] * len(cache.layers)
 
 
-@pytest.mark.parametrize("family", zoo.FAMILIES)
-@pytest.mark.parametrize("method", KEEPING_LESS)
+@by_turns(method=KEEPING_LESS.keys(), family=zoo.FAMILIES)
 def test_a_samples_kept_set_does_not_depend_on_its_batch_or_padding(family, method):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40))
     policy = recorded(METHODS[method])
@@ -209,7 +210,7 @@ def test_memory_stays_bounded_while_decoding_over_budget():
         sizes = []
         cache = session.prefill(**inputs)
         for _ in range(60):
-            model(torch.tensor([[33]]), past_key_values=cache)
+            model(torch.tensor([[33]]), **{CACHE: cache})
             sizes.append(max(layer.pairs.longest for layer in cache.layers))
         assert cache.get_seq_length() == 100
     assert max(sizes) <= 16 + 3

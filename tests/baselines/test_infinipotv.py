@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidParameter
 from foveate.core.storage import GROWTH
 from tests import zoo
@@ -113,7 +114,7 @@ def test_reading_in_chunks_equals_the_full_cache_with_what_went_masked(family, l
     events, sizes, rooms = [], [], []
 
     def after(module, args, kwargs, output):
-        cache = kwargs["past_key_values"]
+        cache = kwargs[CACHE]
         events.append(event_of(cache, now=True))
         sizes.append(max(layer.pairs.longest for layer in cache.layers))
         rooms.append(max(room_of(layer.pairs) for layer in cache.layers))

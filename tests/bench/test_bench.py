@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.bench import Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS, config_of
 from foveate.bench.measure import ticks
@@ -70,7 +71,7 @@ def test_a_batch_fits_into_the_memory_given_and_none_does_if_there_is_too_little
         with foveate.compress(subject.model, POLICIES[0]) as session:
             one = session.fork(filled.cache)
             for _ in range(4):
-                subject.model(input_ids=subject.ids[:, -1:], past_key_values=one)
+                subject.model(input_ids=subject.ids[:, -1:], **{CACHE: one})
             held = session.bytes_held
         assert found.rows == 10**6 // held
         assert throughput(subject, filled, held - 1, 3) is None

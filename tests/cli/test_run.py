@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
+from foveate.backends.hf.internals import CACHE
 from foveate.cli.measure import Row, against, measure
 from foveate.cli.policies import policies
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
@@ -92,7 +93,7 @@ def test_the_full_row_is_what_the_model_says_on_its_own(as_json: Read, llama: Pa
                                        add_generation_prompt=True, return_tensors="pt")  # fmt: skip
     length = inputs["input_ids"].shape[1]
     with torch.no_grad():
-        cache = model(**inputs, use_cache=True).past_key_values
+        cache = model(**inputs, use_cache=True)[CACHE]
     expected = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, length:]
 
     rows = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=100%",

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 
 from .oracle import Event, event_of, oracle
 
@@ -54,7 +55,7 @@ def recorded(model: PreTrainedModel, policy: foveate.Policy) -> Iterator[list[Ev
     events: list[Event] = []
 
     def after(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        cache = kwargs["past_key_values"]
+        cache = kwargs[CACHE]
         first = next(layer for layer in cache.layers if hasattr(layer, "pairs"))
         if not events and first.finished:
             events.append(event_of(cache))

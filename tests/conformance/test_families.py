@@ -5,7 +5,9 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from tests import zoo
+from tests.pairs import by_pairs
 
 from .compare import GREEDY, check_generate
 from .oracle import event_of, oracle
@@ -14,9 +16,11 @@ from .policies import EVERY
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 
 
-@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
-@pytest.mark.parametrize("family", zoo.FAMILIES)
-@pytest.mark.parametrize("policy", ["full", "snapkv:budget=100%,window=4", "h2o:budget=40"])
+@by_pairs(
+    family=zoo.FAMILIES,
+    policy=["full", "snapkv:budget=100%,window=4", "h2o:budget=40"],
+    lengths=BATCHES,
+)
 def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, lengths, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
     stock = model.generate(**inputs, **GREEDY)
@@ -27,9 +31,7 @@ def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, lengths,
         assert torch.equal(a, b), f"step {step}"
 
 
-@pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
-@pytest.mark.parametrize("family", zoo.FAMILIES)
-@pytest.mark.parametrize("policy", EVERY.values(), ids=EVERY.keys())
+@by_pairs(family=zoo.FAMILIES, policy=EVERY, lengths=BATCHES)
 def test_keeping_less_equals_the_full_cache_with_the_evicted_masked(family, lengths, policy):
     check_generate(zoo.build(family), policy, zoo.prompt(family, lengths=lengths))
 
@@ -57,14 +59,14 @@ def test_half_precision_agrees_to_its_own_rounding(family, policy, dtype):
     with foveate.compress(model, policy) as session:
         cache = session.prefill(**inputs)
         event = event_of(cache)
-        ours = model.generate(**later, past_key_values=cache, **how).logits[0]
+        ours = model.generate(**later, **{CACHE: cache}, **how).logits[0]
     stock = DynamicCache(config=model.config)
     with oracle(model, event):
-        model(**inputs, past_key_values=stock)
-        theirs = model.generate(**later, past_key_values=stock, **how).logits[0]
+        model(**inputs, **{CACHE: stock})
+        theirs = model.generate(**later, **{CACHE: stock}, **how).logits[0]
     with oracle(model):
         full = DynamicCache(config=model.config)
-        model(**inputs, past_key_values=full)
-        uncompressed = model.generate(**later, past_key_values=full, **how).logits[0]
+        model(**inputs, **{CACHE: full})
+        uncompressed = model.generate(**later, **{CACHE: full}, **how).logits[0]
     noise, effect = ((x - theirs).abs().mean() for x in (ours, uncompressed))
     assert noise < 0.2 * effect

@@ -9,8 +9,10 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import UnsupportedCache
 from tests import zoo
+from tests.pairs import by_turns, pairs
 
 from .compare import GREEDY, TOLERANCE, check_generate, difference
 from .oracle import event_of, oracle
@@ -19,20 +21,17 @@ from .policies import LAYER_SCOPE, RANDOM
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 ANSWER = 4
 
-every_family = pytest.mark.parametrize("family", zoo.FAMILIES)
-every_batch = pytest.mark.parametrize("lengths", BATCHES.values(), ids=BATCHES.keys())
-every_storage = pytest.mark.parametrize("policy", RANDOM.values(), ids=RANDOM.keys())
+BEAMS = {"3 beams": {"num_beams": 3},
+         "2 of 2 beams": {"num_beams": 2, "num_return_sequences": 2}}  # fmt: skip
+# Every family meets every policy in test_families.py; here every family meets every mode.
 
 
-@every_family
-@pytest.mark.parametrize("how", [{"num_beams": 3}, {"num_beams": 2, "num_return_sequences": 2}])
-@every_storage
+@by_turns(family=zoo.FAMILIES, policy=RANDOM, how=BEAMS)
 def test_beam_search(family, policy, how):
     check_generate(zoo.build(family), policy, zoo.prompt(family, lengths=(23, 31)), **how)
 
 
-@pytest.mark.parametrize("family", ["llama", "llava", "qwen2_5_vl"])
-@every_storage
+@by_turns(family=["llama", "llava", "qwen2_5_vl"], policy=RANDOM)
 def test_several_sampled_answers(family, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
     how = {**GREEDY, "do_sample": True, "num_return_sequences": 3}
@@ -54,8 +53,7 @@ def lookup_prompt(family):
 
 
 # Mllama's own cross-attention mask has a fixed number of queries: the stock model fails here.
-@pytest.mark.parametrize("family", [f for f in zoo.FAMILIES if f != "mllama"])
-@pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
+@by_turns(1, family=[f for f in zoo.FAMILIES if f != "mllama"], policy=LAYER_SCOPE)
 def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
     model, inputs = zoo.build(family), lookup_prompt(family)
     with foveate.compress(model, policy) as session:
@@ -69,9 +67,7 @@ def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
     assert difference(looked_up, theirs) <= TOLERANCE
 
 
-@every_family
-@every_batch
-@pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
+@by_turns(2, family=zoo.FAMILIES, policy=LAYER_SCOPE, lengths=BATCHES)
 def test_tokens_that_come_with_the_prompt_see_what_is_kept_of_it(family, lengths, policy):
     """Drafted tokens arrive in the prompt's own pass, and still see the compressed prompt."""
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
@@ -98,10 +94,10 @@ def test_a_context_keeps_its_own_positions_when_another_is_read_in_between(famil
     with foveate.compress(model, RANDOM["dense"]) as session:
         context = session.prefill(**first)
         offset = model.model.rope_deltas.clone()
-        expected = model.generate(**question, past_key_values=session.fork(context), **GREEDY)
+        expected = model.generate(**question, **{CACHE: session.fork(context)}, **GREEDY)
         session.prefill(**second)
         assert not torch.equal(model.model.rope_deltas, offset)
-        answer = model.generate(**question, past_key_values=session.fork(context), **GREEDY)
+        answer = model.generate(**question, **{CACHE: session.fork(context)}, **GREEDY)
     assert difference(answer, expected) == 0
 
 
@@ -125,8 +121,7 @@ def test_assisted_decoding_gives_what_plain_decoding_gives(policy):
     assert difference(drafted, plain) <= TOLERANCE
 
 
-@every_family
-@every_storage
+@by_turns(3, family=zoo.FAMILIES, policy=RANDOM)
 def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(family, policy):
     images = None if family in zoo.TEXT_FAMILIES else 0
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40), images=images)
@@ -140,33 +135,35 @@ def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(family, policy):
     assert difference(ours, theirs) <= TOLERANCE
 
 
-@every_family
-@every_batch
-@every_storage
-@pytest.mark.parametrize("again", [False, True], ids=["kept whole", "compressed again"])
+@by_turns(
+    4,
+    family=zoo.FAMILIES,
+    policy=RANDOM,
+    lengths=BATCHES,
+    again={"kept whole": False, "compressed again": True},
+)
 def test_second_turn_with_a_new_image(family, lengths, policy, again):
     model, first = zoo.build(family), zoo.prompt(family, lengths=lengths)
     vision = family in zoo.VLM_FAMILIES
     with foveate.compress(model, policy) as session:
         answer = model.generate(**first, **{**GREEDY, "max_new_tokens": ANSWER})
-        cache, events = answer.past_key_values, [event_of(session.cache)]
+        cache, events = answer[CACHE], [event_of(session.cache)]
         told = zoo.append(family, first, answer.sequences[:, -ANSWER:])
         turn = zoo.extend(family, told, new_text=24, images=int(vision)).cached
         if again:
             session.rearm(cache)
-        ours = model.generate(**turn, past_key_values=cache, **GREEDY)
+        ours = model.generate(**turn, **{CACHE: cache}, **GREEDY)
         if again:
             events.append(event_of(cache))
             assert events[1].end == turn["input_ids"].shape[1]
     stock = DynamicCache(config=model.config)
     with oracle(model, *events):
-        model.generate(**first, past_key_values=stock, **{**GREEDY, "max_new_tokens": ANSWER})
-        theirs = model.generate(**turn, past_key_values=stock, **GREEDY)
+        model.generate(**first, **{CACHE: stock}, **{**GREEDY, "max_new_tokens": ANSWER})
+        theirs = model.generate(**turn, **{CACHE: stock}, **GREEDY)
     assert difference(ours, theirs) <= TOLERANCE
 
 
-@every_family
-@every_storage
+@by_turns(5, family=zoo.FAMILIES, policy=RANDOM)
 def test_one_context_serves_several_questions(family, policy):
     """Compressed once, forked for every question, and nothing of one question reaches another."""
     model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
@@ -175,11 +172,11 @@ def test_one_context_serves_several_questions(family, policy):
         seen = cache.get_seq_length()
         for seed in (1, 2, 1):
             question = zoo.extend(family, context, new_text=6, seed=seed).cached
-            ours = model.generate(**question, past_key_values=session.fork(cache), **GREEDY)
+            ours = model.generate(**question, **{CACHE: session.fork(cache)}, **GREEDY)
             with foveate_paused(session), oracle(model, event_of(cache)):
                 stock = DynamicCache(config=model.config)
-                model(**context, past_key_values=stock)
-                theirs = model.generate(**question, past_key_values=stock, **GREEDY)
+                model(**context, **{CACHE: stock})
+                theirs = model.generate(**question, **{CACHE: stock}, **GREEDY)
             assert difference(ours, theirs) <= TOLERANCE
             assert cache.get_seq_length() == seen
 
@@ -197,9 +194,11 @@ class foveate_paused:
         self.session.__enter__()
 
 
-@pytest.mark.parametrize("family", ["llava", "internvl", "qwen2_vl", "llama"])
-@pytest.mark.parametrize("how", [{}, {"num_beams": 2}], ids=["greedy", "beams"])
-@every_storage
+@by_turns(
+    family=["llava", "internvl", "qwen2_vl", "llama"],
+    policy=RANDOM,
+    how={"greedy": {}, "beams": {"num_beams": 2}},
+)
 def test_a_prompt_of_embeddings(family, policy, how):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 40), images=0)
     ids = inputs.pop("input_ids")
@@ -221,30 +220,34 @@ def test_a_prompt_of_embeddings(family, policy, how):
 
 READER = """
 import sys, torch, foveate
+from pathlib import Path
 from tests import zoo
 from tests.conformance.compare import GREEDY
 from tests.conformance.policies import RANDOM
-family, name, path, out = sys.argv[1:]
-model = zoo.build(family)
-question = zoo.extend(family, zoo.prompt(family, lengths=(23, 31)), new_text=6, seed=1).cached
-with foveate.compress(model, RANDOM[name]) as session:
-    cache = session.load(path)
-    open(path, "w").close()  # what was read no longer needs its file
-    torch.save(model.generate(**question, past_key_values=cache, **GREEDY).logits, out)
+for path in map(Path, sys.argv[1:]):
+    family, name, _ = path.name.split(".")
+    model = zoo.build(family)
+    question = zoo.extend(family, zoo.prompt(family, lengths=(23, 31)), new_text=6, seed=1).cached
+    with foveate.compress(model, RANDOM[name]) as session:
+        cache = session.load(path)
+        path.write_bytes(b"")  # what was read no longer needs its file
+        answer = model.generate(**question, past_key_values=cache, **GREEDY)
+        torch.save(answer.logits, path.with_suffix(".pt"))
 """
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2_vl", "gemma3", "mllama"])
-@pytest.mark.parametrize("name", ["dense", "ragged", "dense, quantised", "ragged, quantised"])
-def test_a_saved_context_is_read_by_another_process(family, name, tmp_path):
-    model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
-    question = zoo.extend(family, context, new_text=6, seed=1).cached
-    with foveate.compress(model, RANDOM[name]) as session:
-        cache = session.prefill(**context)
-        path = session.save(tmp_path / "context.safetensors")
-        ours = model.generate(**question, past_key_values=cache, **GREEDY)
-    arguments = [family, name, str(path), str(tmp_path / "out.pt")]
+def test_a_saved_context_is_read_by_another_process(tmp_path):
+    names = ("dense", "ragged", "dense, quantised", "ragged, quantised")
+    said = {}
+    for family, name in pairs(("llama", "qwen2_vl", "gemma3", "mllama"), names):
+        model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
+        question = zoo.extend(family, context, new_text=6, seed=1).cached
+        with foveate.compress(model, RANDOM[name]) as session:
+            cache = session.prefill(**context)
+            path = session.save(tmp_path / f"{family}.{name}.safetensors")
+            said[path] = model.generate(**question, cache=cache, **GREEDY).logits
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", READER, *arguments], check=True, env=environment)
-    theirs = torch.load(tmp_path / "out.pt")
-    assert all(torch.equal(a, b) for a, b in zip(ours.logits, theirs, strict=True))
+    subprocess.run([sys.executable, "-c", READER, *said], check=True, env=environment)
+    for path, ours in said.items():
+        theirs = torch.load(path.with_suffix(".pt"))
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)), path.name

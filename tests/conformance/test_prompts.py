@@ -5,6 +5,7 @@ import torch
 
 import foveate
 from tests import zoo
+from tests.pairs import by_pairs, by_turns
 
 from .compare import GREEDY, check_generate, recorded
 from .policies import of_method
@@ -13,20 +14,16 @@ PAPERS = ("mixkv", "prefixkv", "csp", "david", "lookm")
 FAMILIES = ("llava", "llava_onevision", "internvl", "idefics3", "qwen2_vl", "qwen3_vl", "gemma3")
 
 every_paper = pytest.mark.parametrize("paper", PAPERS)
-every_family = pytest.mark.parametrize("family", FAMILIES)
 
 
-@every_paper
-@every_family
-@pytest.mark.parametrize("lengths", [(70,), (60, 70)], ids=["alone", "left-padded"])
+@by_pairs(family=FAMILIES, paper=PAPERS, lengths={"alone": (70,), "left-padded": (60, 70)})
 def test_two_images_between_text(family, paper, lengths):
     check_generate(
         zoo.build(family), of_method(paper), zoo.prompt(family, lengths=lengths, images=2)
     )
 
 
-@every_paper
-@every_family
+@by_turns(1, family=FAMILIES, paper=PAPERS)
 def test_no_image(family, paper):
     inputs = zoo.prompt(family, lengths=(31, 40), images=0)
     check_generate(zoo.build(family), of_method(paper), inputs)
@@ -42,8 +39,7 @@ def only_an_image(family):
     raise AssertionError(f"{family} has no prompt of an image alone")
 
 
-@every_paper
-@every_family
+@by_turns(3, family=FAMILIES, paper=PAPERS)
 def test_nothing_but_an_image(family, paper):
     inputs = only_an_image(family)
     image = inputs["input_ids"] == zoo.build(family).config.image_token_id

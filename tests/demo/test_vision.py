@@ -15,6 +15,7 @@ from transformers import (
 )
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import ModelNotFound
 from foveate.demo import album, smollm2, vision
 
@@ -57,7 +58,7 @@ def test_less_kept_is_the_full_cache_with_the_rest_masked(demo: Demo) -> None:
         cache = session.prefill(**demo.inputs)
         ids = demo.inputs["input_ids"]
         whole = torch.cat([ids, torch.tensor([[253]])], 1)
-        logits = demo.model(whole[:, -1:], past_key_values=cache).logits
+        logits = demo.model(whole[:, -1:], **{CACHE: cache}).logits
         share = session.held_share()[0, : ids.shape[1]]
     kept = torch.cat([share > 0, torch.tensor([True])])
     seen = torch.ones(len(kept), len(kept)).tril().bool()

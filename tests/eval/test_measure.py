@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidInput
 from foveate.eval.contenders import contenders, resolved, separate
 from foveate.eval.evidence import in_text, tokens_of
@@ -73,11 +74,11 @@ def test_a_question_that_comes_later_is_not_compressed(loaded: Loaded) -> None:
     with foveate.compress(model, spec) as session, torch.no_grad():
         session.expect(cut)
         out = model(input_ids=ids[:, :cut], pixel_values=prompt.inputs["pixel_values"],
-                    past_key_values=None, use_cache=True)  # fmt: skip
-        cache, fed, said = out.past_key_values, ids[:, cut:], []
+                    **{CACHE: None}, use_cache=True)  # fmt: skip
+        cache, fed, said = out[CACHE], ids[:, cut:], []
         assert session.stats.kept_tokens == cut // 2
         for _ in range(TASK.longest):
-            fed = model(input_ids=fed, past_key_values=cache).logits[:, -1:].argmax(-1)
+            fed = model(input_ids=fed, **{CACHE: cache}).logits[:, -1:].argmax(-1)
             said.append(int(fed))
     assert loaded.tokenizer.decode(said, skip_special_tokens=True).strip() == row["prediction"]
 
@@ -113,7 +114,7 @@ def test_what_is_thought_of_the_reference_is_what_a_stock_cache_without_the_rest
             reference = answer_ids(loaded, prompt, sample)
             for token in reference[:-1]:
                 fed = torch.tensor([[token]])
-                out = model(input_ids=fed, past_key_values=session.cache)
+                out = model(input_ids=fed, **{CACHE: session.cache})
                 into.append(out.logits[0, -1])
     nll = -sum(float(x.log_softmax(-1)[t]) for x, t in zip(q, reference, strict=True))
     assert row["nll"] == pytest.approx(nll / len(reference), rel=1e-4)
@@ -187,7 +188,7 @@ def test_a_reference_is_told_to_every_cache(loaded: Loaded) -> None:
         with foveate.compress(model, policy) as session, torch.no_grad():
             logits = [model(**prompt.inputs, use_cache=True).logits[0, -1]]
             for token in told[:-1]:
-                out = model(input_ids=torch.tensor([[token]]), past_key_values=session.cache)
+                out = model(input_ids=torch.tensor([[token]]), **{CACHE: session.cache})
                 logits.append(out.logits[0, -1])
         each = [-float(x.log_softmax(-1)[t]) for x, t in zip(logits, told, strict=True)]
         nlls.append(sum(each) / len(each))

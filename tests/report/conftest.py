@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.browser import browser, open_page
+from tests.browser import browser, chromium, open_page
 
-__all__ = ["browser", "open_page"]
+__all__ = ["browser", "chromium", "open_page"]

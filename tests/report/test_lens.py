@@ -13,6 +13,7 @@ from PIL import Image
 
 import foveate
 from foveate.backends.hf import branch, record
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.errors import AlreadyCompressing, InvalidInput, MissingPackage
 from foveate.core.protocols import reads_column_sums
@@ -91,7 +92,7 @@ def test_scores_are_the_methods_to_a_step_of_eight_bits() -> None:
     model, inputs, _ = prompt("llava")
     told = Told(lens_on("llava", ["knorm:budget=9", "streaming_llm"], budgets=BUDGETS).html)
     with torch.no_grad():
-        cache = model(**inputs, use_cache=True).past_key_values
+        cache = model(**inputs, use_cache=True)[CACHE]
     first, second = (told.choice(0, step) for step in (0, 1))
     assert first["scores"] == second["scores"]  # knorm's score knows no budget
     for layer, found in zip(cache.layers, told.scores(first["scores"]), strict=True):

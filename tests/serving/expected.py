@@ -6,6 +6,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.vllm.tiers import rooms_of
 
@@ -30,7 +31,7 @@ def answer(model, inputs, policy, tokens, block=32):
     model.generation_config.eos_token_id = None  # answers go on, as vLLM's with ignore_eos
     with foveate.compress(model, policy.but(budget=kept)):
         out = model.generate(
-            **inputs, past_key_values=cache, max_new_tokens=tokens, do_sample=False,
+            **inputs, **{CACHE: cache}, max_new_tokens=tokens, do_sample=False,
             output_logits=True, return_dict_in_generate=True,
         )  # fmt: skip
     return Expected(

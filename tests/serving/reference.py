@@ -6,6 +6,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.amount import Amount
 
@@ -38,13 +39,13 @@ def by_transformers(model, policy, answer):
     """
     with foveate.compress(model, policy), torch.no_grad():
         cache = DynamicCache(config=model.config)
-        out = model(torch.tensor([answer.prompt]), past_key_values=cache, use_cache=True)
+        out = model(torch.tensor([answer.prompt]), **{CACHE: cache}, use_cache=True)
         positions = [layer.pairs.columns[0] for layer in foveate_layers(cache)]
         tokens, rows = [], []
         for token in answer.tokens:
             rows.append(out.logits[0, -1].log_softmax(-1))
             tokens.append(int(rows[-1].argmax()))
-            out = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            out = model(torch.tensor([[token]]), **{CACHE: cache}, use_cache=True)
     return positions, tokens, torch.stack(rows)
 
 
@@ -54,13 +55,13 @@ def greedy(model, policy, prompt, tokens, lead):
     """
     with foveate.compress(model, policy), torch.no_grad():
         cache = DynamicCache()
-        logits = model(torch.tensor([prompt]), past_key_values=cache, use_cache=True).logits[0, -1]
+        logits = model(torch.tensor([prompt]), **{CACHE: cache}, use_cache=True).logits[0, -1]
         answer = []
         for _ in range(tokens):
             best, second = logits.topk(2).values.tolist()
             if best - second < lead:
                 return None
             answer.append(int(logits.argmax()))
-            out = model(torch.tensor([answer[-1:]]), past_key_values=cache, use_cache=True)
+            out = model(torch.tensor([answer[-1:]]), **{CACHE: cache}, use_cache=True)
             logits = out.logits[0, -1]
     return answer

@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
+from foveate.backends.hf.internals import CACHE
 from tests import zoo
 
 BATCH = (23, 31, 40)
@@ -48,7 +49,7 @@ def generate(
     model: PreTrainedModel, inputs: zoo.Inputs, tokens: int = 4, cache: DynamicCache | None = None
 ) -> tuple[Tensor, Tensor]:
     """New tokens of a greedy run and the raw logits of each step, ``[steps, rows, vocabulary]``."""
-    extra = {} if cache is None else {"past_key_values": cache}
+    extra = {} if cache is None else {CACHE: cache}
     runner: Any = model
     result = runner.generate(
         **inputs,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import json
 import os
 import sys
@@ -19,7 +20,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import kvpress
 import torch
 from memory import freed_at_once, peak_of  # type: ignore[import-not-found]  # beside this script
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin
+
+# the name of the cache's argument: that environment has a release of transformers of its own
+_TAKES = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+CACHE = "cache" if "cache" in _TAKES else "past_key_values"
 
 
 def main() -> None:
@@ -117,7 +122,7 @@ def run(model: Any, ids: Any, press: Any) -> tuple[float, Any]:
     wait(model)
     start = time.perf_counter()
     with press(model) if press is not None else contextlib.nullcontext():
-        model(ids, past_key_values=cache, logits_to_keep=1)
+        model(ids, **{CACHE: cache}, logits_to_keep=1)
     wait(model)
     return time.perf_counter() - start, cache
 
@@ -129,7 +134,7 @@ def step(model: Any, ids: Any, cache: Any, steps: int) -> list[float]:
         place = torch.tensor([[ids.shape[1] + i]], device=ids.device)
         wait(model)
         start = time.perf_counter()
-        model(ids[:, -1:], past_key_values=cache, position_ids=place)
+        model(ids[:, -1:], **{CACHE: cache}, position_ids=place)
         wait(model)
         times.append(time.perf_counter() - start)
     return times

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from foveate.backends.hf import compress
+from foveate.backends.hf.internals import CACHE
 from foveate.bench.subject import Subject
 from foveate.bench.timing import Filled, steps
 
@@ -48,5 +49,5 @@ def _bytes_of_a_row(subject: Subject, filled: Filled, count: int) -> int:
         copy = session.fork(filled.cache)
         token = subject.ids[:, -1:]
         for _ in range(count + 1):
-            subject.model(input_ids=token, past_key_values=copy)
+            subject.model(input_ids=token, **{CACHE: copy})
         return session.bytes_held

@@ -10,6 +10,7 @@ import torch
 from transformers import DynamicCache
 
 from foveate.backends.hf import Stats, compress
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.stats import now
 from foveate.bench.subject import Subject
 from foveate.core.policy import Policy
@@ -56,7 +57,7 @@ def seconds(work: Callable[[], object], device: torch.device) -> float:
 def stock(subject: Subject) -> None:
     """The prefill without a policy: the stock model and cache."""
     cache = DynamicCache(config=subject.model.config)
-    subject.model(input_ids=subject.ids, past_key_values=cache, logits_to_keep=1)
+    subject.model(input_ids=subject.ids, **{CACHE: cache}, logits_to_keep=1)
 
 
 class Filled(NamedTuple):
@@ -104,7 +105,7 @@ def steps(subject: Subject, filled: Filled, count: int, rows: int = 1) -> float:
             cache.batch_repeat_interleave(rows)
         token = subject.ids[:, -1:].expand(rows, 1)
         times = [
-            seconds(lambda: subject.model(input_ids=token, past_key_values=cache), subject.device)
+            seconds(lambda: subject.model(input_ids=token, **{CACHE: cache}), subject.device)
             for _ in range(count + 1)
         ]
     return mean(times[1:])

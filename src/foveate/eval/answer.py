@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import Session
+from foveate.backends.hf.internals import CACHE
 
 
 class Told(NamedTuple):
@@ -39,7 +40,7 @@ def asked(
     """The logits of the answers' first tokens, after what follows of the prompt."""
     if rest.shape[1] == 0:
         return first
-    logits: Tensor = model(input_ids=rest, past_key_values=cache).logits[:, -1]
+    logits: Tensor = model(input_ids=rest, **{CACHE: cache}).logits[:, -1]
     return logits
 
 
@@ -63,7 +64,7 @@ def greedy(
             cache.batch_select_indices(torch.tensor(left, device=first.device))
         going = [going[i] for i in left]
         fed = torch.tensor([answer[-1:] for answer in going], device=first.device)
-        logits = model(input_ids=fed, past_key_values=cache).logits[:, -1]
+        logits = model(input_ids=fed, **{CACHE: cache}).logits[:, -1]
 
 
 def told(
@@ -78,7 +79,7 @@ def told(
     size = 1 if session.policy.when.decodes else max(1, fed.shape[1])
     logits, features = [first[:, None]], []
     for part in torch.split(fed, size, dim=1) if fed.shape[1] else ():
-        out = model(input_ids=part, past_key_values=cache, output_hidden_states=True)
+        out = model(input_ids=part, **{CACHE: cache}, output_hidden_states=True)
         logits.append(out.logits)
         features.append(torch.stack(out.hidden_states, 1))
     hidden = torch.cat(features, 2).float() if features else first.new_zeros(rows, 1, 0, 1)

@@ -22,19 +22,25 @@ from foveate.eval.model import Loaded
 from foveate.eval.sample import Sample
 from foveate.eval.tasks import find_task, gui_icon, gui_text
 from foveate.eval.tasks.screen import SIZE
+from tests.browser import chromium
+
+__all__ = ["chromium"]
 
 ICONS = {"Home": "home", "Back": "back", "Forward": "forward", "Pan": "move",
          "Zoom": "zoom_to_rect", "Subplots": "subplots", "Save": "filesave"}  # fmt: skip
 COUNT = 8
 
 
+pytestmark = pytest.mark.usefixtures("chromium")
+
+
 @pytest.fixture(scope="module")
-def text() -> list[Sample]:
+def text(chromium: str) -> list[Sample]:
     return list(find_task("gui_text").samples(COUNT, 0))
 
 
 @pytest.fixture(scope="module")
-def icons() -> list[Sample]:
+def icons(chromium: str) -> list[Sample]:
     return list(find_task("gui_icon").samples(COUNT, 0))
 
 

@@ -38,11 +38,6 @@ def wrap(model: nn.Module, name: str, around: Callable[..., Any]) -> Callable[[]
     return undo
 
 
-def with_offsets(model: nn.Module) -> dict[str, Any]:
-    """The modules that note the M-RoPE offsets of the latest prompt on themselves (Qwen-VL)."""
-    return {name: m for name, m in model.named_modules() if "rope_deltas" in vars(m)}
-
-
 def note_offsets(modules: dict[str, Any], state: CacheState) -> None:
     """Keeps the offsets with the cache they are of; the model has those of its latest prompt."""
     for name, module in modules.items():

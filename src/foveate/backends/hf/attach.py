@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import Cache
 
 from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.held import held_share
+from foveate.backends.hf.internals import Cache, cache_argument, take_cache
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -125,12 +125,13 @@ class Session:
         Pass it on with ``model.generate(**whole, past_key_values=session.fork(cache))``, where
         ``whole`` holds the context's tokens and the question's.
         """
-        cache = inputs.pop("past_key_values", None) or DynamicCache(config=self.model.config)
+        given = take_cache(inputs)
+        cache: DynamicCache = DynamicCache(config=self.model.config) if given is None else given
         parameters = inspect.signature(self.model.forward).parameters
         if "logits_to_keep" in parameters:
             inputs.setdefault("logits_to_keep", 1)
         with torch.no_grad():
-            self.model(**inputs, past_key_values=cache, use_cache=True)
+            self.model(**inputs, **{cache_argument(self.model): cache}, use_cache=True)
         return cache
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:

@@ -40,9 +40,8 @@ def over_pairs(
         if summable and (out := _written_out(owner, base, query, mask, scale)) is not None:
             return out, None
         return base(query, pairs.k, pairs.v, mask)
-    facts = owner.state.facts(mask, (query.shape[0], m, owner.seen), query.device)
     n = owner.state.policy.attend.n if pairs.compressed else 0.0
-    if m == 1 and facts.open:
+    if m == 1 and _sees_all(owner, query, mask):
         if isinstance(pairs, RaggedPairs):
             out = ragged_decode(query, *pairs.parts, scale, n, starts=pairs.starts,
                                 longest=pairs.longest_body)  # fmt: skip
@@ -87,3 +86,12 @@ def _written_out(
 def _plain(mask: Tensor | None, m: int, seen: int) -> bool:
     """True where the model's own attention needs no mask of ours over all columns."""
     return mask is not None or m in (1, seen)
+
+
+def _sees_all(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> bool:
+    """Whether the last query sees everything that is held. A step that is being traced cannot look
+    into a mask (before 5.20 transformers makes one there): it goes by the mask, slot by slot.
+    """
+    if mask is not None and torch.compiler.is_compiling():
+        return False
+    return owner.state.facts(mask, (*query.shape[:3:2], owner.seen), query.device).open

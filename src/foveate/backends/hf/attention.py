@@ -7,28 +7,25 @@ and left padding is ignored.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from foveate.backends.hf.attend import Output
+from foveate.backends.hf.internals import (
+    ALL_ATTENTION_FUNCTIONS,
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    eager_attention,
+    eager_mask,
+    sdpa_attention_forward,
+    sdpa_mask,
+)
 from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.core.errors import UnsupportedModel
 
 NAMES = {"sdpa": "foveate", "eager": "foveate_eager"}
 _UNREAD = ("softcap", "s_aux", "position_bias")
-
-
-def eager_attention(module: nn.Module, *tensors: Tensor | None, **kwargs: Any) -> Output:
-    """The eager attention of the model that the module belongs to."""
-    model = sys.modules[type(module).__module__]
-    out: Output = model.eager_attention_forward(module, *tensors, **kwargs)
-    return out
 
 
 def _through_the_cache(base: Callable[..., Output]) -> Callable[..., Output]:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
-from torch import Tensor
+import transformers
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.around import named, note_offsets, restore_offsets, with_offsets, wrap
+from foveate.backends.hf.around import named, note_offsets, restore_offsets, wrap
 from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.internals import (
+    CACHE,
+    cache_argument,
+    deprecation_log,
+    name_cache,
+    rope_offsets,
+    set_attention,
+    take_cache,
+)
+from foveate.backends.hf.layer import FoveateLayer
 from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
@@ -26,6 +38,11 @@ from foveate.core.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 from foveate.core.policy import Policy
 
 
+def _other_than_cache_names(record: logging.LogRecord) -> bool:
+    """A log filter: in a block both names of the cache are as good, so neither is warned of."""
+    return not record.getMessage().startswith("`past_key_values`/`cache_params` are deprecated")
+
+
 class Calls:
     """The calls of one model under one policy. ``cache`` is that of the latest prompt, and
     ``length`` what was declared of the next one.
@@ -36,7 +53,8 @@ class Calls:
         self.link = Link()
         self.cache: DynamicCache | None = None
         self.length: int | None = None
-        self._offsets = with_offsets(model)
+        self._offsets = rope_offsets(model)
+        self._argument = cache_argument(model)
         self._undo: list[Any] = []
 
     def attach(self) -> None:
@@ -44,12 +62,14 @@ class Calls:
         own = attention_of(self.model)  # the model may have entered another block since
         self.link.open = True
         config = text_config(self.model)
-        config._attn_implementation_internal = NAMES[own]
-        self._undo.append(lambda: setattr(config, "_attn_implementation_internal", own))
+        set_attention(config, NAMES[own])
+        self._undo.append(lambda: set_attention(config, own))
         before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
         after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
         self._undo += [before.remove, after.remove]
         self._undo.append(wrap(self.model, "generate", self._generate))
+        deprecation_log().addFilter(_other_than_cache_names)
+        self._undo.append(lambda: deprecation_log().removeFilter(_other_than_cache_names))
 
     def detach(self) -> None:
         """The model is as it was."""
@@ -74,12 +94,16 @@ class Calls:
         mask = kwargs.get("attention_mask")
         if whole is not None:
             self.length = mask.shape[1] if mask is not None else whole.shape[1]
-        if (state := state_of(kwargs.get("past_key_values"))) is not None:
+        if (cache := take_cache(kwargs)) is not None:
+            kwargs[CACHE] = cache
+        if (state := state_of(cache)) is not None:
             restore_offsets(self._offsets, state)
         try:
-            return generate(*args, **kwargs)
+            output = generate(*args, **kwargs)
         finally:
             self.length = None
+        name_cache(output)
+        return output
 
     def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kwargs = {**named(model, args), **kwargs}
@@ -89,10 +113,11 @@ class Calls:
             raise InvalidInput("the prompt is empty: pass at least one token.")
         if kwargs.get("use_cache") is False:
             raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
-        cache = kwargs.get("past_key_values")
+        cache = take_cache(kwargs)
         if cache is None:
             cache = DynamicCache(config=model.config)
-            kwargs.update(past_key_values=cache, use_cache=True)
+            kwargs["use_cache"] = True
+        kwargs[self._argument] = cache
         if (at_hand := fixed.state_of(cache)) is not None:
             self._relink(at_hand)
             restore_offsets(self._offsets, at_hand)
@@ -146,18 +171,31 @@ class Calls:
         state.stats = Stats(state.policy.spec)
 
     def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        cache = kwargs["past_key_values"]
+        name_cache(output)
+        cache = kwargs[self._argument]
         if fixed.state_of(cache) is not None:
             return
         self.cache = cache
         state, layers = known_state(cache), foveate_layers(cache)
-        silent = [layer.index for layer in layers if not layer.linked or not layer.is_initialized]
-        if silent:
-            raise UnsupportedModel(
-                f"{type(model).__name__} cannot be compressed: the attention of layers {silent} "
-                "does not go through transformers' attention interface with the cached keys."
-            )
+        _check_all_took_part(model, layers)
         if state.prompt_end is not None and not layers[-1].armed:
             self.adopt(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
+
+
+def _check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
+    """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
+    empty = [layer.index for layer in layers if not layer.is_initialized]
+    unread = [layer.index for layer in layers if layer.is_initialized and not layer.linked]
+    for seen, which in (
+        ("wrote nothing into the cache that it was given", empty),
+        ("attended by another way than transformers' attention interface, or to other keys than "
+         "those that the cache returned", unread),
+    ):  # fmt: skip
+        if which:
+            raise UnsupportedModel(
+                f"{type(model).__name__} (transformers {transformers.__version__}) was not "
+                f"compressed: in layers {which} it {seen}. What these layers answer cannot be "
+                "vouched for."
+            )

@@ -12,9 +12,9 @@ from typing import Any, NoReturn
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
 
 from foveate.backends.hf.attend import Attend, Output, over_visible
+from foveate.backends.hf.internals import Cache, CacheLayerMixin
 from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.backends.hf.state import CacheState
 from foveate.core.errors import InvalidInput, UnsupportedCache

@@ -13,9 +13,9 @@ from typing import Any, TypeGuard
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from transformers.cache_utils import DynamicLayer
 
 from foveate.backends.hf.attend import Attend, Output, over_pairs
+from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from foveate.backends.hf.attach import Session, compress
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.onlook import Onlooker, looking_on
 from foveate.backends.hf.passes import show
 from foveate.backends.hf.support import convert, foveate_layers, text_config
@@ -80,7 +81,7 @@ def record(
         torch.no_grad(),
     ):
         cache = DynamicCache(config=session.model.config)
-        out = session.model(**inputs, past_key_values=cache, use_cache=True)
+        out = session.model(**inputs, **{CACHE: cache}, use_cache=True)
     layers = tuple(witness.seen[place] for place in range(len(foveate_layers(cache))))
     return Recording(model, cache, layers, out.logits[:, -1])
 

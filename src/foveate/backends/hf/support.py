@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
 
 from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel

@@ -14,7 +14,7 @@ class KnormPress:
     @contextmanager
     def __call__(self, model):
         def crop(module, args, kwargs, output):
-            for layer in kwargs["past_key_values"].layers:
+            for layer in (kwargs.get("cache") or kwargs["past_key_values"]).layers:
                 n = round(self.keep * layer.keys.shape[2])
                 layer.keys, layer.values = layer.keys[:, :, -n:], layer.values[:, :, -n:]
 

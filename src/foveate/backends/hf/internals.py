@@ -1,0 +1,128 @@
+"""What is relied on in transformers beyond its documented interface, in one place.
+
+Whatever here changes with a release is found by name: ``tests/backends/test_internals.py`` says of
+each what is relied on, and runs on the oldest and the newest release that is supported.
+
+Beside what this module wraps, these are relied on where they are used:
+
+* ``DynamicCache(config=...)`` makes one layer per layer of the model, ``DynamicLayer`` itself for
+  full attention and other classes for the rest (``support.py``); a cache calls ``update``,
+  ``get_seq_length``, ``get_mask_sizes``, ``get_max_length``, ``crop``, ``reset``,
+  ``reorder_cache``, ``batch_repeat_interleave`` and ``batch_select_indices`` of its layers
+  (``layer.py``, ``fixed.py``).
+* The attention function is called with the very keys that ``update`` returned, so that an
+  attribute on them leads back to the layer (``attention.py``).
+* ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
+  not seen (``calls.py``).
+* Configurations name their placeholder tokens ``image_token_id`` and the like (``modality.py``)
+  and their cross-attention layers ``cross_attention_layers`` (``support.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedConfig
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from foveate.core.errors import InvalidInput
+
+__all__ = [
+    "ALL_ATTENTION_FUNCTIONS",
+    "ALL_MASK_ATTENTION_FUNCTIONS",
+    "CACHE",
+    "CACHE_NAMES",
+    "Cache",
+    "CacheLayerMixin",
+    "DynamicLayer",
+    "cache_argument",
+    "deprecation_log",
+    "eager_attention",
+    "eager_mask",
+    "name_cache",
+    "rope_offsets",
+    "sdpa_attention_forward",
+    "sdpa_mask",
+    "set_attention",
+    "take_cache",
+]
+
+CACHE_NAMES = ("cache", "past_key_values")
+"""What the cache is called: since 5.24 the first, before it the second."""
+
+
+def _cache_name(function: Callable[..., Any], default: str) -> str:
+    """The name under which a function takes the cache."""
+    parameters = inspect.signature(function).parameters
+    return next((name for name in CACHE_NAMES if name in parameters), default)
+
+
+CACHE = _cache_name(GenerationMixin.prepare_inputs_for_generation, CACHE_NAMES[1])
+"""The argument in which this release's ``generate`` hands the cache to a model."""
+
+
+def cache_argument(model: nn.Module) -> str:
+    """The argument in which this model's ``forward`` takes the cache: code that comes with a
+    checkpoint may be older than the release.
+    """
+    return _cache_name(model.forward, CACHE)
+
+
+def take_cache(arguments: dict[str, Any]) -> Any:
+    """Takes the cache out of keyword arguments, whatever its name; None if there is none.
+
+    Raises:
+        InvalidInput: two different caches.
+    """
+    given = [arguments.pop(name) for name in CACHE_NAMES if name in arguments]
+    caches = [one for one in given if one is not None]
+    if len(caches) > 1 and caches[0] is not caches[1]:
+        raise InvalidInput(
+            "two different caches were given, as cache= and as past_key_values=. Both are names of "
+            "the same argument: give one."
+        )
+    return caches[0] if caches else None
+
+
+def name_cache(output: Any) -> None:
+    """Lets an output's cache be read as ``output.cache`` on releases that know the older name
+    alone; newer ones know both.
+    """
+    if CACHE == "past_key_values" and getattr(output, "past_key_values", None) is not None:
+        output.cache = output.past_key_values
+
+
+def deprecation_log() -> logging.Logger:
+    """Where newer releases say that ``past_key_values`` is deprecated."""
+    return logging.getLogger("transformers.utils.generic")
+
+
+def set_attention(config: PreTrainedConfig, name: str) -> None:
+    """Chooses the attention function of the layers that have this configuration, from the next
+    call on and without the checks of ``set_attn_implementation``.
+    """
+    config._attn_implementation_internal = name
+
+
+def eager_attention(
+    module: nn.Module, *tensors: Tensor | None, **kwargs: Any
+) -> tuple[Tensor, Tensor | None]:
+    """The eager attention of the model that the module belongs to: a function in its file."""
+    model = sys.modules[type(module).__module__]
+    out: tuple[Tensor, Tensor | None] = model.eager_attention_forward(module, *tensors, **kwargs)
+    return out
+
+
+def rope_offsets(model: nn.Module) -> dict[str, Any]:
+    """The modules that note the M-RoPE offsets of the latest prompt on themselves (Qwen-VL), as
+    ``rope_deltas``.
+    """
+    return {name: m for name, m in model.named_modules() if "rope_deltas" in vars(m)}

@@ -1,0 +1,218 @@
+"""What Foveate relies on in transformers, said one by one: a release that changes any of it fails
+here, by name. Nothing of Foveate's own is tested.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+import pytest
+import torch
+from transformers import DynamicCache, GenerationMixin
+from transformers.cache_utils import CacheLayerMixin
+
+from foveate.backends.hf.internals import (
+    ALL_ATTENTION_FUNCTIONS,
+    ALL_MASK_ATTENTION_FUNCTIONS,
+    CACHE,
+    CACHE_NAMES,
+    DynamicLayer,
+    cache_argument,
+    eager_attention,
+    rope_offsets,
+    sdpa_attention_forward,
+    sdpa_mask,
+    set_attention,
+    take_cache,
+)
+from tests import zoo
+
+GREEDY = {"max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
+MARK = "_mark"
+
+
+def passes(model, inputs, **how):
+    """The keyword arguments of every forward pass of a ``generate``."""
+    seen = []
+    hook = model.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append({"args": args, **kwargs}), with_kwargs=True
+    )
+    try:
+        output = model.generate(**inputs, **GREEDY, **how)
+    finally:
+        hook.remove()
+    return seen, output
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_generate_hands_every_model_its_cache_under_the_name_that_is_read(family):
+    model, inputs = zoo.build(family), zoo.prompt(family)
+    assert cache_argument(model) == CACHE
+    seen, output = passes(model, inputs)
+    assert all(isinstance(each[CACHE], DynamicCache) for each in seen)
+    assert all(other not in each for each in seen for other in CACHE_NAMES if other != CACHE)
+    assert output[CACHE] is seen[-1][CACHE]
+
+
+def test_forward_returns_its_cache_under_that_name_and_makes_one_if_there_is_none():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama")
+    cache = DynamicCache(config=model.config)
+    assert model(**inputs, **{CACHE: cache})[CACHE] is cache
+    assert isinstance(model(**inputs, use_cache=True)[CACHE], DynamicCache)
+
+
+def test_generate_reads_the_prompt_in_its_first_pass_and_then_what_the_cache_has_not_seen():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(20,))
+    assert [each["input_ids"].shape[1] for each in passes(model, inputs)[0]] == [20, 1, 1]
+    chunks = [each["input_ids"].shape[1] for each in passes(model, inputs, prefill_chunk_size=8)[0]]
+    assert chunks == [8, 8, 4, 1, 1]
+    drafted = passes(model, inputs, prompt_lookup_num_tokens=2)[0]
+    assert drafted[0]["input_ids"].shape[1] >= 20
+
+
+def test_a_cache_has_a_plain_layer_for_full_attention_and_another_class_for_the_rest():
+    config = zoo.build("gemma3").config
+    kinds = config.get_text_config(decoder=True).layer_types
+    layers = DynamicCache(config=config).layers
+    assert {"full_attention", "sliding_attention"} == set(kinds)
+    for kind, layer in zip(kinds, layers, strict=True):
+        assert (type(layer) is DynamicLayer) == (kind == "full_attention")
+    assert len(DynamicCache(config=zoo.build("llama").config).layers) > 1
+
+
+class Noting(DynamicLayer):
+    """Notes the calls that a cache makes of its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __getattribute__(self, name):
+        found = super().__getattribute__(name)
+        if inspect.ismethod(found):
+            super().__getattribute__("calls").append(name)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("of_cache", "of_layer", "arguments"),
+    [
+        ("get_seq_length", "get_seq_length", ()),
+        ("get_mask_sizes", "get_mask_sizes", (1, 0)),
+        ("crop", "crop", (-1,)),
+        ("reset", "reset", ()),
+        ("reorder_cache", "reorder_cache", (torch.tensor([0]),)),
+        ("batch_repeat_interleave", "batch_repeat_interleave", (2,)),
+        ("batch_select_indices", "batch_select_indices", (torch.tensor([0]),)),
+    ],
+)
+def test_a_cache_asks_its_layers(of_cache, of_layer, arguments):
+    cache, layer = DynamicCache(), Noting()
+    pairs = torch.zeros(1, 2, 4, 8)
+    cache.layers = [layer]
+    cache.update(pairs, pairs, 0)
+    assert "update" in layer.calls
+    layer.calls.clear()
+    getattr(cache, of_cache)(*arguments)
+    assert of_layer in layer.calls
+
+
+def test_a_layer_may_be_any_that_has_the_methods_of_the_mixin():
+    asked = {"update", "get_seq_length", "get_mask_sizes", "reset", "reorder_cache"}
+    assert asked <= set(dir(CacheLayerMixin))
+    longest = {"get_max_length", "get_max_cache_shape"} & set(dir(CacheLayerMixin))
+    assert longest, "neither name of a layer's greatest length is known"
+
+
+@pytest.fixture
+def noted(request):
+    """A registered attention, and what it was called with: (module, key, mask, keywords)."""
+    calls, asked = [], []
+
+    def attention(module, query, key, value, attention_mask, **kwargs):
+        calls.append((module, key, attention_mask, kwargs))
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    def mask(*args, **kwargs):
+        asked.append(kwargs)
+        return sdpa_mask(*args, **kwargs)
+
+    ALL_ATTENTION_FUNCTIONS.register("noted", attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register("noted", mask)
+    return calls, asked
+
+
+class Marking(DynamicLayer):
+    """Returns marked keys."""
+
+    def update(self, *args, **kwargs):
+        keys, values = super().update(*args, **kwargs)
+        setattr(keys, MARK, self)
+        return keys, values
+
+
+@pytest.mark.parametrize("family", ["llama", "llava", "qwen2_5_vl", "internvl"])
+def test_the_attention_that_the_text_config_names_gets_the_keys_that_update_returned(family, noted):
+    model, inputs = zoo.fresh(family), zoo.prompt(family, lengths=(20, 30))
+    cache = DynamicCache(config=model.config)
+    cache.layers = [Marking() for _ in cache.layers]
+    stock = model(**inputs).logits
+    config = model.config.get_text_config(decoder=True)
+    set_attention(config, "noted")
+    assert config._attn_implementation == "noted"
+    calls, masks = noted
+    assert torch.equal(model(**inputs, **{CACHE: cache}).logits, stock)
+    assert [getattr(key, MARK) for _, key, _, _ in calls] == cache.layers
+    assert masks, "no mask is made for an attention of another name"
+    for module, _, mask, kwargs in calls:
+        assert mask.dtype == torch.bool
+        assert mask.shape == (2, 1, 30, 30)
+        assert kwargs["scaling"] == pytest.approx(module.head_dim**-0.5)
+
+
+def test_stock_attention_takes_heads_in_front_and_returns_them_behind():
+    q, kv = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
+    module = zoo.build("llama").model.layers[0].self_attn
+    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
+    for attention in (sdpa_attention_forward, eager_attention):
+        added = mask if attention is sdpa_attention_forward else torch.where(mask, 0.0, -torch.inf)
+        out, _ = attention(module, q, kv, kv, added, scaling=0.5, dropout=0.0)
+        assert out.shape == (2, 5, 4, 8)
+        weights = (0.5 * q @ kv.repeat_interleave(2, 1).mT).masked_fill(~mask, -torch.inf)
+        wanted = weights.softmax(-1) @ kv.repeat_interleave(2, 1)
+        assert torch.allclose(out.transpose(1, 2), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", zoo.FAMILIES)
+def test_every_models_file_has_its_eager_attention(family):
+    model = zoo.build(family)
+    attending = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
+    assert attending
+    for module in attending:
+        assert callable(sys.modules[type(module).__module__].eager_attention_forward)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+def test_qwen_notes_the_offset_of_its_latest_prompt_on_a_module(family):
+    model = zoo.fresh(family)
+    model(**zoo.prompt(family))
+    (module,) = rope_offsets(model).values()
+    first = module.rope_deltas.clone()
+    model(**zoo.prompt(family, lengths=(60,), images=2))
+    assert not torch.equal(module.rope_deltas, first)
+
+
+def test_two_names_of_one_cache():
+    cache, other = DynamicCache(), DynamicCache()
+    for given in ({"cache": cache}, {"past_key_values": cache},
+                  {"cache": cache, "past_key_values": None},
+                  {"cache": cache, "past_key_values": cache}):  # fmt: skip
+        assert take_cache({**given, "use_cache": True}) is cache
+    assert take_cache({"use_cache": True}) is None
+    with pytest.raises(ValueError, match="give one"):
+        take_cache({"cache": cache, "past_key_values": other})
+
+
+def test_this_release_knows_its_own_name_of_the_cache():
+    assert CACHE in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters

@@ -1,0 +1,94 @@
+"""Pairwise cover: of a product of factors, few rows in which every two values of two factors meet.
+
+A fault of one family, one method or one mode shows in any row that has it, and one of two of them
+together in a row that has both; the whole product costs many times as much, and finds no more than
+what takes three at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import combinations, product
+from typing import Any
+
+import pytest
+
+Row = tuple[Any, ...]
+
+
+def pairs(*factors: Iterable[Any]) -> list[Row]:
+    """Rows of one value per factor, in a fixed order, in which every pair of values of any two
+    factors stands at least once.
+    """
+    values = [list(factor) for factor in factors]
+    columns = range(len(values))
+    open_pairs = {
+        (i, a, j, b)
+        for i, j in combinations(columns, 2)
+        for a, b in product(range(len(values[i])), range(len(values[j])))
+    }
+    if len(values) == 1:
+        return [(value,) for value in values[0]]
+    rows = []
+    while open_pairs:
+        row = _row([len(each) for each in values], open_pairs)
+        open_pairs -= {(i, row[i], j, row[j]) for i, j in combinations(columns, 2)}
+        rows.append(tuple(each[at] for each, at in zip(values, row, strict=True)))
+    return rows
+
+
+def _row(sizes: list[int], open_pairs: set[tuple[int, int, int, int]]) -> list[int]:
+    """The indices of one more row: it starts from a pair that is open, and takes for each other
+    factor the value that closes most pairs with those chosen, the first among equals.
+    """
+    i, a, j, b = min(open_pairs)
+    chosen = {i: a, j: b}
+    for column in (column for column in range(len(sizes)) if column not in chosen):
+        chosen[column] = max(
+            range(sizes[column]),
+            key=lambda value: sum(_pair(column, value, *one) in open_pairs
+                                  for one in chosen.items()),
+        )  # fmt: skip
+    return [chosen[column] for column in range(len(sizes))]
+
+
+def _pair(i: int, a: int, j: int, b: int) -> tuple[int, int, int, int]:
+    return (i, a, j, b) if i < j else (j, b, i, a)
+
+
+def by_pairs(**factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test by pairwise cover. A factor is a list, or a mapping of names to values,
+    whose names then stand in the test's id.
+    """
+    named = _named(factors)
+    return _parametrized(list(named), pairs(*named.values()))
+
+
+def by_turns(start: int = 0, **factors: Iterable[Any]) -> pytest.MarkDecorator:
+    """Parametrizes a test so that each value of the first factor has one row or a few, and meets
+    the rows of a pairwise cover of the others in turns, from ``start`` on.
+
+    For one mode out of many: the first factor's values (families) meet those of the others
+    (policies) all over in another test, and here each of them meets the mode.
+    """
+    named = _named(factors)
+    first, *others = named.values()
+    rest = pairs(*others)
+    count = max(len(first), len(rest))
+    rows = [(first[i % len(first)], *rest[(i + start) % len(rest)]) for i in range(count)]
+    return _parametrized(list(named), rows)
+
+
+def _named(factors: dict[str, Iterable[Any]]) -> dict[str, list[tuple[str, Any]]]:
+    return {
+        name: list(factor.items()) if isinstance(factor, dict) else [(str(v), v) for v in factor]
+        for name, factor in factors.items()
+    }
+
+
+def _parametrized(names: list[str], rows: list[Row]) -> pytest.MarkDecorator:
+    params = [
+        pytest.param(*(value for _, value in row), id="-".join(name for name, _ in row))
+        for row in rows
+    ]
+    return pytest.mark.parametrize(names, params)
