@@ -7,6 +7,8 @@
 # make test-vllm  set up .venv-vllm (vLLM has an environment of its own), then the tests inside vLLM
 # make test-versions  the tests that meet transformers, with each of its releases in VERSIONS, in an
 #              environment of its own; `make test` has the newest
+# make test-wheel  build the wheel, install it into an environment of its own with plain pip and the
+#              newest versions of all that it asks for, and run the README's first example
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
@@ -16,6 +18,7 @@
 # TORCH   what to install as PyTorch, in the version that constraints.txt names: by default the
 #         build (CPU, CUDA) that your package index serves; TORCH=path/to/torch.whl for another one
 # JOBS    test processes
+# PINNED  of `make test-wheel`: "--constraint constraints.txt" for these versions, not the newest
 # VERSIONS  releases of transformers: the oldest that is supported, and two on its way to the newest
 PYTHON ?= python3
 TORCH ?= torch
@@ -30,11 +33,11 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: chromium demo test test-all test-vllm test-versions lint format clean setup
+.PHONY: chromium demo test test-all test-vllm test-versions test-wheel lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
-	@echo "trained for this) answers a question about three images, from the full cache and from 20 %"
+	@echo "trained for this) answers a question about three images, from the full cache and from 10 %"
 	@$(BIN)/foveate run --picture demo.png
 
 # Offline, so that a test that reaches for a model hub fails at once. One thread a process, as the
@@ -75,6 +78,15 @@ test-transformers-%: .venv-transformers-%/.ready
 	@echo "test: transformers $*"
 	.venv-transformers-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
 		$(MEETS_TRANSFORMERS)
+
+test-wheel: export HF_HUB_OFFLINE := 1
+test-wheel: $(READY)
+	@rm -rf build dist .venv-wheel
+	@$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist .
+	@$(PYTHON) -m venv .venv-wheel
+	@.venv-wheel/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
+	@.venv-wheel/bin/python -m pip install -qq $(PINNED) dist/foveate-*.whl
+	@PYTHONPATH="$(CURDIR)" .venv-wheel/bin/python -P tests/wheel.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
+from textwrap import fill
 from typing import Any
 
 import combinations
 
 import foveate
 import foveate.eval.tasks
+from foveate.demo.figures import Figures, stored
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import named
 from foveate.eval.sample import TASKS
@@ -37,6 +39,54 @@ def methods() -> str:
         source = f"[{paper.title}]({where}), {paper.year}" if paper else ""
         rows.append(f"| `{name}` | {method.summary} | {source} |")
     return "\n".join(rows)
+
+
+def kept() -> str:
+    """How often the answers stay what they were: what `foveate run` shows, as it was measured."""
+    told = stored()
+    full, best, *others = told.by_spec.items()
+    share = best[1].kv_bytes / full[1].kv_bytes
+    held = f"{_mib(best[1])} instead of {_mib(full[1])}"
+    text = (
+        f"On the demo model one policy holds {_percent(share, 0)} of the cache ({held}), and gives the very "
+        f"answer of the full cache to **{best[1].same} of {told.questions}** questions about three "
+        "documents each; two well-known methods of the same size do to "
+        f"{' and '.join(str(one.same) for _, one in others)}:"
+    )
+    head = f"| | kept | KV memory | same answer, of {told.questions} | right, of {told.questions} |"
+    lines = [_filled(text), "", head, "|---|---|---|---|---|"]
+    for spec, one in told.by_spec.items():
+        method, budget = named(spec)
+        name, amount = (f"`{method}`", budget) if budget else ("full cache", "100%")
+        lines.append(f"| {name} | {amount} | {_mib(one)} | {one.same} | {one.right} |")
+    return "\n".join(lines)
+
+
+def _mib(one: Figures) -> str:
+    return f"{one.kv_bytes / 2**20:.1f} MiB"
+
+
+def speed() -> str:
+    """What two policies cost and save, as cpu.md has it."""
+    found = json.loads((ROOT / "benchmarks" / "results" / "cpu.json").read_text())
+    rows = {row["method"]: row for row in found["prefill"]}
+    snapkv, adakv = rows["snapkv"], rows["adakv"]
+    longer = " and ".join(_percent(row["prefill_ratio"] - 1, 1) for row in (snapkv, adakv))
+    return _filled(
+        f"How much faster: with {snapkv['budget'].replace('%', ' %')} of {found['tokens']:,} tokens kept, on a CPU, a "
+        f"token of the answer takes {snapkv['decode_ratio']:.2f} of the full cache's time with "
+        f"`snapkv`, and {adakv['decode_ratio']:.2f} with `adakv`, whose heads keep different "
+        f"numbers, as those of the first policy above do; the prefill takes {longer} longer "
+        "([cpu.md](benchmarks/results/cpu.md))."
+    )
+
+
+def _percent(share: float, digits: int) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _filled(text: str) -> str:
+    return fill(text, 101, break_long_words=False, break_on_hyphens=False)
 
 
 def answers() -> str:
@@ -121,7 +171,7 @@ def _results(name: str) -> Any:
 
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"methods": methods},
+    ROOT / "README.md": {"kept": kept, "speed": speed, "methods": methods},
     ROOT / "docs" / "which_method.md": {"which": which},
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
     ROOT / "docs" / "composition.md": {"parts": combinations.parts, "pairs": combinations.table},

@@ -1,7 +1,5 @@
 """A cache that never moves answers like the one that grows, and a captured step can be replayed."""
 
-from itertools import product
-
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -10,6 +8,7 @@ import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidInput, UnsupportedCache
 from tests import zoo
+from tests.pairs import by_turns
 
 STEPS = 6
 SPECS = [
@@ -58,14 +57,9 @@ def answered(step, token):
     return torch.cat(found, 1)
 
 
-@pytest.mark.parametrize(
-    ("family", "spec"),
-    [
-        *product(FAMILIES, SPECS),
-        *product(sorted({*zoo.FAMILIES} - {*FAMILIES} - MOVING), SPECS[:2]),
-    ],
+@by_turns(
+    family=[f for f in zoo.FAMILIES if f not in MOVING], spec=SPECS, lengths=[(40,), (40, 31)]
 )
-@pytest.mark.parametrize("lengths", [(40,), (40, 31)])
 def test_it_answers_like_the_cache_that_grows(spec, family, lengths):
     model = zoo.build(family)
     with torch.no_grad(), foveate.compress(model, spec) as session:
@@ -91,8 +85,7 @@ def test_it_answers_like_the_cache_that_grows(spec, family, lengths):
             assert still.get_seq_length() == seen
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("spec", SPECS)
+@by_turns(1, family=FAMILIES, spec=SPECS)
 def test_a_captured_step_replays(spec, family):
     """What a trace asks of the host, or writes to other places than the cache's, a replay does not
     do again.

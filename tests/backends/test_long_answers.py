@@ -10,7 +10,7 @@ from foveate.backends.hf.internals import CACHE
 from foveate.core.storage import GROWTH
 from tests import zoo
 
-PROMPT, LONG, SHORT = 60, 1000, 120
+PROMPT, LONG, SHORT = 60, 400, 120
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
+from tests.pairs import by_turns
 
 SPECS = ("david:budget=50%", "csp:budget=50%", "snapkv:budget=50%,window=12",
          "mixkv:budget=50%,window=12", "adakv:budget=50%,window=12")  # fmt: skip
@@ -48,9 +49,9 @@ def read(model, inputs, spec):
     return out.logits, kept
 
 
-@pytest.mark.parametrize("lengths", [(60,), (31, 60)])
-@pytest.mark.parametrize("family", [f for f in zoo.FAMILIES if f not in OTHERS])
-@pytest.mark.parametrize("spec", SPECS)
+@by_turns(
+    family=[f for f in zoo.FAMILIES if f not in OTHERS], spec=SPECS, lengths=[(60,), (31, 60)]
+)
 def test_what_is_kept_and_said_stays_the_same(family, spec, lengths, asked, monkeypatch):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
     logits, kept = read(model, inputs, spec)

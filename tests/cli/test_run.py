@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,14 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from foveate.backends.hf.internals import CACHE
+from foveate.cli.known import known
 from foveate.cli.measure import Row, against, measure
-from foveate.cli.policies import policies
+from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
+from foveate.core.composition import policy as policy_of
+from foveate.demo import PROFILES, album, figures
 from foveate.eval.contenders import budget_of, label
-from foveate.eval.model import load
+from foveate.eval.model import Loaded, load
 from foveate.eval.prompt import read
 
 from .conftest import Foveate, refused
@@ -53,6 +58,38 @@ def test_a_spec_keeps_its_own_budget_where_none_is_given() -> None:
     assert rows[0] == ("snapkv:window=16", "50%")
     assert rows[1][0].startswith("policy:score=recency()")
     assert rows[1][1] == "8"
+
+
+def test_a_shipped_profile_needs_no_folder_and_one_that_is_there_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = "keydiff(recent=0.25)+headkv.budget:budget=10%,profile=headkv.json"
+    assert policies([spec], [])[1].budget.profile == str(PROFILES / "headkv.json")
+    shutil.copy(PROFILES / "headkv.json", tmp_path)
+    assert policies([spec], [])[1].budget.profile == "headkv.json"
+
+
+@pytest.mark.parametrize("name", ["ab", "a, b (c)"])
+def test_files_are_named_without_their_folders(name: str, tmp_path: Path) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    shutil.copy(PROFILES / "headkv.json", folder)
+    spec = policy_of("headkv:budget=10%", profile=str(folder / "headkv.json")).spec
+    assert str(folder) in spec
+    assert short(spec) == "headkv:budget=10%,profile=headkv.json"
+
+
+def test_the_figures_are_of_what_is_shown_by_default() -> None:
+    shown = [short(policy.spec) for policy in policies(ON_THE_DEMO, [])]
+    told = figures.stored()
+    assert list(told.by_spec) == shown == ["full", *ON_THE_DEMO]
+    assert told.questions == 100
+    full, best, *others = told.by_spec.values()
+    assert full.same == 100
+    assert best.same >= 93
+    assert max(one.same for one in others) < 70
+    assert all(one.kv_bytes < 0.105 * full.kv_bytes for one in (best, *others))
 
 
 def test_nothing_runs_twice() -> None:
@@ -164,17 +201,76 @@ def test_an_answer_of_one_token_has_no_decoding_speed(as_json: Read, llama: Path
     assert {row["decode_ms_per_token"] for row in result["rows"]} == {None}
 
 
-def test_the_table_fits_100_columns_and_holds_the_answers(foveate: Foveate, llama: Path) -> None:
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_table_fits_the_terminal_and_holds_the_answers(
+    foveate: Foveate, llama: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
     arguments = ("run", "--model", llama, "--prompt", WORDS, "--method", "streaming_llm:sinks=2")
     result = foveate(*arguments, "--max-new-tokens", 80)
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
-    assert max(len(line) for line in lines) <= 100
+    assert max(len(line) for line in lines) <= columns
     assert any(line.startswith("full ") and "never" in line for line in lines)
     assert any(line.startswith("streaming_llm:sinks=2 ") and "20%" in line for line in lines)
     assert WORDS.split()[-1] in result.stdout
     assert "…" not in result.stdout
-    assert "\x1b" not in result.stderr  # no progress bar where nobody sees it move
+    assert "It is" not in result.stdout  # nothing is known of this question
+    assert result.stderr == ""  # no progress bar where nobody sees it move
+
+
+@pytest.fixture
+def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tiny model in the place of the demo model, and a method that needs no profile of it."""
+    tiny, right = load(str(llava)), iter((True, True, False, False))
+
+    def answers(loaded: Loaded, *rest: Any) -> Any:
+        one = measure(loaded, *rest)
+        said = album.ANSWER if rest[2] > 2 and next(right) else one.row.answer
+        return one._replace(row=replace(one.row, answer=said))
+
+    monkeypatch.setattr("foveate.cli.run.load", lambda name: tiny)
+    monkeypatch.setattr("foveate.cli.run.measure", answers)
+    shown = ("full", "knorm:budget=10%", "vnorm:budget=10%", "lookm:budget=10%")
+    told = figures.stored()
+    by_spec = dict(zip(shown, told.by_spec.values(), strict=True))
+    monkeypatch.setattr("foveate.cli.known.stored", lambda: told._replace(by_spec=by_spec))
+    monkeypatch.setattr("foveate.cli.run.ON_THE_DEMO", shown[1:])
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_the_demos_answers_are_judged_and_its_policies_figures_shown(foveate: Foveate) -> None:
+    result = foveate("run", "--max-new-tokens", 4)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "about 20 s" in result.stderr
+    said = [line for line in result.stdout.splitlines() if re.search(r"(right|wrong) +\d", line)]
+    for line, (spec, found) in zip(said, known().evaluation.by_spec.items(), strict=True):
+        assert line.split()[0] == spec.split(":")[0]
+        assert line.split()[-2:] == [str(found.same), str(found.right)]
+    assert [line.split()[-3] for line in said] == ["right", "right", "wrong", "wrong"]
+    assert f"The right answer: {album.ANSWER}" in result.stdout
+
+
+@pytest.mark.usefixtures("tiny_demo")
+def test_json_says_what_is_known(as_json: Read) -> None:
+    result = as_json("run", "--max-new-tokens", 4)
+    told = known().evaluation
+    assert result["evaluation"] == {
+        "right_answer": album.ANSWER, "task": told.task, "protocol": told.protocol,
+        "seed": told.seed, "questions": 100,
+    }  # fmt: skip
+    assert [row["right"] for row in result["rows"]] == [True, True, False, False]
+    found = [(row["same_answers"], row["right_answers"]) for row in result["rows"]]
+    assert found == [(one.same, one.right) for one in told.by_spec.values()]
+
+
+@pytest.mark.usefixtures("tiny_demo")
+@pytest.mark.parametrize("own", [("--prompt", "What?"), ("--method", "knorm"), ("--budget", "50%")])
+def test_nothing_is_known_of_anything_else(as_json: Read, own: tuple[str, str]) -> None:
+    result = as_json("run", "--max-new-tokens", 4, *own)
+    assert "evaluation" not in result
+    assert all("right" not in row for row in result["rows"])
 
 
 def test_without_a_prompt_a_text_model_answers_about_the_packaged_text(

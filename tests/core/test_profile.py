@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import foveate
 from foveate.core.errors import FoveateError, InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.core.profile import CALIBRATIONS, SCHEMA, Profile, Run, calibrated_method, load, mean
+from foveate.core.tensors import layers_of
 
 from .prompts import prompt
 from .users import unchecked
@@ -260,6 +262,14 @@ def test_tensors_of_another_number_of_heads_are_refused(tmp_path, by_layer, head
     layers = prompt([20], h=heads, depth=3).layers
     with pytest.raises(FoveateError, match="foveate calibrate mixkv"):
         foveate.compress_tensors(foveate.mixkv(budget="20%", window=2, profile=path), layers)
+
+
+def test_a_layer_whose_heads_it_lacks_is_named_by_the_models_index_and_looked_up_by_its_place():
+    profile = redundancies(by_layer=[[0.1, 0.2], [0.3], [0.1, 0.2]])
+    layer = replace(layers_of(prompt([20], h=2, depth=2).layers)[1], model_index=7)
+    with pytest.raises(ProfileMismatch, match="has 1 numbers for layer 7, which has 2 KV heads"):
+        profile.check_heads(layer)
+    profile.check_heads(replace(layer, index=2))
 
 
 # ------------------------------------------------------------------- what is measured

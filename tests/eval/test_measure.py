@@ -52,7 +52,7 @@ def alone(loaded: Loaded, sample: Sample, spec: str) -> tuple[str, int]:
 @pytest.mark.parametrize("timed", [True, False])
 def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded, timed: bool) -> None:
     assert len(SPECS) == 20
-    for sample in samples(2):
+    for sample in samples(2)[timed:][:1]:
         rows = list(measured(loaded, TASK, sample, SPECS, "query-aware", timed=timed))
         assert [row["spec"] for row in rows] == [FULL, *SPECS]
         assert timed == all(row["decode_s_per_token"] is not None for row in rows)

@@ -10,6 +10,7 @@ from PIL import Image
 
 from foveate.cli.files import check_writable
 from foveate.cli.measure import Measured, Row
+from foveate.cli.policies import short
 from foveate.core.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
@@ -44,4 +45,4 @@ def save(
 def _words(row: Row) -> tuple[str, str]:
     """Title and second line of a method's row of images."""
     kept = f"{row.kept_tokens:,.0f} tokens, {row.kv_bytes / 2**20:,.1f} MiB"
-    return f"{row.method} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'
+    return f"{short(row.method)} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'

@@ -2,24 +2,51 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
+from foveate.core.spec import print_value
+from foveate.demo import PROFILES
 from foveate.eval.contenders import at_each
 
 METHODS_BY_DEFAULT = ("snapkv", "lookm", "mixkv")
+# On the demo model: one that keeps its answers at 10 %, and two well-known ones beside it. How
+# often each of them does is measured for these very specs (benchmarks/first_minute.py).
+ON_THE_DEMO = (
+    "keydiff(recent=0.25)+headkv.budget:budget=10%,profile=headkv.json",
+    "snapkv:budget=10%,window=0.25",
+    "lookm:budget=10%",
+)
 
 
 def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """The full cache, then each spec at each budget; equal ones once.
 
-    Budgets given replace those in the specs. A spec without a budget gets 20 % if none is given.
+    Budgets given replace those in the specs. A spec without a budget gets 20 % if none is given. A
+    profile that is named without a folder, and is not there, may be one that comes with Foveate.
 
     Raises:
         FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.
     """
     found = [policy_of("full")]
     for spec in specs or METHODS_BY_DEFAULT:
-        found += at_each(spec, budgets)
+        found += at_each(_with_shipped_profile(spec), budgets)
     return list({policy.spec: policy for policy in found}.values())
+
+
+def short(spec: str) -> str:
+    """The spec with its files named without their folders, as it can be given to ``policies``."""
+    return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda found: found[1] or "", spec)
+
+
+def _with_shipped_profile(spec: str) -> str:
+    def placed(found: re.Match[str]) -> str:
+        shipped = PROFILES / found[1]
+        if Path(found[1]).exists() or not shipped.is_file():
+            return found[0]
+        return f"profile={print_value(shipped.as_posix())}"
+
+    return re.sub(r"\bprofile=([\w.-]+)(?=[,)]|$)", placed, spec)

@@ -1,4 +1,4 @@
-"""The comparison as a person reads it: a table of numbers, then the answers."""
+"""The comparison as a person reads it, in 80 columns: a table of numbers, then the answers."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import console
+from foveate.cli.known import Known
 from foveate.cli.measure import Row
+from foveate.cli.policies import short
 
-_HEADERS = ("Budget", "Tokens\nkept", "KV\nMiB", "Prefill\ns", "Compress\ns", "Decode\nms/token",
-            "Departs at\ntoken")  # fmt: skip
+_HEADERS = ("Budget", "Tokens\nkept", "KV\nMiB", "Prefill\ns", "Compress\ns", "Decode\nms/token")
+_CLOSE = (0, 1, 0, 0)  # blanks around a cell: as few as keep columns apart
 
 
-def rendered(rows: Sequence[Row]) -> Group:
-    """A table of numbers, and under it each method's answer."""
-    numbers = console.table("Method")
-    numbers.columns[0].overflow = "fold"
+def rendered(rows: Sequence[Row], known: Known | None = None) -> Group:
+    """A table of numbers, and under it each method's answer, with what is known of it."""
+    numbers = _table()
     for header in _HEADERS:
         numbers.add_column(header, justify="right", no_wrap=True)
-    answers = Table.grid(padding=(0, 2))
-    answers.add_column(max_width=24, overflow="fold")
-    answers.add_column(overflow="fold")
     for row in rows:
-        numbers.add_row(Text(broken(row.method)), *_numbers(row))
-        answers.add_row(
-            Text(f"{row.method} {row.budget or ''}".strip(), "bold"),
-            Text(_compact(row.answer) or "(nothing)"),
-        )
-    return Group(numbers, "", answers)
+        numbers.add_row(Text(broken(short(row.method))), *_numbers(row))
+    if known is None:
+        return Group(numbers, "", _answers(rows))
+    return Group(numbers, "", _judged(rows, known), "", _legend(known))
 
 
 def broken(spec: str, width: int = 21) -> str:
@@ -44,13 +40,57 @@ def broken(spec: str, width: int = 21) -> str:
     return "\n".join(lines)
 
 
-def _compact(answer: str) -> str:
+def _table() -> Table:
+    made = console.table("Method", padding=_CLOSE)
+    made.columns[0].overflow = "fold"
+    return made
+
+
+def _answers(rows: Sequence[Row]) -> Table:
+    """Each answer, and the token at which it leaves the full cache's."""
+    table = _table()
+    table.columns[0].max_width = 24
+    table.add_column("Answer", overflow="fold")
+    table.add_column("Departs at\ntoken", justify="right", no_wrap=True)
+    for row in rows:
+        name = f"{broken(short(row.method))} {row.budget or ''}".strip()
+        place = row.first_divergence
+        departs = "never" if place is None else str(place)
+        table.add_row(Text(name), _compact(row.answer), departs)
+    return table
+
+
+def _judged(rows: Sequence[Row], known: Known) -> Table:
+    """Each answer, whether it is right, and how often the policy's answers are."""
+    table, count = _table(), known.evaluation.questions
+    table.add_column("Answer", overflow="fold")
+    table.add_column("It is", no_wrap=True)
+    for header in (f"Same\nof {count}", f"Right\nof {count}"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for row in rows:
+        figures, is_right = known.figures(row), known.right(row)
+        verdict = Text("right", "green") if is_right else Text("wrong", "red")
+        table.add_row(Text(broken(short(row.method))), _compact(row.answer), verdict,
+                      str(figures.same), str(figures.right))  # fmt: skip
+    return table
+
+
+def _legend(known: Known) -> Text:
+    told = known.evaluation
+    where = f"{told.task}, {told.protocol}, seed {told.seed}"
+    return Text(
+        f"Of {told.questions} questions about three documents each ({where}), measured beforehand: "
+        "how many answers are the very ones of the full cache, and how many are right."
+    )
+
+
+def _compact(answer: str) -> Text:
     """The answer without blank lines."""
-    return "\n".join(line for line in answer.splitlines() if line.strip())
+    return Text("\n".join(line for line in answer.splitlines() if line.strip()) or "(nothing)")
 
 
 def _numbers(row: Row) -> tuple[str, ...]:
-    decode, place = row.decode_ms_per_token, row.first_divergence
+    decode = row.decode_ms_per_token
     return (
         row.budget or "-",
         f"{row.kept_tokens:,.0f}",
@@ -58,5 +98,4 @@ def _numbers(row: Row) -> tuple[str, ...]:
         f"{row.prefill_s:.2f}",
         f"{row.compress_s:.2f}",
         "-" if decode is None else f"{decode:.1f}",
-        "never" if place is None else str(place),
     )

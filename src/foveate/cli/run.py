@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options, pictures
+from foveate.cli.known import Known, known
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
 from foveate.cli.model import model_option
-from foveate.cli.policies import policies
+from foveate.cli.policies import METHODS_BY_DEFAULT, ON_THE_DEMO, policies, short
 from foveate.cli.prompt import question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
-from foveate.eval.model import SEES, Loaded, load
+from foveate.eval.model import SEES, SHIPPED, Loaded, load
 from foveate.eval.prompt import Prompt, read
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
+_WAIT = "loading the model; the first time it unpacks the language model, about 20 s"
 
 
 def run(
@@ -46,14 +48,20 @@ def run(
     """Answer a prompt from the full cache and from compressed ones, and compare.
 
     The full cache comes first, then each method at each budget (snapkv, lookm and mixkv at 20% if
-    none is named). Without a prompt, the demo model is asked about three images that come along,
-    and a model that reads text about a text of 1,000 words.
+    none is named; on the demo model one that keeps its answers at 10%, and two that do not).
+    Without a prompt, the demo model is asked about three images that come along, and a model that
+    reads text about a text of 1,000 words.
     """
-    chosen = policies(method or [], budget or [])
+    on_demo = model == SEES and _is_shipped(model)
+    chosen = policies(method or (ON_THE_DEMO if on_demo else METHODS_BY_DEFAULT), budget or [])
+    by_default = on_demo and not (prompt or image or method or budget)
+    told = known() if by_default else None
     text, images = question(model, prompt, image or [])
     if picture is not None:
         pictures.check(picture, len(images))
     done: list[Measured] = []
+    if _is_shipped(model):
+        typer.echo(_WAIT, err=True)
     try:
         with console.progress(hidden=json) as bars:
             loaded = _load(model, bars)
@@ -64,11 +72,16 @@ def run(
     finally:
         rows = [one.row for one in done]
         if done and not json:  # also the rows before one that failed
-            console.show(_head(loaded, asked, text), rendered(rows))
+            console.show(_head(loaded, asked, text, told), "", rendered(rows, told))
     if picture is not None:
         pictures.save(picture, images, where, done)
     if json:
-        _print_json(loaded, asked, rows)
+        _print_json(loaded, asked, rows, told)
+
+
+def _is_shipped(model: str) -> bool:
+    """Whether that names a model of Foveate's, and not a directory of the same name."""
+    return model in SHIPPED and not Path(model).is_dir()
 
 
 def _load(name: str, bars: Progress) -> Loaded:
@@ -87,7 +100,7 @@ def _measured(
         warm_up(loaded, prompt)
     full: list[int] | None = None
     for number, policy in enumerate(chosen, start=1):
-        what = f"{label(policy)} {budget_of(policy) or ''} ({number} of {len(chosen)})"
+        what = f"{short(label(policy))} {budget_of(policy) or ''} ({number} of {len(chosen)})"
         bars.reset(task, description=what, total=tokens)
         with console.quiet():
             one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
@@ -96,17 +109,24 @@ def _measured(
     bars.remove_task(task)
 
 
-def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row]) -> None:
+def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], told: Known | None) -> None:
     asked = {"tokens": prompt.tokens, "visual_tokens": prompt.visual_tokens,
              "images": prompt.images}  # fmt: skip
-    console.print_json(
-        {"model": loaded.name, "prompt": asked, "rows": [asdict(row) for row in rows]}
-    )
+    result: dict[str, Any] = {"model": loaded.name, "prompt": asked}
+    if told is None:
+        result["rows"] = [asdict(row) for row in rows]
+    else:
+        result["evaluation"] = told.about()
+        result["rows"] = [asdict(row) | told.of(row) for row in rows]
+    console.print_json(result)
 
 
-def _head(loaded: Loaded, prompt: Prompt, text: str) -> Text:
+def _head(loaded: Loaded, prompt: Prompt, text: str, told: Known | None) -> Text:
     """Who was asked what: the last line of the prompt, which is the question in long ones."""
     visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
     last = text.strip().splitlines()[-1]
     last = last if len(last) <= _SHOWN else f"...{last[-_SHOWN:]}"
-    return Text(f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}")
+    right = f"\nThe right answer: {told.answer}" if told else ""
+    return Text(
+        f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}{right}"
+    )

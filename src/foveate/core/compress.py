@@ -123,7 +123,7 @@ def score(policy: Policy, layer: Layer, tokens: Int[Tensor, "b"]) -> Scored | No
     raw = scores.values.float()
     values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)
     if isnan(values.detach().amax()):  # which a NaN anywhere becomes
-        raise InvalidParameter(f"the scores of layer {layer.index} contain NaN: {policy}.")
+        raise InvalidParameter(f"the scores of layer {layer.number} contain NaN: {policy}.")
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
     return Scored(after, scores, raw, tokens, always)

@@ -61,6 +61,7 @@ class Layer:
     mask: Bool[Tensor, "b #h m n"] | None = None
     scale: float
     index: int = 0  # place among the compressed layers
+    model_index: int | None = None  # the layer's index in the model, where the backend knows it
     depth: int = 1  # number of compressed layers
     tokens: Int[Tensor, "b"] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
@@ -69,6 +70,13 @@ class Layer:
     column_sums: Float[Tensor, "b hq n"] | None = None
     window: Window | None = None  # the last queries, where their attention is still to be made
     worked_out: WorkedOut = field(default_factory=dict, repr=False)  # shared by layers of a pass
+
+    @property
+    def number(self) -> int:
+        """What messages call the layer: its index in the model, as a model may have layers that
+        are not compressed; its place among the layers at hand where there is no model.
+        """
+        return self.index if self.model_index is None else self.model_index
 
     @property
     def groups(self) -> int:

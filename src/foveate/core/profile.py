@@ -20,6 +20,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
+from foveate.core.layer import Layer
 from foveate.core.policy import Policy
 
 SCHEMA = "foveate-profile-1"
@@ -64,14 +65,14 @@ class Profile:
                 f"{depth} layers are to be compressed. {self._way_out()}"
             )
 
-    def check_heads(self, layer: int, heads: int) -> None:
-        """Raises ProfileMismatch unless it has a number for each of a layer's KV heads."""
-        row = self.by_layer[layer]
+    def check_heads(self, layer: Layer) -> None:
+        """Raises ProfileMismatch unless it has a number for each of the layer's KV heads."""
+        row, heads = self.by_layer[layer.index], layer.k.shape[1]
         held = len(row) if isinstance(row, list) else 1
         if not isinstance(row, list) or held != heads:
             raise ProfileMismatch(
                 f"this {self.method} profile of {self.model!r} has {held} numbers for layer "
-                f"{layer}, which has {heads} KV heads. {self._way_out()}"
+                f"{layer.number}, which has {heads} KV heads. {self._way_out()}"
             )
 
     def check_model(self, model: str) -> None:

@@ -1,4 +1,4 @@
-"""Three images that come with Foveate, and a question about them."""
+"""Three images that come with Foveate, a question about them, and its answer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from PIL import Image
 
 QUESTION = "What is Bruno's birthday?"
+ANSWER = "Bruno's birthday: 2 November 1964"  # what the second image says
 FOLDER = Path(__file__).parent / "album"
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -120,9 +122,10 @@ def _convert(gguf_file: Path, folder: Path) -> None:
                 f"SmolLM2 is a GGUF file, which needs `{package}`: run `pip install {package}`."
             )
     tokenizer = _tokenizer(gguf_file)
-    read = AutoModelForCausalLM.from_pretrained(
-        gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True
-    )
+    with _no_bar():
+        read = AutoModelForCausalLM.from_pretrained(
+            gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True
+        )
     vars(read.config).pop("quantization_config", None)  # what counts as quantised cannot be saved
     read.config.pad_token_id = tokenizer.pad_token_id
     with torch.device("meta"):
@@ -130,6 +133,19 @@ def _convert(gguf_file: Path, folder: Path) -> None:
     model.load_state_dict(read.state_dict(), assign=True)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _no_bar() -> Iterator[None]:
+    """Reads GGUF files without tqdm's bar, which no setting of transformers switches off."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    bar = vars(reader).get("tqdm")
+    vars(reader)["tqdm"] = lambda tensors, **options: tensors
+    try:
+        yield
+    finally:
+        vars(reader)["tqdm"] = bar
 
 
 def _tokenizer(gguf_file: Path) -> PreTrainedTokenizerFast:

@@ -127,7 +127,7 @@ class MixDiversity:
         if (profile := self.calibrated) is None:
             return online
         profile.check_layers(layer.depth)
-        profile.check_heads(layer.index, layer.k.shape[1])
+        profile.check_heads(layer)
         table = torch.tensor(profile.by_layer[layer.index], device=layer.k.device)
         return table.expand(layer.k.shape[:2])
 

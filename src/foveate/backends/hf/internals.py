@@ -101,7 +101,7 @@ def name_cache(output: Any) -> None:
 
 
 def deprecation_log() -> logging.Logger:
-    """Where newer releases say that ``past_key_values`` is deprecated."""
+    """Where releases from 5.24 on say that ``past_key_values`` is deprecated."""
     return logging.getLogger("transformers.utils.generic")
 
 

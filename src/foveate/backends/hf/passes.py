@@ -69,6 +69,7 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
         mask=None if facts.causal else over_slots(mask, columns, owner.columns_of(query)),
         scale=scale,
         index=owner.place,
+        model_index=owner.index,
         depth=state.depth,
         state=_running(owner, k.shape[2]),
         earlier=tuple(state.notes) if owner.place else (),

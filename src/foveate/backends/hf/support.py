@@ -150,11 +150,6 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             "compressed. Leave out cache_implementation and past_key_values, or pass "
             "transformers.DynamicCache()."
         )
-    if any(getattr(layer, "is_initialized", False) for layer in cache.layers):
-        raise UnsupportedCache(
-            f"this {kind} was filled outside the compress() block, so what its tokens are is not "
-            "known. Let the block read the whole prompt, or load a cache with session.load()."
-        )
     fresh = DynamicCache(config=config).layers
     if cache.layers and [type(a) for a in cache.layers] != [type(b) for b in fresh]:
         raise UnsupportedCache(
@@ -163,6 +158,14 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             "transformers.DynamicCache(config=model.config)."
         )
     places = _growing(fresh, config)
+    given: list[Any] = list(cache.layers)
+    filled = [i for i in places if given and given[i].is_initialized]
+    if filled:
+        raise UnsupportedCache(
+            f"layers {filled} of this {kind} hold keys and values that no compress() block has "
+            "read, so what their tokens are is not known. Let the block read the whole prompt, or "
+            "load a cache with session.load()."
+        )
     state = CacheState(policy, link, len(places))
     layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
     for place, index in enumerate(places):

@@ -64,7 +64,7 @@ class HeadTable:
     def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
         profile = self.calibrated
         profile.check_layers(one.layer.depth)
-        profile.check_heads(one.layer.index, one.layer.k.shape[1])
+        profile.check_heads(one.layer)
         scores = tuple(map(tuple, profile.by_layer))
         rows = zip(tokens.tolist(), one.protected.amax(-1).tolist(), one.layer.lengths.tolist(),
                    strict=True)  # fmt: skip

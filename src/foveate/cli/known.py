@@ -1,0 +1,49 @@
+"""What is known beforehand of the comparison that ``foveate run`` makes when nothing is asked for:
+the right answer, and how often each policy keeps it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from foveate.cli.measure import Row
+from foveate.cli.policies import short
+from foveate.demo import album
+from foveate.demo.figures import Evaluation, Figures, stored
+from foveate.eval.contenders import Named, named
+
+
+@dataclass(frozen=True)
+class Known:
+    """The right answer, and what an evaluation found under the same policies."""
+
+    answer: str
+    evaluation: Evaluation
+    by_method: dict[Named, Figures]
+
+    def right(self, row: Row) -> bool:
+        """Whether the row's answer is right, letter by letter."""
+        return row.answer.strip() == self.answer
+
+    def figures(self, row: Row) -> Figures:
+        """How the row's policy did in the evaluation."""
+        return self.by_method[Named(short(row.method), row.budget or "")]
+
+    def about(self) -> dict[str, Any]:
+        """The right answer and what was evaluated, for JSON."""
+        told = self.evaluation
+        return {"right_answer": self.answer, "task": told.task, "protocol": told.protocol,
+                "seed": told.seed, "questions": told.questions}  # fmt: skip
+
+    def of(self, row: Row) -> dict[str, Any]:
+        """What is known of one row, for JSON; the numbers are out of all ``questions``."""
+        found = self.figures(row)
+        return {"right": self.right(row), "same_answers": found.same, "right_answers": found.right}
+
+
+def known() -> Known:
+    """Of the album's question under the policies that are shown by default."""
+    evaluation = stored()
+    by_method = {named(spec): figures for spec, figures in evaluation.by_spec.items()}
+    return Known(album.ANSWER, evaluation, by_method)

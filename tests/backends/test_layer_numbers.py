@@ -1,0 +1,71 @@
+"""Errors about a layer name it as the model does, whichever of its layers are compressed."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import foveate
+from foveate.backends.vllm.gap import Gap
+from foveate.backends.vllm.prefill import after_pass
+from foveate.backends.vllm.prompts import Prompt, Prompts, Row
+from foveate.core.errors import InvalidParameter
+from foveate.core.layer import Scores
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+from tests import zoo
+
+
+@dataclass(frozen=True, kw_only=True)
+class BreaksDown:
+    """A score that is NaN in one of the compressed layers."""
+
+    place: int = 1
+
+    def queries(self, tokens):
+        return 1
+
+    def __call__(self, layer):
+        number = torch.nan if layer.index == self.place else 1.0
+        return Scores(torch.full(layer.pos.shape, number))
+
+
+POLICY = foveate.Policy(score=BreaksDown(), budget=Uniform(amount=8), select=TopK())
+
+
+@pytest.mark.parametrize(
+    ("family", "number"),
+    [("gemma3", 3), ("llava", 1)],
+    ids=["beside sliding layers", "all layers compressed"],
+)
+def test_a_score_that_breaks_down_names_the_models_own_layer(family, number):
+    model = zoo.build(family)
+    says = pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN")
+    with foveate.compress(model, POLICY) as session, says:
+        session.prefill(**zoo.prompt(family))
+
+
+@pytest.mark.parametrize(
+    ("names", "number"),
+    [
+        (["model.layers.1.self_attn.attn", "model.layers.3.self_attn.attn"], 3),
+        (["first", "second"], 1),
+        (["model.1.layers.1.attn", "model.1.layers.3.attn"], 1),
+    ],
+    ids=["one number", "no number", "two numbers"],
+)
+def test_a_served_layer_has_the_number_in_its_name(names, number):
+    n, places = 20, {name: place for place, name in enumerate(names)}
+    prompts = Prompts(POLICY, places, SimpleNamespace(device="cpu"))
+    prompt = Prompt(n, torch.zeros(n, dtype=torch.bool))
+    row = Row(prompt, Gap(0, 0), freed=0, budget=8, start=0, computed=0, new=n,
+              table=torch.arange(2))  # fmt: skip
+    pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
+
+    def complete(place):
+        after_pass(prompts, row, place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
+
+    complete(0)
+    with pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN"):
+        complete(1)

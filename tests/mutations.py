@@ -1,0 +1,321 @@
+"""Shows that the tests would notice: thirty faults, each put into a copy of the source, which the
+tests named beside it must then fail.
+
+    python tests/mutations.py                  every fault, one after the other
+    python tests/mutations.py NAME ...         these alone; --list says which there are
+    python tests/mutations.py --out FILE.md    the table as Markdown, too
+    python tests/mutations.py --repo DIR       the source and the tests of another checkout
+
+A fault counts as caught if a test fails; a source that cannot be imported proves nothing. It exits
+with 1 if any fault survives. Tests are named by file or by function, the cheapest first. Whoever
+changes a line that a fault changes is told to change the table as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+REPO = Path(__file__).resolve().parent.parent
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider")
+LONGEST = 300  # seconds until a run that does not end is given up
+
+
+class Fault(NamedTuple):
+    """In ``file`` of the package, ``old`` (which stands there once) becomes ``new``."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+class OutOfDate(Exception):
+    """The source has changed where a fault would change it."""
+
+
+class Outcome(NamedTuple):
+    """The first test that failed; or None, and why."""
+
+    fault: Fault
+    test: str | None
+    why: str
+    seconds: float
+
+
+# fmt: off
+FAULTS = (
+    # What the cache tells the model
+    Fault("positions go on from what is kept", "backends/hf/layer.py",
+          "        return self.seen\n\n    def get_mask_sizes",
+          "        return self.pairs.longest if self.seen else 0\n\n    def get_mask_sizes",
+          ("tests/conformance/test_prompts.py", "tests/conformance/test_families.py")),
+    Fault("rotary offsets stay those of the latest prompt", "backends/hf/around.py",
+          "        if name in state.extras:\n",
+          "        if name not in state.extras:\n",
+          ("tests/conformance/test_modes.py::"
+           "test_a_context_keeps_its_own_positions_when_another_is_read_in_between",)),
+    Fault("later tokens see the empty slots of shorter heads", "backends/hf/masks.py",
+          "return visible.gather(3, index) & held",
+          "return visible.gather(3, index)",
+          ("tests/conformance/test_modes.py",)),
+    Fault("masks of KV heads go to the wrong query heads", "backends/hf/masks.py",
+          "visible.repeat_interleave(groups, dim=1)",
+          "visible.repeat(1, groups, 1, 1)",
+          ("tests/conformance/test_modes.py",)),
+    Fault("a hook stays on the model", "backends/hf/calls.py",
+          "self._undo += [before.remove, after.remove]",
+          "self._undo += [after.remove]",
+          ("tests/backends/test_attaching.py",)),
+    # What is remembered, and for how long
+    Fault("images are those of the first pass", "backends/hf/state.py",
+          "if self._images is None or self._images[0] is not self.vision:",
+          "if self._images is None:",
+          ("tests/backends/test_what_is_seen.py", "tests/conformance/test_modes.py")),
+    Fault("what one layer worked out is every layer's", "core/layer.py",
+          "if known is None or not _same(known[0], of):",
+          "if known is None:",
+          ("tests/core/test_worked_out.py",)),
+    Fault("a prompt's padding stays when rows move", "backends/hf/state.py",
+          "self.pads = self.pads.index_select(0, rows.to(self.pads.device))",
+          "self.pads = self.pads[:1].expand(len(rows))",
+          ("tests/backends/test_attaching.py", "tests/conformance/test_modes.py")),
+    Fault("a chunk's queries are forgotten by the next", "backends/hf/passes.py",
+          "_remembered(owner, layer) if goes_on else None",
+          "_remembered(owner, layer) if goes_on and rule.decodes else None",
+          ("tests/conformance/test_modes.py::"
+           "test_a_prompt_in_chunks_equals_the_prompt_in_one_piece",)),
+    Fault("a second turn is kept whole", "backends/hf/attach.py",
+          "(self.cache if cache is None else cache).awaiting = True",
+          "(self.cache if cache is None else cache).awaiting = False",
+          ("tests/conformance/test_modes.py::test_second_turn_with_a_new_image",)),
+    Fault("a branch shares the recording's pairs", "backends/hf/record.py",
+          "layer.refill(source.pairs.fork(), source.seen, source.seen)",
+          "layer.refill(source.pairs, source.seen, source.seen)",
+          ("tests/backends/test_recording.py",)),
+    # Pairs as they are held
+    Fault("values do not follow the batch's rows", "core/storage.py",
+          "self._k.index_select(0, rows), self._v.index_select(0, rows)",
+          "self._k.index_select(0, rows), self._v.index_select(0, rows.sort().values)",
+          ("tests/core/test_storage.py",)),
+    Fault("one token too few is taken back", "core/storage.py",
+          "        self.size -= count\n",
+          "        self.size -= count - 1\n",
+          ("tests/core/test_storage.py",)),
+    Fault("a saved context forgets its columns", "backends/hf/persist.py",
+          'DensePairs(found["k"], found["v"], found.get("columns"), first)',
+          'DensePairs(found["k"], found["v"], None, first)',
+          ("tests/backends/test_saving.py", "tests/conformance/test_modes.py")),
+    Fault("listed columns are not counted as bytes", "core/storage.py",
+          "return self._k.nbytes + self._v.nbytes + listed",
+          "return self._k.nbytes + self._v.nbytes",
+          ("tests/core/test_storage.py", "tests/backends/test_what_is_seen.py")),
+    Fault("codes are read back a step too high", "ops/affine_codes/reference.py",
+          "least.float() + numbers.float() * step.float()",
+          "least.float() + (numbers.float() + 1) * step.float()",
+          ("tests/stages/test_store.py",)),
+    # Attention and scores
+    Fault("logits of the window are not scaled", "ops/window_attention/reference.py",
+          "beta=0, alpha=scale, out=rows",
+          "beta=0, out=rows",
+          ("tests/ops/test_window_attention.py",)),
+    Fault("query heads pay to the wrong KV head", "ops/column_sums/blocks.py",
+          "grouped = q.reshape(b, h, hq // h, m, d)",
+          "grouped = q.reshape(b, hq // h, h, m, d).transpose(1, 2)",
+          ("tests/ops/test_column_sums.py",)),
+    Fault("decoding reads the values one pair early", "ops/ragged_decode/triton.py",
+          "k + start * k_n, v + start * v_n, begin",
+          "k + start * k_n, v + tl.maximum(start - 1, 0) * v_n, begin",
+          ("tests/ops/kernels/test_ragged_decode.py",)),
+    Fault("a softmax-n is a softmax", "ops/softmax_n/reference.py",
+          "return weights * share(logits.float().logsumexp(-1, keepdim=True), n) if n else weights",
+          "return weights",
+          ("tests/ops/test_softmax_n.py",)),
+    Fault("the first query of the window is left out", "stages/score/window.py",
+          "layer.q_pos[:, -w:] >= (layer.lengths - wanted)",
+          "layer.q_pos[:, -w:] > (layer.lengths - wanted)",
+          ("tests/stages/test_scores.py",)),
+    Fault("padding is scored", "core/compress.py",
+          "values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)",
+          "values = raw",
+          ("tests/core/test_compress_tensors.py",)),
+    Fault("pivotal merging takes the whole of a pair", "stages/merge/nearest.py",
+          "taken = (taken + n * own) / 2",
+          "taken = taken + n * own",
+          ("tests/stages/test_merge.py",)),
+    # How much is kept, and where
+    Fault("a share of the prompt is rounded in floating point", "core/amount.py",
+          "length * self.value.numerator // self.value.denominator",
+          "int(length * float(self.value))",
+          ("tests/core/test_amount.py",)),
+    Fault("the first token is no sink", "stages/select/keeps_recent.py",
+          "(pos >= 0) & (pos < self.sinks)",
+          "(pos > 0) & (pos < self.sinks)",
+          ("tests/stages/test_select.py",)),
+    Fault("a percentage is a number of tokens", "core/amount.py",
+          'return "fraction", value / 100',
+          'return "tokens", value',
+          ("tests/core/test_amount.py",)),
+    Fault("the last tokens are not protected beside sinks", "stages/select/keeps_recent.py",
+          "return last | layer.where",
+          "return layer.where",
+          ("tests/stages/test_select.py",)),
+    Fault("a budget of all layers is given to each", "core/compress.py",
+          'if policy.scope == "layer":',
+          'if policy.scope in ("layer", "model"):',
+          ("tests/papers/test_prefixkv.py",)),
+    # Methods
+    Fault("PrefixKV searches on the wrong side", "papers/prefixkv.py",
+          "low, high = (p, high) if difference < 0 else (low, p)",
+          "low, high = (p, high) if difference > 0 else (low, p)",
+          ("tests/papers/test_prefixkv.py",)),
+    Fault("MixKV prefers what is alike", "papers/mixkv.py",
+          "return importance.lerp(div, r)",
+          "return importance.lerp(-div, r)",
+          ("tests/papers/test_mixkv.py",)),
+    Fault("CSP takes one list for the other", "papers/csp.py",
+          'parts={"self": own, "cross": cross}',
+          'parts={"self": cross, "cross": own}',
+          ("tests/papers/test_csp.py",)),
+    Fault("DAVID stops where it should go on", "papers/david.py",
+          '"delta_below": delta < self.threshold',
+          '"delta_below": delta > self.threshold',
+          ("tests/papers/test_david.py",)),
+    Fault("LOOK-M ranks text like images", "stages/score/text_prior.py",
+          "torch.where(layer.vision, values, values + prior)",
+          "values + 0 * prior",
+          ("tests/papers/test_lookm.py",)),
+    # Around them
+    Fault("a similarity of just a half counts for nothing", "eval/metrics/answers.py",
+          "return similarity if similarity >= 0.5 else 0.0",
+          "return similarity if similarity > 0.5 else 0.0",
+          ("tests/eval/metrics/test_answers.py",)),
+    Fault("a picture is lit one token further on", "report/kept.py",
+          "share[list(grid.places)]",
+          "share.roll(-1)[list(grid.places)]",
+          ("tests/report/test_kept.py",)),
+    Fault("vLLM is given back a block that later tokens are in", "backends/vllm/gap.py",
+          "last = prompt // block",
+          "last = -(-prompt // block)",
+          ("tests/backends/vllm/test_gap.py",)),
+)
+# fmt: on
+
+
+def source_with(fault: Fault, repo: Path, into: Path) -> Path:
+    """A copy of the source with the fault in it."""
+    source = into / "src"
+    shutil.copytree(repo / "src", source, ignore=shutil.ignore_patterns("*.egg-info"))
+    file = source / "foveate" / fault.file
+    text = file.read_text(encoding="utf-8")
+    if (found := text.count(fault.old)) != 1:
+        raise OutOfDate(
+            f"the fault {fault.name!r} changes what stands {found} times in {fault.file}, not "
+            f"once: update the table in {Path(__file__).name}"
+        )
+    file.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
+    for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+        compiled.unlink()
+    return source
+
+
+def python(source: Path, repo: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python on that source, which goes before what is installed."""
+    surroundings = {**os.environ, "PYTHONPATH": str(source), "HF_HUB_OFFLINE": "1",
+                    "OMP_NUM_THREADS": "1"}  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=repo, env=surroundings, timeout=LONGEST, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+
+
+def check_found(source: Path, repo: Path) -> None:
+    """Makes sure that an installed package does not win."""
+    code = "import importlib.util as u; print(u.find_spec('foveate').origin)"
+    found = python(source, repo, "-c", code).stdout.strip()
+    if Path(found) != source / "foveate" / "__init__.py":
+        raise SystemExit(f"the tests would import {found} instead of the copy in {source}.")
+
+
+def tried(fault: Fault, repo: Path) -> Outcome:
+    """Runs the fault's tests until one fails."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="foveate-fault-") as folder:
+        try:
+            source = source_with(fault, repo, Path(folder).resolve())
+            check_found(source, repo)
+            run = python(source, repo, *PYTEST, *fault.tests)
+            test, why = verdict(run.returncode, run.stdout)
+        except OutOfDate as error:
+            test, why = None, str(error)
+        except subprocess.TimeoutExpired:
+            test, why = None, f"no end in {LONGEST} s"
+    return Outcome(fault, test, why, time.monotonic() - start)
+
+
+def verdict(code: int, output: str) -> tuple[str | None, str]:
+    """The test that failed, from pytest's exit code and its summary."""
+    failed = re.search(r"^FAILED (\S+::.+?)(?: - .*)?$", output, re.MULTILINE)
+    if code == 1 and failed:
+        return failed[1], ""
+    if code == 0:
+        return None, "survived"
+    return None, f"pytest ended with {code}: {(output.splitlines() or [''])[-1]}"
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """In Markdown."""
+    rows = [f"| {one.fault.name} | {f'`{one.test}`' if one.test else f'**{one.why}**'} "
+            f"| {one.seconds:.0f} |" for one in outcomes]  # fmt: skip
+    caught = sum(one.test is not None for one in outcomes)
+    total = sum(one.seconds for one in outcomes)
+    return "\n".join(["| Fault | Caught by | Seconds |", "| --- | --- | --: |", *rows, "",
+                      f"{caught} of {len(outcomes)} caught, in {total:.0f} s."])  # fmt: skip
+
+
+def chosen(names: Sequence[str]) -> list[Fault]:
+    """The faults of these names; all if there are none."""
+    known = {fault.name: fault for fault in FAULTS}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"no such fault: {unknown}. --list names them all.")
+    return [known[name] for name in names] or list(FAULTS)
+
+
+def main() -> int:
+    """Runs the faults and prints what caught them."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true", help="name the faults and end")
+    parser.add_argument("--jobs", type=int, default=1, help="faults at a time")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there, too")
+    parser.add_argument("--repo", type=Path, default=REPO, help="the checkout to take")
+    given = parser.parse_args()
+    faults = chosen(given.names)
+    if given.list:
+        print(*(f"{fault.name}  ({fault.file})" for fault in faults), sep="\n")
+        return 0
+    outcomes: list[Outcome] = []
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for one in pool.map(lambda fault: tried(fault, given.repo.resolve()), faults):
+            print(f"{one.seconds:4.0f} s  {one.fault.name}: {one.test or one.why}", flush=True)
+            outcomes.append(one)
+    text = table(outcomes)
+    print(text.splitlines()[-1])
+    if given.out:
+        given.out.write_text(text + "\n", encoding="utf-8")
+    return 0 if all(one.test for one in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
