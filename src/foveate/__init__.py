@@ -1,4 +1,4 @@
-"""Foveate: shrink the key-value cache of vision-language models, with the answer unchanged."""
+"""Foveate: shrink the key-value cache of vision-language models, and measure what it changes."""
 
 from foveate import analysis, stages
 from foveate.backends.hf import (

@@ -165,7 +165,7 @@ def test_a_cache_that_was_filled_elsewhere_is_refused():
     more = zoo.extend("llama", inputs, new_text=3).cached
     with (
         foveate.compress(model, "full"),
-        pytest.raises(UnsupportedCache, match="no compress.. block has read"),
+        pytest.raises(UnsupportedCache, match=r"no compress\(\) block has read"),
     ):
         model.generate(**more, **{CACHE: cache}, max_new_tokens=2)
 

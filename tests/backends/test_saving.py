@@ -11,6 +11,7 @@ import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
 from tests import zoo
+from tests.conformance.compare import GREEDY, difference
 
 POLICY = "snapkv:budget=50%,window=4"
 
@@ -109,3 +110,19 @@ def test_a_loaded_context_is_the_saved_one(family, tmp_path):
             for each in (session.load(path), cache)
         ]
     assert torch.equal(*answers)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl"])
+def test_a_saved_context_brings_its_own_positions_along(family, tmp_path):
+    """Its M-RoPE offset, which the model itself knows of its latest prompt alone."""
+    model = zoo.build(family)
+    first, second = zoo.prompt(family), zoo.prompt(family, lengths=(60,), images=2, seed=5)
+    question = zoo.extend(family, first, new_text=5).cached
+    del question["position_ids"]  # left to the model
+    with foveate.compress(model, "knorm:budget=50%") as session:
+        cache = session.prefill(**first)
+        path = session.save(tmp_path / "context.safetensors")
+        expected = model.generate(**question, **{CACHE: cache}, **GREEDY)
+        session.prefill(**second)
+        answer = model.generate(**question, **{CACHE: session.load(path)}, **GREEDY)
+    assert difference(answer, expected) == 0

@@ -122,3 +122,16 @@ def test_drafted_tokens_in_the_prompts_pass_see_what_is_kept(asked, monkeypatch)
             logits.append(model(**longer, use_cache=True).logits)
     assert True in asked
     assert float((logits[0] - logits[1]).abs().max()) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "spec", ["snapkv:budget=50%,window=8", "csp:budget=50%", "mixkv:budget=50%,window=8"]
+)
+def test_a_window_may_reach_over_several_chunks(spec):
+    model, inputs = zoo.build("llava"), zoo.prompt("llava", lengths=(31, 40), images=0)
+    kept = []
+    with foveate.compress(model, spec) as session:
+        for size in (40, 6):  # the last of the small ones holds 4 tokens
+            model.generate(**inputs, max_new_tokens=1, prefill_chunk_size=size)
+            kept.append([layer.pairs.columns.tolist() for layer in session.cache.layers])
+    assert kept[0] == kept[1]

@@ -1,6 +1,8 @@
 """What the authors' own code returned for seeded random inputs: data alone, none of their code.
 
-Each file's metadata names the repository, the commit, the function and its arguments.
+Each file's metadata names the repository, the commit, the function and its arguments. The files
+named ``..._paper_...`` are what a reading of the paper's equations returned: where the code departs
+from them (LOOK-M), or was never released (DAVID).
 """
 
 from __future__ import annotations

@@ -76,3 +76,10 @@ def test_the_page_has_a_row_for_every_method() -> None:
     page = np.asarray(kept_picture(images, where, rows).convert("L")).astype(float)
     bands = [band.mean() for band in np.array_split(page[:-30], 4)]
     assert bands == sorted(bands)
+
+
+def test_cells_follow_each_other_row_by_row():
+    white, share = Image.new("RGB", (30, 20), "white"), torch.arange(6) / 5
+    light = np.asarray(lit(white, Grid(2, 3, (0, 1, 2, 3, 4, 5)), share).convert("L"))
+    cells = light[5::10, 5::10].flatten().tolist()
+    assert cells == sorted(set(cells))

@@ -54,7 +54,7 @@ def _all(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Shrink the key-value cache of vision-language models, with the answer unchanged."""
+    """Shrink the key-value cache of vision-language models, and measure what it changes."""
 
 
 for command in (methods, show, cite, run, lens, calibrate, report):
