@@ -8,7 +8,7 @@ from __future__ import annotations
 from .catalogue import FAMILIES, REFUSED_FAMILIES, TEXT_FAMILIES, VLM_FAMILIES, build, fresh
 from .directory import save_llama, save_llava
 from .family import IMAGE, PAD, TEXT_FROM, VOCAB
-from .limits import second_turn_limit
+from .limits import drafts_limit, second_turn_limit
 from .prompts import Inputs, Turn, append, extend, prompt, row
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Turn",
     "append",
     "build",
+    "drafts_limit",
     "extend",
     "fresh",
     "prompt",

@@ -18,3 +18,10 @@ def second_turn_limit(name: str, images: int) -> str | None:
     if images:
         return "before 5.23 the tokens of a new image do not see each other correctly on a cache"
     return "in 5.13 the sliding mask of a continued conversation has a wrong length"
+
+
+def drafts_limit(name: str) -> str | None:
+    """Why drafted tokens cannot be taken back from a stock cache of this family, if so."""
+    if name.startswith("gemma3") and Version(transformers.__version__) < Version("5.15"):
+        return "before 5.15 a sliding layer that is full takes back no tokens"
+    return None
