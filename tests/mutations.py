@@ -3,6 +3,7 @@ tests named beside it must then fail.
 
     python tests/mutations.py                  every fault, one after the other
     python tests/mutations.py NAME ...         these alone; --list says which there are
+    python tests/mutations.py --jobs 2         two at a time
     python tests/mutations.py --out FILE.md    the table as Markdown, too
     python tests/mutations.py --repo DIR       the source and the tests of another checkout
 
@@ -41,10 +42,6 @@ class Fault(NamedTuple):
     tests: tuple[str, ...]
 
 
-class OutOfDate(Exception):
-    """The source has changed where a fault would change it."""
-
-
 class Outcome(NamedTuple):
     """The first test that failed; or None, and why."""
 
@@ -71,11 +68,6 @@ FAULTS = (
           "return visible.gather(3, index)",
           ("tests/conformance/test_modes.py::"
            "test_prompt_lookup_decoding_gives_what_plain_decoding_gives",)),
-    Fault("masks of KV heads go to the wrong query heads", "backends/hf/masks.py",
-          "visible.repeat_interleave(groups, dim=1)",
-          "visible.repeat(1, groups, 1, 1)",
-          ("tests/conformance/test_modes.py::"
-           "test_prompt_lookup_decoding_gives_what_plain_decoding_gives",)),
     Fault("a hook stays on the model", "backends/hf/calls.py",
           "self._undo += [before.remove, after.remove]",
           "self._undo += [after.remove]",
@@ -90,10 +82,6 @@ FAULTS = (
           "if known is None or not _same(known[0], of):",
           "if known is None:",
           ("tests/core/test_worked_out.py",)),
-    Fault("a prompt's padding stays when rows move", "backends/hf/state.py",
-          "self.pads = self.pads.index_select(0, rows.to(self.pads.device))",
-          "self.pads = self.pads[:1].expand(len(rows))",
-          ("tests/backends/test_attaching.py::test_batch_rows_can_be_repeated_and_selected",)),
     Fault("a chunk's queries are forgotten by the next", "backends/hf/passes.py",
           "_remembered(owner, layer) if goes_on else None",
           "_remembered(owner, layer) if goes_on and rule.decodes else None",
@@ -112,10 +100,6 @@ FAULTS = (
           "self._k.index_select(0, rows), self._v.index_select(0, rows)",
           "self._k.index_select(0, rows), self._v.index_select(0, rows.sort().values)",
           ("tests/core/test_storage.py",)),
-    Fault("one token too few is taken back", "core/storage.py",
-          "        self.size -= count\n",
-          "        self.size -= count - 1\n",
-          ("tests/core/test_storage.py",)),
     Fault("a saved context forgets its columns", "backends/hf/persist.py",
           'DensePairs(found["k"], found["v"], found.get("columns"), first)',
           'DensePairs(found["k"], found["v"], None, first)',
@@ -130,10 +114,6 @@ FAULTS = (
           "least.float() + (numbers.float() + 1) * step.float()",
           ("tests/stages/test_store.py",)),
     # Attention and scores
-    Fault("logits of the window are not scaled", "ops/window_attention/reference.py",
-          "beta=0, alpha=scale, out=rows",
-          "beta=0, out=rows",
-          ("tests/ops/test_window_attention.py",)),
     Fault("query heads pay to the wrong KV head", "ops/column_sums/blocks.py",
           "grouped = q.reshape(b, h, hq // h, m, d)",
           "grouped = q.reshape(b, hq // h, h, m, d).transpose(1, 2)",
@@ -166,14 +146,6 @@ FAULTS = (
     Fault("the first token is no sink", "stages/select/keeps_recent.py",
           "(pos >= 0) & (pos < self.sinks)",
           "(pos > 0) & (pos < self.sinks)",
-          ("tests/stages/test_select.py",)),
-    Fault("a percentage is a number of tokens", "core/amount.py",
-          'return "fraction", value / 100',
-          'return "tokens", value',
-          ("tests/core/test_amount.py",)),
-    Fault("the last tokens are not protected beside sinks", "stages/select/keeps_recent.py",
-          "return last | layer.where",
-          "return layer.where",
           ("tests/stages/test_select.py",)),
     Fault("a budget of all layers is given to each", "core/compress.py",
           'if policy.scope == "layer":',
@@ -224,7 +196,7 @@ def source_with(fault: Fault, repo: Path, into: Path) -> Path:
     file = source / "foveate" / fault.file
     text = file.read_text(encoding="utf-8")
     if (found := text.count(fault.old)) != 1:
-        raise OutOfDate(
+        raise LookupError(
             f"the fault {fault.name!r} changes what stands {found} times in {fault.file}, not "
             f"once: update the table in {Path(__file__).name}"
         )
@@ -261,7 +233,7 @@ def tried(fault: Fault, repo: Path) -> Outcome:
             check_found(source, repo)
             run = python(source, repo, *PYTEST, *fault.tests)
             test, why = verdict(run.returncode, run.stdout)
-        except OutOfDate as error:
+        except LookupError as error:
             test, why = None, str(error)
         except subprocess.TimeoutExpired:
             test, why = None, f"no end in {LONGEST} s"
@@ -273,11 +245,9 @@ def verdict(code: int, output: str) -> tuple[str | None, str]:
     failed = re.search(r"^(?:FAILED|ERROR) (\S+::.+?)(?: - .*)?$", output, re.MULTILINE)
     if code == 1 and failed:
         return failed[1], ""
-    if code == 0:
-        return None, "survived"
-    if code == 2:
-        return None, "breaks at import"
-    return None, f"pytest ended with {code}: {(output.splitlines() or [''])[-1]}"
+    known = {0: "survived", 2: "breaks at import"}
+    last = (output.strip() or "no word").splitlines()[-1]
+    return None, known.get(code, f"pytest ended with {code}: {last}")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -298,22 +268,27 @@ def chosen(names: Sequence[str]) -> list[Fault]:
     return [known[name] for name in names] or list(FAULTS)
 
 
-def main() -> int:
-    """Runs the faults and prints what caught them."""
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--list", action="store_true", help="name the faults and end")
     parser.add_argument("--jobs", type=int, default=1, help="faults at a time")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the table there, too")
     parser.add_argument("--repo", type=Path, default=REPO, help="the checkout to take")
-    given = parser.parse_args()
-    faults = chosen(given.names)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Runs the faults and prints what caught them."""
+    given = arguments()
+    faults, repo = chosen(given.names), given.repo.resolve()
     if given.list:
         print(*(f"{fault.name}  ({fault.file})" for fault in faults), sep="\n")
         return 0
     outcomes: list[Outcome] = []
     with ThreadPoolExecutor(given.jobs) as pool:
-        for one in pool.map(lambda fault: tried(fault, given.repo.resolve()), faults):
+        for one in pool.map(lambda fault: tried(fault, repo), faults):
             print(f"{one.seconds:4.0f} s  {one.fault.name}: {one.test or one.why}", flush=True)
             outcomes.append(one)
     text = table(outcomes)
