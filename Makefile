@@ -1,6 +1,6 @@
 # make demo    set up .venv, then run `foveate run`: three images, a question, the full and compressed
 #              caches; a picture of what was kept goes to demo.png
-# make test    set up .venv, then every check but those of the three lines below; pages are tested in
+# make test    set up .venv, then every check but those that the next lines name; pages are tested in
 #              Chromium, which is installed where that is allowed (Debian, as root), and those tests
 #              are skipped where it is missing (CHROMIUM=path of a Chromium or Chrome)
 # make test-all   the same with the tests that take long
@@ -23,7 +23,7 @@
 PYTHON ?= python3
 TORCH ?= torch
 JOBS ?= 2
-VERSIONS ?= 5.4.0 5.13.1 5.20.2
+VERSIONS ?= 5.4.0 5.13.1 5.16.1
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
@@ -44,11 +44,9 @@ demo: $(READY)
 # processes share the cores. pytest comes last: its closing line is the result.
 test test-all: export HF_HUB_OFFLINE := 1
 test test-all: export OMP_NUM_THREADS := 1
-test: lint chromium
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
-
-test-all: lint chromium
-	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m ""
+test-all: SLOW := -m ""
+test test-all: lint chromium
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SLOW)
 
 # One process and one thread: on a shared machine vLLM's threads wait for each other.
 test-vllm: export HF_HUB_OFFLINE := 1
@@ -74,7 +72,7 @@ test-versions: $(VERSIONS:%=test-transformers-%)
 
 test-transformers-%: export HF_HUB_OFFLINE := 1
 test-transformers-%: export OMP_NUM_THREADS := 1
-test-transformers-%: .venv-transformers-%/.ready
+test-transformers-%: .venv-transformers-%/.ready chromium
 	@echo "test: transformers $*"
 	.venv-transformers-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
 		$(MEETS_TRANSFORMERS)
@@ -138,7 +136,7 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-vllm .venv-transformers-* build dist src/*.egg-info
+	rm -rf .venv .venv-* build dist src/*.egg-info
 	find . -type d \( -name __pycache__ -o -name .mypy_cache -o -name .pytest_cache \
 		-o -name .ruff_cache -o -name .hypothesis -o -name .import_linter_cache \) -prune \
 		-exec rm -rf {} +

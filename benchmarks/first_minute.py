@@ -18,7 +18,7 @@ from typing import Any
 
 from foveate.cli.eval import evaluate
 from foveate.cli.policies import ON_THE_DEMO, policies, short
-from foveate.demo.figures import FILE
+from foveate.demo import FIGURES
 from foveate.eval.metrics import exact
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
@@ -53,7 +53,7 @@ def main() -> None:
     found = [counted(spec, [row for row in rows if row["spec"] == spec]) for spec in specs]
     told = {"task": TASK, "protocol": PROTOCOL, "seed": SEED, "questions": a.limit,
             "versions": configuration["versions"], "rows": found}  # fmt: skip
-    FILE.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    FIGURES.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

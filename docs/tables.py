@@ -17,7 +17,7 @@ import combinations
 
 import foveate
 import foveate.eval.tasks
-from foveate.demo.figures import Figures, stored
+from foveate.cli.known import Figures, stored
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import named
 from foveate.eval.sample import TASKS

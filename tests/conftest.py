@@ -21,8 +21,8 @@ def _one_thread() -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """One line for all tests that a missing browser skips, with the way to get it."""
-    skipped = [str(report.longrepr) for report in terminalreporter.stats.get("skipped", [])]
+    skipped = [report.longrepr[2] for report in terminalreporter.stats.get("skipped", [])]
     without = [reason for reason in skipped if "no browser" in reason]
     if without:
-        reason = without[0].split("no browser: ")[1].rstrip("')")
+        reason = without[0].split("no browser: ")[1]
         terminalreporter.write_line(f"{len(without)} tests of pages were skipped: {reason}")

@@ -1,8 +1,8 @@
 """Pairwise cover: of a product of factors, few rows in which every two values of two factors meet.
 
 A fault of one family, one method or one mode shows in any row that has it, and one of two of them
-together in a row that has both; the whole product costs many times as much, and finds no more than
-what takes three at once.
+together in a row that has both. The rest of the product costs many times as much, and finds only
+what takes more than two at once: its rows are marked slow.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ def by_pairs(**factors: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrizes a test by pairwise cover. A factor is a list, or a mapping of names to values,
     whose names then stand in the test's id.
     """
-    named = _named(factors)
-    return _parametrized(list(named), pairs(*named.values()))
+    return _parametrized(factors, pairs(*map(_names, factors.values())))
 
 
 def by_turns(start: int = 0, **factors: Iterable[Any]) -> pytest.MarkDecorator:
@@ -71,24 +70,30 @@ def by_turns(start: int = 0, **factors: Iterable[Any]) -> pytest.MarkDecorator:
     For one mode out of many: the first factor's values (families) meet those of the others
     (policies) all over in another test, and here each of them meets the mode.
     """
-    named = _named(factors)
-    first, *others = named.values()
+    first, *others = map(_names, factors.values())
     rest = pairs(*others)
     count = max(len(first), len(rest))
     rows = [(first[i % len(first)], *rest[(i + start) % len(rest)]) for i in range(count)]
-    return _parametrized(list(named), rows)
+    return _parametrized(factors, rows)
 
 
-def _named(factors: dict[str, Iterable[Any]]) -> dict[str, list[tuple[str, Any]]]:
-    return {
-        name: list(factor.items()) if isinstance(factor, dict) else [(str(v), v) for v in factor]
-        for name, factor in factors.items()
-    }
+def _names(factor: Iterable[Any]) -> list[str]:
+    return [str(value) for value in factor]
 
 
-def _parametrized(names: list[str], rows: list[Row]) -> pytest.MarkDecorator:
-    params = [
-        pytest.param(*(value for _, value in row), id="-".join(name for name, _ in row))
-        for row in rows
+def _parametrized(factors: dict[str, Iterable[Any]], rows: list[Row]) -> pytest.MarkDecorator:
+    """These rows of names, and then the rest of the product, marked slow."""
+    values = [
+        dict(factor) if isinstance(factor, dict) else {str(value): value for value in factor}
+        for factor in factors.values()
     ]
-    return pytest.mark.parametrize(names, params)
+    chosen = dict.fromkeys(rows)
+    params = [
+        pytest.param(
+            *(known[name] for known, name in zip(values, row, strict=True)),
+            id="-".join(row),
+            marks=() if row in chosen else pytest.mark.slow,
+        )
+        for row in [*chosen, *(row for row in product(*values) if row not in chosen)]
+    ]
+    return pytest.mark.parametrize(list(factors), params)

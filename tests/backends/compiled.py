@@ -43,6 +43,7 @@ def traced(spec, still):
         found = answered(compiled, mine, token)
     counted = dynamo.utils.counters
     return {"same": torch.allclose(found, expected, atol=1e-5),
+            "to the bit": torch.equal(found, expected),
             "breaks": list(counted["graph_break"]),
             "graphs": counted["stats"]["unique_graphs"]}  # fmt: skip
 

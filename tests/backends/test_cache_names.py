@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from transformers.utils import logging as transformers_logging
 
 import foveate
-from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.backends.hf.internals import _DEPRECATED, CACHE_NAMES, take_cache
 from foveate.core.errors import InvalidInput
 from tests import zoo
 from tests.conformance.compare import GREEDY
@@ -72,6 +72,17 @@ def test_forward_and_prefill_take_and_return_it_under_either_name(name, said):
     assert [record.getMessage() for record in said] == []
 
 
+def test_two_names_of_one_cache():
+    cache, other = DynamicCache(), DynamicCache()
+    for given in ({"cache": cache}, {"past_key_values": cache},
+                  {"cache": cache, "past_key_values": None},
+                  {"cache": cache, "past_key_values": cache}):  # fmt: skip
+        assert take_cache({**given, "use_cache": True}) is cache
+    assert take_cache({"use_cache": True}) is None
+    with pytest.raises(ValueError, match="give one"):
+        take_cache({"cache": cache, "past_key_values": other})
+
+
 def test_two_caches_are_refused():
     model, inputs = zoo.build("llama"), zoo.prompt("llama")
     two = {name: DynamicCache(config=model.config) for name in CACHE_NAMES}
@@ -81,8 +92,11 @@ def test_two_caches_are_refused():
                 call(**inputs, **two)
 
 
-def test_what_transformers_says_outside_a_block_is_left_alone():
+def test_what_transformers_says_outside_of_the_last_block_is_left_alone():
     log = logging.getLogger("transformers.utils.generic")
+    told = log.makeRecord(log.name, logging.WARNING, "", 0, f"{_DEPRECATED}. Use it.", (), None)
     with foveate.compress(zoo.build("llama"), POLICY):
-        assert log.filters
-    assert not log.filters
+        with foveate.compress(zoo.build("qwen2"), POLICY):
+            assert not log.filter(told)
+        assert not log.filter(told)
+    assert log.filter(told)

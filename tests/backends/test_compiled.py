@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests import zoo
 from tests.backends.compiled import STEPS
 
 SPECS = ("snapkv:budget=20,window=4", "adakv:budget=20,window=4")
@@ -26,6 +27,8 @@ def traced():
 def test_a_step_is_traced_whole_and_says_the_same(spec, traced):
     found = traced[spec]["grows"]
     assert found["same"]
+    # on 5.13.1 a traced step has a mask, by which ragged heads are padded and attended to
+    assert found["to the bit"] or ("adakv" in spec and zoo.before("5.20"))
     assert found["breaks"] == []
     assert found["graphs"] < STEPS
 

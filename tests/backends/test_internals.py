@@ -24,7 +24,6 @@ from foveate.backends.hf.internals import (
     sdpa_attention_forward,
     sdpa_mask,
     set_attention,
-    take_cache,
 )
 from tests import zoo
 
@@ -203,16 +202,10 @@ def test_qwen_notes_the_offset_of_its_latest_prompt_on_a_module(family):
     assert not torch.equal(module.rope_deltas, first)
 
 
-def test_two_names_of_one_cache():
-    cache, other = DynamicCache(), DynamicCache()
-    for given in ({"cache": cache}, {"past_key_values": cache},
-                  {"cache": cache, "past_key_values": None},
-                  {"cache": cache, "past_key_values": cache}):  # fmt: skip
-        assert take_cache({**given, "use_cache": True}) is cache
-    assert take_cache({"use_cache": True}) is None
-    with pytest.raises(ValueError, match="give one"):
-        take_cache({"cache": cache, "past_key_values": other})
-
-
 def test_this_release_knows_its_own_name_of_the_cache():
     assert CACHE in inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+
+
+def test_gguf_files_are_read_with_a_bar_that_can_be_taken_away():
+    reader = pytest.importorskip("transformers.modeling_gguf_pytorch_utils")
+    assert callable(reader.tqdm)

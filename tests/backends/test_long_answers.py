@@ -10,7 +10,7 @@ from foveate.backends.hf.internals import CACHE
 from foveate.core.storage import GROWTH
 from tests import zoo
 
-PROMPT, LONG, SHORT = 60, 400, 120
+PROMPT, LONG, SHORT, VERY_LONG = 60, 400, 120, 1000
 
 
 @contextmanager
@@ -45,6 +45,9 @@ def answer(spec, tokens, vision=False):
     ("spec", "tokens", "vision"),
     [
         ("h2o:budget=50%,when=over_budget(every=8)", LONG, False),
+        pytest.param(
+            "h2o:budget=50%,when=over_budget(every=8)", VERY_LONG, False, marks=pytest.mark.slow
+        ),
         ("csp:budget=30,when=over_budget(every=16)", 2 * SHORT, True),
         ("h2o:budget=30,when=over_budget", SHORT, False),
         ("csp:budget=30,when=over_budget", SHORT, True),

@@ -16,12 +16,12 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from foveate.backends.hf.internals import CACHE
-from foveate.cli.known import known
+from foveate.cli.known import known, stored
 from foveate.cli.measure import Row, against, measure
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.core.composition import policy as policy_of
-from foveate.demo import PROFILES, album, figures
+from foveate.demo import PROFILES, album
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import Loaded, load
 from foveate.eval.prompt import read
@@ -82,7 +82,7 @@ def test_files_are_named_without_their_folders(name: str, tmp_path: Path) -> Non
 
 def test_the_figures_are_of_what_is_shown_by_default() -> None:
     shown = [short(policy.spec) for policy in policies(ON_THE_DEMO, [])]
-    told = figures.stored()
+    told = stored()
     assert list(told.by_spec) == shown == ["full", *ON_THE_DEMO]
     assert told.questions == 100
     full, best, *others = told.by_spec.values()
@@ -232,7 +232,7 @@ def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("foveate.cli.run.load", lambda name: tiny)
     monkeypatch.setattr("foveate.cli.run.measure", answers)
     shown = ("full", "knorm:budget=10%", "vnorm:budget=10%", "lookm:budget=10%")
-    told = figures.stored()
+    told = stored()
     by_spec = dict(zip(shown, told.by_spec.values(), strict=True))
     monkeypatch.setattr("foveate.cli.known.stored", lambda: told._replace(by_spec=by_spec))
     monkeypatch.setattr("foveate.cli.run.ON_THE_DEMO", shown[1:])

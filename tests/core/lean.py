@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, settings
 
 lean = settings(
-    max_examples=25,
+    max_examples=50,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .catalogue import FAMILIES, REFUSED_FAMILIES, TEXT_FAMILIES, VLM_FAMILIES, build, fresh
 from .directory import save_llama, save_llava
 from .family import IMAGE, PAD, TEXT_FROM, VOCAB
-from .limits import drafts_limit, second_turn_limit
+from .limits import before, chunks_limit, drafts_limit, second_turn_limit, step_limit
 from .prompts import Inputs, Turn, append, extend, prompt, row
 
 __all__ = [
@@ -23,7 +23,9 @@ __all__ = [
     "Inputs",
     "Turn",
     "append",
+    "before",
     "build",
+    "chunks_limit",
     "drafts_limit",
     "extend",
     "fresh",
@@ -32,4 +34,5 @@ __all__ = [
     "save_llama",
     "save_llava",
     "second_turn_limit",
+    "step_limit",
 ]

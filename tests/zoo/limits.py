@@ -1,9 +1,18 @@
-"""What stock transformers gets wrong, measured with this catalogue."""
+"""What stock transformers gets wrong, measured with this catalogue on 5.4.0, 5.13.1, 5.16.1 and
+the newest release; where a fault ends between two of these, the later one counts as without it.
+"""
 
 from __future__ import annotations
 
 import transformers
 from packaging.version import Version
+
+MROPE = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+
+
+def before(release: str) -> bool:
+    """Whether the release at hand is older."""
+    return Version(transformers.__version__) < Version(release)
 
 
 def second_turn_limit(name: str, images: int) -> str | None:
@@ -13,7 +22,7 @@ def second_turn_limit(name: str, images: int) -> str | None:
         name: A family of the catalogue.
         images: Images in the new turn.
     """
-    if name != "gemma3" or Version(transformers.__version__) >= Version("5.23"):
+    if name != "gemma3" or not before("5.23"):
         return None
     if images:
         return "before 5.23 the tokens of a new image do not see each other correctly on a cache"
@@ -22,6 +31,20 @@ def second_turn_limit(name: str, images: int) -> str | None:
 
 def drafts_limit(name: str) -> str | None:
     """Why drafted tokens cannot be taken back from a stock cache of this family, if so."""
-    if name.startswith("gemma3") and Version(transformers.__version__) < Version("5.15"):
+    if name.startswith("gemma3") and before("5.15"):
         return "before 5.15 a sliding layer that is full takes back no tokens"
+    return None
+
+
+def chunks_limit(name: str) -> str | None:
+    """Why ``prefill_chunk_size`` cannot be used with this family, if so."""
+    if name in MROPE and before("5.16.1"):
+        return "on 5.13.1 the positions of chunks are those of the whole prompt"
+    return None
+
+
+def step_limit(name: str) -> str | None:
+    """Why a step of this family by hand is not a step of ``generate``, if so."""
+    if name == "qwen2_5_vl" and before("5.13.1"):
+        return "on 5.4.0 a step without position_ids has other positions than generate gives it"
     return None

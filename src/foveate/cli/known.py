@@ -4,14 +4,43 @@ the right answer, and how often each policy keeps it.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from foveate.cli.measure import Row
 from foveate.cli.policies import short
-from foveate.demo import album
-from foveate.demo.figures import Evaluation, Figures, stored
+from foveate.demo import FIGURES, album
 from foveate.eval.contenders import Named, named
+
+
+class Figures(NamedTuple):
+    """What one policy did on all questions: how many answers were the full cache's, how many were
+    right letter by letter, and the bytes held, the mean over the questions.
+    """
+
+    same: int
+    right: int
+    kv_bytes: int
+
+
+class Evaluation(NamedTuple):
+    """A number of questions of one task, asked under each policy, by its spec."""
+
+    task: str
+    protocol: str
+    seed: int
+    questions: int
+    by_spec: dict[str, Figures]
+
+
+def stored() -> Evaluation:
+    """What benchmarks/first_minute.py wrote."""
+    told: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
+    by_spec = {
+        row["spec"]: Figures(row["same"], row["right"], row["kv_bytes"]) for row in told["rows"]
+    }
+    return Evaluation(told["task"], told["protocol"], told["seed"], told["questions"], by_spec)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.held import held_share
-from foveate.backends.hf.internals import Cache, cache_argument, take_cache
+from foveate.backends.hf.internals import CACHE, Cache, take_cache
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -131,7 +131,7 @@ class Session:
         if "logits_to_keep" in parameters:
             inputs.setdefault("logits_to_keep", 1)
         with torch.no_grad():
-            self.model(**inputs, **{cache_argument(self.model): cache}, use_cache=True)
+            self.model(**inputs, **{CACHE: cache}, use_cache=True)
         return cache
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import torch
@@ -15,8 +14,8 @@ from foveate.backends.hf.around import named, note_offsets, restore_offsets, wra
 from foveate.backends.hf.attention import NAMES
 from foveate.backends.hf.internals import (
     CACHE,
+    accept_both_names,
     cache_argument,
-    deprecation_log,
     name_cache,
     rope_offsets,
     set_attention,
@@ -36,11 +35,6 @@ from foveate.backends.hf.support import (
 )
 from foveate.core.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 from foveate.core.policy import Policy
-
-
-def _other_than_cache_names(record: logging.LogRecord) -> bool:
-    """A log filter: in a block both names of the cache are as good, so neither is warned of."""
-    return not record.getMessage().startswith("`past_key_values`/`cache_params` are deprecated")
 
 
 class Calls:
@@ -68,8 +62,7 @@ class Calls:
         after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
         self._undo += [before.remove, after.remove]
         self._undo.append(wrap(self.model, "generate", self._generate))
-        deprecation_log().addFilter(_other_than_cache_names)
-        self._undo.append(lambda: deprecation_log().removeFilter(_other_than_cache_names))
+        self._undo.append(accept_both_names())
 
     def detach(self) -> None:
         """The model is as it was."""

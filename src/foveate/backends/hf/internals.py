@@ -14,6 +14,7 @@ Beside what this module wraps, these are relied on where they are used:
   attribute on them leads back to the layer (``attention.py``).
 * ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
   not seen (``calls.py``).
+* GGUF files are read with the ``tqdm`` of ``modeling_gguf_pytorch_utils`` (``demo/smollm2.py``).
 * Configurations name their placeholder tokens ``image_token_id`` and the like (``modality.py``)
   and their cross-attention layers ``cross_attention_layers`` (``support.py``).
 """
@@ -43,8 +44,8 @@ __all__ = [
     "Cache",
     "CacheLayerMixin",
     "DynamicLayer",
+    "accept_both_names",
     "cache_argument",
-    "deprecation_log",
     "eager_attention",
     "eager_mask",
     "name_cache",
@@ -57,6 +58,9 @@ __all__ = [
 
 CACHE_NAMES = ("cache", "past_key_values")
 """What the cache is called: since 5.24 the first, before it the second."""
+
+
+_DEPRECATED = "`past_key_values`/`cache_params` are deprecated"  # how that message begins
 
 
 def _cache_name(function: Callable[..., Any], default: str) -> str:
@@ -100,9 +104,17 @@ def name_cache(output: Any) -> None:
         output.cache = output.past_key_values
 
 
-def deprecation_log() -> logging.Logger:
-    """Where releases from 5.24 on say that ``past_key_values`` is deprecated."""
-    return logging.getLogger("transformers.utils.generic")
+def accept_both_names() -> Callable[[], None]:
+    """Silences what releases from 5.24 on log of the older name; returns what undoes it. Blocks may
+    overlap, so each has a filter of its own.
+    """
+    log = logging.getLogger("transformers.utils.generic")
+
+    def other(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith(_DEPRECATED)
+
+    log.addFilter(other)
+    return lambda: log.removeFilter(other)
 
 
 def set_attention(config: PreTrainedConfig, name: str) -> None:

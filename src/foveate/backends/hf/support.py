@@ -158,8 +158,8 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             "transformers.DynamicCache(config=model.config)."
         )
     places = _growing(fresh, config)
-    given: list[Any] = list(cache.layers)
-    filled = [i for i in places if given and given[i].is_initialized]
+    given: list[Any] = cache.layers
+    filled = [i for i, layer in enumerate(given) if i in places and layer.is_initialized]
     if filled:
         raise UnsupportedCache(
             f"layers {filled} of this {kind} hold keys and values that no compress() block has "

@@ -104,20 +104,11 @@ def _layer(
         q_image=prompt.image[:, row.computed : end],
         scale=scale,
         index=place,
-        model_index=_model_index(prompts.places, place),
+        model_index=prompts.model_indices[place],
         depth=len(prompts.places),
         state={name: pad(t, (0, end - t.shape[-1])) for name, t in state.items()},
         earlier=tuple(prompt.notes) if place else (),
     )
-
-
-def _model_index(places: Mapping[str, int], place: int) -> int | None:
-    """A layer's index in the model, which vLLM tells by its name alone
-    ("model.layers.3.self_attn.attn"); None where the name has no number, or several.
-    """
-    name = next((name for name, at in places.items() if at == place), "")
-    numbers = [part for part in name.split(".") if part.isdecimal()]
-    return int(numbers[0]) if len(numbers) == 1 else None
 
 
 def _with_queries(layer: Layer, q: Float[Tensor, "1 hq m d"], row: Row) -> Layer:

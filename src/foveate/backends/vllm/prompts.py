@@ -78,6 +78,7 @@ class Prompts:
 
     def __init__(self, policy: Policy, places: Mapping[str, int], runner: Any):
         self.policy, self.places = policy, places
+        self.model_indices = {place: _model_index(name) for name, place in places.items()}
         self.records = torch.device(runner.device).type == "cpu"
         self._runner = runner
         self._known: dict[str, Prompt] = {}
@@ -138,3 +139,11 @@ def visual(features: Iterable[Any] | None, length: int) -> Bool[Tensor, "n"]:
             part = marked[where.offset : where.offset + where.length]
             part |= True if where.is_embed is None else where.is_embed.to(torch.bool)
     return marked
+
+
+def _model_index(name: str) -> int | None:
+    """A layer's index in the model, which vLLM tells by its name alone
+    ("model.layers.3.self_attn.attn"); None where the name has no number, or several.
+    """
+    numbers = [part for part in name.split(".") if part.isdecimal()]
+    return int(numbers[0]) if len(numbers) == 1 else None
