@@ -23,7 +23,7 @@
 PYTHON ?= python3
 TORCH ?= torch
 JOBS ?= 2
-VERSIONS ?= 5.4.0 5.13.1 5.16.1
+VERSIONS ?= 5.4.0 5.10.4 5.22.2
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt

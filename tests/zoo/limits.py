@@ -1,5 +1,6 @@
-"""What stock transformers gets wrong, measured with this catalogue on 5.4.0, 5.13.1, 5.16.1 and
-the newest release; where a fault ends between two of these, the later one counts as without it.
+"""What stock transformers gets wrong, measured with this catalogue on 5.4.0, 5.10.4, 5.13.1,
+5.20.2, 5.22.2 and the newest release; where a fault ends between two of these, the later one counts
+as without it.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def drafts_limit(name: str) -> str | None:
 
 def chunks_limit(name: str) -> str | None:
     """Why ``prefill_chunk_size`` cannot be used with this family, if so."""
-    if name in MROPE and before("5.16.1"):
+    if name in MROPE and before("5.20.2"):
         return "on 5.13.1 the positions of chunks are those of the whole prompt"
     return None
 
 
 def step_limit(name: str) -> str | None:
     """Why a step of this family by hand is not a step of ``generate``, if so."""
-    if name == "qwen2_5_vl" and before("5.13.1"):
+    if name == "qwen2_5_vl" and before("5.10.4"):
         return "on 5.4.0 a step without position_ids has other positions than generate gives it"
     return None

@@ -90,7 +90,7 @@ def _plain(mask: Tensor | None, m: int, seen: int) -> bool:
 
 def _sees_all(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> bool:
     """Whether the last query sees everything that is held. A step that is being traced cannot look
-    into a mask (transformers makes one there before 5.20): it goes by the mask, slot by slot.
+    into a mask (up to 5.13 transformers makes one there): it goes by the mask, slot by slot.
     """
     if mask is not None and torch.compiler.is_compiling():
         return False
