@@ -48,9 +48,36 @@ def traced(spec, still):
             "graphs": counted["stats"]["unique_graphs"]}  # fmt: skip
 
 
+def in_place(model):
+    model.compile(backend="eager")
+
+
+def of_forward(model):
+    model.forward = torch.compile(model.forward, backend="eager")
+
+
+def generated(model, inputs, spec):
+    with foveate.compress(model, spec) as session:
+        said = model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    return said.tolist(), [kept.tolist() for kept in session.stats.kept]
+
+
+def whole(spec, how):
+    """Whether a model that was compiled before its block reads, keeps and says the same."""
+    dynamo.reset()
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
+    expected = generated(model, inputs, spec)
+    how(model)
+    return generated(model, inputs, spec) == expected
+
+
 def main(*specs):
-    ways = {"grows": False, "still": True}
-    found = {spec: {way: traced(spec, still) for way, still in ways.items()} for spec in specs}
+    ways, compiled = {"grows": False, "still": True}, {"in place": in_place, "forward": of_forward}
+    found = {
+        spec: {way: traced(spec, still) for way, still in ways.items()}
+        | {way: whole(spec, how) for way, how in compiled.items()}
+        for spec in specs
+    }
     print(json.dumps(found))
 
 

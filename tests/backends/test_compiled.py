@@ -33,6 +33,12 @@ def test_a_step_is_traced_whole_and_says_the_same(spec, traced):
     assert found["graphs"] < STEPS
 
 
+@pytest.mark.parametrize("how", ["in place", "forward"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_model_compiled_before_its_block_keeps_and_says_the_same(spec, how, traced):
+    assert traced[spec][how]
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_cache_that_does_not_grow_needs_one_graph_of_fixed_shapes(spec, traced):
     found = traced[spec]["still"]

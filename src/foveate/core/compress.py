@@ -85,7 +85,7 @@ def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
     scored: list[Scored | None] = []
     for layer in layers:
         layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes))
-        one = score(policy, layer, policy.amount.tokens(layer.lengths, pair_bytes))
+        one = score(policy, layer, policy.tokens(layer.lengths, pair_bytes))
         notes.append(one.scores.notes if one else {})
         scored.append(one)
     if policy.scope == "layer":

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from jaxtyping import Int
+from torch import Tensor
+
 from foveate.core.amount import Amount
 from foveate.core.errors import InvalidBudget, InvalidParameter, suggest
 from foveate.core.protocols import (
@@ -93,6 +96,23 @@ class Policy:
     def amount(self) -> Amount:
         """How much is kept."""
         return Amount.of(self.budget.amount)
+
+    def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
+        """Each row's budget, in tokens per KV head and layer.
+
+        A row that is no longer than what the selection always keeps (observation window and sinks)
+        has that for its budget: there is nothing to choose from, so it is kept whole, and does not
+        refuse the rows beside it.
+
+        Args:
+            lengths: tokens of each row's prompt, padding excluded.
+            pair_bytes: as for :meth:`Amount.tokens`.
+
+        Raises:
+            InvalidBudget: bytes that do not hold one token a row.
+        """
+        tokens, always = self.amount.tokens(lengths, pair_bytes), self.select.protects
+        return tokens.where(lengths > always, tokens.clamp_min(always))
 
     @property
     def scope(self) -> Scope:

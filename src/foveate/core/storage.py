@@ -8,6 +8,8 @@ A column is a token's index in the batch's padded input, counted from the start 
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -118,7 +120,11 @@ class DensePairs:
         self._k, self._v = (_enlarged(t, self.size, room) for t in (self._k, self._v))
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
-        """Adds the next columns."""
+        """Adds the next columns. What a graph holds is not written to."""
+        if torch.is_grad_enabled() and (k.requires_grad or self._k.requires_grad):
+            self._k, self._v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+            self.size = self._k.shape[2]
+            return
         end = self.size + k.shape[2]
         if end > self._k.shape[2]:
             self.reserve(end + max(GROWTH, end // 16))
@@ -148,6 +154,12 @@ class DensePairs:
     def fork(self) -> DensePairs:
         """An independent copy, without spare room."""
         return DensePairs(self.k.clone(), self.v.clone(), self.columns_of_mixed, self.first)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> DensePairs:
+        """With the spare room, and without the graph, which cannot be copied."""
+        other = copy(self)
+        other._k, other._v = self._k.detach().clone(), self._v.detach().clone()
+        return other
 
 
 class RaggedPairs:
@@ -272,11 +284,11 @@ class RaggedPairs:
 
     def fork(self) -> RaggedPairs:
         """An independent copy: it shares the body, which never changes, and copies the tail."""
-        copy = RaggedPairs(
+        other = RaggedPairs(
             self.flat_k, self.flat_v, self.flat_columns, self.body_counts, self.tail.first
         )
-        copy.tail = self.tail.fork()
-        return copy
+        other.tail = self.tail.fork()
+        return other
 
 
 def store(

@@ -22,19 +22,25 @@ def named(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 def wrap(model: nn.Module, name: str, around: Callable[..., Any]) -> Callable[[], None]:
     """Replaces a bound method by ``around(method, ...)``; returns what undoes it."""
     original = getattr(model, name)
-    had = name in vars(model)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return around(original, *args, **kwargs)
 
+    return put(model, name, wrapped)
+
+
+def put(model: nn.Module, name: str, value: Any) -> Callable[[], None]:
+    """Sets an attribute on the model itself; returns what undoes it."""
+    had, old = name in vars(model), vars(model).get(name)
+
     def undo() -> None:
         if had:
-            setattr(model, name, original)
+            setattr(model, name, old)
         else:
             delattr(model, name)
 
-    setattr(model, name, wrapped)
+    setattr(model, name, value)
     return undo
 
 

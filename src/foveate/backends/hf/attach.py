@@ -34,8 +34,10 @@ from foveate.core.policy import Policy
 def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = None) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
-    For inference: gradients do not flow through the cache. On exit, also after an exception, the
-    model is as it was.
+    On exit, also after an exception, the model is as it was. A copy that ``copy.deepcopy`` makes of
+    the model inside the block is in no block. A pass that reads its whole input, such as a training
+    step, has the stock loss and gradients; a backward pass through a cache that was compressed
+    before raises.
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
@@ -44,7 +46,9 @@ def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = 
             ``inputs_embeds``; otherwise it is read off ``input_ids``.
 
     Raises:
-        UnsupportedModel: the model's cache cannot be compressed exactly; the message says why.
+        UnsupportedModel: the model's cache cannot be compressed exactly; the message says why. In
+            the block: a prompt passed by the model's own ``forward``.
+        UnsupportedCache: in the block, gradients were asked for through a compressed cache.
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """

@@ -8,6 +8,7 @@ and left padding is ignored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,6 +24,18 @@ from foveate.backends.hf.internals import (
 )
 from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.core.errors import UnsupportedModel
+
+
+@dataclass
+class Reader:
+    """A model in a block, and whether it is in its own ``forward`` now."""
+
+    model: nn.Module
+    reads: bool = False
+
+
+readers: dict[int, Reader] = {}
+"""By the identity of the text configuration, whose attention is ours inside the block."""
 
 NAMES = {"sdpa": "foveate", "eager": "foveate_eager"}
 _UNREAD = ("softcap", "s_aux", "position_bias")
@@ -41,6 +54,7 @@ def _through_the_cache(base: Callable[..., Output]) -> Callable[..., Output]:
     ) -> Output:
         layer: FoveateLayer | None = getattr(key, LINK, None)
         if layer is None:
+            _check_place(module)
             return base(module, query, key, value, attention_mask, **kwargs)
         for name in _UNREAD:
             if kwargs.get(name) is not None:
@@ -58,6 +72,31 @@ def _through_the_cache(base: Callable[..., Output]) -> Callable[..., Output]:
         return layer.attend(attend, query, attention_mask, scale, summable=summable)
 
     return forward
+
+
+def _check_place(module: nn.Module) -> None:
+    """Layers that are not compressed come here from within their model's ``forward``, and nothing
+    else may: raises UnsupportedModel, or a prompt would be read and silently not be compressed.
+    """
+    config, name = getattr(module, "config", None), type(module).__name__
+    reader = readers.get(id(config))
+    if config is None or (reader is not None and reader.reads):
+        return
+    if reader is None:
+        raise UnsupportedModel(
+            f"this {name} has the attention of a compress() block that it is not in: a part of a "
+            "model, or its configuration, was copied inside the block. Copy the whole model, or "
+            "copy before the block is entered."
+        )
+    if all(module is not part for part in reader.model.modules()):
+        return  # of another model that shares the configuration
+    whole = type(reader.model).__name__
+    raise UnsupportedModel(
+        f"{name} was called inside a compress() block, but not from the forward() of the {whole} "
+        "that the block is for, so the prompt would not be compressed. Call model(...) or "
+        "model.generate(...) itself. If its generate() hands over to a model inside it, as that of "
+        "BLIP-2 and Kosmos-2 does, give that one to compress(), such as model.language_model."
+    )
 
 
 for _implementation, _base, _mask in (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +13,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.around import named, note_offsets, restore_offsets, wrap
-from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.around import named, note_offsets, put, restore_offsets, wrap
+from foveate.backends.hf.attention import NAMES, Reader, readers
 from foveate.backends.hf.internals import (
     CACHE,
     accept_both_names,
@@ -49,32 +52,55 @@ class Calls:
         self.length: int | None = None
         self._offsets = rope_offsets(model)
         self._argument = cache_argument(model)
-        self._undo: list[Any] = []
+        self._undo = ExitStack()
+        self._reader = Reader(model)
+        self._asked: Asked | None = None
 
     def attach(self) -> None:
-        """From now on the model's calls pass through here."""
-        own = attention_of(self.model)  # the model may have entered another block since
-        self.link.open = True
-        config = text_config(self.model)
-        set_attention(config, NAMES[own])
-        self._undo.append(lambda: set_attention(config, own))
-        before = self.model.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-        after = self.model.register_forward_hook(self._after_forward, with_kwargs=True)
-        self._undo += [before.remove, after.remove]
-        self._undo.append(wrap(self.model, "generate", self._generate))
-        self._undo.append(accept_both_names())
+        """From now on the model's calls pass through here; if this fails the model is as it was."""
+        model, config = self.model, text_config(self.model)
+        own = attention_of(model)  # the model may have entered another block since
+        with ExitStack() as undo:
+            undo.callback(self._close)
+            self.link.open = True
+            undo.callback(readers.pop, id(config), None)
+            self._reader = readers[id(config)] = Reader(model)
+            undo.callback(set_attention, config, own)
+            set_attention(config, NAMES[own])
+            before, after = model.register_forward_pre_hook, model.register_forward_hook
+            undo.callback(before(self._before_forward, with_kwargs=True).remove)
+            undo.callback(after(self._after_forward, with_kwargs=True).remove)
+            undo.callback(after(self._left_forward, always_call=True).remove)
+            undo.callback(wrap(model, "generate", self._generate))
+            undo.callback(put(model, "__deepcopy__", self._copied))
+            undo.callback(accept_both_names())
+            self._undo = undo.pop_all()
 
     def detach(self) -> None:
-        """The model is as it was."""
+        """The model is as it was; also where one of the steps back fails."""
+        self._undo.close()
+
+    def _close(self) -> None:
         self.link.open = False
-        while self._undo:
-            self._undo.pop()()
+
+    def _copied(self, memo: dict[int, Any]) -> Any:
+        """A copy of the model that is in no block."""
+        self.detach()
+        try:
+            return copy.deepcopy(self.model, memo)
+        finally:
+            self.attach()
+
+    def __reduce__(self) -> Any:
+        raise UnsupportedModel(
+            f"a {type(self.model).__name__} cannot be pickled inside a compress() block, whose "
+            "hooks would go along. Leave the block first."
+        )
 
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one."""
         self.cache = cache
-        state, layers = known_state(cache), foveate_layers(cache)
-        state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers])
+        _note_stats(cache)
 
     def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("assistant_early_exit"):
@@ -91,14 +117,22 @@ class Calls:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
             restore_offsets(self._offsets, state)
+        if kwargs.get("assistant_model") is self.model:
+            raise InvalidInput(
+                "assistant_model is the model itself, whose cache is being compressed. Give "
+                "another model, or prompt_lookup_num_tokens."
+            )
+        self._asked = Asked()
         try:
             output = generate(*args, **kwargs)
+            self._asked.check(self.model)
         finally:
-            self.length = None
+            self.length = self._asked = None
         name_cache(output)
         return output
 
     def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self._reader.reads = True
         kwargs = {**named(model, args), **kwargs}
         tokens = kwargs.get("input_ids")
         given = tokens if tokens is not None else kwargs.get("inputs_embeds")
@@ -166,15 +200,51 @@ class Calls:
     def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         name_cache(output)
         cache = kwargs[self._argument]
+        asked = self._asked is None or self._asked.is_about(cache)
         if fixed.state_of(cache) is not None:
             return
-        self.cache = cache
+        if asked:
+            self.cache = cache
         state, layers = known_state(cache), foveate_layers(cache)
         _check_all_took_part(model, layers)
         if state.prompt_end is not None and not layers[-1].armed:
-            self.adopt(cache)
+            _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
+
+    def _left_forward(self, *_: Any) -> None:
+        """Also after an exception."""
+        self._reader.reads = False
+
+
+@dataclass
+class Asked:
+    """One call of ``generate``. It may read more than its prompt, such as the negative prompt of
+    ``guidance_scale``: the first cache is the prompt's.
+    """
+
+    cache: DynamicCache | None = None
+
+    def is_about(self, cache: DynamicCache) -> bool:
+        """Whether this is the prompt's cache."""
+        if self.cache is None:
+            self.cache = cache
+        return cache is self.cache
+
+    def check(self, model: nn.Module) -> None:
+        """Raises UnsupportedModel if the model's own ``forward`` was never called."""
+        if self.cache is None:
+            raise UnsupportedModel(
+                f"{type(model).__name__}.generate() answered without a call of the model's own "
+                "forward(), so nothing was compressed. Give the model inside it that generates to "
+                "compress(), such as model.language_model or model.thinker."
+            )
+
+
+def _note_stats(cache: DynamicCache) -> None:
+    """What was kept of the prompt that has just been read."""
+    state, layers = known_state(cache), foveate_layers(cache)
+    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers])
 
 
 def _check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.backends.hf.attend import Attend, Output, over_visible
+from foveate.backends.hf.gradients import refused
 from foveate.backends.hf.internals import Cache, CacheLayerMixin
 from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.backends.hf.state import CacheState
@@ -164,9 +165,10 @@ class FixedLayer(CacheLayerMixin):
                 query, body.flat_k, body.flat_v, body.lengths, self._k, self._v, scale, self._n,
                 starts=body.starts, longest=body.longest_body, tail_length=self.used.view(1),
             )  # fmt: skip
-            return out.transpose(1, 2), None
+            return refused(out.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
-        return over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)
+        out, weights = over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)
+        return refused(out), weights
 
 
 def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.backends.hf.attend import Attend, Output, over_pairs
+from foveate.backends.hf.gradients import refused
 from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
@@ -91,12 +92,14 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Takes the new pairs; the keys returned lead the attention function back here."""
         self.state.link.check()
         self.is_initialized, self.linked = True, False
-        k, v = key_states.detach(), value_states.detach()
+        k, v = key_states, value_states
+        if self._pairs is not None and not _whole(self._pairs):
+            k, v = k.detach(), v.detach()
         end = self.state.prompt_end
         if end is not None and self.armed and self.seen < end < self.seen + k.shape[2]:
             self._refuse_early_drafts()
             split = end - self.seen
-            self.late = (k[:, :, split:], v[:, :, split:])
+            self.late = k[:, :, split:].detach(), v[:, :, split:].detach()
             k, v = k[:, :, :split], v[:, :, :split]
         self._append(k, v)
         keys, values = key_states, value_states
@@ -204,9 +207,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Attention over what is held; then, at the prompt's end, compression. If ``summable``, the
         column sums may be added up on the way.
         """
-        self.linked = True
+        self.linked, whole = True, _whole(self.pairs)
         if self.late is None:
-            return self._read(base, query, mask, scale, summable)
+            out, weights = self._read(base, query, mask, scale, summable)
+            return out if whole else refused(out), weights
         late, self.late = self.late, None
         split = query.shape[2] - late[0].shape[2]
         cut = None if mask is None else mask[:, :, :split, : self.seen]
@@ -214,7 +218,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
         after, _ = over_pairs(self, base, query[:, :, split:], rest, scale)
-        return torch.cat([before, after], dim=1), None
+        return refused(torch.cat([before, after], dim=1)), None
 
     def _read(
         self, base: Attend, query: Tensor, mask: Tensor | None, scale: float, summable: bool

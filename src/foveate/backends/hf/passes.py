@@ -29,6 +29,15 @@ def after_pass(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: f
     if not armed and isinstance(rule, Pruning):
         _prune(owner, rule)
         return
+    _shown(owner, query, mask, scale, armed)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.no_grad()
+def _shown(
+    owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: float, armed: bool
+) -> None:
+    """Once a prompt, and where numbers decide what happens: nothing to trace."""
     with owner.watch.running(query.device):
         show(owner, layer_of(owner, query, mask, scale), armed)
 
@@ -62,9 +71,9 @@ def layer_of(owner: FoveateLayer, query: Tensor, mask: Tensor | None, scale: flo
     span = owner.seen - query.shape[2], owner.seen
     origins = state.origins.of(columns, owner.pairs.compressed, span, facts, state.images())
     return Layer(
-        q=query.detach() if query.requires_grad else query,
-        k=k,
-        v=v,
+        q=query.detach(),
+        k=k.detach(),
+        v=v.detach(),
         **origins._asdict(),
         mask=None if facts.causal else over_slots(mask, columns, owner.columns_of(query)),
         scale=scale,
@@ -117,10 +126,10 @@ def _wanted(owner: FoveateLayer, layer: Layer) -> int:
 
 def _tokens(owner: FoveateLayer, layer: Layer) -> Int[Tensor, "b"]:
     """Each row's budget."""
-    amount, pair_bytes = owner.state.policy.amount, bytes_of_a_token(layer) * owner.state.depth
+    policy, pair_bytes = owner.state.policy, bytes_of_a_token(layer) * owner.state.depth
     return layer.once("tokens", lambda: (
-        amount.tokens(prompt_lengths(owner, layer.lengths), pair_bytes)
-    ), layer.lengths, amount, pair_bytes, _to_read(owner))  # fmt: skip
+        policy.tokens(prompt_lengths(owner, layer.lengths), pair_bytes)
+    ), layer.lengths, policy, pair_bytes, _to_read(owner))  # fmt: skip
 
 
 def prompt_lengths(owner: FoveateLayer, read: Int[Tensor, "b"]) -> Int[Tensor, "b"]:

@@ -59,5 +59,5 @@ def tokens_kept(owner: FoveateLayer, query: Tensor, mask: Tensor | None) -> Int[
     k, v = owner.padded()[:2]
     facts = owner.state.facts(mask, (query.shape[0], query.shape[2], owner.seen), query.device)
     lengths = prompt_lengths(owner, owner.seen - facts.pads)
-    tokens = owner.state.policy.amount.tokens(lengths, bytes_of_pairs(k, v) * owner.state.depth)
+    tokens = owner.state.policy.tokens(lengths, bytes_of_pairs(k, v) * owner.state.depth)
     return tokens if facts.causal and not bool((tokens >= lengths).all()) else None

@@ -17,6 +17,12 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Profile
 from foveate.core.protocols import wrapped
 
+_INSIDE = {
+    "OptimizedModule": "what torch.compile() was given; model.compile() compiles it in place",
+    "": "for a PEFT model: model.get_base_model()",
+}
+"""How to get at the model, by the class that is around it."""
+
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
     """The configuration of the decoder whose cache is compressed."""
@@ -54,7 +60,12 @@ def check_model(model: nn.Module) -> PreTrainedModel:
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModel(
             f"{type(model).__name__} is not a transformers model. Pass the PreTrainedModel itself "
-            "(for a PEFT model: model.get_base_model())."
+            f"({_INSIDE.get(type(model).__name__, _INSIDE[''])})."
+        )
+    if not hasattr(model, "generate"):
+        raise UnsupportedModel(
+            f"{type(model).__name__} has no generate(): it is a part of a model. Pass the model "
+            "that generates, such as the one that it was taken from."
         )
     attention_of(model)
     for reason in _reasons(model, text_config(model)):
