@@ -69,8 +69,8 @@ FAULTS = (
           ("tests/conformance/test_modes.py::"
            "test_prompt_lookup_decoding_gives_what_plain_decoding_gives",)),
     Fault("a hook stays on the model", "backends/hf/calls.py",
-          "self._undo += [before.remove, after.remove]",
-          "self._undo += [after.remove]",
+          "undo.callback(before(self._before_forward, with_kwargs=True).remove)",
+          "before(self._before_forward, with_kwargs=True)",
           ("tests/backends/test_attaching.py",)),
     # What is remembered, and for how long
     Fault("images are those of the first pass", "backends/hf/state.py",
