@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from PIL import Image
@@ -43,6 +45,11 @@ def test_images_become_whole_rows_of_cells(given: tuple[int, int], rows: int) ->
 def test_an_image_that_fits_is_not_touched() -> None:
     one = image(384, 48)
     assert fit(one).tobytes() == one.tobytes()
+
+
+def test_what_is_clear_in_an_image_is_white() -> None:
+    one = Image.new("LA", (384, 24), (0, 0))
+    assert fit(one).tobytes() == Image.new("RGB", (384, 24), "white").tobytes()
 
 
 def test_pixels_are_centred_and_padded_below() -> None:
@@ -108,6 +115,35 @@ def test_turns_follow_each_other() -> None:
     ])  # fmt: skip
     assert text == "Question: What is it?\nAnswer: A bird.\nQuestion: Where?\nAnswer:"
     assert images == []
+
+
+def test_a_continued_message_is_left_open_and_conversations_come_in_batches(
+    processor: DemoProcessor,
+) -> None:
+    said = [{"role": "user", "content": "What"}, {"role": "assistant", "content": "A bird"}]
+    assert processor.apply_chat_template(said, continue_final_message=True) == (
+        "Question: What\nAnswer: A bird"
+    )
+    shown = {"role": "user", "content": [{"type": "image", "image": image(384, 24)}]}
+    assert processor.apply_chat_template([[shown], said[:1]]) == [
+        "<image>\nAnswer:", "Question: What\nAnswer:",
+    ]  # fmt: skip
+    inputs = processor.apply_chat_template([[shown], said[:1]], tokenize=True)
+    assert inputs["attention_mask"].sum(1).tolist() == [18, 5]
+
+
+def test_an_image_may_be_a_file(processor: DemoProcessor, tmp_path: Path) -> None:
+    image(384, 24).save(tmp_path / "a.png")
+    for source in ("image", "url", "path"):
+        _, (read,) = worded([{"role": "user", "content": [
+            {"type": "image", source: str(tmp_path / "a.png")}]}])  # fmt: skip
+        assert read.tobytes() == image(384, 24).tobytes()
+    (tmp_path / "b.png").write_text("no image")
+    for part, says in (({"type": "image", "url": str(tmp_path / "b.png")}, "b.png"),
+                       ({"type": "image", "image": 3}, "'int'"),
+                       ({"type": "video", "url": "a.mp4"}, "'video'")):  # fmt: skip
+        with pytest.raises(InvalidInput, match=says):
+            worded([{"role": "user", "content": [part]}])
 
 
 def test_the_template_words_and_reads(processor: DemoProcessor) -> None:

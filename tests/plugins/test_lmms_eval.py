@@ -8,15 +8,17 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from foveate.core.errors import InvalidInput, InvalidParameter, InvalidSpec
+from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter, InvalidSpec
 from tests.plugins.alone import Said, said
 
 SPEC = "snapkv:budget=50%,window=4"
+BRIEF = "system : Be brief\n"
 TASK = """\
 task: {name}
 dataset_path: json
@@ -84,16 +86,15 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
     command = [
         sys.executable, "-m", "lmms_eval", "--model", "foveate", "--tasks", "two,none",
         "--model_args", f"pretrained={directory},method='{SPEC}'", "--include_path", str(tasks),
-        "--output_path", str(tmp_path / "out"), "--log_samples",
+        "--output_path", str(tmp_path / "out"), "--log_samples", "--system_instruction", "Be brief",
     ]  # fmt: skip
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hub")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = {
-        "two": [said(directory, SPEC, f"user : <image> and <image>{d['question']}\nassistant : ",
-                     [Path(path) for path in d["images"]]) for d in documents],
-        "none": [said(directory, SPEC, f"user : {d['question']}\nassistant : ", [])
-                 for d in documents],
+        name: [said(directory, SPEC, f"{BRIEF}user : {images}{d['question']}\nassistant : ",
+                    [Path(path) for path in d["images"] if images]) for d in documents]
+        for name, images in (("two", "<image> and <image>"), ("none", ""))
     }  # fmt: skip
     for name, answers in expected.items():
         (path,) = (tmp_path / "out").rglob(f"*_samples_{name}.jsonl")
@@ -137,6 +138,7 @@ def test_a_spec_with_commas_stands_in_quotes(model: Any, directory: Path) -> Non
         ({"pretrained": "x"}, InvalidParameter, "method=None"),
         ({"pretrained": "x", "method": "full", "batch_size": "4"}, InvalidParameter, "one by one"),
         ({"pretrained": "x", "method": "snapkv:budget"}, InvalidSpec, "'budget'"),
+        ({"pretrained": "x", "method": "full", "refused": "skip"}, InvalidParameter, "'skip'"),
     ],
 )
 def test_bad_arguments_are_named(
@@ -168,6 +170,7 @@ def answering(model: Any, directory: Path) -> Any:
 
 
 TEXT = {"type": "text", "text": "Who?"}
+LONGER = {"type": "text", "text": "Who is it? " * 9}
 
 
 def test_an_answer_is_cut_before_what_ends_it(answering: Any, directory: Path) -> None:
@@ -183,6 +186,7 @@ def test_an_answer_is_cut_before_what_ends_it(answering: Any, directory: Path) -
     [
         ([{"type": "video", "url": "a.mp4"}, TEXT], {}, "a message with video"),
         ([{"type": "image", "url": 3}, TEXT], {}, "an image given as int"),
+        ([{"type": "image", "url": "gone.png"}], {}, "'gone.png' cannot be read"),
         ([{"type": "text", "text": "see <image>"}], {}, "placeholder '<image>'"),
         ([TEXT], {"visual_cot": True}, "not supported: .'visual_cot'"),
     ],
@@ -193,6 +197,108 @@ def test_what_is_not_supported_is_refused(
     with pytest.raises(InvalidInput, match=says) as caught:
         answering.generate_until([Request(content, **options)])
     assert caught.value.__notes__ == ["In task task, document 0."]
+
+
+class Task:
+    """What lmms-eval's tasks make of a document: a text, and messages without what is before it."""
+
+    def __init__(self, **config: Any):
+        given = {"task": "task", "num_fewshot": 0, "description": "", "fewshot_delimiter": "\n\n",
+                 "doc_to_messages": None, "doc_to_visual": None}  # fmt: skip
+        self.config = SimpleNamespace(**{**given, **config})
+        self.sampler = SimpleNamespace(docs=["Why?"])
+
+    def doc_to_text(self, doc: str) -> str:
+        return doc
+
+    def fewshot_context(self, doc: str, num_fewshot: int) -> str:
+        return f"{self.config.description}{'Why? So.' * num_fewshot}{doc}"
+
+    def doc_to_messages(self, doc: str) -> list[dict[str, Any]]:
+        text = self.fewshot_context(doc, self.config.num_fewshot)
+        return [{"role": "user", "content": [{"type": "text", "text": text}]}]
+
+    def request(self, context: str) -> SimpleNamespace:
+        options = {"max_new_tokens": 4}
+        return SimpleNamespace(args=(context, self.doc_to_messages, options, 0, "task", "test"))
+
+
+@pytest.mark.parametrize(
+    ("config", "context", "prompt"),
+    [
+        ({}, "Who?", "user : Who?"),
+        ({}, "Be briefWho?", f"{BRIEF}user : Who?"),
+        ({"description": "Ask. "}, "Ask. Who?", "user : Ask. Who?"),
+        ({"description": "Ask. "}, "Be brief\n\nAsk. Who?", f"{BRIEF}user : Ask. Who?"),
+        ({"num_fewshot": 1}, "Why? So.Who?", "user : Why? So.Who?"),
+        ({}, "drawn anew", "user : Who?"),
+    ],
+)
+def test_an_instruction_is_the_systems_turn(
+    model: Any, directory: Path, config: dict[str, Any], context: str, prompt: str
+) -> None:
+    task, made = Task(**config), model(pretrained=str(directory), method="full")
+    made.task_dict = {"task": {"test": ["Who?"]}}
+    (result,) = made.generate_until([task.request(context)])
+    assert result.text == said(directory, "full", f"{prompt}\nassistant : ", [], tokens=4).text
+
+
+def test_a_system_prompt_may_be_given_to_the_model(
+    model: Any, directory: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "prompt.txt").write_text("Be brief\n")
+    expected = said(directory, "full", f"{BRIEF}user : Who?\nassistant : ", [], tokens=4).text
+    for given in ("Be brief", str(tmp_path / "prompt.txt")):
+        made = model(pretrained=str(directory), method="full", system_prompt=given)
+        made.task_dict = {"task": {"test": ["Who?"]}}
+        assert made.generate_until([Task().request("Who?")])[0].text == expected
+    with pytest.raises(InvalidInput, match="give one of them"):
+        made.generate_until([Task().request("Be longWho?")])
+
+
+@pytest.mark.parametrize(
+    ("config", "context", "says"),
+    [
+        ({"num_fewshot": 2, "doc_to_visual": "image"}, "Why? So.Who?", "leave --num_fewshot out"),
+        ({"num_fewshot": 2, "doc_to_messages": list}, "Why? So.Who?", "num_fewshot=2"),
+        ({"num_fewshot": 1}, "Be briefWhy? So.Who?", "system_prompt="),
+    ],
+)
+def test_what_messages_would_leave_out_is_refused(
+    answering: Any, config: dict[str, Any], context: str, says: str
+) -> None:
+    answering.task_dict = {"task": {"test": ["Who?"]}}
+    with pytest.raises(InvalidInput, match=f"(?i){says}"):
+        answering.generate_until([Task(**config).request(context)])
+    for name in ("chat_template", "apply_chat_template"):
+        with pytest.raises(InvalidInput, match="--apply_chat_template"):
+            getattr(answering, name)
+
+
+def test_a_document_that_the_policy_refuses_ends_all_or_is_counted(
+    model: Any, directory: Path
+) -> None:
+    from lmms_eval.models.model_utils import gen_metrics
+
+    few = "streaming_llm:budget=50%,sinks=16"
+    requests = [Request([text], max_new_tokens=4) for text in (TEXT, LONGER)]
+    made = model(pretrained=str(directory), method=few)
+    made.task_dict = {"task": {"test": [None]}}
+    with pytest.raises(InvalidBudget) as caught:
+        made.generate_until(requests)
+    assert "refused=empty" in caught.value.__notes__[1]
+    gen_metrics.reset_logged_metrics()
+    made = model(pretrained=str(directory), method=few, refused="empty")
+    made.task_dict = {"task": {"test": [None]}}
+    first, second = made.generate_until(requests)
+    assert (first.text, first.token_counts.output_tokens) == ("", 0)
+    assert second.token_counts.output_tokens > 0
+    figures = gen_metrics.summarize_logged_metrics()
+    assert figures["avg_refused"] == 1
+    assert figures["avg_kv_ratio"] < 0.6  # of the document that was answered
+    made.generate_until(requests[:1])  # nothing was answered: no ratio
+    with pytest.raises(InvalidInput, match="video"):  # that is no policy's refusal
+        made.generate_until([Request([{"type": "video", "url": "a.mp4"}])])
 
 
 def test_images_may_be_files(answering: Any, pictures: list[Path]) -> None:

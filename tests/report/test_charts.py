@@ -1,9 +1,14 @@
-"""The chart of a sweep: every method is named where it can be read."""
+"""The chart of a sweep: every method is named beside it, and the page's colours are its own."""
 
 import re
 
-from foveate.report.charts import against_bytes
+import pytest
+
+from foveate.report.charts import against_bytes, axes, svg
+from foveate.report.key import MARKERS, PALETTE
 from foveate.report.summary import FULL, Cell, Estimate
+
+from .hostile import SPECS
 
 SCORE = Estimate(0.5, 0.4, 0.6, 10)
 
@@ -14,37 +19,53 @@ def cell(spec, share):
                 decode_s_per_token=None)  # fmt: skip
 
 
-def drawn(names):
-    return against_bytes([cell(FULL, 1.0), *(cell(name, 0.2) for name in names)], "score")
+def drawn(specs):
+    return against_bytes([cell(FULL, 1.0), *(cell(spec, 0.2) for spec in specs)], "score")
 
 
-def places(chart, names):
-    """Where on the page each name starts, across and down."""
-    found = [re.search(r'x="([\d.]+)" y="([\d.]+)"[^>]*>' + name + "<", chart) for name in names]
-    return [(float(one[1]), float(one[2])) for one in found]
+def test_every_line_is_named_in_full_and_no_two_look_alike():
+    names = [f"method{i}" for i in range(60)]
+    key = drawn(names).key
+    assert [entry.name for entry in key] == [*names, "full cache"]
+    assert len({entry.sign for entry in key}) == 61
+    long = next(entry.name for entry in drawn(SPECS).key)
+    assert len(long) > 150
+    assert long.endswith("attend=softmax_n()")
 
 
-def test_short_names_stand_in_four_columns():
-    names = [f"method{i}" for i in range(7)]
-    across = {x for x, _ in places(drawn(names), [*names, "full cache"])}
-    assert len(across) == 4
+def test_files_are_named_without_folders_where_that_tells_them_apart():
+    specs = [f"headkv:budget=20%,profile={path}.json" for path in ("a/b/one", "a/two", "b/two")]
+    assert [entry.name for entry in drawn(specs).key] == [
+        "headkv:profile=one.json", "headkv:profile=a/two.json", "headkv:profile=b/two.json",
+        "full cache",
+    ]  # fmt: skip
 
 
-def test_long_names_stand_in_few_columns_inside_the_page():
-    folder = "profile=some/folder/of/mine/"
-    given = [f"method{i}:budget=20%,{folder}a_long_name_of_a_profile.json" for i in range(12)]
-    chart = drawn(given)
-    assert "some/folder" not in chart
-    names = [f"method{i}:profile=a_long_name_of_a_profile.json" for i in range(12)]
-    width, height = (
-        float(x) for x in re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', chart).groups()
-    )
-    found = places(chart, names)
-    assert len({x for x, _ in found}) == 2
-    assert all(x > 0 and x + 4.4 * len(names[0]) < width and y < height for x, y in found)
+def test_a_sign_has_the_colour_and_the_dashes_of_its_line():
+    chart = drawn([f"method{i}" for i in range(12)])
+    for place, entry in enumerate(chart.key[:-1]):
+        colour = PALETTE[place % 10]
+        assert f'stroke="{colour}"' in entry.sign
+        assert f"stroke: {colour}" in chart.svg
+    dashed = ['dasharray=""' not in entry.sign for entry in chart.key]
+    assert dashed == [False] * 10 + [True] * 3
+    assert len(re.findall("stroke-dasharray: [^;]+", chart.svg)) >= 3
+    outlines = {re.findall(' d="(.*?)"', entry.sign)[1] for entry in chart.key[:-1]}
+    assert len(outlines) == len(MARKERS)
 
 
-def test_the_figure_grows_by_its_names():
-    few, many = (re.search(r'viewBox="0 0 [\d.]+ ([\d.]+)"', drawn([f"m{i}" for i in range(n)]))
-                 for n in (5, 50))  # fmt: skip
-    assert float(many[1]) > float(few[1]) + 100
+@pytest.mark.parametrize("text", ["$a$_{b", "$\\frac{$", "日本語 <b> & \\$", "m\u1d49 😀"])
+def test_text_that_looks_like_a_formula_stays_text(text):
+    figure, axis = axes()
+    axis.set(title=text, xlabel=text)
+    axis.plot([1, 2], label=text)
+    axis.legend()
+    shown = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert svg(figure).count(f">{shown}</text>") == 3
+
+
+def test_axes_and_text_are_of_the_colour_of_the_page():
+    chart = drawn(["snapkv", "h2o"]).svg
+    assert "#000000" not in chart
+    assert 'fill="currentColor"' in chart
+    assert "stroke: currentColor" in chart

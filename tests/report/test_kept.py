@@ -12,6 +12,8 @@ from foveate.core.errors import InvalidInput
 from foveate.report import Grid, grids, kept_picture
 from foveate.report.kept import lit
 
+from .hostile import SPECS
+
 TEXT = PreTrainedConfig()
 
 
@@ -83,3 +85,13 @@ def test_cells_follow_each_other_row_by_row():
     light = np.asarray(lit(white, Grid(2, 3, (0, 1, 2, 3, 4, 5)), share).convert("L"))
     cells = light[5::10, 5::10].flatten().tolist()
     assert cells == sorted(set(cells))
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_lines_of_any_length_stay_inside_the_margins(images: int) -> None:
+    where = [Grid(1, 1, (i,)) for i in range(images)]
+    rows = [(title, title * 9, torch.ones(images)) for title in (*SPECS, "two\nlines", "\ud83d")]
+    page = kept_picture([Image.new("RGB", (384, 96), "white")] * images, where, rows)
+    pixels = np.asarray(page)
+    assert (pixels[:, -22:] == pixels[0, 0]).all()
+    assert (pixels[-8:] == pixels[0, 0]).all()

@@ -16,6 +16,7 @@ from tests import zoo
 from tests.browser import OpenPage, overflow
 from tests.zoo.directory import tokenizer
 
+from .contrast import contrasts
 from .lens_data import Told
 
 SPECS = ["snapkv:window=4,budget=50%", "adakv:window=4", "knorm"]
@@ -212,35 +213,6 @@ def test_it_fits_and_can_be_read(lens: Path, open_page: OpenPage, width: int, sc
         assert overflow(page) == []
         assert page.locator("#layer").is_hidden()
         assert page.locator("#layer-now").is_visible()
-
-
-def contrasts(page: Page, selector: str) -> list[float]:
-    """Of text and what lies behind it, as WCAG 2.2 defines it."""
-    found: list[float] = page.evaluate(
-        """(selector) => {
-          const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 })
-            .getContext("2d", { willReadFrequently: true });
-          const style = (e) => getComputedStyle(e);
-          const behind = (e) => (e ? [...behind(e.parentElement), style(e).backgroundColor] : []);
-          const linear = (x) => (x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
-          const luminance = (...colors) => {
-            for (const color of ["white", ...colors]) {
-              pen.fillStyle = color;
-              pen.fillRect(0, 0, 1, 1);
-            }
-            const [r, g, b] = [...pen.getImageData(0, 0, 1, 1).data].map((x) => linear(x / 255));
-            return .2126 * r + .7152 * g + .0722 * b;
-          };
-          const shown = [...document.querySelectorAll(selector)].filter((e) => e.offsetParent);
-          return shown.map((e) => {
-            const back = luminance(...behind(e)), fore = luminance(...behind(e), style(e).color);
-            return (Math.max(back, fore) + .05) / (Math.min(back, fore) + .05);
-          });
-        }""",
-        selector,
-    )
-    assert found
-    return found
 
 
 def test_long_names_and_unbroken_words_fit_too(tmp_path: Path, open_page: OpenPage) -> None:

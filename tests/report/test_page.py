@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,54 @@ def test_means_and_differences_are_of_the_same_samples() -> None:
     assert {cell.difference for cell in cells(alone)} == {None}
 
 
+def refused(spec: str, sample: int) -> dict[str, Any]:
+    error = {"type": "InvalidBudget", "message": f"too <small> for {sample}"}
+    return {"task": "document", "sample": str(sample), "spec": spec, "error": error}
+
+
+def test_what_was_refused_is_in_no_mean_and_is_shown(tmp_path: Path) -> None:
+    spec = "snapkv:budget=20%"
+    found = [*rows(), refused(spec, 8), refused(spec, 9), refused("knorm:budget=5%", 8)]
+    by_spec = {cell.spec: cell for cell in cells(found)}
+    before = {cell.spec: cell for cell in cells(rows())}[spec]
+    assert by_spec[spec] == replace(before, failed=2)
+    assert (by_spec["knorm:budget=5%"].answered, by_spec["knorm:budget=5%"].score) == (0, None)
+    text = page(written(tmp_path, found))
+    assert "4 of 6" in text
+    assert "0 of 1" in text
+    assert "2 of the samples, first <bdi>8</bdi>: <bdi>InvalidBudget: too &lt;small&gt;" in text
+    nothing = page(written(tmp_path, [refused("full", 0), refused(spec, 0)]))
+    assert nothing.count("0 of 1") == 2
+    assert "needs a judge" not in nothing
+
+
+@pytest.mark.parametrize("odd", [math.inf, -math.inf, math.nan, None])
+@pytest.mark.parametrize("name", ["score", "kl", "nll", "agreement", "kv_bytes", "compress_s"])
+def test_a_number_that_is_not_finite_is_in_no_mean(tmp_path: Path, name: str, odd: Any) -> None:
+    spec, found = "snapkv:budget=20%", rows()
+    place = next(i for i, one in enumerate(found) if (one["spec"], one["sample"]) == (spec, "3"))
+    found[place] |= {name: odd, "feature_error": [odd, 0.5]}
+    cell = {cell.spec: cell for cell in cells(found)}[spec]
+    means = (cell.kl, cell.nll, cell.bytes_share, cell.agreement.mean, cell.compress_s)
+    assert means == pytest.approx((0.5, 1.0, 0.2, 0.75, 0.01))
+    assert cell.score.count == 4 - (name == "score")
+    assert cell.odd == (name in ("kl", "nll", "kv_bytes"))
+    assert ("no finite number" in page(written(tmp_path, found))) == bool(cell.odd)
+
+
+def test_a_page_of_rows_without_bytes_is_made(tmp_path: Path) -> None:
+    none = [one | {"kv_bytes_full": 0, "feature_error": [0.1, 0.2]} for one in rows()]
+    assert all(math.isnan(cell.bytes_share) for cell in cells(none))
+    assert "50.0 (" in page(written(tmp_path, none))
+
+
+def test_lines_that_are_damaged_are_counted(folder: Path) -> None:
+    with (folder / "rows.jsonl").open("a") as file:
+        file.write("{\n[]\n")
+    assert "2 damaged lines" in page(folder)
+    assert not (folder / "rows.damaged.jsonl").exists()
+
+
 def test_intervals_hold_what_they_should() -> None:
     wilson = estimate([1.0] * 8 + [0.0] * 2)  # by hand: (0.490, 0.943)
     assert (wilson.low, wilson.high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
@@ -122,7 +171,7 @@ def test_the_page_holds_the_figures_and_loads_nothing(folder: Path) -> None:
     assert "@import" not in text
     assert "50.0 (" in text
     assert "-25.0 (" in text
-    assert found.tags.count("svg") == 1
+    assert found.tags.count("figure") == 1
     assert found.best == 2  # snapkv at each of its budgets; the oracle is no method
     assert "cannot tell methods apart" in text  # four samples are too few
 
@@ -150,7 +199,7 @@ def test_what_the_papers_look_at_is_drawn_where_it_was_measured(tmp_path: Path) 
     text = page(written(tmp_path, found))
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert len(titles) == len(set(titles)) == 9
-    assert Page(text).tags.count("svg") == 1 + len(titles)
+    assert Page(text).tags.count("figure") == 1 + len(titles)
     assert "KV head" in text
     assert "snapkv, 10 % of the bytes" in text  # the smallest budget of each method
     assert "snapkv, 20 % of the bytes" not in text
@@ -194,7 +243,7 @@ def test_a_budget_at_which_methods_cannot_be_told_apart_is_named(tmp_path: Path)
     assert "cannot tell methods apart" not in text
     few = {"oracle:budget=5%": [0] * 40, "random:budget=5%": [0] * 40}
     text = page(written(tmp_path, rows(**many, **few)))
-    assert "At 5%, keeping what shows the answer" in text
+    assert "At <bdi>5%</bdi>, keeping what shows the answer" in text
 
 
 def test_the_command_writes_the_file(folder: Path, tmp_path: Path) -> None:
@@ -227,7 +276,7 @@ def test_chromium_shows_it_in_peace_at_any_width(
     with open_page(path, width=width, scheme=scheme) as shown:
         assert shown.locator("h1").inner_text() == "What compression costs tiny"
         assert shown.locator("tbody tr").count() == len(SCORES)
-        chart = shown.locator("figure svg").bounding_box()
+        chart = shown.locator("figure > svg").bounding_box()
         assert chart is not None
         assert width / 2 < chart["width"] < width
         assert overflow(shown) == []

@@ -94,8 +94,10 @@ def _gguf_file() -> Path | None:
 def _from_hub(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """The original, unquantised weights; the tokenizer is set up like the package's."""
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(HUB, dtype=dtype)
-        tokenizer: Any = AutoTokenizer.from_pretrained(HUB)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            HUB, dtype=dtype, trust_remote_code=False
+        )
+        tokenizer: Any = AutoTokenizer.from_pretrained(HUB, trust_remote_code=False)
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelNotFound(
@@ -110,7 +112,9 @@ def _from_hub(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerF
 
 def _read(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerFast]:
     """What ``_convert`` wrote."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, local_files_only=True, trust_remote_code=False
+    )
     return model, PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
 
 
@@ -124,8 +128,9 @@ def _convert(gguf_file: Path, folder: Path) -> None:
     tokenizer = _tokenizer(gguf_file)
     with _no_bar():
         read = AutoModelForCausalLM.from_pretrained(
-            gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32, local_files_only=True
-        )
+            gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32,
+            local_files_only=True, trust_remote_code=False,
+        )  # fmt: skip
     vars(read.config).pop("quantization_config", None)  # what counts as quantised cannot be saved
     read.config.pad_token_id = tokenizer.pad_token_id
     with torch.device("meta"):

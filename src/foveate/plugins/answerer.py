@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from foveate.backends.hf import compress
 from foveate.core.composition import policy as policy_of
+from foveate.data import read_image
 from foveate.eval.model import load
-from foveate.eval.prompt import Message, read_chat
+from foveate.eval.prompt import Message, Part, image_part, read_chat
 
 QUOTES = ("'", '"')
 
@@ -34,14 +36,21 @@ class Answerer:
         pretrained: the model, as :func:`foveate.eval.model.load` takes it.
         method: a spec; it may stand in quotes, which guard its commas where arguments are parsed.
         device: where the model goes, "cpu" or "cuda:0"; by default to the GPU if there is one.
+        trust_remote_code: whether Python code that the model brings along runs.
 
     Raises:
         FoveateError: no such model or method, or a budget that cannot be met.
     """
 
-    def __init__(self, pretrained: str, method: str, device: str | None = None):
+    def __init__(
+        self,
+        pretrained: str,
+        method: str,
+        device: str | None = None,
+        trust_remote_code: bool = False,
+    ):
         self.policy = policy_of(unquoted(method))
-        self.loaded = load(pretrained)
+        self.loaded = load(pretrained, trust_remote_code)
         if device is not None:
             self.loaded.model.to(device)  # type: ignore[arg-type]
 
@@ -72,6 +81,15 @@ class Answerer:
             kv_bytes_full=stats.bytes_before,
             seconds=seconds,
         )
+
+
+def picture(path: str) -> Part:
+    """The image in a file, for a message.
+
+    Raises:
+        InvalidInput: it cannot be read as an image.
+    """
+    return image_part(read_image(Path(path)))
 
 
 def unquoted(text: str) -> str:

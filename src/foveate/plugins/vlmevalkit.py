@@ -12,12 +12,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from foveate.core import lines
 from foveate.core.errors import InvalidInput, InvalidParameter, MissingPackage
-from foveate.eval.prompt import Part, image_part, text_part
-from foveate.plugins.answerer import Answerer
+from foveate.eval.prompt import Part, text_part
+from foveate.plugins.answerer import Answerer, picture
 
 try:
     from vlmeval.config import supported_VLM
@@ -39,6 +37,7 @@ class Foveate(BaseModel):  # type: ignore[misc]  # VLMEvalKit need not be there
         log: a file that gets a JSON line for each answer, with the bytes that the cache held after
             its compression, and those of the stock one; VLMEvalKit has no place for them.
         use_vllm: VLMEvalKit's, false.
+        trust_remote_code: whether Python code that the model brings along runs.
 
     Raises:
         FoveateError: no such model or method, a budget that cannot be met, or vLLM.
@@ -55,13 +54,14 @@ class Foveate(BaseModel):  # type: ignore[misc]  # VLMEvalKit need not be there
         max_new_tokens: int = 2048,
         log: str | Path | None = None,
         use_vllm: bool = False,
+        trust_remote_code: bool = False,
     ):
         if use_vllm:
             raise InvalidParameter(
                 "use_vllm=True: caches are compressed in transformers. Leave --use-vllm out."
             )
         super().__init__()
-        self.answerer = Answerer(pretrained, method, device)
+        self.answerer = Answerer(pretrained, method, device, trust_remote_code)
         self.tokens, self.log = max_new_tokens, None if log is None else Path(log)
 
     def generate_inner(self, message: Sequence[Mapping[str, Any]], dataset: Any = None) -> str:
@@ -94,8 +94,4 @@ def _part(given: Mapping[str, Any]) -> Part:
         return text_part(given["value"])
     if given["type"] != "image":
         raise InvalidInput(f"a message with {given['type']}: only text and images are supported.")
-    try:
-        with Image.open(given["value"]) as image:
-            return image_part(image.convert("RGB"))
-    except OSError as error:
-        raise InvalidInput(f"{given['value']!r} cannot be read as an image: {error}.") from error
+    return picture(given["value"])

@@ -8,18 +8,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foveate.eval.contenders import named
-from foveate.report.charts import MARKERS, axes, svg
-from foveate.report.summary import FULL, Rows
+from foveate.report.charts import axes, svg
+from foveate.report.key import MARKERS, PALETTE, Entry, brief, entry, style
+from foveate.report.shown import short, without_folders
+from foveate.report.summary import FULL, Rows, bytes_shares
 
 SHADES = "cividis"
+LETTERS = 92  # of titles beside each other
 
 
 class Figure(NamedTuple):
-    """A chart, and what it shows."""
+    """A chart, what it shows, and what its lines stand for where the chart does not say it."""
 
     title: str
     svg: str
     caption: str
+    key: Sequence[Entry] = ()
 
 
 def figures(rows: Rows) -> list[Figure]:
@@ -120,25 +124,25 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
     """PrefixKV's Fig. 5, at the smallest budget of each method."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["spec"] != FULL and row.get("feature_error"):
+        if row["spec"] != FULL and _all_finite(row.get("feature_error")) and bytes_shares([row]):
             found.setdefault(row["spec"], []).append(row)
-    shares = {
-        spec: float(np.mean([row["kv_bytes"] / row["kv_bytes_full"] for row in mine]))
-        for spec, mine in found.items()
-    }
+    shares = {spec: float(np.mean(bytes_shares(mine))) for spec, mine in found.items()}
     if not found:
         return
     figure, axis = axes()
-    for place, (name, spec) in enumerate(_smallest(shares).items()):
+    smallest = _smallest(shares)
+    key = []
+    for place, (name, spec) in enumerate(
+        zip(brief(list(smallest)), smallest.values(), strict=True)
+    ):
         errors, share = np.mean([row["feature_error"] for row in found[spec]], axis=0), shares[spec]
-        axis.plot(errors, marker=MARKERS[place % len(MARKERS)], markersize=3, linewidth=1.2,
-                  label=f"{name}, {100 * share:.0f} % of the bytes")  # fmt: skip
+        axis.plot(errors, markersize=3, linewidth=1.2, **style(place))
+        key.append(entry(f"{name}, {100 * share:.0f} % of the bytes", style(place)))
     axis.set(xlabel="layer", ylabel="mean absolute error of features")
     axis.set_ylim(bottom=0)
-    axis.legend(frameon=False, fontsize=7, ncols=2)
     yield Figure("Error of the features", svg(figure),
                  "Hidden states against those with the full cache, at the smallest budget "
-                 "(PrefixKV, Fig. 5).")  # fmt: skip
+                 "(PrefixKV, Fig. 5).", key)  # fmt: skip
 
 
 def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
@@ -155,10 +159,10 @@ def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
     each = np.atleast_1d(grid).ravel()
     for axis, spec in zip(each, shown, strict=False):
         held = [place for place in kept[spec] if place < len(places)]
-        axis.scatter(*places.T, s=4, color="0.8", linewidths=0)
-        axis.scatter(*places[held].T, s=6, color="C0", linewidths=0)
+        axis.scatter(*places.T, s=4, color=PALETTE[7], alpha=0.75, linewidths=0)
+        axis.scatter(*places[held].T, s=6, color=PALETTE[0], linewidths=0)
         axis.set(xticks=[], yticks=[])
-        axis.set_title(spec, fontsize=7)
+        axis.set_title(short(without_folders(spec), LETTERS // columns), fontsize=7)
     for axis in each[len(shown) :]:
         axis.set_visible(False)
     caption = (
@@ -166,6 +170,11 @@ def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
         "blue what is kept at the smallest budget (MixKV, Fig. 3)."
     )
     yield Figure("Kept keys among all keys", svg(figure), caption)
+
+
+def _all_finite(numbers: Sequence[float | None] | None) -> bool:
+    """Whether there are some, and all of them are finite."""
+    return bool(numbers) and bool(np.isfinite(np.array(numbers, dtype=float)).all())
 
 
 def _smallest(sizes: Mapping[str, float | int]) -> dict[str, str]:
@@ -179,6 +188,8 @@ def _smallest(sizes: Mapping[str, float | int]) -> dict[str, str]:
 
 
 def _shades(count: int) -> Any:
-    import matplotlib
+    """From the first colour to the second, which both can be seen on black and on white."""
+    from matplotlib.colors import to_rgb
 
-    return matplotlib.colormaps[SHADES](np.linspace(0, 0.9, count))
+    first, last = (np.array(to_rgb(colour)) for colour in PALETTE[:2])
+    return first + np.linspace(0, 1, count)[:, None] * (last - first)

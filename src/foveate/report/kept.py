@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -10,10 +12,12 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from foveate.backends.hf.places import Grid
+from foveate.report.shown import short, shown, width
 
 _NIGHT = (14, 17, 27)
 _INK, _FAINT = (236, 238, 244), (150, 156, 172)
 _WIDE, _GAP, _MARGIN = 300, 14, 22  # pixels: an image, between images, around all
+LEGEND = "Brightness: the share of KV heads, over all layers, that still hold a token."
 _FLOOR = 0.10  # what is held by no head can still be made out
 
 
@@ -28,23 +32,32 @@ def kept_picture(
         images: of the prompt.
         grids: where their tokens stand, one for each image.
         rows: title, second line, and the share of heads that hold each token of the prompt, from
-            0 (dark) to 1 (as in the image).
+            0 (dark) to 1 (as in the image). Lines that are wider than the images lose their middle.
     """
     size = [(_WIDE, round(image.height * _WIDE / image.width)) for image in images]
     high = max(height for _, height in size) + 46
-    width = 2 * _MARGIN + len(images) * (_WIDE + _GAP) - _GAP
-    page = Image.new("RGB", (width, _MARGIN + len(rows) * (high + _GAP) + 30), _NIGHT)
+    wide = len(images) * (_WIDE + _GAP) - _GAP
+    page = Image.new("RGB", (wide + 2 * _MARGIN, _MARGIN + len(rows) * (high + _GAP) + 44), _NIGHT)
     draw = ImageDraw.Draw(page)
     y = _MARGIN
     for title, words, share in rows:
-        draw.text((_MARGIN, y), title, fill=_INK, font=ImageFont.load_default(17))
-        draw.text((_MARGIN, y + 21), words, fill=_FAINT, font=ImageFont.load_default(14))
+        for down, text, ink, size_of in ((0, title, _INK, 17), (21, words, _FAINT, 14)):
+            font = ImageFont.load_default(size_of)
+            draw.text((_MARGIN, y + down), _fitted(text, font, wide), fill=ink, font=font)
         for i, (image, grid, fit) in enumerate(zip(images, grids, size, strict=True)):
             page.paste(lit(image.resize(fit), grid, share), (_MARGIN + i * (_WIDE + _GAP), y + 44))
         y += high + _GAP
-    legend = "Brightness: the share of KV heads, over all layers, that still hold a token."
-    draw.text((_MARGIN, y), legend, fill=_FAINT, font=ImageFont.load_default(13))
+    font = ImageFont.load_default(13)
+    lines = LEGEND if font.getlength(LEGEND) <= wide else LEGEND.replace("layers, ", "layers,\n")
+    draw.text((_MARGIN, y), lines, fill=_FAINT, font=font)
     return page
+
+
+def _fitted(text: str, font: Any, wide: int) -> str:
+    """As much of the text as is no wider than so many pixels."""
+    letters = range(1, width(shown(text)) + 1)
+    most = bisect_right(letters, wide, key=lambda n: font.getlength(short(text, n)))
+    return short(text, most)
 
 
 def lit(image: Image.Image, grid: Grid, share: Float[Tensor, "t"]) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from foveate.eval.contenders import named
 from foveate.eval.results import read
 from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
-from foveate.report.summary import FULL, Cell, Estimate, Rows, cells
+from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
 from foveate.report.template import rendered
 
 
@@ -22,7 +23,7 @@ def page(folder: Path) -> str:
         InvalidInput: no results.
         MissingPackage: jinja2, matplotlib or scipy is not installed.
     """
-    configuration, rows = read(folder)
+    configuration, rows, damaged = read(folder)
     if not rows:
         raise InvalidInput(f"{str(folder)!r} holds no answers yet.")
     found = cells(rows)
@@ -31,43 +32,57 @@ def page(folder: Path) -> str:
              for name in dict.fromkeys(cell.task for cell in found)]  # fmt: skip
     samples = len({(row["task"], row["sample"]) for row in rows})
     return rendered("a report", "report.html.j2", configuration=configuration, tasks=tasks,
-                    samples=samples)  # fmt: skip
+                    samples=samples, damaged=len(damaged))  # fmt: skip
 
 
 def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
-    best: dict[str, float] = {}
+    scored, best = any(cell.score for cell in mine), dict[str, float]()
     for cell in mine:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
             budget = named(cell.spec).budget
             best[budget] = max(best.get(budget, 0.0), cell.score.mean)
     return {
         "name": name,
-        "chart": against_bytes(mine, "score" if mine[0].score else "same tokens"),
-        "scored": mine[0].score is not None,
+        "chart": against_bytes(_drawn(mine, scored), "score" if scored else "same tokens"),
+        "scored": scored,
+        "answered": any(cell.answered for cell in mine),
         "told": any(cell.perplexity is not None for cell in mine),
         "rows": [_row(cell, best) for cell in mine],
         "blind": blind(mine),
         "figures": figures(rows),
+        "failures": failures(rows),
+        "odd": [cell for cell in mine if cell.odd],
     }
+
+
+def _drawn(mine: Sequence[Cell], scored: bool) -> list[Cell]:
+    """The policies that a chart has a place for."""
+    having = [cell for cell in mine if (cell.score if scored else cell.agreement.count)]
+    return [cell for cell in having if not math.isnan(cell.bytes_share)]
 
 
 def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
     mean = cell.score.mean if cell.score else None
     is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
-    decode = cell.decode_s_per_token
     return {
         "spec": cell.spec,
-        "bytes": f"{100 * cell.bytes_share:.1f} %",
+        "count": f"{cell.score.count if cell.score else cell.answered} of "
+                 f"{cell.answered + cell.failed}",
+        "bytes": _said(cell.bytes_share, "{:.1f} %", 100.0),
         "score": _percent(cell.score),
         "best": is_best and not cell.spec.startswith("oracle"),
         "difference": "" if cell.spec == FULL else _percent(cell.difference, sign="+"),
-        "agreement": f"{100 * cell.agreement.mean:.0f} %",
-        "rouge": "" if cell.rouge is None else f"{100 * cell.rouge:.0f} %",
-        "perplexity": "" if cell.perplexity is None else f"{cell.perplexity:.2f}",
-        "kl": f"{cell.kl:.3f}",
-        "compress": f"{1e3 * cell.compress_s:.0f} ms",
-        "decode": "" if decode is None else f"{1e3 * decode:.0f} ms",
-    }
+        "agreement": _said(cell.agreement.mean, "{:.0f} %", 100.0),
+        "rouge": _said(cell.rouge, "{:.0f} %", 100.0),
+        "perplexity": _said(cell.perplexity, "{:.2f}"),
+        "kl": _said(cell.kl, "{:.3f}"),
+        "compress": _said(cell.compress_s, "{:.0f} ms", 1e3),
+        "decode": _said(cell.decode_s_per_token, "{:.0f} ms", 1e3),
+    }  # fmt: skip
+
+
+def _said(value: float | None, words: str, times: float = 1.0) -> str:
+    return "" if value is None or math.isnan(value) else words.format(times * value)
 
 
 def _percent(value: Estimate | None, sign: str = "") -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +30,18 @@ class Estimate:
     count: int
 
 
+NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
+
+
 @dataclass(frozen=True)
 class Cell:
     """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
     full cache, sample by sample, None where they have none in common; ``score`` is None where
-    nothing scored. ``perplexity`` is of the
-    references, None where there are none.
+    nothing scored. ``perplexity`` is of the references, None where there are none.
+
+    Means are over the samples that have a finite number, and NaN where none has. Of the samples,
+    ``answered`` have an answer and ``failed`` were refused; ``odd`` answers have a divergence or a
+    size that is no finite number.
     """
 
     task: str
@@ -49,6 +56,19 @@ class Cell:
     perplexity: float | None
     compress_s: float
     decode_s_per_token: float | None
+    answered: int = 0
+    failed: int = 0
+    odd: int = 0
+
+
+class Failure(NamedTuple):
+    """What a policy on one task was refused: how often, and what was said the first time."""
+
+    task: str
+    spec: str
+    times: int
+    sample: str
+    said: str
 
 
 def cells(rows: Rows) -> list[Cell]:
@@ -61,25 +81,66 @@ def cells(rows: Rows) -> list[Cell]:
 
 
 def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
-    scores = {row["sample"]: float(row["score"]) for row in full if row["score"] is not None}
-    scored = [(row["sample"], float(row["score"])) for row in mine if row["score"] is not None]
-    paired = [score - scores[sample] for sample, score in scored if sample in scores]
-    rouge = [row["rouge_full"] for row in mine if "rouge_full" in row]
-    steps = [row["decode_s_per_token"] for row in mine if row["decode_s_per_token"] is not None]
+    answered = [row for row in mine if "error" not in row]
+    scores, scored = _scores(full), _scores(answered)
+    paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
+    agreement = _numbers(answered, "agreement")
+    rouge = _numbers(answered, "rouge_full")
+    steps = _numbers(answered, "decode_s_per_token")
     return Cell(
         task=task,
         spec=spec,
-        score=estimate([score for _, score in scored]) if scored else None,
+        score=estimate(scored.values()) if scored else None,
         difference=mean_difference(paired) if paired else None,
-        bytes_share=_mean(mine, lambda row: row["kv_bytes"] / row["kv_bytes_full"]),
-        kl=_mean(mine, lambda row: row["kl"]),
-        nll=_mean(mine, lambda row: row["nll"]),
-        agreement=estimate(row["agreement"] for row in mine),
-        rouge=float(np.mean(rouge)) if rouge else None,
-        perplexity=perplexity(mine),
-        compress_s=_mean(mine, lambda row: row["compress_s"]),
+        bytes_share=_mean(bytes_shares(answered)),
+        kl=_mean(_numbers(answered, "kl")),
+        nll=_mean(_numbers(answered, "nll")),
+        agreement=estimate(agreement) if agreement else NOTHING,
+        rouge=_mean(rouge) if rouge else None,
+        perplexity=perplexity(answered),
+        compress_s=_mean(_numbers(answered, "compress_s")),
         decode_s_per_token=float(np.median(steps)) if steps else None,
+        answered=len(answered),
+        failed=len(mine) - len(answered),
+        odd=sum(map(_is_odd, answered)),
     )
+
+
+def _is_odd(row: Mapping[str, Any]) -> bool:
+    return len(_numbers([row], "kl", "nll")) < 2 or not bytes_shares([row])
+
+
+def failures(rows: Rows) -> list[Failure]:
+    """What was refused, for every task and spec."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if "error" in row:
+            groups.setdefault((row["task"], row["spec"]), []).append(row)
+    return [
+        Failure(*key, len(mine), mine[0]["sample"], _said(mine[0]["error"]))
+        for key, mine in groups.items()
+    ]
+
+
+def _said(error: Any) -> str:
+    return f"{error.get('type')}: {error.get('message')}" if isinstance(error, dict) else str(error)
+
+
+def _scores(rows: Rows) -> dict[str, float]:
+    """Of the samples that have a finite one."""
+    return {row["sample"]: score for row in rows for score in _numbers([row], "score")}
+
+
+def _numbers(rows: Rows, *names: str) -> list[float]:
+    """Those of these names that are there and finite."""
+    found = [row.get(name) for row in rows for name in names]
+    return [float(x) for x in found if isinstance(x, int | float) and math.isfinite(x)]
+
+
+def bytes_shares(rows: Rows) -> list[float]:
+    """Of the full cache's bytes."""
+    sizes = [_numbers([row], "kv_bytes", "kv_bytes_full") for row in rows]
+    return [size[0] / size[1] for size in sizes if len(size) == 2 and size[1] > 0]
 
 
 def estimate(values: Iterable[float]) -> Estimate:
@@ -136,5 +197,5 @@ def _scipy_stats() -> Any:
     return stats
 
 
-def _mean(rows: Rows, of: Callable[[Mapping[str, Any]], float]) -> float:
-    return float(np.mean([of(row) for row in rows]))
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else math.nan

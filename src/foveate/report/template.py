@@ -1,4 +1,4 @@
-"""Pages from templates. All values are escaped."""
+"""Pages from templates. All values are escaped, and shown so that they can be read."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 from foveate.core.errors import MissingPackage
+from foveate.report.shown import shown
 
 
 def rendered(what: str, template: str, **values: Any) -> str:
@@ -18,9 +19,15 @@ def rendered(what: str, template: str, **values: Any) -> str:
         from jinja2 import Environment
     except ImportError as error:
         raise MissingPackage(what, "jinja2", "report") from error
-    return Environment(autoescape=True).from_string(text_of(template)).render(**values)
+    environment = Environment(autoescape=True, finalize=_shown)
+    return environment.from_string(text_of(template)).render(**values)
 
 
 def text_of(name: str) -> str:
     """A file beside the templates, as it is."""
     return files("foveate.report").joinpath("templates", name).read_text("utf-8")
+
+
+def _shown(value: Any) -> Any:
+    """Not of what is HTML already."""
+    return shown(value) if isinstance(value, str) and not hasattr(value, "__html__") else value

@@ -10,18 +10,27 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmms_eval.api.instance import GenerationResult, TokenCounts
+from lmms_eval.api.instance import GenerationResult
 from lmms_eval.api.model import lmms
-from lmms_eval.models.model_utils.gen_metrics import log_metrics
+from loguru import logger
 from PIL import Image
 from tqdm import tqdm
 
-from foveate.core.errors import FoveateError, InvalidInput, InvalidParameter
+from foveate.core.errors import (
+    FoveateError,
+    InvalidBudget,
+    InvalidInput,
+    InvalidParameter,
+    MissingModality,
+)
 from foveate.eval.prompt import Message, Part, image_part, text_part
-from foveate.plugins.answerer import Answer, Answerer, kv_ratio
+from foveate.plugins.answerer import Answer, Answerer, picture
+from foveate.plugins.lmms_eval.context import instruction
+from foveate.plugins.lmms_eval.results import log, result
 
 TOKENS = 1024  # the most that are answered where a task does not say
 PASSED_ON = {"temperature", "do_sample", "top_p", "top_k", "num_beams", "repetition_penalty"}
+REFUSALS = (InvalidBudget, MissingModality)  # what a policy may say of one prompt
 NOT_FOR_US = {"image_aspect_ratio"}  # LLaVA's own code; here the model's processor knows
 
 
@@ -32,8 +41,14 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         pretrained: a directory, a hub id, or "demo".
         method: what the cache keeps, "mixkv:budget=64". A spec with commas stands in quotes.
         device: "cpu" or "cuda:0"; by default the GPU if there is one.
+        trust_remote_code: whether Python code that the model brings along runs.
         batch_size: 1.
         max_batch_size: lmms-eval's; nothing to choose from here.
+        system_prompt: a text, or a file with it, for the system's turn before every conversation;
+            ``--system_instruction`` is another way to give it.
+        refused: what a document gets whose prompt the policy refuses, as one that is shorter than
+            what is always kept: "stop" ends the evaluation with the reason, "empty" is an answer
+            without a word, which is counted, and logged with the reason.
         **others: refused; what is left of a spec that was cut at its commas.
 
     Raises:
@@ -49,6 +64,9 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         device: str | None = None,
         batch_size: int | str = 1,
         max_batch_size: int | str | None = None,
+        system_prompt: str | None = None,
+        refused: str = "stop",
+        trust_remote_code: bool = False,
         **others: Any,
     ):
         super().__init__()
@@ -68,27 +86,65 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
                 f"WORLD_SIZE={os.environ['WORLD_SIZE']}: this model runs in one process. Start "
                 "lmms-eval itself, without accelerate or torchrun."
             )
-        self.answerer = Answerer(pretrained, method, device)
+        if not isinstance(trust_remote_code, bool):
+            raise InvalidParameter(f"trust_remote_code={trust_remote_code!r}: give True or False.")
+        if refused not in ("stop", "empty"):
+            raise InvalidParameter(f"refused={refused!r}: choose 'stop' or 'empty'.")
+        self.goes_on = refused == "empty"
+        self.system_prompt = self._resolve_system_prompt(str(system_prompt or ""))
+        self.answerer = Answerer(pretrained, method, device, trust_remote_code)
 
     def generate_until(self, requests: Sequence[Any]) -> list[GenerationResult]:
-        """The answers, in order; then the figures of all go to lmms-eval's "throughput"."""
-        results, answers = [], defaultdict[str, list[Answer]](list)
+        """The answers, in order; then the figures of all go to lmms-eval's "throughput".
+
+        Raises:
+            FoveateError: a message, an option or a prompt that is refused; notes say where.
+        """
+        results, answers = [], defaultdict[str, list[Answer | None]](list)
         for request in tqdm(requests, desc="Answering"):
-            context, as_messages, options, doc_id, task, split = request.args
-            given = as_messages(self.task_dict[task][split][doc_id])
+            context, _, options, doc_id, task, _ = request.args
             try:
-                messages = [_message(one) for one in given]
-                answer = self.answerer(messages, **_options(task, options))
+                answer = self._answer_to(request)
             except FoveateError as error:
                 error.add_note(f"In task {task}, document {doc_id}.")
-                raise
+                if not isinstance(error, REFUSALS):
+                    raise
+                if not self.goes_on:
+                    error.add_note("With refused=empty in --model_args, such documents are passed.")
+                    raise
+                logger.warning(f"Task {task}, document {doc_id}: no answer, {error}")
+                answer = None
             answers[task].append(answer)
-            counts = TokenCounts(input_tokens=answer.prompt_tokens, output_tokens=answer.tokens)
-            results.append(GenerationResult(text=answer.text, token_counts=counts))
-            self.cache_hook.add_partial("generate_until", (context, options), answer.text)
+            results.append(result(answer))
+            self.cache_hook.add_partial("generate_until", (context, options), results[-1].text)
         if answers:
-            _log(answers)
+            log(answers)
         return results
+
+    def _answer_to(self, request: Any) -> Answer:
+        context, as_messages, options, doc_id, task, split = request.args
+        document = self.task_dict[task][split][doc_id]
+        said, asked_of = self.system_prompt, getattr(as_messages, "__self__", None)
+        if asked_of is not None:
+            given = instruction(context, asked_of, document)
+            if given and said:
+                raise InvalidInput(
+                    f"--system_instruction {given!r} and system_prompt={said!r}: give one of them."
+                )
+            said = said or given
+        worded = self._apply_system_prompt(list(as_messages(document)), said)
+        messages = [_message(one) for one in worded]
+        return self.answerer(messages, **_options(task, options))
+
+    @property
+    def chat_template(self) -> Any:
+        """Refused: what ``--apply_chat_template`` asks for, and chat models do in any case."""
+        raise InvalidInput(
+            "--apply_chat_template is for models that read one text: this one is handed messages, "
+            "and words them as its own template says. Leave it out."
+        )
+
+    apply_chat_template = chat_template
 
     def loglikelihood(self, requests: Sequence[Any]) -> Any:
         """Refused: what a task asks for is the uncompressed prefill's."""
@@ -127,10 +183,10 @@ def _part(given: Mapping[str, Any]) -> Part:
         raise InvalidInput(f"a message with {given['type']}: only text and images are supported.")
     image = given["url"]
     if isinstance(image, str):
-        image = Image.open(image)
+        return picture(image)
     if not isinstance(image, Image.Image):
         raise InvalidInput(f"an image given as {type(image).__name__}: give a PIL image or a path.")
-    return image_part(image.convert("RGB"))
+    return image_part(image)
 
 
 def _options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -146,21 +202,3 @@ def _options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:
         )
     passed = {key: value for key, value in said.items() if key in PASSED_ON}
     return {**passed, "tokens": tokens, "until": [until] if isinstance(until, str) else until}
-
-
-def _log(answers: Mapping[str, Sequence[Answer]]) -> None:
-    every = [answer for of_task in answers.values() for answer in of_task]
-    seconds, tokens = sum(one.seconds for one in every), sum(one.tokens for one in every)
-    figures = {
-        "num_requests": len(every),
-        "kv_ratio": kv_ratio(every),
-        "kv_bytes": sum(one.kv_bytes for one in every) / len(every),
-        "kv_bytes_full": sum(one.kv_bytes_full for one in every) / len(every),
-        **{f"kv_ratio_{task}": kv_ratio(of_task) for task, of_task in answers.items()},
-    }
-    log_metrics(
-        total_elapsed_time=seconds,
-        total_gen_tokens=tokens,
-        avg_speed=tokens / seconds,
-        additional_metrics=figures,
-    )

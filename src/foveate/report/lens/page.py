@@ -15,6 +15,7 @@ from foveate.report.lens.chosen import Choice, Seen
 from foveate.report.lens.packed import Packet, planes, table, tables
 from foveate.report.lens.pictures import data_uri
 from foveate.report.lens.words import Word
+from foveate.report.shown import shown
 from foveate.report.template import rendered, text_of
 
 
@@ -61,7 +62,7 @@ def _method(choices: Sequence[Choice], packet: Packet) -> Mapping[str, Any]:
     found, which = tables([choice.scores for choice in choices])
     places = [packet.add(table(one)) for one in found]
     return {
-        "name": label(choices[0].policy),
+        "name": shown(label(choices[0].policy)),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
         "protected": [
             packet.add(plane) for plane in planes([c.scores.isposinf() for c in choices])
@@ -90,7 +91,8 @@ def parts(words: Sequence[Word], grids: Sequence[Grid]) -> list[dict[str, Any]]:
         if image is None:
             if not found or "words" not in found[-1]:
                 found.append({"words": []})
-            found[-1]["words"].append({"at": at, **word._asdict()})
+            text = shown(word.text, keep="\n\t")  # which the page has signs for
+            found[-1]["words"].append({"at": at, "text": text, "special": word.special})
         elif image not in begun:
             begun.add(image)
             grid = grids[image]

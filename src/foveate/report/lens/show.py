@@ -16,7 +16,7 @@ from foveate.backends.hf import Session
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.backends.hf.places import grids
 from foveate.backends.hf.support import model_name
-from foveate.core import lines
+from foveate.core import files
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
 from foveate.eval.contenders import at_each
@@ -42,7 +42,7 @@ class Lens:
     def save(self, path: str | Path) -> Path:
         """Writes the page to a file."""
         path = Path(path)
-        lines.replace(path, self.html)
+        files.write(path, self.html)
         return path
 
 

@@ -1,0 +1,81 @@
+"""transformers' own pipeline on the demo model, with and without compression around it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from transformers import ImageTextToTextPipeline, pipeline
+
+import foveate
+from foveate.demo import album
+
+from .conftest import Demo, ask
+
+WHERE = "What is Anna's room?"
+
+
+@pytest.fixture(scope="module")
+def pipe(demo: Demo) -> ImageTextToTextPipeline:
+    return pipeline("image-text-to-text", model=demo.model, processor=demo.processor)
+
+
+def chat(question: str, images: Any) -> list[dict[str, Any]]:
+    shown = [{"type": "image", "image": image} for image in images]
+    return [{"role": "user", "content": [*shown, {"type": "text", "text": question}]}]
+
+
+def said(pipe: ImageTextToTextPipeline, text: Any, **more: Any) -> list[str]:
+    """What is answered to each prompt, greedily."""
+    found = pipe(text=text, max_new_tokens=16, do_sample=False, return_full_text=False, **more)
+    flat = [one[0] if isinstance(one, list) else one for one in found]
+    return [one["generated_text"].strip() for one in flat]
+
+
+def test_chats_are_answered_as_by_generate_alone_and_in_batches(
+    pipe: ImageTextToTextPipeline, demo: Demo
+) -> None:
+    first, second, _ = album.images()
+    asked = [(WHERE, [first]), ("Where is it, and what is written?", [second])]
+    chats = [chat(question, images) for question, images in asked]
+    alone = [demo._replace(inputs=ask(demo.processor, images, question)).answer()
+             for question, images in asked]  # fmt: skip
+    assert len(set(alone)) == 2
+    assert [said(pipe, one) for one in chats] == [[answer] for answer in alone]
+    for size in (1, 2):
+        assert said(pipe, chats, batch_size=size) == alone
+
+
+def test_plain_prompts_may_have_images_and_need_none(
+    pipe: ImageTextToTextPipeline, demo: Demo
+) -> None:
+    (image, *_), blind = album.images(), f"Question: {WHERE}\nAnswer:"
+    seen = f"<image>\n{blind}"
+    answer = demo._replace(inputs=ask(demo.processor, [image], WHERE)).answer()
+    assert said(pipe, seen, images=image) == [answer]
+    assert said(pipe, [seen] * 2, images=[[image], [image]]) == [answer] * 2
+    without = demo._replace(inputs=demo.processor(text=blind)).answer()
+    assert said(pipe, blind) == [without] != [answer]
+
+
+def test_an_answer_that_was_begun_is_gone_on_with(pipe: ImageTextToTextPipeline) -> None:
+    image, *_ = album.images()
+    (whole,) = said(pipe, chat(WHERE, [image]))
+    parts = [{"type": "text", "text": whole.split()[0]}]
+    begun = [*chat(WHERE, [image]), {"role": "assistant", "content": parts}]
+    (rest,) = said(pipe, begun)
+    assert f"{whole.split()[0]} {rest}" == whole
+    (full,) = pipe(text=begun, max_new_tokens=16, do_sample=False)
+    assert full["generated_text"][-1]["content"] == [{"type": "text", "text": whole}]
+
+
+def test_inside_a_block_its_cache_is_compressed(pipe: ImageTextToTextPipeline, demo: Demo) -> None:
+    image, *_ = album.images()
+    inside = demo._replace(inputs=ask(demo.processor, [image], WHERE))
+    for spec in ("full", "snapkv:budget=20%"):
+        with foveate.compress(demo.model, spec) as session:
+            by_generate, bytes_kept = inside.answer(), session.stats.bytes_after
+        with foveate.compress(demo.model, spec) as session:
+            assert said(pipe, chat(WHERE, [image])) == [by_generate]
+            assert session.stats.bytes_after == bytes_kept
+    assert session.stats.bytes_after < 0.21 * session.stats.bytes_before
