@@ -108,7 +108,7 @@ def test_spans_on_images_are_visual_tokens(llava: Path, picture: Path, write: Wr
     right = {"text": "blue", "image": 1, "box": [28, 0, 40, 30]}
     entry = {"prompt": "Which?", "images": [str(picture)] * 2, "answer": "blue", "spans": [right]}
     loaded = load(str(llava))
-    (asked,) = from_file(write(entry), 10)
+    (asked,) = from_file(write(entry), 10, outside=True)
     inputs = shown(loaded, asked).inputs
     visual = torch.nonzero(inputs["input_ids"][0] == loaded.model.config.image_token_id)[:, 0]
     ((_, where),) = shown(loaded, asked).spans
@@ -123,11 +123,15 @@ BOX = {"text": "words", "image": 0, "box": [0, 0, 9, 9]}
 @pytest.mark.parametrize(
     ("entry", "says"),
     [
-        ({"prompt": TEXT}, 'expected {"prompt"'),
-        ({"prompt": TEXT, "spans": []}, "no spans"),
-        ({"prompt": " ", "spans": [SPAN]}, "no words"),
-        ({"prompt": TEXT, "spans": [{"text": "a", "box": [1, 2]}]}, 'expected {"prompt"'),
-        ({"prompt": TEXT, "spans": [BOX]}, "on an image that is not there"),
+        ({"prompt": TEXT}, "no field 'spans'"),
+        ({"prompt": TEXT, "spans": []}, "the field 'spans' is []"),
+        ({"prompt": " ", "spans": [SPAN]}, "the prompt ' ' is empty"),
+        ({"prompt": TEXT, "spans": [{"text": "a", "box": [1, 2]}]}, "a list of 4 numbers"),
+        ({"prompt": TEXT, "spans": "words"}, 'Expected in a line: {"prompt"'),
+        (
+            {"prompt": TEXT, "spans": [BOX]},
+            "its box is on an image, and the prompt has none",
+        ),
         ({"prompt": TEXT, "spans": [{"text": "purple"}]}, "does not hold the text 'purple'"),
     ],
 )

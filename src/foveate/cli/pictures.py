@@ -11,6 +11,7 @@ from PIL import Image
 from foveate.cli.files import check_writable
 from foveate.cli.measure import Measured, Row
 from foveate.cli.policies import short
+from foveate.core import files
 from foveate.core.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
@@ -38,7 +39,8 @@ def save(
 ) -> None:
     """Draws the picture and says where it is."""
     page = kept_picture(images, where, [(*_words(one.row), one.held) for one in measured])
-    page.save(path)
+    with files.replacing(path) as part:
+        page.save(part)
     typer.echo(f"What was kept, on the images: {path}", err=True)
 
 

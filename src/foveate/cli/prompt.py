@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image
 
 from foveate.core.errors import InvalidInput
+from foveate.data import read_image
 from foveate.demo import album
 from foveate.eval.model import SEES
 
@@ -26,7 +27,7 @@ def question(
     """
     if text is None and not paths and model == SEES:
         return album.QUESTION, album.images()
-    images = [_open(path) for path in paths]
+    images = [read_image(path) for path in paths]
     if text is None:
         text = DESCRIBE if images else f"{_reading()}\n\n{QUESTION}"
     if not text.strip():
@@ -45,25 +46,3 @@ def passages(count: int) -> list[str]:
 def _reading() -> str:
     text = files("foveate.demo").joinpath("reading.txt").read_text(encoding="utf-8")
     return text.strip()
-
-
-def open_images(paths: Sequence[Path]) -> list[Image.Image]:
-    """The images, upright and in RGB.
-
-    Raises:
-        InvalidInput: a file is missing or is no image.
-    """
-    return [_open(path) for path in paths]
-
-
-def _open(path: Path) -> Image.Image:
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
-        raise InvalidInput(f"the image file {str(path)!r} {what}. Check the path after --image.")
-    try:
-        with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InvalidInput(
-            f"{str(path)!r} cannot be read as an image ({error}). Give a PNG, JPEG or WebP file."
-        ) from error

@@ -5,9 +5,9 @@ JSON objects that map "layer-head", of query heads, to a list of scores, one a s
 
 from __future__ import annotations
 
-import json
 import math
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.errors import InvalidInput
+from foveate.data import read_record
 
 
 def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
@@ -25,16 +26,17 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
         InvalidInput: no such file, no such object, or one that lacks a head.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = read_record(Path(path)).held
         means = {_place(name): _mean(scores) for name, scores in found.items()}
         samples = max(len(s) if isinstance(s, list) else 1 for s in found.values())
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:  # InvalidInput is a ValueError
         raise InvalidInput(
             f"{path} holds no scores of heads ({error}); expected a JSON object such as "
             '{"0-0": [0.5, ...], "0-1": ...}, layer and query head.'
         ) from error
     layers, heads = (1 + max(place[i] for place in means) for i in (0, 1))
-    missing = [f"{a}-{b}" for a in range(layers) for b in range(heads) if (a, b) not in means]
+    places = ((a, b) for a in range(layers) for b in range(heads))
+    missing = [f"{a}-{b}" for a, b in islice((one for one in places if one not in means), 6)]
     if missing:
         raise InvalidInput(
             f"{path} lacks the heads {', '.join(missing[:5])}{', ...' if missing[5:] else ''} of "

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.core.errors import InvalidInput
+from foveate.data import rgb
 from foveate.eval.model import Loaded
 from foveate.eval.sample import PLACE
 
@@ -87,8 +88,8 @@ def text_part(text: str) -> Part:
 
 
 def image_part(image: Image.Image) -> Part:
-    """An image in a message."""
-    return {"type": "image", "image": image}
+    """An image in a message, in RGB whatever its mode: see :mod:`foveate.data.images`."""
+    return {"type": "image", "image": rgb(image)}
 
 
 def _check_sees(loaded: Loaded, images: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 from PIL import Image
@@ -50,6 +52,22 @@ class Sample:
         return f"{self.context}{self.between}{self.question}" if self.context else self.question
 
 
+def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
+    """The samples, of which those after the first of one name are NAME#2, NAME#3 and so on: results
+    are found by name.
+    """
+    names: set[str] = set()
+    for sample in samples:
+        name = sample.name
+        for number in count(2):
+            if name not in names:
+                break
+            name = f"{sample.name}#{number}"
+        names.add(name)
+        yield sample if name == sample.name else replace(sample, name=name)
+
+
+Draw = Callable[[int, int], Iterator[Sample]]
 Metric = Callable[[str, Sample], float | None]
 
 
@@ -67,7 +85,7 @@ class Task:
 
     name: str
     summary: str
-    samples: Callable[[int, int], Iterator[Sample]]
+    samples: Draw
     metric: Metric
     longest: int
     reference: bool = False
@@ -84,12 +102,17 @@ def task(
     longest: int = 16,
     reference: bool = False,
     divisible: bool = True,
-) -> Callable[[Callable[[int, int], Iterator[Sample]]], Task]:
+) -> Callable[[Draw], Task]:
     """Registers the function that draws a task's samples; its docstring says what it is."""
 
-    def register(draw: Callable[[int, int], Iterator[Sample]]) -> Task:
+    def register(draw: Draw) -> Task:
         summary = (draw.__doc__ or "").strip().split("\n")[0]
-        TASKS[name] = Task(name, summary, draw, metric, longest, reference, divisible)
+        samples = partial(_drawn, draw)
+        TASKS[name] = Task(name, summary, samples, metric, longest, reference, divisible)
         return TASKS[name]
 
     return register
+
+
+def _drawn(draw: Draw, count: int, seed: int) -> Iterator[Sample]:
+    return distinct(draw(count, seed))

@@ -55,5 +55,5 @@ def test_there_are_21_sets_and_what_is_missing_is_named(folder: Folder) -> None:
     with pytest.raises(InvalidInput, match=r"holds no trec.jsonl or data/trec.jsonl"):
         samples(find_task(f"longbench_trec={path}"))
     (path / "trec.jsonl").write_text('{"input": ')
-    with pytest.raises(InvalidInput, match=r"trec.jsonl' is no JSON"):
+    with pytest.raises(InvalidInput, match=r"trec.jsonl, line 1: no JSON"):
         samples(find_task(f"longbench_trec={path}"))

@@ -182,11 +182,18 @@ def test_what_is_missing_or_broken_is_named(shards: Write, monkeypatch: pytest.M
         with pytest.raises(InvalidInput, match=text):
             samples(find_task(f"docvqa={path}"))
 
-    says(r"row 1 of .*00000-of-00001.parquet' holds no image", [good, good | {"image": None}])
-    says(r"row 0 of .* holds no image", [good | {"image": {"bytes": None, "path": "a.png"}}])
-    says(r"the image in row 0 of .* cannot be read",
+    says(
+        r"00000-of-00001.parquet, row 1, field 'image' holds no image",
+        [good, good | {"image": None}],
+    )
+    says(r"row 0, field 'image': .* holds no a.png",
+         [good | {"image": {"bytes": None, "path": "a.png"}}])  # fmt: skip
+    says(r"row 0, field 'image' cannot be read as an image",
          [good | {"image": {"bytes": b"GIF", "path": ""}}])  # fmt: skip
-    says(r"row 0 of .* has no list in answers, but None", [good | {"answers": None}])
+    says(
+        r"row 0: the field 'answers' is None; it has to be a list of texts, at least 1",
+        [good | {"answers": None}],
+    )
     path = shards("docvqa", "validation", [good])
     task = find_task(f"docvqa={path}")
     one = path / "validation-00000-of-00001.parquet"

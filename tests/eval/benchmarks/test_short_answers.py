@@ -119,7 +119,9 @@ def test_what_is_missing_is_named(name: str, folder: Folder, tmp_path: Path) -> 
 
 def test_a_record_that_is_not_as_released_and_a_missing_image_are_named(folder: Folder) -> None:
     path = folder([], OCRBench=[{"id": 0}])
-    with pytest.raises(InvalidInput, match=r"ocrbench: a record in .*KeyError"):
+    with pytest.raises(
+        InvalidInput, match=r"OCRBench.json, record 0: there is no field 'image_path'"
+    ):
         samples(find_task(f"ocrbench={path}"))
     path = folder([], test_human=[{"imgname": "no.png", "query": "?", "label": "1"}])
     with pytest.raises(InvalidInput, match=r"holds no png/no.png or no.png"):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from PIL import Image
+
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics import relaxed
 from foveate.eval.sample import Sample
@@ -26,24 +27,22 @@ HUB = Hub(repository="lmms-lab/ChartQA", split="test", columns=("type", "questio
 
 @benchmark("chartqa", holds="test_human.json, test_augmented.json and png/", hub=HUB,
            metric=relaxed)  # fmt: skip
-def chartqa(folder: Path) -> Iterator[Sample]:
+def chartqa(folder: Folder) -> Iterator[Sample]:
     """Questions about charts, by relaxed accuracy; what people asked comes first."""
     numbers = Counter[str]()
-    for record in HUB.rows(folder) or _released(folder):
-        part = record["type"].removesuffix("_test")
+    for record, image in HUB.rows(folder) or _released(folder):
+        part = record.text("type").removesuffix("_test")
         yield Sample(
             name=f"{part}/{numbers[part]}",
-            question=f"{record['question']}{ASK}",
-            answers=(str(record["answer"]),),
-            images=(record["image"],),
+            question=f"{record.text('question', 'query')}{ASK}",
+            answers=(record.text_or_number("answer", "label"),),
+            images=(image,),
             facts={"part": part},
         )
         numbers[part] += 1
 
 
-def _released(folder: Path) -> Iterator[dict[str, Any]]:
+def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
     for part in PARTS:
-        for record in records(folder, f"*_{part}.json"):
-            image = picture(folder, f"png/{record['imgname']}", record["imgname"])
-            yield {"type": part, "question": record["query"], "answer": record["label"],
-                   "image": image}  # fmt: skip
+        for record in folder.records(f"*_{part}.json"):
+            yield record.also(type=part), folder.image(record, "imgname", "png/{}", "{}")

@@ -7,10 +7,11 @@ https://huggingface.co/datasets/lmms-lab/DocVQA, whose other half is Infographic
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from PIL import Image
+
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics import anls
 from foveate.eval.sample import Sample
@@ -20,21 +21,21 @@ ASK = "\nAnswer the question using a single word or phrase."
 
 FILES = ("val_v1.0*.json", "*.json")
 HUB = Hub(repository="lmms-lab/DocVQA", inside="DocVQA", split="validation",
-          columns=("questionId", "question"), lists=("answers",), released=FILES)  # fmt: skip
+          columns=("questionId", "question", "answers"), released=FILES)  # fmt: skip
 
 
 @benchmark("docvqa", holds="val_v1.0*.json (or test) and documents/", hub=HUB, metric=anls)
-def docvqa(folder: Path) -> Iterator[Sample]:
+def docvqa(folder: Folder) -> Iterator[Sample]:
     """Questions about scanned documents, by ANLS."""
-    for record in HUB.rows(folder) or _released(folder):
+    for record, image in HUB.rows(folder) or _released(folder):
         yield Sample(
-            name=str(record["questionId"]),
-            question=f"{record['question']}{ASK}",
-            answers=tuple(record["answers"]),
-            images=(record["image"],),
+            name=record.text_or_number("questionId"),
+            question=f"{record.text('question')}{ASK}",
+            answers=record.texts("answers", at_least=1),
+            images=(image,),
         )
 
 
-def _released(folder: Path) -> Iterator[dict[str, Any]]:
-    for record in records(folder, *FILES)["data"]:
-        yield record | {"image": picture(folder, record["image"])}
+def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
+    for record in folder.record(*FILES).records("data"):
+        yield record, folder.image(record, "image", "{}")

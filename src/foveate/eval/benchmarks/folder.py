@@ -1,23 +1,20 @@
-"""A benchmark in a folder: its records, its images, and the task that they make."""
+"""A benchmark in a folder: what it is, how it is read, and the task that its samples make."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from PIL import Image
 
 from foveate.core.errors import InvalidInput
+from foveate.data import Folder
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, Judged, unscored
-from foveate.eval.sample import Metric, Sample, Task
+from foveate.eval.sample import Metric, Sample, Task, distinct
 
-Reader = Callable[[Path], Iterator[Sample]]
+Reader = Callable[[Folder], Iterator[Sample]]
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,9 @@ class Benchmark:
     reference: bool = False
     divisible: bool = True
 
-    def task(self, folder: Path, judge: Judge | None = None) -> Task:
-        """The task of the samples in a folder, in the order of the release.
+    def task(self, folder: Path, judge: Judge | None = None, *, outside: bool = False) -> Task:
+        """The task of the samples in a folder, in the order of the release. What its files name has
+        to lie in it, unless ``outside``.
 
         Raises:
             InvalidInput: no such folder.
@@ -49,7 +47,7 @@ class Benchmark:
             )
 
         def samples(count: int, seed: int) -> Iterator[Sample]:
-            return islice(self.read(folder), count)
+            return islice(distinct(self.read(Folder(folder, outside))), count)
 
         metric = partial(self.judged, judge) if judge and self.judged else self.metric
         return Task(self.name, self.summary, samples, metric, self.longest, self.reference,
@@ -71,42 +69,11 @@ def benchmark(
 
     def register(read: Reader) -> Reader:
         what = summary or (read.__doc__ or "").strip().split("\n")[0]
-        BENCHMARKS[name] = Benchmark(name, what, holds, partial(_read, name, read), metric,
-                                     longest, judged, reference, divisible)  # fmt: skip
+        BENCHMARKS[name] = Benchmark(name, what, holds, read, metric, longest, judged, reference,
+                                     divisible)  # fmt: skip
         return read
 
     return register
-
-
-def _read(name: str, read: Reader, folder: Path) -> Iterator[Sample]:
-    """The samples, with a clear word where a record is not as the release has it."""
-    try:
-        yield from read(folder)
-    except InvalidInput:
-        raise
-    except (KeyError, TypeError, IndexError, AttributeError, ValueError) as error:
-        raise InvalidInput(
-            f"{name}: a record in {str(folder)!r} is not as released ({error!r})."
-        ) from error
-
-
-def records(folder: Path, *patterns: str) -> Any:
-    """What the first file holds that fits one of the patterns: JSON, or a list of JSON from lines
-    (.jsonl).
-
-    Raises:
-        InvalidInput: there is none, or it is no JSON.
-    """
-    found = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
-    if not found:
-        raise InvalidInput(f"{str(folder)!r} holds no {' or '.join(patterns)}.")
-    try:
-        text = found[0].read_text(encoding="utf-8")
-        if found[0].suffix == ".jsonl":
-            return [json.loads(line) for line in text.split("\n") if line.strip()]
-        return json.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"{str(found[0])!r} is no JSON: {error}.") from error
 
 
 def alternating(*several: Iterator[Sample]) -> Iterator[Sample]:
@@ -118,20 +85,3 @@ def alternating(*several: Iterator[Sample]) -> Iterator[Sample]:
                 waiting.remove(one)
             else:
                 yield sample
-
-
-def picture(folder: Path, *names: str) -> Image.Image:
-    """The first of these files, in RGB.
-
-    Raises:
-        InvalidInput: none of them is there, or it is no image.
-    """
-    for name in names:
-        path = folder / name
-        if path.is_file():
-            try:
-                with Image.open(path) as image:
-                    return image.convert("RGB")
-            except OSError as error:
-                raise InvalidInput(f"{str(path)!r} cannot be read as an image: {error}.") from error
-    raise InvalidInput(f"{str(folder)!r} holds no {' or '.join(names)}.")

@@ -9,9 +9,9 @@ judge. With one, it grades the answer against the description, which the papers 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.data import Folder
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.mm_vet import GRADE, graded
 from foveate.eval.sample import Sample
 
@@ -22,14 +22,14 @@ MARK = "<image>"
     "llava_description", holds="detail_1k.json and coco/train2017/", judged=graded, longest=512,
     reference=True, divisible=False,
 )  # fmt: skip
-def llava_description(folder: Path) -> Iterator[Sample]:
+def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
-    for record in records(folder, "detail_1k.json", "*.json"):
-        asked, told = record["conversations"][:2]
+    for record in folder.records("detail_1k.json", "*.json"):
+        asked, told = record.records("conversations", at_least=2)[:2]
         yield Sample(
-            name=str(record["id"]),
-            question=asked["value"].replace(MARK, "").strip(),
-            answers=(told["value"],),
-            images=(picture(folder, record["image"]),),
+            name=record.text_or_number("id"),
+            question=asked.text("value").replace(MARK, "").strip(),
+            answers=(told.text("value"),),
+            images=(folder.image(record, "image", "{}"),),
             facts={"prompt": GRADE},
         )

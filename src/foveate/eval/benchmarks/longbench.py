@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from foveate.core.errors import InvalidInput
-from foveate.eval.benchmarks.folder import benchmark, records
+from foveate.data import Folder
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.metrics import longbench as score
 from foveate.eval.sample import Sample
 
@@ -55,30 +55,29 @@ def scored(prediction: str, sample: Sample) -> float:
     return float(max((metric(prediction, answer, *more) for answer in sample.answers), default=0))
 
 
-def read(name: str, folder: Path) -> Iterator[Sample]:
+def read(name: str, folder: Folder) -> Iterator[Sample]:
     """The samples of one set."""
     prompt = _prompt(folder, name)
     before, _, after = prompt.partition("{context}")
-    for record in records(folder, f"{name}.jsonl", f"data/{name}.jsonl"):
+    for record in folder.records(f"{name}.jsonl", f"data/{name}.jsonl"):
+        classes = record.texts("all_classes") if record.has("all_classes") else ()
         yield Sample(
-            name=f"{name}/{record['_id']}",
-            question=after.replace("{input}", record["input"]),
-            answers=tuple(record["answers"]),
-            context=f"{before}{record['context']}",
-            facts={"set": name, "classes": tuple(record["all_classes"] or ())},
+            name=f"{name}/{record.text_or_number('_id')}",
+            question=after.replace("{input}", record.text("input")),
+            answers=record.texts("answers", at_least=1),
+            context=f"{before}{record.text('context')}",
+            facts={"set": name, "classes": classes},
             between="",
             plain=name in PLAIN,
         )
 
 
-def _prompt(folder: Path, name: str) -> str:
-    prompts = records(folder, "dataset2prompt.json", "config/dataset2prompt.json")
-    prompt = prompts.get(name, "")
+def _prompt(folder: Folder, name: str) -> str:
+    prompts = folder.record("dataset2prompt.json", "config/dataset2prompt.json")
+    prompt = prompts.text(name) if prompts.has(name) else ""
     if prompt.count("{context}") != 1:
-        raise InvalidInput(
-            f"dataset2prompt.json in {str(folder)!r} has no prompt with {{context}} for {name!r}."
-        )
-    return str(prompt)
+        raise InvalidInput(f"{prompts.where}: there is no prompt with {{context}} for {name!r}.")
+    return prompt
 
 
 for _name, (_metric, _longest) in SETS.items():

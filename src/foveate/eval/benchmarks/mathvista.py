@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 from foveate.core.errors import InvalidInput, MissingPackage
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, said_by
 from foveate.eval.sample import Sample
@@ -87,22 +89,32 @@ def _choice(found: str, choices: Sequence[str]) -> str:
     "mathvista", holds="testmini.json, query.json (or data/ with both) and images/", hub=HUB,
     judged=extracted, longest=512, divisible=False,
 )  # fmt: skip
-def mathvista(folder: Path) -> Iterator[Sample]:
+def mathvista(folder: Folder) -> Iterator[Sample]:
     """Mathematics in pictures; a judge finds the answer in what is said."""
-    for problem in HUB.rows(folder) or _released(folder):
+    for problem, image in HUB.rows(folder) or _released(folder):
         yield Sample(
-            name=str(problem["pid"]),
-            question=problem["query"],
-            answers=(str(problem["answer"]),),
-            images=(problem["image"],),
-            facts={key: problem[key] for key in FACTS} | {"choices": problem["choices"] or ()},
+            name=problem.text_or_number("pid"),
+            question=problem.text("query"),
+            answers=(problem.text_or_number("answer"),),
+            images=(image,),
+            facts=_facts(problem),
         )
 
 
-def _released(folder: Path) -> Iterator[dict[str, Any]]:
-    queries = records(folder, "query.json", "data/query.json")
-    for name, problem in records(folder, *FILES).items():
-        if name not in queries:
-            raise InvalidInput(f"query.json in {str(folder)!r} has no prompt for {name!r}.")
-        image = picture(folder, problem["image"])
-        yield problem | {"pid": name, "query": queries[name], "image": image}
+def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
+    queries = folder.record("query.json", "data/query.json")
+    for name, problem in folder.record(*FILES).items():
+        if not queries.has(name):
+            raise InvalidInput(f"{queries.where}: there is no prompt for {name!r}.")
+        image = folder.image(problem, "image", "{}")
+        yield problem.also(pid=name, query=queries.text(name)), image
+
+
+def _facts(problem: Record) -> dict[str, Any]:
+    """What an answer is compared by: the choices of a choice, the digits of a decimal number."""
+    chosen, kind = problem.text("question_type"), problem.text("answer_type")
+    choices = problem.texts_or_numbers("choices") if problem.has("choices") else ()
+    if chosen == "multi_choice" and not choices:
+        raise InvalidInput(f"{problem.where}: the field 'choices' is empty; it has to name some.")
+    digits = problem.number("precision") if kind == "float" or problem.has("precision") else None
+    return {"question_type": chosen, "answer_type": kind, "precision": digits, "choices": choices}

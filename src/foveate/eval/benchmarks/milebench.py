@@ -7,13 +7,12 @@ too long from its beginning; nothing is cut here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 from foveate.core.errors import InvalidInput
-from foveate.eval.benchmarks.folder import alternating, benchmark, picture, records
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import alternating, benchmark
 from foveate.eval.metrics import milebench as score
 from foveate.eval.sample import PLACE, Metric, Sample
 
@@ -45,24 +44,26 @@ def scored(prediction: str, sample: Sample) -> float | None:
     return METRICS[sample.facts["kind"]](prediction, sample)
 
 
-def read(sets: tuple[str, ...], folder: Path) -> Iterator[Sample]:
+def read(sets: tuple[str, ...], folder: Folder) -> Iterator[Sample]:
     """The samples of several sets, one of each in turn, so that the first ones are of all sets."""
-    return alternating(*(_set(folder / name, name) for name in sets))
+    return alternating(*(_set(folder.within(name), name) for name in sets))
 
 
-def _set(folder: Path, name: str) -> Iterator[Sample]:
-    content = records(folder, f"{name}.json")
-    kind = _kind(name, content["meta_data"]["question_type"])
-    for record in content["data"]:
-        asked = record["task_instance"]
-        context, between, question = _prompt(content["meta_data"], record, name)
+def _set(folder: Folder, name: str) -> Iterator[Sample]:
+    content = folder.record(f"{name}.json")
+    meta = content.record("meta_data")
+    kind = _kind(name, meta.text("question_type"))
+    for record in content.records("data"):
+        asked = record.record("task_instance")
+        choices = asked.texts_or_numbers("choice_list") if asked.has("choice_list") else ()
+        context, between, question = _prompt(meta, record, choices, name)
         yield Sample(
-            name=f"{name}/{record['sample_id']}",
+            name=f"{name}/{record.text_or_number('sample_id')}",
             question=question,
-            answers=(str(record["response"]),),
-            images=tuple(picture(folder, f"images/{path}") for path in asked["images_path"]),
+            answers=(record.text_or_number("response"),),
+            images=folder.images(asked, "images_path", "images/{}"),
             context=context,
-            facts={"kind": kind, "choices": tuple(map(str, asked.get("choice_list") or ()))},
+            facts={"kind": kind, "choices": choices},
             between=between,
         )
 
@@ -77,17 +78,20 @@ def _kind(name: str, question_type: str) -> str:
     return question_type
 
 
-def _prompt(meta: Mapping[str, Any], record: Mapping[str, Any], name: str) -> tuple[str, str, str]:
+def _prompt(
+    meta: Record, record: Record, choices: Sequence[str], name: str
+) -> tuple[str, str, str]:
     """What comes up to the last image, what joins, and what comes after it."""
-    asked = record["task_instance"]
-    text = f"{meta['task_instruction'][record['task_instruction_id']]}\n{asked['context']}"
-    if "choice_list" in asked:
+    asked, instructions = record.record("task_instance"), meta.texts("task_instruction")
+    number = record.index("task_instruction_id", len(instructions))
+    text = f"{instructions[number]}\n{asked.text('context')}"
+    if choices:
         lines = [
-            f"{choice}" if name == UNLETTERED else f"{chr(ord('A') + i)}. {choice}"
-            for i, choice in enumerate(asked["choice_list"])
+            choice if name == UNLETTERED else f"{chr(ord('A') + i)}. {choice}"
+            for i, choice in enumerate(choices)
         ]
         text += "\nChoice list: \n" + "\n".join(lines) + "\nYour answer is: "
-    for number in range(1, len(asked["images_path"]) + 1):
+    for number in range(1, len(asked.texts("images_path")) + 1):
         for what in ("image", "table"):
             text = text.replace(f"{{{what}#{number}}}", PLACE)
     before, place, after = text.rpartition(PLACE)
@@ -95,7 +99,7 @@ def _prompt(meta: Mapping[str, Any], record: Mapping[str, Any], name: str) -> tu
 
 
 def _register(short: str, sets: tuple[str, ...]) -> None:
-    reader: Callable[[Path], Iterator[Sample]] = partial(read, sets)
+    reader: Callable[[Folder], Iterator[Sample]] = partial(read, sets)
     benchmark(
         f"milebench_{short.replace('-', '').lower()}",
         holds=f"SET/SET.json and SET/images/, SET being {' and '.join(sets)}",

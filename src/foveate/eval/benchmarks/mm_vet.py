@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from foveate.core.errors import InvalidInput
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.data import Folder, read_text
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.judge import Judge, said_by
 from foveate.eval.sample import Sample
 
@@ -49,15 +49,15 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
     "mm_vet", holds="mm-vet.json and images/", judged=graded, longest=512, reference=True,
     divisible=False,
 )  # fmt: skip
-def mm_vet(folder: Path) -> Iterator[Sample]:
+def mm_vet(folder: Folder) -> Iterator[Sample]:
     """Questions that need several abilities at once; graded by a judge."""
-    own = folder / "judge.txt"
-    prompt = own.read_text(encoding="utf-8") if own.is_file() else GRADE
-    for name, record in records(folder, "mm-vet.json").items():
+    own = folder.find("judge.txt")
+    prompt = read_text(own[0]) if own else GRADE
+    for name, record in folder.record("mm-vet.json").items():
         yield Sample(
-            name=str(name),
-            question=record["question"],
-            answers=(record["answer"],),
-            images=(picture(folder, f"images/{record['imagename']}"),),
-            facts={"prompt": prompt, "capability": tuple(record["capability"])},
+            name=name,
+            question=record.text("question"),
+            answers=(record.text_or_number("answer"),),
+            images=(folder.image(record, "imagename", "images/{}"),),
+            facts={"prompt": prompt, "capability": record.texts("capability")},
         )

@@ -7,17 +7,18 @@ https://huggingface.co/datasets/echo840/OCRBench.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from PIL import Image
+
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics import contains
 from foveate.eval.sample import Sample
 
 FILES = ("OCRBench*.json", "*.json")
-HUB = Hub(repository="echo840/OCRBench", split="test", lists=("answer",), released=FILES,
-          columns=("dataset", "question", "question_type"))  # fmt: skip
+HUB = Hub(repository="echo840/OCRBench", split="test", released=FILES,
+          columns=("dataset", "question", "question_type", "answer"))  # fmt: skip
 FORMULAE = "HME100k"  # its answers are compared without blanks, and in their own case
 
 
@@ -31,25 +32,21 @@ def read_right(prediction: str, sample: Sample) -> float:
 
 @benchmark("ocrbench", holds="OCRBench.json and the images", hub=HUB, metric=read_right,
            longest=100)  # fmt: skip
-def ocrbench(folder: Path) -> Iterator[Sample]:
+def ocrbench(folder: Folder) -> Iterator[Sample]:
     """Reading of many kinds: an answer has to stand in what is said."""
-    for number, record in enumerate(HUB.rows(folder) or _released(folder)):
-        answers = record["answer"]
+    for number, (record, image) in enumerate(HUB.rows(folder) or _released(folder)):
         yield Sample(
-            name=str(record.get("id", number)),
-            question=record["question"],
-            answers=tuple(answers) if isinstance(answers, list) else (str(answers),),
-            images=(record["image"],),
-            facts={"set": record["dataset"], "type": record["question_type"]},
+            name=record.text_or_number("id") if record.has("id") else str(number),
+            question=record.text("question"),
+            answers=record.one_or_more("answer", "answers"),
+            images=(image,),
+            facts={
+                "set": record.text("dataset", "dataset_name"),
+                "type": record.text("question_type", "type"),
+            },
         )
 
 
-def _released(folder: Path) -> Iterator[dict[str, Any]]:
-    for record in records(folder, *FILES):
-        path = record["image_path"]
-        yield record | {
-            "answer": record["answers"],
-            "dataset": record["dataset_name"],
-            "question_type": record["type"],
-            "image": picture(folder, path, f"images/{path}"),
-        }
+def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
+    for record in folder.records(*FILES):
+        yield record, folder.image(record, "image_path", "{}", "images/{}")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from foveate.data import Folder
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.sample import Sample
 
 ASK = (
@@ -40,15 +40,15 @@ def inside(prediction: str, sample: Sample) -> float:
 
 @benchmark("screenspot_v2", holds="screenspot_*_v2.json and screenspotv2_image/", metric=inside,
            divisible=False)  # fmt: skip
-def screenspot_v2(folder: Path) -> Iterator[Sample]:
+def screenspot_v2(folder: Folder) -> Iterator[Sample]:
     """Where on a screen is what is to be clicked? The centre has to be in the box."""
     for screen in SCREENS:
-        for number, record in enumerate(records(folder, f"screenspot_{screen}_v2.json")):
-            name = record["img_filename"]
+        for number, record in enumerate(folder.records(f"screenspot_{screen}_v2.json")):
+            box = record.numbers("bbox", 4)
             yield Sample(
                 name=f"{screen}/{number}",
-                question=ASK.format(record["instruction"]),
-                answers=(str(record["bbox"]),),
-                images=(picture(folder, f"screenspotv2_image/{name}", name),),
-                facts={"box": tuple(record["bbox"]), "type": record["data_type"]},
+                question=ASK.format(record.text("instruction")),
+                answers=(str(list(box)),),
+                images=(folder.image(record, "img_filename", "screenspotv2_image/{}", "{}"),),
+                facts={"box": box, "type": record.text("data_type")},
             )

@@ -7,10 +7,12 @@ https://huggingface.co/datasets/lmms-lab/TextCaps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import Any
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from PIL import Image
+
+from foveate.core.errors import InvalidInput
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics.cider import Corpus, cider
 from foveate.eval.sample import Sample
@@ -19,44 +21,46 @@ ASK = "Provide a one-sentence caption for the provided image."
 
 
 FILES = ("TextCaps_*_val.json",)
-HUB = Hub(repository="lmms-lab/TextCaps", split="val", columns=("image_id",),
-          lists=("caption_str",), released=FILES)  # fmt: skip
+HUB = Hub(repository="lmms-lab/TextCaps", split="val", columns=("image_id", "caption_str"),
+          released=FILES)  # fmt: skip
 
 
 @benchmark(
     "textcaps", holds="TextCaps_0.1_val.json and train_images/", hub=HUB, metric=cider, longest=64,
     reference=True,
 )  # fmt: skip
-def textcaps(folder: Path) -> Iterator[Sample]:
+def textcaps(folder: Folder) -> Iterator[Sample]:
     """Captions of photographs with text, by CIDEr (0 to 10); what is rare, all captions say."""
     rows = HUB.rows(folder)
-    captions = _captions(folder) if rows is None else _captions_inside(folder)
-    corpus = Corpus.of(captions.values())
-    for record in rows or _released(folder, captions):
-        name = str(record["image_id"])
+    told = list(HUB.values(folder, "image_id", "caption_str")) if rows else _images(folder)
+    corpus = Corpus.of(_captions(record) for record in told)
+    for record, image in rows or _released(folder, told):
         yield Sample(
-            name=name,
+            name=record.text_or_number("image_id"),
             question=ASK,
-            answers=captions[name],
-            images=(record["image"],),
+            answers=_captions(record),
+            images=(image,),
             facts={"corpus": corpus},
         )
 
 
-def _captions(folder: Path) -> dict[str, tuple[str, ...]]:
-    """Of every image; a record of the release is a caption, and has the others, too."""
-    found: dict[str, tuple[str, ...]] = {}
-    for record in records(folder, *FILES)["data"]:
-        found.setdefault(str(record["image_id"]), tuple(record["reference_strs"]))
-    return found
+def _captions(record: Record) -> tuple[str, ...]:
+    return record.texts("reference_strs", "caption_str", at_least=1)
 
 
-def _captions_inside(folder: Path) -> dict[str, tuple[str, ...]]:
-    """The same, of shards; a row is an image."""
-    rows = HUB.values(folder, "image_id", "caption_str")
-    return {str(row["image_id"]): tuple(row["caption_str"]) for row in rows}
+def _images(folder: Folder) -> list[Record]:
+    """A record for each image. Those of the release are one for each caption, and each has all."""
+    found: dict[str, Record] = {}
+    for record in folder.record(*FILES).records("data"):
+        first = found.setdefault(record.text_or_number("image_id"), record)
+        if _captions(first) != _captions(record):
+            raise InvalidInput(
+                f"{record.where}: its 'reference_strs' are not those of {first.where}, which is of "
+                "the same image."
+            )
+    return list(found.values())
 
 
-def _released(folder: Path, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for name in names:
-        yield {"image_id": name, "image": picture(folder, f"train_images/{name}.jpg")}
+def _released(folder: Folder, told: Iterable[Record]) -> Iterator[tuple[Record, Image.Image]]:
+    for record in told:
+        yield record, folder.image(record, "image_id", "train_images/{}.jpg")

@@ -7,10 +7,11 @@ https://huggingface.co/datasets/lmms-lab/textvqa.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from foveate.eval.benchmarks.folder import benchmark, picture, records
+from PIL import Image
+
+from foveate.data import Folder, Record
+from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics import vqa_accuracy
 from foveate.eval.sample import Sample
@@ -19,23 +20,23 @@ ASK = "\nAnswer the question using a single word or phrase."
 
 
 FILES = ("TextVQA_*_val.json",)
-HUB = Hub(repository="lmms-lab/textvqa", split="validation", columns=("question_id", "question"),
-          lists=("answers",), released=FILES)  # fmt: skip
+HUB = Hub(repository="lmms-lab/textvqa", split="validation", released=FILES,
+          columns=("question_id", "question", "answers"))  # fmt: skip
 
 
 @benchmark("textvqa", holds="TextVQA_0.5.1_val.json and train_images/", hub=HUB,
            metric=vqa_accuracy)  # fmt: skip
-def textvqa(folder: Path) -> Iterator[Sample]:
+def textvqa(folder: Folder) -> Iterator[Sample]:
     """Questions about text in photographs, by what ten people answered."""
-    for record in HUB.rows(folder) or _released(folder):
+    for record, image in HUB.rows(folder) or _released(folder):
         yield Sample(
-            name=str(record["question_id"]),
-            question=f"{record['question']}{ASK}",
-            answers=tuple(record["answers"]),
-            images=(record["image"],),
+            name=record.text_or_number("question_id"),
+            question=f"{record.text('question')}{ASK}",
+            answers=record.texts("answers", at_least=1),
+            images=(image,),
         )
 
 
-def _released(folder: Path) -> Iterator[dict[str, Any]]:
-    for record in records(folder, *FILES)["data"]:
-        yield record | {"image": picture(folder, f"train_images/{record['image_id']}.jpg")}
+def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
+    for record in folder.record(*FILES).records("data"):
+        yield record, folder.image(record, "image_id", "train_images/{}.jpg")

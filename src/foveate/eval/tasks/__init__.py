@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def find_tasks(name: str, judge: Judge | None = None) -> list[Task]:
+def find_tasks(name: str, judge: Judge | None = None, outside: bool = False) -> list[Task]:
     """The task of that name; or all of a benchmark that has several: "milebench=/data/milebench" is
     milebench_t1, milebench_t2 and so on.
 
@@ -41,20 +41,21 @@ def find_tasks(name: str, judge: Judge | None = None) -> list[Task]:
     kind, _, folder = name.partition("=")
     several = [one for one in BENCHMARKS if one.startswith(f"{kind}_")]
     if kind in BENCHMARKS or not several:
-        return [find_task(name, judge)]
-    return [find_task(f"{one}={folder}" if folder else one, judge) for one in several]
+        return [find_task(name, judge, outside)]
+    return [find_task(f"{one}={folder}" if folder else one, judge, outside) for one in several]
 
 
-def find_task(name: str, judge: Judge | None = None) -> Task:
+def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> Task:
     """The task of that name, or the benchmark in a folder: "docvqa=/data/docvqa". The judge scores
-    where a benchmark needs one.
+    where a benchmark needs one. What a benchmark's files name has to lie in its folder, unless
+    ``outside``.
 
     Raises:
         InvalidInput: there is none, or no such folder.
     """
     kind, _, folder = name.partition("=")
     if folder and kind in BENCHMARKS:
-        return BENCHMARKS[kind].task(Path(folder).expanduser(), judge)
+        return BENCHMARKS[kind].task(Path(folder).expanduser(), judge, outside=outside)
     if kind in BENCHMARKS:
         raise InvalidInput(
             f"{kind} is read from a folder that holds {BENCHMARKS[kind].holds}: write "

@@ -1,0 +1,21 @@
+"""What a user gives to be read: images, texts, JSON and folders of them. Every file of it is opened
+here, and what is wrong with it is an :class:`~foveate.core.errors.InvalidInput` that says where.
+"""
+
+from foveate.data.folder import Folder
+from foveate.data.images import decode_base64, decode_image, read_image, rgb
+from foveate.data.records import Record, read_lines, read_record, read_records
+from foveate.data.texts import read_text
+
+__all__ = [
+    "Folder",
+    "Record",
+    "decode_base64",
+    "decode_image",
+    "read_image",
+    "read_lines",
+    "read_record",
+    "read_records",
+    "read_text",
+    "rgb",
+]
