@@ -18,6 +18,7 @@ import combinations
 import foveate
 import foveate.eval.tasks
 from foveate.cli.known import Figures, stored
+from foveate.core.parameters import describe
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import named
 from foveate.eval.sample import TASKS
@@ -39,6 +40,19 @@ def methods() -> str:
         source = f"[{paper.title}]({where}), {paper.year}" if paper else ""
         rows.append(f"| `{name}` | {method.summary} | {source} |")
     return "\n".join(rows)
+
+
+def ranges() -> str:
+    """One row a parameter and what it takes, with the methods that have it."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for name, method in foveate.METHODS.items():
+        for key in method.parameters:
+            takes = describe(method.hints[key]) or "an amount"
+            owners.setdefault((key, takes), []).append(f"`{name}`")
+    rows = [
+        f"| `{key}` | {takes} | {', '.join(of)} |" for (key, takes), of in sorted(owners.items())
+    ]
+    return "\n".join(["| parameter | takes | of |", "|---|---|---|", *sorted(rows)])
 
 
 def kept() -> str:
@@ -175,7 +189,11 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "README.md": {"kept": kept, "speed": speed, "methods": methods},
     ROOT / "docs" / "which_method.md": {"which": which},
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
-    ROOT / "docs" / "composition.md": {"parts": combinations.parts, "pairs": combinations.table},
+    ROOT / "docs" / "composition.md": {
+        "ranges": ranges,
+        "parts": combinations.parts,
+        "pairs": combinations.table,
+    },
     ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
 }
 

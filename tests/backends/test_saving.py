@@ -1,7 +1,13 @@
 """A saved context belongs to one model, one policy and one tokenizer, and says so."""
 
+import copy
+import json
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -9,9 +15,10 @@ from transformers import PreTrainedTokenizerFast
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
+from foveate.core.errors import CacheMismatch, CannotWrite, InvalidInput, UnsupportedCache
 from tests import zoo
 from tests.conformance.compare import GREEDY, difference
+from tests.fuzz import fuzzed
 
 POLICY = "snapkv:budget=50%,window=4"
 
@@ -126,3 +133,152 @@ def test_a_saved_context_brings_its_own_positions_along(family, tmp_path):
         session.prefill(**second)
         answer = model.generate(**question, **{CACHE: session.load(path)}, **GREEDY)
     assert difference(answer, expected) == 0
+
+
+# ------------------------------------------------------------------- damage
+
+
+SMALL = "adakv:budget=50%,window=4,store=kivi(residual=4,group=4)"
+
+
+@pytest.fixture(scope="module")
+def context(tmp_path_factory):
+    """A file, a block that it can be loaded in, and the cache that it holds."""
+    with foveate.compress(zoo.build("llama"), SMALL) as session:
+        cache = session.prefill(**zoo.prompt("llama", lengths=(63, 80)))
+        path = session.save(tmp_path_factory.mktemp("saved") / "context.safetensors")
+        yield path, session, cache
+
+
+def contents(path):
+    """The notes and tensors of a file."""
+    with safe_open(path, "pt") as file:
+        return dict(file.metadata()), {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+
+
+def same(one, other):
+    """Whether two caches hold the same."""
+    held = ([layer.pairs.tensors() for layer in cache.layers] for cache in (one, other))
+    return all(
+        a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+        for a, b in zip(*held, strict=True)
+    )
+
+
+@fuzzed
+@given(
+    at=st.floats(0, 1, exclude_max=True),
+    new=st.binary(min_size=1, max_size=3),
+    gone=st.integers(0, 8),
+)
+def test_a_file_of_other_bytes_holds_the_same_context_or_is_refused(
+    context, tmp_path, at, new, gone
+):
+    path, session, cache = context
+    held = path.read_bytes()
+    place = int(at * len(held))
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(held[:place] + new + held[place + gone :])
+    try:
+        loaded = session.load(damaged)
+    except InvalidInput as error:
+        refused = str(error)
+    else:
+        assert same(loaded, cache)
+        refused = str(damaged)
+    assert str(damaged) in refused
+
+
+@fuzzed
+@given(at=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_one_bit_of_the_tensors_that_is_flipped_is_noticed(context, tmp_path, at, bit):
+    path, session, _ = context
+    held = bytearray(path.read_bytes())
+    begin = 8 + int.from_bytes(held[:8], "little")
+    held[begin + int(at * (len(held) - begin))] ^= 1 << bit
+    damaged = tmp_path / "damaged.safetensors"
+    damaged.write_bytes(held)
+    with pytest.raises(InvalidInput, match="damaged"):
+        session.load(damaged)
+
+
+@pytest.mark.parametrize("field", ["schema", "model", "policy", "tokenizer", "seen", "digest"])
+def test_a_file_without_one_of_its_notes_is_refused(context, tmp_path, field):
+    path, session, _ = context
+    note, tensors = contents(path)
+    del note[field]
+    save_file(tensors, tmp_path / "cut.safetensors", note)
+    with pytest.raises(InvalidInput, match=f"{field}"):
+        session.load(tmp_path / "cut.safetensors")
+
+
+def unsigned(path, to, change):
+    """The file as it was written before there was a digest, with something changed."""
+    note, tensors = contents(path)
+    del note["digest"]
+    note["schema"] = "foveate-cache-1"
+    change(note, tensors)
+    save_file({name: t.contiguous().clone() for name, t in tensors.items()}, to, note)
+    return to
+
+
+def test_a_file_without_a_digest_is_still_read(context, tmp_path):
+    path, session, cache = context
+    assert same(session.load(unsigned(path, tmp_path / "old", lambda note, tensors: None)), cache)
+
+
+def cut(name):
+    return lambda note, tensors: tensors.update({name: tensors[name][..., :5]})
+
+
+def filled(name, value):
+    return lambda note, tensors: tensors[name].fill_(value)
+
+
+def noted(**seen):
+    return lambda note, tensors: note.update(seen=json.dumps({**json.loads(note["seen"]), **seen}))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (cut("0.k"), r"'k' is float32 \[.*5\], and has to be \[b h n d\]"),
+        (cut("1.body.k_step"), "layer 1's tensor 'body.k_step'"),
+        (lambda note, tensors: tensors.update(pads=torch.zeros(3).long()), "'pads' is no whole"),
+        (filled("0.v", float("nan")), "'0.v' holds NaN"),
+        (filled("1.body.k_least", float("inf")), "'1.body.k_least' holds NaN or an infinite"),
+        (filled("0.body.columns", 10_000), "'body.columns' are not all from 0 to 79"),
+        (filled("0.body.counts", 3), "'body.counts' do not add up"),
+        (filled("0.body.sizes", 0), "'body.sizes' do not add up"),
+        (lambda note, tensors: tensors.pop("1.v"), "layer 1 has no tensor 'v'"),
+        (lambda note, tensors: tensors.pop("0.body.sizes"), "no tensor 'body.sizes'"),
+        (lambda note, tensors: tensors.pop("pads"), "'pads'"),
+        (lambda note, tensors: tensors.update({"9.k": tensors["0.k"]}), "'9.k' belongs to no"),
+        (lambda note, tensors: tensors.update({"0.x": tensors["0.k"]}), "'x', which belongs to"),
+        (lambda note, tensors: note.update(seen="{"), "its note 'seen' is '{'"),
+        (lambda note, tensors: note.update(seen="[]"), "its note 'seen'"),
+        (noted(**{"0": [80]}), "says \\[80\\] of layer 0"),
+        (noted(**{"0": [80, 80, -1]}), "its note 'seen'"),
+        (noted(**{"0": [10**30, 80, 0]}), "its note 'seen'"),
+        (noted(**{"0": [90, 80, 80]}), "has seen 90 tokens"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused_before_it_is_used(context, tmp_path, change, says):
+    path, session, _ = context
+    with pytest.raises(InvalidInput, match=says):
+        session.load(unsigned(path, tmp_path / "old", change))
+
+
+def test_a_file_that_cannot_be_written_leaves_what_was_there(context, tmp_path, monkeypatch):
+    path, session, cache = context
+    kept = tmp_path / "context.safetensors"
+    kept.write_bytes(path.read_bytes())
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("foveate.backends.hf.persist.save_file", full)
+    with pytest.raises(CannotWrite, match="No space left"):
+        session.save(kept, cache=cache)
+    assert [one.name for one in tmp_path.iterdir()] == ["context.safetensors"]
+    assert same(session.load(kept), copy.deepcopy(cache))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 from transformers import DeepseekV3ForCausalLM
 
+import foveate as library
 from tests.zoo.text_models import deepseek_v3_config
 
 from .conftest import Foveate
@@ -158,3 +161,95 @@ def test_a_share_below_the_window_keeps_the_rows_before_it(foveate: Foveate, lla
 def test_nothing_but_json_is_printed_with_json(foveate: Foveate, llama: Path) -> None:
     arguments = ("--model", llama, "--prompt", WORDS, "--method", "snapkv", "--json")
     assert "lower the window" in refused(foveate, *arguments, "--budget", "5%")
+
+
+# ------------------------------------------------------------------- code that comes with a model
+
+
+def with_code(folder: Path, file: str, kind: str, name: str) -> Path:
+    """A model's folder that names code of its own in a file; the code leaves a trace behind."""
+    (folder / "its_own.py").write_text(
+        "from pathlib import Path\n"
+        f"Path({str(folder / 'ran')!r}).touch()\n"
+        "from transformers import PreTrainedTokenizerFast\n"
+        f"class {name}(PreTrainedTokenizerFast): ...\n"
+    )
+    path = folder / file
+    held = json.loads(path.read_text()) if path.exists() else {}
+    code = f"its_own.{name}"
+    held["auto_map"] = {kind: [None, code] if kind == "AutoTokenizer" else code}
+    held.pop("model_type", None)
+    held["tokenizer_class" if kind == "AutoTokenizer" else "processor_class"] = name
+    path.write_text(json.dumps(held))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "file", "kind"),
+    [
+        ("llama", "tokenizer_config.json", "AutoTokenizer"),
+        ("llava", "processor_config.json", "AutoProcessor"),
+        ("llama", "config.json", "AutoConfig"),
+    ],
+)
+def test_code_in_a_models_folder_is_not_run_and_not_asked_about(
+    foveate: Foveate, tmp_path: Path, request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch, family: str, file: str, kind: str,
+) -> None:  # fmt: skip
+    model = shutil.copytree(request.getfixturevalue(family), tmp_path / family)
+    with_code(model, file, kind, "Custom")
+    monkeypatch.setattr("builtins.input", lambda *asked: pytest.fail("a question"))
+    message = refused(foveate, "--model", model, "--prompt", WORDS)
+    assert str(model) in message
+    assert f"auto_map in {file}" in message
+    assert "--trust-remote-code" in message
+    assert not (model / "ran").exists()
+
+
+def test_transformers_own_class_stands_in_for_code_that_it_knows(
+    foveate: Foveate, tmp_path: Path, llava: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(llava, tmp_path / "llava")
+    with_code(model, "tokenizer_config.json", "AutoTokenizer", "Custom")
+    monkeypatch.setattr("builtins.input", lambda *asked: pytest.fail("a question"))
+    arguments = ("--model", model, "--prompt", WORDS, "--max-new-tokens", 1, "--method", "h2o")
+    assert foveate("run", *arguments).exit_code == 0
+    assert not (model / "ran").exists()
+
+
+def test_code_runs_where_it_is_trusted(
+    foveate: Foveate, tmp_path: Path, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "m"))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    model = with_code(
+        shutil.copytree(llama, tmp_path / "llama"), "tokenizer_config.json", "AutoTokenizer", "Own"
+    )
+    arguments = ("--model", model, "--prompt", WORDS, "--max-new-tokens", 1, "--method", "h2o")
+    assert foveate("run", *arguments, "--trust-remote-code").exit_code == 0
+    assert (model / "ran").exists()
+
+
+def test_an_attention_of_another_repository_is_not_loaded(
+    foveate: Foveate, tmp_path: Path, llama: Path
+) -> None:
+    model = shutil.copytree(llama, tmp_path / "llama")
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "attn_implementation": "some/one"}))
+    assert "attn_implementation='some/one'" in refused(foveate, "--model", model)
+
+
+def test_every_load_says_whether_code_may_run() -> None:
+    """Left out, transformers asks on standard input."""
+    source = Path(library.__file__).parent
+    calls = [
+        (path, call)
+        for path in source.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "from_pretrained"
+        and getattr(call.func.value, "id", "").lower().startswith("auto")  # type: ignore[attr-defined]
+    ]  # fmt: skip
+    assert len(calls) > 5
+    for path, call in calls:
+        names = {word.arg or ast.unparse(word.value) for word in call.keywords}
+        assert names & {"trust_remote_code", "source.allowed"}, f"{path}, line {call.lineno}"

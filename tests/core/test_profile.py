@@ -2,15 +2,19 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import foveate
 from foveate.core.errors import FoveateError, InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.core.profile import CALIBRATIONS, SCHEMA, Profile, Run, calibrated_method, load, mean
 from foveate.core.tensors import layers_of
+from tests.fuzz import fuzzed
 
 from .prompts import prompt
 from .users import unchecked
@@ -21,9 +25,9 @@ REDUNDANCIES = [[0.1, 0.9], [0.0, 1.0], [0.25, 0.5]]
 
 def ratios(**changes):
     """What prefixkv measures: one number a layer, at a budget."""
-    given = {"method": "prefixkv", "model": "some-model", "layers": 3, "samples": 2,
+    usual = {"method": "prefixkv", "model": "some-model", "layers": 3, "samples": 2,
              "budget": "20%", "by_layer": RATIOS}  # fmt: skip
-    return Profile(**{**given, **changes})
+    return Profile(**{**usual, **changes})
 
 
 def redundancies(**changes):
@@ -165,7 +169,8 @@ def test_every_file_that_is_refused_tells_how_to_make_a_good_one(written, tmp_pa
 @pytest.mark.parametrize(
     "by_layer",
     [5, None, {"0": 0.3, "1": 0.15, "2": 0.15}, ["a", "b", "c"], "abc", [0.3, None, 0.15],
-     [0.3, math.nan, 0.15], [0.3, [0.15], 0.15]],
+     [0.3, math.nan, 0.15], [0.3, [0.15], 0.15], [0.3, 10**400, 0.15], [0.3, -0.1, 0.15],
+     [0.3, True, 0.15], [[], [], []]],
     ids=str,
 )  # fmt: skip
 def test_what_is_no_list_of_numbers_is_refused(written, by_layer):
@@ -307,3 +312,50 @@ def test_ratios_and_redundancies_are_read_off_a_run():
     first, second = (0.2 + 0.4 + 0.25 + 0.25) / 4, (0.8 + 0.8 + 0.5 + 0.5) / 4
     assert CALIBRATIONS["prefixkv"].read(run) == pytest.approx([first, second])
     assert CALIBRATIONS["mixkv"].read(run) == [[0.25, 0.75], [0.25, 0.0]]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"layers": 3.0}, {"layers": True}, {"model": 7}, {"budget": None}, {"samples": "1"}]
+)
+def test_a_field_of_another_type_is_refused_by_name(written, changes):
+    ((field, value),) = changes.items()
+    with pytest.raises(InvalidInput, match=f"its {field} is no .*, but {re.escape(repr(value))}"):
+        load(written(**changes), "prefixkv")
+
+
+def test_scores_that_are_all_zero_share_out_nothing(tmp_path):
+    path = Profile(method="headkv", model="", layers=2, samples=1, budget="",
+                   by_layer=[[0.0, 0.0], [0.0, 0.0]]).save(tmp_path / "heads.json")  # fmt: skip
+    with pytest.raises(InvalidInput, match="scores no head above 0"):
+        foveate.headkv(budget="10%", profile=str(path))
+
+
+GOOD = (
+    b'{"schema": "foveate-profile-1", "method": "mixkv", "model": "", "layers": 1, "samples": 1, '
+)
+GOOD += b'"budget": "", "by_layer": [[0.5, 0.25]]}'
+
+
+@fuzzed
+@given(
+    at=st.integers(0, len(GOOD)),
+    gone=st.integers(0, 20),
+    new=st.binary(max_size=4)
+    | st.sampled_from(
+        [b"NaN", b"1e999", b"9" * 5000, b"[" * 9000, b"\xef\xbb\xbf", b"-0", b"true"]
+    ),
+)
+@example(at=0, gone=0, new=b"\xef\xbb\xbf")
+@example(at=0, gone=len(GOOD), new=b"[" * 100_000)
+def test_a_damaged_file_is_a_profile_or_refused_by_name(tmp_path, at, gone, new):
+    path = tmp_path / f"{at}-{gone}-{hash(new)}.json"
+    path.write_bytes(GOOD[:at] + new + GOOD[at + gone :])
+    try:
+        with unchecked():
+            found = load(str(path), "mixkv")
+    except (InvalidInput, ProfileMismatch) as error:
+        refused = str(error)
+    else:
+        assert isinstance(found.by_layer, list)
+        refused = str(path)
+    assert str(path) in refused

@@ -162,7 +162,7 @@ labels = st.recursive(
     lambda inner: st.builds(
         Label,
         text=st.text(alphabet="ab,=()'\\ \n%", max_size=8) | st.sampled_from(["true", "1", "1.0"]),
-        number=st.floats(allow_nan=False),
+        number=st.floats(-1e30, 1e30),
         on=st.booleans(),
         inner=inner,
     ),

@@ -377,7 +377,7 @@ def test_it_asks_which_tokens_are_visual():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"recent": 0}, "window=0"),
+        ({"recent": 0}, "recent=0"),
         ({"recent": 8, "bias": -1.0}, "bias=-1.0"),
         ({"recent": 8, "bias": math.nan}, "bias=nan"),
         ({"recent": 8, "bias": math.inf}, "bias=inf"),

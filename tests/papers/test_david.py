@@ -357,7 +357,7 @@ def test_its_selection_goes_by_its_score_and_both_ask_which_tokens_are_visual():
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"recent": 0}, "window=0"),
+        ({"recent": 0}, "recent=0"),
         ({"rho": -0.5}, "rho=-0.5"),
         ({"rho": math.inf}, "rho=inf"),
         ({"rule": "sometimes"}, "rule='sometimes'"),

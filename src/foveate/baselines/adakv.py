@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Share, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import AcrossHeads
 from foveate.stages.score import WindowAttention
@@ -32,11 +33,11 @@ from foveate.stages.select import TopK
 def adakv(
     *,
     budget: Amount,
-    floor: float = 0.2,
+    floor: Share = 0.2,
     normalised: bool = False,
     as_released: bool = False,
-    window: int | float = 32,
-    kernel: int = 7,
+    window: Window = 32,
+    kernel: Kernel = 7,
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:

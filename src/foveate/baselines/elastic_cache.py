@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Positive
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
@@ -33,7 +34,7 @@ from foveate.stages.when import FixedSlot
 def elastic_cache(
     *,
     budget: Amount,
-    distance: int = 25,
+    distance: Positive = 25,
 ) -> Policy:
     """Keeps what receives the most attention in a layer, and merges the rest into that."""
     return Policy(

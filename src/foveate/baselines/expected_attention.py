@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Factor, Positive
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ExpectedAttention
@@ -30,10 +31,10 @@ from foveate.stages.select import TopK
 def expected_attention(
     *,
     budget: Amount,
-    window: int = 256,
+    window: Positive = 256,
     covariance: bool = True,
-    epsilon: float = 0.0,
-    sinks: int = 4,
+    epsilon: Factor = 0.0,
+    sinks: Count = 4,
 ) -> Policy:
     """Keeps what queries like the last ones are expected to attend to, times the value's norm."""
     return Policy(

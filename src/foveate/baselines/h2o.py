@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums
@@ -32,7 +33,7 @@ from foveate.stages.select import TopK
         code="https://github.com/FMInference/H2O",
     )
 )  # fmt: skip
-def h2o(*, budget: Amount, recent: int | float = 0.5, group: Reduction = "mean") -> Policy:
+def h2o(*, budget: Amount, recent: Recent = 0.5, group: Reduction = "mean") -> Policy:
     """Keeps the tokens that received the most attention from all queries, and the most recent.
 
     ``recent`` is a number of tokens or a share of the budget.

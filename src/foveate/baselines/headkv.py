@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
@@ -20,8 +21,10 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Range, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import HeadTable
+from foveate.stages.budget.head_table import Temperature
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import Pool
@@ -47,11 +50,11 @@ def headkv(
     *,
     budget: Amount,
     profile: str,
-    beta: float = 1.01,
-    temperature: float = 1.0,
+    beta: Annotated[float, Range(1, 1_000_000)] = 1.01,
+    temperature: Temperature = 1.0,
     as_released: bool = False,
-    window: int | float = 32,
-    kernel: int = 7,
+    window: Window = 32,
+    kernel: Kernel = 7,
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Positive, Share, ShareBetween
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Novelty, TextPrior, ValueNorm
@@ -38,10 +39,10 @@ from foveate.stages.when import OverBudget
 def infinipotv(
     *,
     budget: Amount,
-    frame: int | None = None,
-    temporal: float = 0.5,
-    newest: float = 0.25,
-    every: int = 256,
+    frame: Positive | None = None,
+    temporal: Share = 0.5,
+    newest: ShareBetween = 0.25,
+    every: Positive = 256,
 ) -> Policy:
     """Keeps text, new frames, what does not repeat in them, and large values, while it reads.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import KeyDifference
@@ -25,7 +26,7 @@ from foveate.stages.select import TopK
 def keydiff(
     *,
     budget: Amount,
-    recent: int | float = 0,
+    recent: Recent = 0,
 ) -> Policy:
     """Keeps the tokens whose keys differ most from the mean key; needs no attention."""
     return Policy(score=KeyDifference(), budget=Uniform(amount=budget), select=TopK(recent=recent))

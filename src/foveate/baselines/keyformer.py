@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Factor, Recent, Seed
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import GumbelSums
 from foveate.stages.score.groups import Reduction
+from foveate.stages.score.gumbel import Tau
 from foveate.stages.select import TopK
 
 
@@ -31,10 +33,10 @@ from foveate.stages.select import TopK
 def keyformer(
     *,
     budget: Amount,
-    recent: int | float = 0.3,
-    seed: int = 0,
-    tau: float = 1.0,
-    tau_step: float = 0.0,
+    recent: Recent = 0.3,
+    seed: Seed = 0,
+    tau: Tau = 1.0,
+    tau_step: Factor = 0.0,
     group: Reduction = "mean",
 ) -> Policy:
     """Keeps the tokens that received the most attention under seeded noise, and the most recent."""

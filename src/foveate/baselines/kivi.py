@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Positive
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
 from foveate.stages.store import Kivi
+from foveate.stages.store.kivi import Bits
 
 
 @method(
@@ -33,7 +35,7 @@ from foveate.stages.store import Kivi
     ),
     adds=("store",),
 )  # fmt: skip
-def kivi(*, bits: int = 2, group: int = 32, residual: int = 128) -> Policy:
+def kivi(*, bits: Bits = 2, group: Positive = 32, residual: Count = 128) -> Policy:
     """Holds all but the last pairs in 2, 4 or 8 bits; adds to any method."""
     return Policy(
         score=Recency(),

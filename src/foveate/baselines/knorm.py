@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import KeyNorm
@@ -25,6 +26,6 @@ from foveate.stages.select import TopK
         code="https://github.com/alessiodevoto/l2compress",
     )
 )
-def knorm(*, budget: Amount, recent: int | float = 0) -> Policy:
+def knorm(*, budget: Amount, recent: Recent = 0) -> Policy:
     """Keeps the tokens whose keys have the lowest norms; needs no attention."""
     return Policy(score=KeyNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

@@ -12,6 +12,7 @@ from typing import Literal
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import LayerShares
 from foveate.stages.merge import MergeNearest
@@ -35,7 +36,7 @@ from foveate.stages.select import TopK
 def meda(
     *,
     budget: Amount,
-    recent: int | float = 0.5,
+    recent: Recent = 0.5,
     entropy: Literal["all", "cross"] = "all",
 ) -> Policy:
     """Keeps text first and what received the most attention, more in layers of high entropy."""

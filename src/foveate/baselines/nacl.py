@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Recent, Seed, Share, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ProxyAttention
@@ -32,11 +33,11 @@ from foveate.stages.select import TopAndDrawn
 def nacl(
     *,
     budget: Amount,
-    proxies: int | float = 0.05,
-    drawn: float = 0.37,
-    recent: int | float = 0.05,
-    sinks: int = 4,
-    seed: int = 0,
+    proxies: Window = 0.05,
+    drawn: Share = 0.37,
+    recent: Recent = 0.05,
+    sinks: Count = 4,
+    seed: Seed = 0,
     group: Reduction = "mean",
 ) -> Policy:
     """Keeps what the last tokens attend to, and a share of the others by lot."""

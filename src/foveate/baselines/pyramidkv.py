@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Positive, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import Pyramid
 from foveate.stages.score import WindowAttention
@@ -34,10 +35,10 @@ from foveate.stages.select import TopK
 def pyramidkv(
     *,
     budget: Amount,
-    beta: int = 20,
+    beta: Positive = 20,
     as_released: bool = False,
-    window: int | float = 8,
-    kernel: int = 7,
+    window: Window = 8,
+    kernel: Kernel = 7,
     pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:

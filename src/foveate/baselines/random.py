@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import method
+from foveate.core.parameters import Recent, Seed
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import RandomScore
@@ -11,7 +12,7 @@ from foveate.stages.select import TopK
 
 
 @method()
-def random(*, budget: Amount, seed: int = 0, recent: int | float = 0) -> Policy:
+def random(*, budget: Amount, seed: Seed = 0, recent: Recent = 0) -> Policy:
     """Keeps tokens drawn at random per layer and KV head, and optionally the last `recent`."""
     return Policy(
         score=RandomScore(seed=seed), budget=Uniform(amount=budget), select=TopK(recent=recent)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import MeanAttention
@@ -30,8 +31,8 @@ from foveate.stages.select import Robust
 def roco(
     *,
     budget: Amount,
-    recent: int | float = 0.3,
-    sinks: int = 4,
+    recent: Recent = 0.3,
+    sinks: Count = 4,
 ) -> Policy:
     """Keeps tokens whose attention is high on average, or varies."""
     return Policy(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
@@ -35,8 +36,8 @@ from foveate.stages.select import TopK
 def snapkv(
     *,
     budget: Amount,
-    window: int | float = 32,
-    kernel: int = 5,
+    window: Window = 32,
+    kernel: Kernel = 5,
     pool: Pool = "avg",
     group: Reduction = "mean",
 ) -> Policy:

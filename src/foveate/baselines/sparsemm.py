@@ -17,6 +17,7 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Share, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import HeadTable
 from foveate.stages.score import WindowAttention
@@ -43,10 +44,10 @@ def sparsemm(
     *,
     budget: Amount,
     profile: str,
-    ratio: float = 0.1,
+    ratio: Share = 0.1,
     as_released: bool = False,
-    window: int | float = 32,
-    kernel: int = 5,
+    window: Window = 32,
+    kernel: Kernel = 5,
     pool: Pool = "avg",
     group: Reduction = "mean",
 ) -> Policy:

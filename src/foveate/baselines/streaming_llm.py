@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
@@ -26,6 +27,6 @@ from foveate.stages.select import TopK
         code="https://github.com/mit-han-lab/streaming-llm",
     )
 )
-def streaming_llm(*, budget: Amount, sinks: int = 4) -> Policy:
+def streaming_llm(*, budget: Amount, sinks: Count = 4) -> Policy:
     """Keeps the first `sinks` tokens and the most recent ones."""
     return Policy(score=Recency(), budget=Uniform(amount=budget), select=TopK(sinks=sinks))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count
 from foveate.core.policy import Policy
 from foveate.stages.budget import LayerShares
 from foveate.stages.score import TextGuided
@@ -33,8 +34,8 @@ from foveate.stages.select import TopK
 def tgv_kv(
     *,
     budget: Amount,
-    sinks: int = 4,
-    recent: int = 1,
+    sinks: Count = 4,
+    recent: Count = 1,
 ) -> Policy:
     """Keeps text first, and the visual tokens that the important text attends to."""
     return Policy(

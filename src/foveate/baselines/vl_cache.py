@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent, ShareBetween
 from foveate.core.policy import Policy
 from foveate.stages.budget import LayerShares
 from foveate.stages.score import AfterVision
@@ -29,8 +30,8 @@ from foveate.stages.select import TopK
 def vl_cache(
     *,
     budget: Amount,
-    recent: int | float = 0.1,
-    threshold: float = 0.01,
+    recent: Recent = 0.1,
+    threshold: ShareBetween = 0.01,
     group: Reduction = "mean",
 ) -> Policy:
     """Keeps what the text after the images attends to, more in layers that attend densely."""

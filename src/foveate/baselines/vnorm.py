@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ValueNorm
@@ -26,6 +27,6 @@ from foveate.stages.select import TopK
         code="https://github.com/aiha-lab/InfiniPot-V",
     )
 )
-def vnorm(*, budget: Amount, recent: int | float = 0) -> Policy:
+def vnorm(*, budget: Amount, recent: Recent = 0) -> Policy:
     """Keeps the tokens whose values have the highest norms; needs no attention."""
     return Policy(score=ValueNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

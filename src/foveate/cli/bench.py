@@ -60,6 +60,7 @@ def benchmark(
     peer_python: Annotated[
         str | None, typer.Option(metavar="FILE", help="The Python that --against is installed in.")
     ] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     json: console.Json = False,
 ) -> None:
     """Measure what methods add to the prefill, and what they save in decoding and memory.
@@ -76,7 +77,10 @@ def benchmark(
         raise InvalidInput(f"--layers {layers} needs --dims: a real model has all of its layers.")
     with console.progress(hidden=json) as bars:
         task = bars.add_task("loading", total=None)
-        subject = of_dims(dims, tokens, layers=layers) if dims else of_model(load(model), tokens)
+        if dims:
+            subject = of_dims(dims, tokens, layers=layers)
+        else:
+            subject = of_model(load(model, trust_remote_code), tokens)
         bars.remove_task(task)
     with console.bars(MofNCompleteColumn(), TimeRemainingColumn(), hidden=json) as bars:
         task = bars.add_task("measuring", total=ticks(len(chosen), rounds))

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from PIL import Image
 
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.heads import calibrate_heads
-from foveate.cli import console
-from foveate.cli.files import check_writable, numbered_lines
+from foveate.cli import console, options
+from foveate.cli.files import check_writable, prompts_of, words_of
 from foveate.cli.heads import from_file, generated, shown
 from foveate.cli.model import model_option
-from foveate.cli.prompt import QUESTION, open_images, passages
+from foveate.cli.prompt import QUESTION, passages
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
-from foveate.core.errors import InvalidInput
 from foveate.core.heads import HEAD_READINGS
 from foveate.core.policy import Policy
 from foveate.core.profile import calibrated_method
+from foveate.data import Folder, Record
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.model import READS, SEES, load
 from foveate.eval.prompt import read
@@ -45,6 +45,8 @@ def calibrate(
     samples: Annotated[
         int, typer.Option(metavar="N", min=1, help="The most prompts that are read.")
     ] = 10,
+    allow_outside: options.Outside = False,
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Measure a method's profile on a model, as the mean over several prompts.
 
@@ -59,13 +61,17 @@ def calibrate(
     progress = path.with_name(f"{path.name}.part")
     asked: list[Any]
     if of_heads:
-        asked = list(from_file(prompts, samples) if prompts else generated(name, samples))
+        asked = list(
+            from_file(prompts, samples, outside=allow_outside)
+            if prompts
+            else generated(name, samples)
+        )
     else:
         asked = list(_asked(prompts, samples))
     with console.progress(hidden=False) as bars:
         chosen = model or (SEES if of_heads else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
-        loaded = load(chosen)
+        loaded = load(chosen, trust_remote_code)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
         each = bars.track(asked, task_id=task)
         if policy is None:
@@ -74,7 +80,8 @@ def calibrate(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
-            inputs = (read(loaded, text, open_images(images)).inputs for text, images in each)
+            inputs = (read(loaded, text, _images(record, prompts, allow_outside)).inputs
+                      for text, record in each)  # fmt: skip
             profile = measure(loaded.model, policy, inputs, progress=progress)
     profile.save(path)
     typer.echo(
@@ -90,26 +97,27 @@ def _policy(spec: str) -> Policy:
     return policy_of(spec, budget=BUDGET_BY_DEFAULT)
 
 
-def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, list[Path]]]:
-    """Texts and their image files.
+def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, Record | None]]:
+    """Texts, and the records of the prompts file that they stand in.
 
     Raises:
         InvalidInput: the file is missing, empty, or has a line that is no prompt.
     """
     if path is None:
-        return [(f"{text}\n\n{QUESTION}", []) for text in passages(samples)]
-    return [_line(path, number, line) for number, line in numbered_lines(path)][:samples]
+        return [(f"{text}\n\n{QUESTION}", None) for text in passages(samples)]
+    return [_entry(record) for record in prompts_of(path, samples)]
 
 
-def _line(path: Path, number: int, line: str) -> tuple[str, list[Path]]:
-    expected = '{"prompt": TEXT, "images": [FILE, ...]}, with images if there are any'
-    try:
-        entry = json.loads(line)
-        text, images = entry["prompt"], entry.get("images", [])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"{path}, line {number}: expected {expected}.") from error
-    if not isinstance(text, str) or not text.strip():
-        raise InvalidInput(f"{path}, line {number}: the prompt {text!r} has no words.")
-    if not isinstance(images, list) or not all(isinstance(name, str) for name in images):
-        raise InvalidInput(f"{path}, line {number}: images={images!r}; expected {expected}.")
-    return text, [path.parent / name for name in images]
+def _entry(record: Record) -> tuple[str, Record | None]:
+    """A record has images or none."""
+    if "images" not in record.held:
+        return words_of(record), None
+    record.texts("images")
+    return words_of(record), record
+
+
+def _images(record: Record | None, path: Path | None, outside: bool) -> Sequence[Image.Image]:
+    """The images that a prompt names; they stand beside the prompts file."""
+    if record is None or path is None:
+        return ()
+    return Folder(path.parent, outside).images(record, "images")

@@ -9,19 +9,24 @@ from typing import Annotated
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
+from rich.text import Text
 
-from foveate.cli import console
+from foveate.cli import console, options
 from foveate.cli.model import model_option
-from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.cli.policies import METHODS_BY_DEFAULT, short
+from foveate.cli.rows import broken
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, versions
 from foveate.eval.judge import find_judge
 from foveate.eval.model import SEES
 from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import Results
+from foveate.eval.results import DAMAGED, ROWS, Key, Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks
+from foveate.report.summary import Rows, failures
+
+REFUSED = 3  # the exit code where some samples were
 
 
 def evaluate(
@@ -71,15 +76,18 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    allow_outside: options.Outside = False,
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Ask many questions under many policies, and write down the answers.
 
     Every prompt is read once, and all policies branch from it. Results are on disk after every
-    answer; a run that was broken off goes on with --resume.
+    answer; a run that was broken off goes on with --resume, which also tries again what was
+    refused. The exit code is 3 if everything is asked and something was refused.
     """
     asked = find_judge(judge) if judge else None
     names = [name.strip() for name in tasks.split(",") if name.strip()]
-    chosen = [task for name in names for task in find_tasks(name, asked)]
+    chosen = [task for name in names for task in find_tasks(name, asked, allow_outside)]
     if not judge:
         _say_what_has_no_score(chosen)
     specs = contenders(separate(methods), separate(budgets))
@@ -88,9 +96,13 @@ def evaluate(
         "protocol": protocol, "limit": limit, "seed": seed, "judge": judge,
         "longest_prompt": longest_prompt, "timed": timed, "versions": versions(),
     }  # fmt: skip
-    place = find_executor(executor, model, protocol, workers)
-    results = Results(out, configuration, resume=resume)
+    place = find_executor(executor, model, protocol, workers, trust_remote_code)
+    order: list[Key] = []
     with ExitStack() as stack:
+        results = stack.enter_context(Results(out, configuration, resume=resume))
+        if results.damaged:
+            typer.echo(f"{out / ROWS}: {len(results.damaged)} damaged line(s) set aside into "
+                       f"{DAMAGED}, to be asked again.", err=True)  # fmt: skip
         with console.progress(hidden=False):  # what loads a model is quiet
             execute = stack.enter_context(place)
         bars = stack.enter_context(console.bars(MofNCompleteColumn(), TimeRemainingColumn()))
@@ -99,12 +111,28 @@ def evaluate(
         def advance(task: Task) -> None:
             bars.update(bar, description=task.name, advance=1)
 
-        jobs = _jobs(chosen, limit, seed, specs, results, timed, advance)
+        jobs = _jobs(chosen, limit, seed, specs, results, timed, advance, order)
         for job, rows in execute(job._replace(longest_prompt=longest_prompt) for job in jobs):
             for row in rows:
                 results.add(row)
             advance(job.task)
-    typer.echo(f"{out}: {len(results.rows)} answers")
+        results.sort(order)
+    _say_what_came(out, results.rows)
+
+
+def _say_what_came(out: Path, rows: Rows) -> None:
+    """How many answers there are; and what was refused, which the exit code says as well."""
+    refused = failures(rows)
+    count = sum(one.times for one in refused)
+    typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
+    if refused:
+        table = console.table("Task", "Policy", "Refused", "Sample", "Why")
+        for one in refused:
+            asked = sum((row["task"], row["spec"]) == (one.task, one.spec) for row in rows)
+            table.add_row(*map(Text, (one.task, broken(short(one.spec)), f"{one.times} of {asked}",
+                                      one.sample, one.said)))  # fmt: skip
+        console.show(table)
+        raise typer.Exit(REFUSED)
 
 
 def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
@@ -116,14 +144,16 @@ def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
 
 def _jobs(
     chosen: Sequence[Task], limit: int, seed: int, specs: Sequence[str], results: Results,
-    timed: int, skip: Callable[[Task], None],
+    timed: int, skip: Callable[[Task], None], order: list[Key],
 ) -> Iterator[Job]:  # fmt: skip
-    """The samples that lack a row; the others are skipped."""
+    """The samples that lack an answer; the others are skipped. ``order`` gets the keys of all."""
     for task in chosen:
         for place, sample in enumerate(task.samples(limit, seed)):
-            missing = [s for s in (FULL, *specs) if (task.name, sample.name, s) not in results]
+            keys = [(task.name, sample.name, spec) for spec in dict.fromkeys((FULL, *specs))]
+            order += keys
+            missing = [key for key in keys if key not in results]
             if missing:
-                others = tuple(spec for spec in missing if spec != FULL)
+                others = tuple(spec for _, _, spec in missing if spec != FULL)
                 yield Job(task, sample, others, timed=place < timed)
             else:
                 skip(task)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 
 from foveate.core.errors import InvalidInput
+from foveate.data import Record, read_lines
 
 
 def check_writable(what: str, option: str, path: Path) -> None:
@@ -14,17 +16,24 @@ def check_writable(what: str, option: str, path: Path) -> None:
         raise InvalidInput(f"the {what} cannot be written: {option} {str(path)!r} {where}.")
 
 
-def numbered_lines(path: Path) -> list[tuple[int, str]]:
-    """The lines of a file of prompts that are not blank, with their numbers.
+def prompts_of(path: Path, most: int) -> list[Record]:
+    """The first records of a file of prompts, in JSON lines.
 
     Raises:
-        InvalidInput: it cannot be read, or holds nothing.
+        InvalidInput: it cannot be read, holds nothing, or has a line that is no record.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"the prompts file {str(path)!r} cannot be read: {error}") from error
-    found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    if not found:
-        raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
-    return found
+    if found := list(islice(read_lines(path), most)):
+        return found
+    raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
+
+
+def words_of(record: Record) -> str:
+    """The text of a prompt.
+
+    Raises:
+        InvalidInput: it is none, or has no words.
+    """
+    text = record.text("prompt")
+    if not text.strip():
+        raise InvalidInput(f"{record.where}: the prompt {text!r} is empty: give at least a word.")
+    return text

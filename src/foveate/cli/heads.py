@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
-from foveate.cli.files import numbered_lines
-from foveate.cli.prompt import open_images
+from foveate.cli.files import prompts_of, words_of
 from foveate.core.errors import InvalidInput
 from foveate.core.heads import Shown
+from foveate.data import Folder, Record
 from foveate.demo.questions import document
 from foveate.demo.scenes import BUILT_IN, CELL, Scene
 from foveate.eval.evidence import tokens_of
@@ -46,38 +45,39 @@ def _line(page: Scene, row: int) -> Box:
     return min(middles), row * CELL, max(middles), (row + 1) * CELL
 
 
-def from_file(path: Path, samples: int) -> Iterator[Sample]:
-    """The prompts of a file of JSON lines.
+def from_file(path: Path, samples: int, *, outside: bool = False) -> Iterator[Sample]:
+    """The prompts of a file of JSON lines. Images stand beside it; anywhere, if ``outside``.
 
     Raises:
         InvalidInput: it cannot be read, or has a line that is no such prompt.
     """
-    for number, line in numbered_lines(path)[:samples]:
-        yield _entry(path, number, line)
+    folder = Folder(path.parent, outside)
+    for number, record in enumerate(prompts_of(path, samples)):
+        try:
+            sample = _sample(str(number), record)
+        except InvalidInput as error:
+            raise InvalidInput(f"{error} Expected in a line: {EXPECTED}.") from error
+        images = folder.images(record, "images") if "images" in record.held else ()
+        yield replace(sample, images=images)
 
 
-def _entry(path: Path, number: int, line: str) -> Sample:
-    try:
-        entry = json.loads(line)
-        spans = [_span(span) for span in entry["spans"]]
-        text, answer = str(entry["prompt"]), str(entry.get("answer", ""))
-        images = [path.parent / str(name) for name in entry.get("images", [])]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"{path}, line {number}: expected {EXPECTED}.") from error
-    seen = all(span.image is None or 0 <= span.image < len(images) for span in spans)
-    if not text.strip() or not spans or not seen:
-        raise InvalidInput(
-            f"{path}, line {number}: no words, no spans, or a span on an image that is not there; "
-            f"expected {EXPECTED}."
-        )
-    return Sample(str(number), text, (answer,), tuple(open_images(images)), evidence=tuple(spans))
+def _sample(name: str, record: Record) -> Sample:
+    """Without its images."""
+    text, spans = words_of(record), record.records("spans", at_least=1)
+    answer = record.text_or_number("answer") if record.has("answer") else ""
+    images = len(record.texts("images")) if "images" in record.held else 0
+    return Sample(name, text, (answer,), evidence=tuple(_span(span, images) for span in spans))
 
 
-def _span(entry: Any) -> Span:
-    if "box" not in entry:
-        return Span(str(entry["text"]), None, (0, 0, 0, 0))
-    left, top, right, bottom = (float(x) for x in entry["box"])
-    return Span(str(entry["text"]), int(entry.get("image", 0)), (left, top, right, bottom))
+def _span(span: Record, images: int) -> Span:
+    """Without a box, a text in the prompt itself."""
+    if not span.has("box"):
+        return Span(span.text("text"))
+    left, top, right, bottom = span.numbers("box", 4)
+    if not images:
+        raise InvalidInput(f"{span.where}: its box is on an image, and the prompt has none.")
+    image = span.index("image", images) if span.has("image") else 0
+    return Span(span.text("text"), image, (left, top, right, bottom))
 
 
 def shown(loaded: Loaded, sample: Sample) -> Shown:

@@ -32,6 +32,7 @@ def lens(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
     ] = Path("lens.html"),
+    trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
     """Make a page that shows which patches and words every head keeps. It needs no network.
 
@@ -44,7 +45,7 @@ def lens(
     text, images = question(model, prompt, image or [])
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
-        loaded = load(model)
+        loaded = load(model, trust_remote_code)
         asked = read(loaded, text, images)
         bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
         made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)

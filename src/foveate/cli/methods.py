@@ -9,6 +9,7 @@ from rich.text import Text
 
 from foveate.cli import console
 from foveate.core.method import METHODS, Method
+from foveate.core.parameters import describe
 from foveate.core.spec import print_value
 
 
@@ -54,16 +55,19 @@ def _facts(build: Method) -> dict[str, Any]:
     return {
         "name": build.name,
         "summary": build.summary,
-        "parameters": [_parameter(p) for p in build.parameters.values()],
+        "parameters": [
+            _parameter(p, describe(build.hints[name])) for name, p in build.parameters.items()
+        ],
         "paper": paper and {"title": paper.title, "year": paper.year, "arxiv": paper.arxiv},
     }
 
 
-def _parameter(parameter: inspect.Parameter) -> dict[str, Any]:
+def _parameter(parameter: inspect.Parameter, takes: str) -> dict[str, Any]:
     default = parameter.default
     required = default is inspect.Parameter.empty
     if required:
         default = None
     elif not isinstance(default, (bool, int, float, str, type(None))):
         default = print_value(default)
-    return {"name": parameter.name, "required": required, "default": default}
+    takes = takes or "an amount: 20%, 256 or 64MB"
+    return {"name": parameter.name, "required": required, "default": default, "takes": takes}

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from foveate.cli.files import check_writable
+from foveate.core import files
 from foveate.report.page import page
 
 
@@ -20,5 +21,5 @@ def report(
     """Make one page of results: scores against memory, with intervals. It needs no network."""
     path = out or folder / "report.html"
     check_writable("report", "--out", path)
-    path.write_text(page(folder), encoding="utf-8")
+    files.write(path, page(folder))
     typer.echo(str(path))

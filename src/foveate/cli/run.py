@@ -43,6 +43,7 @@ def run(
         Path | None,
         typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
     ] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
     json: console.Json = False,
 ) -> None:
     """Answer a prompt from the full cache and from compressed ones, and compare.
@@ -64,7 +65,7 @@ def run(
         typer.echo(_WAIT, err=True)
     try:
         with console.progress(hidden=json) as bars:
-            loaded = _load(model, bars)
+            loaded = _load(model, trust_remote_code, bars)
             asked = read(loaded, text, images)
             where = pictures.places(loaded, asked) if picture else []
             for measured in _measured(loaded, asked, chosen, max_new_tokens, bars):
@@ -84,9 +85,9 @@ def _is_shipped(model: str) -> bool:
     return model in SHIPPED and not Path(model).is_dir()
 
 
-def _load(name: str, bars: Progress) -> Loaded:
+def _load(name: str, trust_remote_code: bool, bars: Progress) -> Loaded:
     task = bars.add_task(f"loading {name}", total=None)
-    loaded = load(name)
+    loaded = load(name, trust_remote_code)
     bars.remove_task(task)
     return loaded
 

@@ -14,8 +14,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidBudget
+from foveate.core.parameters import MOST, shown
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+LEAST, LONGEST = Fraction(1, 10**9), 30  # share of a prompt, and letters of an amount
+MOST_BYTES = 2**50
+_AMOUNT = re.compile(
+    r"([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*(%|[kKmMgG]?[iI]?[bB])?", re.ASCII
+)
 _WAY_OUT = (
     "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB')."
 )
@@ -38,20 +44,18 @@ class Amount:
         """Reads 0.2, "20%", 256 or "64MB".
 
         Raises:
-            InvalidBudget: zero, negative, NaN, a fraction over 1, or no amount at all.
+            InvalidBudget: no amount at all, zero, negative, NaN, a fraction below a thousand
+                millionth or over 1, 2^31 tokens or more, or over 2^50 bytes.
         """
         if isinstance(raw, Amount):
             return raw
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-            raise InvalidBudget(f"budget {raw!r} is no amount. {_WAY_OUT}")
+            raise InvalidBudget(f"budget {shown(raw)} is no amount. {_WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
             raise InvalidBudget(f"budget {raw!r} is not a finite number. {_WAY_OUT}")
         kind, value = _read(raw)
-        if value <= 0:
-            raise InvalidBudget(f"budget {raw!r} keeps nothing. {_WAY_OUT}")
-        if kind == "fraction" and value > 1:
-            hint = f" For {int(value)} tokens write the integer {int(value)}." if value >= 2 else ""
-            raise InvalidBudget(f"budget {raw!r} is more than the whole prompt.{hint} {_WAY_OUT}")
+        if problem := _problem(kind, value):
+            raise InvalidBudget(f"budget {shown(raw)} {problem} {_WAY_OUT}")
         return cls(kind, value, _print(kind, value))
 
     @property
@@ -73,7 +77,7 @@ class Amount:
             InvalidBudget: the bytes do not hold one token a row.
         """
         if self.kind == "tokens":
-            return torch.full_like(lengths, min(int(self.value), 2**31))
+            return torch.full_like(lengths, int(self.value))
         if self.kind == "bytes":
             each = int(self.value) // (pair_bytes * lengths.numel())
             if each < 1:
@@ -97,11 +101,9 @@ def _read(raw: int | float | str) -> tuple[Literal["fraction", "tokens", "bytes"
     if isinstance(raw, float):
         return "fraction", Fraction(str(raw))
     text = raw.strip()
-    number = re.fullmatch(
-        r"([+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?)\s*(%|[kKmMgG]?[iI]?[bB])?", text
-    )
+    number = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if number is None:
-        raise InvalidBudget(f"budget {raw!r} is no amount. {_WAY_OUT}")
+        raise InvalidBudget(f"budget {shown(raw)} is no amount. {_WAY_OUT}")
     value, unit = Fraction(number[1]), (number[2] or "").upper()
     if unit == "%":
         return "fraction", value / 100
@@ -109,7 +111,20 @@ def _read(raw: int | float | str) -> tuple[Literal["fraction", "tokens", "bytes"
         return "bytes", Fraction(math.floor(value * _BYTES[unit]))
     if unit:
         raise InvalidBudget(f"budget {raw!r} has the unknown unit {number[2]!r}. {_WAY_OUT}")
-    return ("tokens" if re.fullmatch(r"[+-]?\d+", number[1]) else "fraction"), value
+    return ("tokens" if re.fullmatch(r"[+-]?[0-9]+", number[1]) else "fraction"), value
+
+
+def _problem(kind: str, value: Fraction) -> str:
+    """What is wrong with an amount; nothing if it is in its range."""
+    if value <= 0:
+        return "keeps nothing."
+    if kind == "fraction" and value > 1:
+        write = f" For {int(value)} tokens write the integer {int(value)}."
+        return f"is more than the whole prompt.{write if 2 <= value <= MOST else ''}"
+    if kind == "fraction" and value < LEAST:
+        return "is less than 0.0000001 % of a prompt."
+    most = {"tokens": MOST, "bytes": MOST_BYTES}.get(kind, 1)
+    return f"is more than {most} {kind}, the most that is counted." if value > most else ""
 
 
 def _print(kind: str, value: Fraction) -> str:

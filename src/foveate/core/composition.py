@@ -17,7 +17,8 @@ from foveate.core.errors import (
     suggest,
 )
 from foveate.core.method import METHODS, Method, Paper
-from foveate.core.policy import Origin, Policy
+from foveate.core.parameters import shown
+from foveate.core.policy import Origin, Policy, amount_of, with_amount
 from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
 
 
@@ -82,7 +83,7 @@ class Sum:
         for name in arguments:
             if name not in self.parameters:
                 raise InvalidParameter(
-                    f"no method of {self.name} has a parameter {name!r}. "
+                    f"no method of {self.name} has a parameter {shown(name)}. "
                     f"{suggest(name, self.parameters)}"
                 )
         if "budget" in arguments:
@@ -190,7 +191,7 @@ def find(name: str) -> Method | Sum:
         return METHODS[name]
     parts = [part.strip() for part in split(name, "+")]
     if not all(parts):
-        raise InvalidSpec(f"{name!r} adds nothing: there is no method beside a plus sign.")
+        raise InvalidSpec(f"{shown(name)} adds nothing: there is no method beside a plus sign.")
     return Sum([_term(part, first=not place) for place, part in enumerate(parts)])
 
 
@@ -198,14 +199,14 @@ def _term(text: str, first: bool) -> Term:
     found = re.fullmatch(r"([A-Za-z_]\w*)\s*(?:\.\s*(\w+))?\s*(?:\((.*)\))?", text, re.DOTALL)
     if found is None:
         raise InvalidSpec(
-            f"{text!r} is no method of a sum: write method, method.stage or method(key=value)."
+            f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
         )
     method, slot, arguments = METHODS[found[1]], found[2], parse_arguments(found[3] or "")
     if slot is not None and (first or slot not in SLOTS):
         raise InvalidSpec(
-            f"{text!r}: the first method of a sum gives all its stages."
+            f"{shown(text)}: the first method of a sum gives all its stages."
             if first
-            else f"{text!r}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
+            else f"{shown(text)}: a method has no stage {slot!r}. {suggest(slot, SLOTS)}"
         )
     printed = f"({print_arguments(arguments)})" if arguments else ""
     label = f"{method.name}.{slot}" if slot else method.name
@@ -220,7 +221,7 @@ def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
     """
     name, *rest = split(spec, ":")
     if not name.strip():
-        raise InvalidSpec(f"{spec!r} names no method. Write for example 'snapkv:budget=20%'.")
+        raise InvalidSpec(f"{shown(spec)} names no method. Write for example 'snapkv:budget=20%'.")
     return name.strip(), parse_arguments(":".join(rest))
 
 
@@ -239,11 +240,8 @@ def policy(spec: str | Policy, **changes: Any) -> Policy:
     name, arguments = name_and_arguments(spec)
     if hasattr(arguments.get("budget"), "spec_name") and "budget" in changes:
         new = changes.pop("budget")
-        arguments["budget"] = (
-            new
-            if hasattr(new, "spec_name")
-            else replace(arguments["budget"], amount=Amount.of(new))
-        )
+        stage = arguments["budget"]
+        arguments["budget"] = new if hasattr(new, "spec_name") else with_amount(stage, new)
     arguments |= changes
     given = [slot for slot in SLOTS if slot in arguments]
     if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
@@ -254,7 +252,7 @@ def policy(spec: str | Policy, **changes: Any) -> Policy:
         return _by_hand(spec, stages, arguments).but(**amount)
     build = find(name)
     if "budget" in stages and "budget" in build.parameters:
-        arguments["budget"] = stages["budget"].amount
+        arguments["budget"] = amount_of(stages["budget"])
     made = build(**arguments)
     return made.but(**stages) if stages else made
 
@@ -267,8 +265,10 @@ def _as_stage(value: Any) -> Any:
 def _by_hand(spec: str, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
     if others:
         name = next(iter(others))
-        raise InvalidSpec(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
+        raise InvalidSpec(f"a policy has no stage {shown(name)}. {suggest(name, SLOTS)}")
     for slot in ("score", "budget", "select"):
         if slot not in stages:
-            raise InvalidSpec(f"{spec!r} has no {slot}: 'policy:' needs score, budget and select.")
+            raise InvalidSpec(
+                f"{shown(spec)} has no {slot}: 'policy:' needs score, budget and select."
+            )
     return Policy(**stages)

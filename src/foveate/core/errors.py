@@ -17,6 +17,7 @@
     ├── UnsupportedKernel    a tensor that a Triton kernel cannot work on       (TypeError)
     ├── MissingPackage       something that is asked for needs an optional package (ImportError)
     ├── ClusterFailed        no cluster to run on, or its workers do not last   (RuntimeError)
+    ├── CannotWrite          a file that the disk, or its folder, does not take  (OSError)
     ├── CacheMismatch        a saved cache of another model, tokenizer, policy  (RuntimeError)
     └── ProfileMismatch      a profile of another model, method or budget       (RuntimeError)
 
@@ -105,6 +106,10 @@ class MissingPackage(FoveateError, ImportError):
 
 class ClusterFailed(FoveateError, RuntimeError):
     """No cluster to run on, one with too little room, or one whose workers are lost or differ."""
+
+
+class CannotWrite(FoveateError, OSError):
+    """A file that cannot be written: a full disk, no permission, no such folder."""
 
 
 class CacheMismatch(FoveateError, RuntimeError):

@@ -15,8 +15,9 @@ from typing import Any, get_type_hints
 
 from foveate.core.amount import Amount
 from foveate.core.errors import InvalidParameter, UnknownMethod, suggest
+from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
-from foveate.core.spec import SLOTS, check_plain
+from foveate.core.spec import SLOTS
 
 ENTRY_POINTS = "foveate.methods"
 
@@ -80,6 +81,11 @@ class Method:
         """The parameters that the method takes, all by keyword."""
         return self.signature.parameters
 
+    @functools.cached_property
+    def hints(self) -> Mapping[str, Any]:
+        """What each parameter takes: its type, with its range."""
+        return get_type_hints(self.function, include_extras=True)
+
     def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Those arguments that differ from the defaults."""
         return {k: v for k, v in arguments.items() if v != self.parameters[k].default}
@@ -94,7 +100,7 @@ class Method:
         for key in arguments:
             if key not in self.parameters:
                 raise InvalidParameter(
-                    f"{self.name} has no parameter {key!r}. {suggest(key, self.parameters)}"
+                    f"{self.name} has no parameter {shown(key)}. {suggest(key, self.parameters)}"
                 )
         for key, parameter in self.parameters.items():
             if parameter.default is inspect.Parameter.empty and key not in arguments:
@@ -105,7 +111,7 @@ class Method:
                 )
         if "budget" in arguments:
             arguments["budget"] = Amount.of(arguments["budget"])
-        check_plain(get_type_hints(self.function), arguments)
+        check(self.hints, arguments)
         policy = self.function(**arguments)
         ordered = {k: arguments[k] for k in self.parameters if k in arguments}
         return replace(policy, origin=Origin(self, ordered, {}))
@@ -145,7 +151,7 @@ class Methods(Mapping[str, Method]):
         if name not in self._own:
             self._look_abroad()
         if name not in self._own:
-            raise UnknownMethod(f"no method named {name!r}. {suggest(name, self._own)}")
+            raise UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._own)}")
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:

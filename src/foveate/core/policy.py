@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.amount import Amount
+from foveate.core.amount import Amount, AmountLike
 from foveate.core.errors import InvalidBudget, InvalidParameter, suggest
 from foveate.core.protocols import (
     AfterPrefill,
@@ -174,10 +174,9 @@ class Policy:
         build, arguments, overrides = self.origin
         overrides = {**overrides, **stages}
         if "budget" in others and "budget" in overrides:
-            amount = Amount.of(others["budget"])
-            overrides["budget"] = dataclasses.replace(overrides["budget"], amount=amount)
+            overrides["budget"] = with_amount(overrides["budget"], others["budget"])
         elif "budget" in stages and "budget" in build.parameters:
-            others["budget"] = stages["budget"].amount
+            others["budget"] = amount_of(stages["budget"])
         fresh: Policy = build(**{**arguments, **others})
         made: Policy = dataclasses.replace(
             fresh,
@@ -188,12 +187,28 @@ class Policy:
 
     def _replace_by_hand(self, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
         if "budget" in others:
-            amount = Amount.of(others.pop("budget"))
-            stages["budget"] = dataclasses.replace(self.budget, amount=amount)  # type: ignore[type-var]
+            stages["budget"] = with_amount(self.budget, others.pop("budget"))
         if others:
             name = next(iter(others))
             raise InvalidParameter(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
         return dataclasses.replace(self, **stages)
+
+
+def amount_of(stage: Any) -> Any:
+    """The amount of a budget stage.
+
+    Raises:
+        InvalidParameter: the stage is another one.
+    """
+    if not isinstance(stage, Budget):
+        raise InvalidParameter(f"budget={stage!r} is no budget stage: it has no amount.")
+    return stage.amount
+
+
+def with_amount(stage: Any, amount: AmountLike) -> Any:
+    """The same budget stage, of another amount; errors as above."""
+    amount_of(stage)
+    return dataclasses.replace(stage, amount=Amount.of(amount))
 
 
 def _is_amount(value: object) -> bool:

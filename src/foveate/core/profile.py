@@ -8,23 +8,27 @@ method that can be calibrated registers a function that reads them off one run
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from foveate.core import files
 from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
 from foveate.core.layer import Layer
+from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
+from foveate.data.texts import read_json
 
 SCHEMA = "foveate-profile-1"
 Numbers = list[float] | list[list[float]]
+NUMBERS = Range(0, 1_000_000)
+"""Shares, redundancies and scores: none of them is negative."""
 
 
 class Run(NamedTuple):
@@ -51,9 +55,13 @@ class Profile:
     schema: str = SCHEMA
 
     def save(self, path: str | Path) -> Path:
-        """Writes the file."""
+        """Writes the file.
+
+        Raises:
+            CannotWrite: and then a file that was there is what it was.
+        """
         path = Path(path)
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        files.write(path, json.dumps(asdict(self), indent=1) + "\n")
         _read.cache_clear()
         return path
 
@@ -103,10 +111,10 @@ def load(path: str, method: str) -> Profile:
         ProfileMismatch: a profile of another method.
     """
     place = Path(path).absolute()
-    stamp = place.stat().st_mtime_ns if place.is_file() else 0
     try:
+        stamp = place.stat().st_mtime_ns if place.is_file() else 0
         profile = _read(place, stamp)
-    except InvalidInput as error:
+    except (InvalidInput, OSError) as error:
         raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
     if profile.method != method:
         raise ProfileMismatch(
@@ -120,39 +128,46 @@ def load(path: str, method: str) -> Profile:
 def _read(path: Path, stamp: int) -> Profile:
     """``stamp`` is when the file was written last."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InvalidInput(f"{path} is not a profile: {error}.") from error
+        found = read_json(path)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path} is not a profile: {error}") from error
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         version = found.get("schema") if isinstance(found, dict) else None
-        raise InvalidInput(f"{path} has the profile schema {version!r}, expected {SCHEMA!r}.")
+        raise InvalidInput(f"{path} has the profile schema {shown(version)}, expected {SCHEMA!r}.")
+    _check_fields(path, found)
     try:
         profile = Profile(**found)
     except TypeError as error:
         raise InvalidInput(f"{path} is not a profile: {error}.") from error
-    numbers = _numbers(profile.by_layer)
-    if numbers is None:
+    if len(profile.by_layer) != profile.layers:
         raise InvalidInput(
-            f"{path} is not a profile: its by_layer is no list of numbers, or of as many numbers "
-            "for every layer."
+            f"{path} says {shown(profile.layers)} layers and lists {len(profile.by_layer)}."
         )
-    if len(numbers) != profile.layers:
-        raise InvalidInput(f"{path} says {profile.layers} layers and lists {len(numbers)}.")
     return profile
 
 
-def _numbers(found: Any) -> Numbers | None:
-    """The same, if it is a list of finite numbers or of equally long lists of them."""
+def _check_fields(path: Path, found: Mapping[str, Any]) -> None:
+    """Raises InvalidInput, which names the field, where one does not hold what it should."""
+    for name, expected in get_type_hints(Profile).items():
+        if expected in (int, str) and name in found and type(found[name]) is not expected:
+            what = "whole number" if expected is int else "text"
+            raise InvalidInput(f"{path} is not a profile: its {name} is no {what}, but "
+                               f"{shown(found[name])}.")  # fmt: skip
+    if "by_layer" in found and not _is_table(found["by_layer"]):
+        raise InvalidInput(
+            f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.least} to "
+            f"{NUMBERS.most}, or of as many numbers for every layer."
+        )
+
+
+def _is_table(found: Any) -> bool:
+    """Whether it is a list of such numbers, or of equally long lists of them."""
     if not isinstance(found, list) or not found:
-        return None
+        return False
     lists = [row if isinstance(row, list) else [row] for row in found]
     alike = len({(isinstance(a, list), len(b)) for a, b in zip(found, lists, strict=True)}) == 1
-    finite = all(
-        isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
-        for row in lists
-        for x in row
-    )
-    return found if alike and finite and lists[0] else None
+    return alike and bool(lists[0]) and all(type(x) in (int, float) and x in NUMBERS
+                                            for row in lists for x in row)  # fmt: skip
 
 
 Reading = Callable[[Run], Numbers]

@@ -7,28 +7,51 @@ A spec is a method's name, a colon, and ``key=value`` pairs. A value is a number
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
-from foveate.core.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
+from foveate.core.errors import InvalidSpec, UnknownMethod, suggest
+from foveate.core.parameters import check, is_protocol, shown
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
 STAGES: dict[str, type] = {}
+LONGEST, DEEPEST = 10_000, 32  # letters of a spec, and parentheses in parentheses
+_WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
+_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 T = TypeVar("T", bound=type)
 
 
 def stage(name: str) -> Callable[[T], T]:
-    """Registers a stage class (a frozen, keyword-only dataclass) under its name in specs."""
+    """Registers a stage class (a frozen, keyword-only dataclass) under its name in specs. Its
+    fields are checked whenever one is made: see :mod:`foveate.core.parameters`.
+    """
 
     def register(cls: T) -> T:
         cls.spec_name = name  # type: ignore[attr-defined]
-        STAGES[name] = cls
+        STAGES[name] = _checked(cls)
         return cls
 
     return register
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls, include_extras=True)
+
+
+def _checked(cls: T) -> T:
+    fill: Any = cls.__init__  # type: ignore[misc]
+
+    @functools.wraps(fill)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        check(_hints(cls), values)
+        fill(self, *args, **values)
+
+    cls.__init__ = init  # type: ignore[misc]
+    return cls
 
 
 def print_arguments(arguments: Mapping[str, Any]) -> str:
@@ -70,9 +93,9 @@ def parse_arguments(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
-            raise InvalidSpec(f"{part!r} is not of the form key=value.")
+            raise InvalidSpec(f"{shown(part)} is not of the form key=value.")
         if key in arguments:
-            raise InvalidSpec(f"{key!r} is given twice in {text!r}.")
+            raise InvalidSpec(f"{shown(key)} is given twice in {shown(text)}.")
         arguments[key] = parse_value(value)
     return arguments
 
@@ -86,27 +109,9 @@ def parse_value(text: str) -> Any:
         return make_stage(call[1], parse_arguments(call[2]))
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    for number in (int, float):
-        try:
-            return number(text)
-        except ValueError:
-            continue
-    return text
-
-
-def check_plain(hints: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
-    """Refuses words where numbers belong: values whose hint is made of int, float, str and bool."""
-    for key, value in arguments.items():
-        hint = hints.get(key)
-        kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        if get_origin(hint) is Literal:
-            if value not in get_args(hint):
-                raise InvalidParameter(f"{key}={value!r}: choose one of {get_args(hint)}.")
-        elif all(kind in (int, float, str, bool) for kind in kinds):
-            allowed = (*kinds, int) if float in kinds else kinds
-            if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in kinds):
-                names = " or ".join(kind.__name__ for kind in kinds)
-                raise InvalidParameter(f"{key}={value!r} is no {names}.")
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
@@ -117,21 +122,26 @@ def make_stage(name: str, arguments: Mapping[str, Any]) -> Any:
         InvalidSpec: the stage has no such parameter, or lacks one.
     """
     if name not in STAGES:
-        raise UnknownMethod(f"no stage named {name!r}. {suggest(name, STAGES)}")
+        raise UnknownMethod(f"no stage named {shown(name)}. {suggest(name, STAGES)}")
     fields = [f for f in dataclasses.fields(STAGES[name]) if f.init]
     known = [f.name for f in fields]
     for key in arguments:
         if key not in known:
-            raise InvalidSpec(f"{name} has no parameter {key!r}. {suggest(key, known)}")
+            raise InvalidSpec(f"{name} has no parameter {shown(key)}. {suggest(key, known)}")
     for f in fields:
         optional = (
             f.default is not dataclasses.MISSING or f.default_factory is not dataclasses.MISSING
         )
         if f.name not in arguments and not optional:
             raise InvalidSpec(f"{name} needs {f.name!r}: {name}({f.name}=...).")
-    check_plain(get_type_hints(STAGES[name]), arguments)
-    inner = {"of": make_stage(arguments["of"], {})} if isinstance(arguments.get("of"), str) else {}
-    return STAGES[name](**{**arguments, **inner})
+    return STAGES[name](**{**arguments, **_bare_stages(STAGES[name], arguments)})
+
+
+def _bare_stages(cls: type, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A bare word where a stage belongs is that stage with its defaults: ``of=key_norm``."""
+    hints = _hints(cls)
+    words = {key: word for key, word in arguments.items() if isinstance(word, str)}
+    return {key: make_stage(word, {}) for key, word in words.items() if is_protocol(hints[key])}
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
@@ -146,13 +156,18 @@ def split(text: str, separator: str) -> list[str]:
     """Splits at the separators that stand outside parentheses and quotes.
 
     Raises:
-        InvalidSpec: an unclosed parenthesis or quote.
+        InvalidSpec: an unclosed parenthesis or quote, or a text that is too long or too deep.
     """
+    if len(text) > LONGEST:
+        raise InvalidSpec(f"a spec of {len(text)} letters: {text[:40]!r}... Use at most {LONGEST}.")
     parts, depth, quoted, current, escaped = [], 0, False, "", False
     for char in text:
         if char == "'" and not escaped:
             quoted = not quoted
         depth += 0 if quoted else (char == "(") - (char == ")")
+        if not 0 <= depth <= DEEPEST:
+            what = "a parenthesis that nothing opened" if depth < 0 else "too many parentheses"
+            raise InvalidSpec(f"{shown(text)} has {what}.")
         escaped = char == "\\" and not escaped
         if char == separator and depth == 0 and not quoted:
             parts.append(current)
@@ -160,5 +175,5 @@ def split(text: str, separator: str) -> list[str]:
         else:
             current += char
     if depth or quoted:
-        raise InvalidSpec(f"{text!r} has an unclosed {'quote' if quoted else 'parenthesis'}.")
+        raise InvalidSpec(f"{shown(text)} has an unclosed {'quote' if quoted else 'parenthesis'}.")
     return [*parts, current]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -41,23 +41,56 @@ class Loaded:
         return self.reader.tokenizer if self.sees else self.reader
 
 
-def load(name: str) -> Loaded:
+def load(name: str, trust_remote_code: bool = False) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
     It goes to the GPU if there is one. The weights keep their dtype, but for float16 on a CPU.
+    Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
-        UnsupportedModel: transformers or Foveate cannot use it; the message says why.
+        UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
+            trusted; the message says why.
     """
     if name in SHIPPED and not Path(name).is_dir():
         return _shipped(name)
-    place = _place(name)
-    config = _config(name, place)
+    source = _Source(name, _place(name), trust_remote_code)
+    config = _config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    model = _model(name, place, config, sees)
+    model = _model(source, config, sees)
     compress(model, "full")  # refuses what cannot be compressed, before anything else is loaded
-    return Loaded(name, _placed(model), _reader(name, place, sees), sees)
+    return Loaded(name, _placed(model), _reader(source, sees), sees)
+
+
+class _Source(NamedTuple):
+    """What was asked for, where transformers finds it, and whether its code may run.
+
+    Every ``from_pretrained`` here gets ``allowed``: left out, transformers asks on standard input.
+    """
+
+    name: str
+    place: str
+    trusted: bool
+
+    @property
+    def allowed(self) -> dict[str, bool]:
+        return {"trust_remote_code": self.trusted}
+
+    def check_code(self, error: ValueError) -> None:
+        """Raises UnsupportedModel if that is why transformers raised an error."""
+        if "trust_remote_code" in str(error):
+            files = Path(self.place).glob("*.json")
+            naming = [
+                path.name for path in sorted(files) if '"auto_map"' in path.read_text("utf-8")
+            ]
+            self.refuse(f"auto_map in {' and '.join(naming) or 'its configuration'}", error)
+
+    def refuse(self, what: str, error: ValueError | None = None) -> NoReturn:
+        raise UnsupportedModel(
+            f"{self.name!r} brings code of its own ({what}), and none of it was run: it could do "
+            "all that you can. If you have read it and trust it, add --trust-remote-code "
+            "(trust_remote_code=True in Python)."
+        ) from error
 
 
 def _shipped(name: str) -> Loaded:
@@ -85,39 +118,57 @@ def _place(name: str) -> str:
     return name
 
 
-def _config(name: str, place: str) -> PreTrainedConfig:
+def _config(source: _Source) -> PreTrainedConfig:
+    name, place, _ = source
     try:
-        config: PreTrainedConfig = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        config: PreTrainedConfig = AutoConfig.from_pretrained(place, **source.allowed)
     except OSError as error:
         what = "directory with a model" if Path(place).is_dir() else "directory and no hub model"
         raise ModelNotFound(f"no {what} named {name!r}: {_first(error)}") from error
     except ValueError as error:
+        source.check_code(error)
         raise UnsupportedModel(f"transformers cannot read {name!r}: {_first(error)}") from error
+    if (kernel := _kernel(config)) and not source.trusted:
+        source.refuse(f"attn_implementation={kernel!r} in config.json")
     return config
 
 
-def _model(name: str, place: str, config: PreTrainedConfig, sees: bool) -> PreTrainedModel:
+def _kernel(config: PreTrainedConfig) -> str:
+    """The repository whose compiled code the configuration asks for as its attention, if any."""
+    inner = (getattr(config, name, None) for name in config.sub_configs)
+    asked = (str(getattr(each, "_attn_implementation", "")) for each in (config, *inner))
+    return next((one for one in asked if "/" in one), "")
+
+
+def _model(source: _Source, config: PreTrainedConfig, sees: bool) -> PreTrainedModel:
+    name = source.name
     auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
-        model: PreTrainedModel = auto.from_pretrained(place, config=config, dtype="auto")
+        model: PreTrainedModel = auto.from_pretrained(
+            source.place, config=config, dtype="auto", **source.allowed
+        )
     except (OSError, SafetensorError) as error:
         raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
     except ValueError as error:
+        source.check_code(error)
         raise UnsupportedModel(f"transformers cannot load {name!r}: {_first(error)}") from error
     return model
 
 
-def _reader(name: str, place: str, sees: bool) -> Any:
+def _reader(source: _Source, sees: bool) -> Any:
     """The processor of a model that sees, the tokenizer of one that does not."""
-    kind = "processor" if sees else "tokenizer"
+    name, kind = source.name, "processor" if sees else "tokenizer"
+    auto = AutoProcessor if sees else AutoTokenizer
     try:
-        return (AutoProcessor if sees else AutoTokenizer).from_pretrained(place)
+        return auto.from_pretrained(source.place, **source.allowed)
     except ImportError as error:
         raise UnsupportedModel(
             f"the {kind} of {name!r} needs a package that is not installed (often torchvision): "
             f"{_first(error)}"
         ) from error
     except (OSError, ValueError) as error:
+        if isinstance(error, ValueError):
+            source.check_code(error)
         raise ModelNotFound(f"no {kind} found at {name!r}: {_first(error)}") from error
 
 

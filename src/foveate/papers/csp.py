@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -30,18 +30,19 @@ from foveate.core.amount import Amount
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Factor, Share, Window
 from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge, Softmax
 from foveate.core.spec import stage
-from foveate.stages.attend import SoftmaxN, check_n
+from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import Doubles
-from foveate.stages.recent import Recent, check_recent, most_recent
+from foveate.stages.recent import most_recent
 from foveate.stages.score import HeadMean
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import by_kinds
 from foveate.stages.select.keeps_recent import KeepsRecent
-from foveate.stages.select.lists import beyond_lists, check_cross_ratio
+from foveate.stages.select.lists import beyond_lists
 from foveate.stages.select.top_k import highest
 
 Combine = Literal["union", "and", "concat"]
@@ -55,13 +56,9 @@ class CrossSelfAttention:
     """
 
     reads_window_sums: ClassVar[bool] = True
-    window: Recent = 0.5
-    n: float = 1.0
+    window: Window = 0.5
+    n: Factor = 1.0
     group: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        check_recent("window", self.window, least=1)
-        check_n(self.n)
 
     def queries(self, tokens: int) -> int:
         return most_recent(self.window, tokens)
@@ -82,14 +79,8 @@ class CrossSelf(KeepsRecent):
     intersection, "and") fills the budget. A token enters no list in which it scores zero.
     """
 
-    cross_ratio: float = 0.5
+    cross_ratio: Share = 0.5
     combine: Literal["union", "and"] = "union"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_cross_ratio(self.cross_ratio)
-        if self.combine not in ("union", "and"):
-            raise InvalidParameter(f"combine={self.combine!r}: choose 'union' or 'and'.")
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values = scored.scores.values
@@ -118,11 +109,11 @@ class CrossSelf(KeepsRecent):
 def csp(
     *,
     budget: Amount,
-    recent: int | float = 0.5,
-    cross_ratio: float = 0.5,
-    bias: float = 1.0,
-    n: float = 1.0,
-    decode_n: float = 0.0,
+    recent: Window = 0.5,
+    cross_ratio: Share = 0.5,
+    bias: Factor = 1.0,
+    n: Factor = 1.0,
+    decode_n: Factor = 0.0,
     combine: Combine = "union",
     head_mean: bool = False,
     group: Reduction = "mean",
@@ -132,15 +123,11 @@ def csp(
     The last `recent` queries (tokens, or a share of the budget) vote, and `bias` times as many
     tokens are kept beside the lists. `n` is softmax-n's in the scores, `decode_n` that of decoding.
     """
-    if not 0 <= bias < float("inf"):
-        raise InvalidParameter(f"bias={bias}: give a factor of at least 0.")
     score = CrossSelfAttention(window=recent, n=n, group=group)
     exact = Fraction(str(recent)) * Fraction(str(bias))
     if isinstance(recent, float) and exact >= 1:
         raise InvalidParameter(f"recent={recent} times bias={bias} is the whole budget: lower one.")
     kept = int(exact) if isinstance(recent, int) else float(exact)
-    if combine not in get_args(Combine):
-        raise InvalidParameter(f"combine={combine!r}: choose 'union', 'and' or 'concat'.")
     return Policy(
         score=HeadMean(of=score) if head_mean else score,
         budget=Uniform(amount=budget),

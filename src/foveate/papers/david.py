@@ -32,11 +32,12 @@ from foveate.core.amount import Amount
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Factor, Kernel, Window
 from foveate.core.policy import Policy
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
-from foveate.stages.recent import Recent, budget_of, check_recent, most_recent, recent_tokens
+from foveate.stages.recent import budget_of, most_recent, part, recent_tokens
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import on_average
@@ -69,15 +70,10 @@ class ModalityFusion:
 
     reads_window_sums: ClassVar[bool] = True
     of: Score
-    window: Recent = 0.5
+    window: Window = 0.5
     threshold: float = 0.3
     rule: Rule = "delta_below"
     normalised: bool = True
-
-    def __post_init__(self) -> None:
-        check_recent("window", self.window, least=1)
-        if self.rule not in RULES:
-            raise InvalidParameter(f"rule={self.rule!r}: choose one of {RULES}.")
 
     def queries(self, tokens: int) -> int:
         return max(most_recent(self.window, tokens), self.of.queries(tokens))
@@ -116,15 +112,8 @@ class Decoupled(KeepsRecent):
     layers that the score notes as decoupled, the best of all in the others.
     """
 
-    rho: float = 1.0
+    rho: Factor = 1.0
     split: Split = "text"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.rho < float("inf"):
-            raise InvalidParameter(f"rho={self.rho}: give visual over text tokens, at least 0.")
-        if self.split not in ("text", "algorithm"):
-            raise InvalidParameter(f"split={self.split!r}: choose 'text' or 'algorithm'.")
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, vision = scored.scores.values, scored.layer.vision
@@ -138,9 +127,9 @@ class Decoupled(KeepsRecent):
         protected, free = values == torch.inf, values.isfinite()
         places = counts - protected.sum(-1)  # B_s
         rho = Fraction(str(self.rho))
-        share = (rho if self.split == "text" else 1) / (1 + rho)
+        share = (rho if self.split == "text" else Fraction(1)) / (1 + rho)
         visual, textual = (free & vision).sum(-1), (free & ~vision).sum(-1)
-        to_vision = places * share.numerator // share.denominator  # line 28
+        to_vision = part(places, share)  # line 28
         to_vision = torch.maximum(torch.minimum(to_vision, visual), places - textual)
         apart = highest(values.masked_fill(~(free & vision), -torch.inf), to_vision) | highest(
             values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision)  # fmt: skip
@@ -163,13 +152,13 @@ class Decoupled(KeepsRecent):
 def david(
     *,
     budget: Amount,
-    recent: int | float = 0.5,
-    rho: float = 1.0,
+    recent: Window = 0.5,
+    rho: Factor = 1.0,
     threshold: float = 0.3,
     rule: Rule = "delta_below",
     split: Split = "text",
     normalised: bool = True,
-    kernel: int = 5,
+    kernel: Kernel = 5,
     pool_window: bool = False,
     group: Reduction = "mean",
 ) -> Policy:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge
 from foveate.stages.budget import Uniform
@@ -49,11 +50,11 @@ from foveate.stages.select import TopK
 def lookm(
     *,
     budget: Amount,
-    recent: int | float = 0.5,
+    recent: Recent = 0.5,
     merging: Literal["pivotal", "averaged", "weighted", "none"] = "pivotal",
     text_prior: bool = True,
     protect_text: bool = False,
-    sinks: int = 0,
+    sinks: Count = 0,
     similarity_filter: bool = False,
     group: Reduction = "mean",
 ) -> Policy:

@@ -17,7 +17,7 @@ the release reads one table, made for a Qwen model, whatever the model.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_type_hints
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -26,13 +26,14 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Recent, Window
 from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import Score
-from foveate.core.spec import check_plain, stage
+from foveate.core.spec import stage
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
-from foveate.stages.recent import Recent, budget_of, check_recent, is_recent, outside
+from foveate.stages.recent import budget_of, is_recent, outside
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.normalise import Over
@@ -72,9 +73,6 @@ class MixDiversity:
     profile: str | None = None
 
     def __post_init__(self) -> None:
-        check_recent("window", self.window)
-        names = ("intrinsic", "mix", "diversity_scale", "normalise_over")
-        check_plain(get_type_hints(type(self)), {name: getattr(self, name) for name in names})
         if self.profile is not None:
             load(self.profile, "mixkv")
 
@@ -155,8 +153,8 @@ def redundancies(run: Run) -> Numbers:
 def mixkv(
     *,
     budget: Amount,
-    window: int | float = 32,
-    kernel: int = 5,
+    window: Window = 32,
+    kernel: Kernel = 5,
     pool: Pool = "avg",
     group: Reduction = "mean",
     intrinsic: Intrinsic = "value",

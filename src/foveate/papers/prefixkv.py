@@ -31,6 +31,7 @@ from foveate.core.amount import Amount, AmountLike
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
+from foveate.core.parameters import Positive
 from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import NoMerge, Scope
@@ -199,7 +200,7 @@ def prefixkv(
     budget: Amount,
     profile: str | None = None,
     merging: Literal["none", "position", "feature"] = "none",
-    distance: int = 25,
+    distance: Positive = 25,
     counted_from: From = "prompt",
 ) -> Policy:
     """Keeps in every layer as many tokens as hold the same share of its attention.

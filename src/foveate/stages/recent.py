@@ -10,27 +10,30 @@ from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer
+from foveate.core.parameters import MOST, Recent
 
-Recent = int | float
-"""A number of tokens (int), or a share of the budget (float in [0, 1))."""
-
-
-def check_recent(name: str, recent: Recent, least: int = 0) -> None:
-    """Raises InvalidParameter unless it is at least ``least`` tokens, or a share below one."""
-    share = isinstance(recent, float)
-    if recent < (0 if share else least) or (share and not recent < 1):
-        raise InvalidParameter(
-            f"{name}={recent}: give a number of tokens (int, at least {least}) or a share of the "
-            f"budget (float in [0, 1))."
-        )
+DIGITS = 10**9
 
 
 def recent_tokens(recent: Recent, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
     """How many tokens that is, for budgets of ``tokens`` per row. A share is rounded down."""
     if isinstance(recent, int):
         return tokens.new_full(tokens.shape, recent)
-    share = Fraction(str(recent))
-    return tokens * share.numerator // share.denominator
+    return part(tokens, recent)
+
+
+def part(counts: Int[Tensor, "*x"], share: float | Fraction) -> Int[Tensor, "*x"]:
+    """That share of each, as it is written (0.29 of 100 is 29), and rounded down.
+
+    Products stay in 64 bits: of what has more than nine digits, the next nine are taken apart.
+    """
+    counts = counts.clamp_max(MOST)
+    exact = share if isinstance(share, Fraction) else Fraction(str(share))
+    if exact.denominator <= DIGITS:
+        return counts * exact.numerator // exact.denominator
+    first = int(exact * DIGITS)
+    second = int((exact * DIGITS - first) * DIGITS)
+    return (counts * first + counts * second // DIGITS) // DIGITS
 
 
 def most_recent(recent: Recent, tokens: int) -> int:

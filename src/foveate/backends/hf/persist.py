@@ -1,4 +1,6 @@
-"""Compressed caches on disk: safetensors, with fingerprints of model, tokenizer and policy."""
+"""Compressed caches on disk: safetensors, with fingerprints of model, tokenizer and policy, and a
+digest of all that is in the file.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from foveate.backends.hf import saved
 from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.saved import SCHEMA, Saved
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
+from foveate.core import files
 from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
 from foveate.core.pairs import Pairs
 from foveate.core.policy import Policy
 from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.stages.store import Kivi
 
-SCHEMA = "foveate-cache-1"
 # what saving and loading a model writes into its configuration
 _VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
 
@@ -57,7 +61,7 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
 
 def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy,
          tokenizer: PreTrainedTokenizerBase | None) -> Path:  # fmt: skip
-    """Writes the cache; spare room is left out."""
+    """Writes the cache, whole or not at all; spare room is left out."""
     layers = foveate_layers(cache)
     if not layers or not layers[0].is_initialized or layers[0].armed:
         raise InvalidInput("this cache holds no finished prompt yet: nothing to save.")
@@ -81,26 +85,23 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
         tensors["vision"] = state.vision
     note = {"schema": SCHEMA, "model": model_fingerprint(model), "policy": policy.spec,
             "tokenizer": tokenizer_fingerprint(tokenizer), "seen": json.dumps(seen)}  # fmt: skip
-    save_file({k: v.contiguous().clone() for k, v in tensors.items()}, path, note)
+    note["digest"] = saved.digest(note, tensors)
+    with files.replacing(path) as part:
+        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, part, note)
     return path
 
 
 def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy,
          tokenizer: PreTrainedTokenizerBase | None) -> None:  # fmt: skip
-    """Fills a converted, empty cache from a file."""
-    try:
-        with safe_open(path, "pt", device=str(model.device)) as file:
-            note = file.metadata() or {}
-            # Clones, since a mapped file may be overwritten, and its tensors start anywhere:
-            # matrix products round differently where memory is not aligned.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise InvalidInput(f"{path} is not a saved cache: {error}") from error
-    _check(path, note, model, policy, tokenizer)
-    seen: dict[str, list[int]] = json.loads(note["seen"])
+    """Fills a converted, empty cache from a file; not before all of it was checked."""
+    found = saved.read(path)
+    _check(path, found.note, model, policy, tokenizer)
+    _check_tensors(found, cache, model)
+    found = found._replace(tensors={k: t.to(model.device) for k, t in found.tensors.items()})
+    seen = found.seen
     every: list[Any] = cache.layers
     for index, layer in enumerate(every):
-        mine = {k.split(".", 1)[1]: v for k, v in tensors.items() if k.startswith(f"{index}.")}
+        mine: dict[str, Any] = found.of_layer(index)
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
             layer.refill(_pairs(mine, first, policy), columns, finished)
@@ -111,7 +112,36 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
             layer.keys, layer.values = mine["keys"], mine["values"]
             if hasattr(layer, "cumulative_length"):
                 layer.cumulative_length = seen[str(index)][0]
-    _fill(foveate_layers(cache)[0].state, tensors)
+    _fill(foveate_layers(cache)[0].state, found.tensors)
+
+
+def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
+    """Every layer's are there, and fit each other, the model and the batch."""
+    widths, rows, used = _widths(model), set(), {"pads", "vision"}
+    for index, layer in enumerate(cache.layers):
+        compressed, mine = isinstance(layer, FoveateLayer), found.of_layer(index)
+        if compressed or mine:
+            rows.add(saved.check_layer(found, index, widths.get(index, {}), compressed))
+            used |= {f"{index}.{name}" for name in mine}
+    pads, vision = found.tensors.get("pads"), found.tensors.get("vision")
+    if pads is None or pads.dtype != torch.int64 or rows != {pads.numel()} or pads.dim() != 1:
+        found.refuse("its tensor 'pads' is no whole number for each of the rows that layers have")
+    if vision is not None and (vision.dtype != torch.bool or vision.dim() != 2):
+        found.refuse("its tensor 'vision' is not one truth value for each token")
+    others = [name for name in found.tensors if not name.startswith("extra.")]
+    if unknown := sorted(set(others) - used):
+        found.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
+
+
+def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
+    """Of layers that project keys by themselves, the lengths of the axes that follow from it."""
+    found = {}
+    for module in model.modules():
+        width, index = getattr(module, "head_dim", None), getattr(module, "layer_idx", None)
+        rows = getattr(getattr(module, "k_proj", None), "out_features", None)
+        if isinstance(width, int) and isinstance(index, int) and isinstance(rows, int):
+            found[index] = {"h": rows // width, "d": width}
+    return found
 
 
 def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
@@ -122,8 +152,6 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
 
 def _check(path: Path, note: dict[str, str], model: PreTrainedModel, policy: Policy,
            tokenizer: PreTrainedTokenizerBase | None) -> None:  # fmt: skip
-    if note.get("schema") != SCHEMA:
-        raise InvalidInput(f"{path} has the schema {note.get('schema')!r}, expected {SCHEMA!r}.")
     if note["model"] != model_fingerprint(model):
         raise CacheMismatch(
             f"{path} was written with another model (other configuration or weights). Load it "

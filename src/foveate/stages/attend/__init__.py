@@ -1,5 +1,5 @@
 """How the answer attends to what is kept."""
 
-from foveate.stages.attend.softmax_n import SoftmaxN, check_n
+from foveate.stages.attend.softmax_n import SoftmaxN
 
-__all__ = ["SoftmaxN", "check_n"]
+__all__ = ["SoftmaxN"]

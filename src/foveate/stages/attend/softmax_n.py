@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foveate.core.errors import InvalidParameter
+from foveate.core.parameters import Factor
 from foveate.core.spec import stage
 
 
@@ -18,13 +18,4 @@ class SoftmaxN:
     Source: CSP (arXiv:2412.04652), eq. 7.
     """
 
-    n: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_n(self.n)
-
-
-def check_n(n: float) -> None:
-    """Raises InvalidParameter unless n is a finite number of at least zero."""
-    if not 0 <= n < float("inf"):
-        raise InvalidParameter(f"n={n}: give a number of at least 0; 0 is the softmax.")
+    n: Factor = 1.0

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.core.parameters import Share
 from foveate.core.protocols import Budget, Planned, Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import within
@@ -36,15 +36,13 @@ class AcrossHeads:
     """
 
     amount: AmountLike
-    floor: float = 0.2
+    floor: Share = 0.2
     normalised: bool = False
     layers: Budget | None = None
     as_released: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
-        if not 0 <= self.floor <= 1:
-            raise InvalidParameter(f"floor={self.floor}: give a share, from 0 to 1.")
         if self.layers is not None:
             inner: Any = self.layers
             object.__setattr__(self, "layers", replace(inner, amount=self.amount))

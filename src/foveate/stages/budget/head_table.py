@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidParameter
+from foveate.core.errors import InvalidInput
 from foveate.core.layer import Scored
+from foveate.core.parameters import Range, Share
 from foveate.core.profile import Profile, load
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import proportional, within
+
+Temperature = Annotated[float, Range(0, 50)]
+"""Powers that leave the highest of ten thousand equal scores above zero in double precision."""
 
 
 @stage("head_table")
@@ -35,21 +40,24 @@ class HeadTable:
     amount: AmountLike
     profile: str
     of: str
-    floor: float = 0.1
-    temperature: float = 1.0
+    floor: Share = 0.1
+    temperature: Temperature = 1.0
     as_released: bool = False
     scope: Scope = field(default="layer", init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
-        if not 0 <= self.floor <= 1:
-            raise InvalidParameter(f"floor={self.floor}: give a share, from 0 to 1.")
         _ = self.calibrated
 
     @property
     def calibrated(self) -> Profile:
-        """The profile in use."""
-        return load(self.profile, self.of)
+        """The profile in use, in which some head scores above zero."""
+        profile = load(self.profile, self.of)
+        if not any(score > 0 for row in profile.by_layer for score in _listed(row)):
+            raise InvalidInput(
+                f"{self.profile!r} scores no head above 0: nothing can be shared out."
+            )
+        return profile
 
     def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """This layer's rows of the table."""
@@ -71,6 +79,10 @@ class HeadTable:
         how = (self.floor, self.temperature, self.of if self.as_released else None)
         tables = [_table(scores, *row, *how) for row in rows]
         return torch.stack(tables)[:, one.layer.index].to(one.available)
+
+
+def _listed(row: list[float] | float) -> list[float]:
+    return row if isinstance(row, list) else [row]
 
 
 @lru_cache(maxsize=256)

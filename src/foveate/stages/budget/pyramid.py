@@ -13,8 +13,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.core.parameters import Positive
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import fill, heads_of
@@ -34,14 +34,12 @@ class Pyramid:
     """
 
     amount: AmountLike
-    beta: int = 20
+    beta: Positive = 20
     as_released: bool = False
     scope: Scope = field(default="layer", init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
-        if self.beta < 1:
-            raise InvalidParameter(f"beta={self.beta}: give at least 1.")
 
     def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """This layer's place on the line, times its heads."""

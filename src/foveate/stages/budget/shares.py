@@ -13,6 +13,7 @@ from torch import Tensor
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.core.parameters import ShareBelow
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import by_layer
@@ -31,15 +32,11 @@ class LayerShares:
     amount: AmountLike
     of: str
     how: Literal["proportional", "softmax"] = "proportional"
-    least: float = 0.01
+    least: ShareBelow = 0.01
     scope: Scope = field(default="model", init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
-        if self.how not in ("proportional", "softmax"):
-            raise InvalidParameter(f"how={self.how!r}: choose 'proportional' or 'softmax'.")
-        if not 0 <= self.least < 1:
-            raise InvalidParameter(f"least={self.least}: give a share of the prompt below 1.")
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]

@@ -9,8 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.layer import Scored
+from foveate.core.parameters import Share
 from foveate.core.spec import stage
-from foveate.stages.select.lists import beyond_lists, check_cross_ratio
+from foveate.stages.select.lists import beyond_lists
 
 
 @stage("doubles")
@@ -24,10 +25,7 @@ class Doubles:
     Source: CSP (arXiv:2412.04652), the authors' code.
     """
 
-    cross_ratio: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_cross_ratio(self.cross_ratio)
+    cross_ratio: Share = 0.5
 
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]

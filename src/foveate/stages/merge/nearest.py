@@ -41,10 +41,6 @@ class MergeNearest:
     similarity_filter: bool = False
 
     def __post_init__(self) -> None:
-        if self.by not in ("cosine", "position"):
-            raise InvalidParameter(f"by={self.by!r}: choose 'cosine' or 'position'.")
-        if self.how not in ("averaged", "pivotal", "weighted"):
-            raise InvalidParameter(f"how={self.how!r}: choose 'averaged', 'pivotal' or 'weighted'.")
         if self.by == "position" and (self.how == "weighted" or self.similarity_filter):
             raise InvalidParameter(
                 "by='position' knows no similarity to weigh or filter with: use how='averaged' or "

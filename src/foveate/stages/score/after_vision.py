@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import ShareBetween
 from foveate.core.spec import stage
-from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.rows import rows
 
 
@@ -25,13 +25,8 @@ class AfterVision:
     Source: VL-Cache (arXiv:2410.23317), sections 4.1 and 4.2.
     """
 
-    threshold: float = 0.01
+    threshold: ShareBetween = 0.01
     group: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.threshold < 1:
-            raise InvalidParameter(f"threshold={self.threshold}: give a share between 0 and 1.")
-        check_group(self.group)
 
     def queries(self, tokens: int) -> int:
         return 2**31  # how much text follows the last image is not known beforehand

@@ -12,7 +12,7 @@ from torch import Tensor
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.ops.column_sums import column_sums
-from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.score.groups import Reduction, over_group
 
 
 @stage("column_sums")
@@ -26,9 +26,6 @@ class ColumnSums:
 
     reads_column_sums: ClassVar[bool] = True
     group: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        check_group(self.group)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay."""

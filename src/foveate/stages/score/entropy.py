@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
@@ -32,10 +31,6 @@ class AttentionEntropy:
 
     of: Score
     kind: Literal["all", "cross"] = "all"
-
-    def __post_init__(self) -> None:
-        if self.kind not in ("all", "cross"):
-            raise InvalidParameter(f"kind={self.kind!r}: choose 'all' or 'cross'.")
 
     def queries(self, tokens: int) -> int:
         return 2**31  # all of them

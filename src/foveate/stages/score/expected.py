@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Factor, Positive
 from foveate.core.spec import stage
 
 
@@ -23,17 +23,10 @@ class ExpectedAttention:
     Source: Expected Attention (arXiv:2510.00636), section 3.
     """
 
-    window: int = 256
+    window: Positive = 256
     covariance: bool = True
-    epsilon: float = 0.0
+    epsilon: Factor = 0.0
     value_norm: bool = True
-
-    def __post_init__(self) -> None:
-        if self.window < 1 or self.epsilon < 0:
-            raise InvalidParameter(
-                f"window={self.window}, epsilon={self.epsilon}: give at least one query, and an "
-                "epsilon that is not negative."
-            )
 
     def queries(self, tokens: int) -> int:
         return self.window

@@ -8,15 +8,7 @@ from typing import Literal
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
-
 Reduction = Literal["mean", "max"]
-
-
-def check_group(how: str) -> None:
-    """Raises InvalidParameter unless it is a reduction."""
-    if how not in ("mean", "max"):
-        raise InvalidParameter(f"group={how!r}: choose 'mean' or 'max'.")
 
 
 def over_group(scores: Float[Tensor, "b h g n"], how: Reduction) -> Float[Tensor, "b h n"]:

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Factor, Range, Seed
 from foveate.core.spec import stage
-from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.noise import gumbel
 from foveate.stages.score.rows import blocks, seen
+
+Tau = Annotated[float, Range(0.001, 1_000_000)]
 
 
 @stage("gumbel_sums")
@@ -29,18 +32,10 @@ class GumbelSums:
     Source: Keyformer (arXiv:2403.09054), section 3.
     """
 
-    seed: int = 0
-    tau: float = 1.0
-    tau_step: float = 0.0
+    seed: Seed = 0
+    tau: Tau = 1.0
+    tau_step: Factor = 0.0
     group: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        if self.seed < 0 or self.tau <= 0 or self.tau_step < 0:
-            raise InvalidParameter(
-                f"seed={self.seed}, tau={self.tau}, tau_step={self.tau_step}: give a seed and a "
-                "step that are not negative, and a tau above zero."
-            )
-        check_group(self.group)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay; a pass of one query is a decoded token."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Positive, ShareBetween
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
 
@@ -29,15 +30,8 @@ class Novelty:
     """
 
     of: Score
-    frame: int | None = None
-    newest: float = 0.25
-
-    def __post_init__(self) -> None:
-        if (self.frame is not None and self.frame < 1) or not 0 < self.newest < 1:
-            raise InvalidParameter(
-                f"frame={self.frame}, newest={self.newest}: give the visual tokens of a frame (or "
-                "null, for a frame an image), and a share between 0 and 1."
-            )
+    frame: Positive | None = None
+    newest: ShareBetween = 0.25
 
     def queries(self, tokens: int) -> int:
         return self.of.queries(tokens)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Seed
 from foveate.core.spec import stage
 
 
@@ -32,11 +32,7 @@ class RandomScore:
     length; it is drawn on the CPU, so every device agrees.
     """
 
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise InvalidParameter(f"seed={self.seed} is negative.")
+    seed: Seed = 0
 
     def queries(self, tokens: int) -> int:
         return 0

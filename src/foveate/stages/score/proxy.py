@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Window
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_attention
-from foveate.stages.recent import Recent, check_recent, most_recent
-from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.recent import most_recent
+from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.window import window_of
 
 
@@ -25,12 +26,8 @@ class ProxyAttention:
     Source: NACL (arXiv:2408.03675), section 3.2.
     """
 
-    proxies: Recent = 0.05
+    proxies: Window = 0.05
     group: Reduction = "mean"
-
-    def __post_init__(self) -> None:
-        check_recent("proxies", self.proxies, least=1)
-        check_group(self.group)
 
     def queries(self, tokens: int) -> int:
         return most_recent(self.proxies, tokens)

@@ -13,20 +13,18 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Kernel, Recent, Window
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_sums
 from foveate.stages.recent import (
-    Recent,
     budget_of,
-    check_recent,
     is_recent,
     most_recent,
     outside,
     recent_tokens,
 )
-from foveate.stages.score.groups import Reduction, check_group, over_group
+from foveate.stages.score.groups import Reduction, over_group
 from foveate.stages.score.rows import ROWS, blocks
 
 Pool = Literal["avg", "max", "none"]
@@ -48,19 +46,11 @@ class WindowAttention:
     """
 
     reads_window_sums: ClassVar[bool] = True
-    window: Recent = 32
-    kernel: int = 5
+    window: Window = 32
+    kernel: Kernel = 5
     pool: Pool = "avg"
     group: Reduction = "mean"
     pool_window: bool = False
-
-    def __post_init__(self) -> None:
-        check_recent("window", self.window, least=1)
-        if self.kernel < 1 or self.kernel % 2 == 0:
-            raise InvalidParameter(f"kernel={self.kernel} is not a positive odd number.")
-        if self.pool not in ("avg", "max", "none"):
-            raise InvalidParameter(f"pool={self.pool!r}: choose 'avg', 'max' or 'none'.")
-        check_group(self.group)
 
     def queries(self, tokens: int) -> int:
         return most_recent(self.window, tokens)

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.core.parameters import Count, Recent, Seed, Share
 from foveate.core.spec import stage
-from foveate.stages.recent import Recent
 from foveate.stages.score.noise import gumbel
 from foveate.stages.select.keeps_recent import KeepsEnds
 from foveate.stages.select.top_k import highest
@@ -29,18 +28,10 @@ class TopAndDrawn(KeepsEnds):
     Source: NACL (arXiv:2408.03675), section 3.3.
     """
 
-    drawn: float = 0.37
-    seed: int = 0
+    drawn: Share = 0.37
+    seed: Seed = 0
     recent: Recent = 0.05
-    sinks: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.drawn <= 1 or self.seed < 0:
-            raise InvalidParameter(
-                f"drawn={self.drawn}, seed={self.seed}: give a share from 0 to 1, and a seed that "
-                "is not negative."
-            )
+    sinks: Count = 4
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         values, layer = scored.scores.values, scored.layer

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer
-from foveate.stages.recent import Recent, check_recent, is_recent
+from foveate.core.parameters import Count, Recent
+from foveate.stages.recent import is_recent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,9 +19,6 @@ class KeepsRecent:
     """Protects the last ``recent`` tokens: a number of them, or a share of the budget."""
 
     recent: Recent = 0.5
-
-    def __post_init__(self) -> None:
-        check_recent("recent", self.recent)
 
     @property
     def protects(self) -> int:
@@ -36,12 +33,7 @@ class KeepsEnds(KeepsRecent):
     """Protects the first ``sinks`` tokens, too."""
 
     recent: Recent = 0
-    sinks: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.sinks < 0:
-            raise InvalidParameter(f"sinks={self.sinks} is negative.")
+    sinks: Count = 0
 
     @property
     def protects(self) -> int:

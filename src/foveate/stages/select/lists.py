@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
-
-
-def check_cross_ratio(cross_ratio: float) -> None:
-    """Raises InvalidParameter unless it is a share."""
-    if not 0 <= cross_ratio <= 1:
-        raise InvalidParameter(f"cross_ratio={cross_ratio}: give a share in [0, 1].")
+from foveate.stages.recent import part
 
 
 def beyond_lists(
@@ -36,9 +29,9 @@ def beyond_lists(
             f"the {who} draws on self and cross scores, and this score has "
             "none. Use it with score=cross_self_attention, alone or inside head_mean."
         )
-    free, exact = values.isfinite(), Fraction(str(cross_ratio))
+    free = values.isfinite()
     k = counts - (values == torch.inf).sum(-1)
-    cross = k * exact.numerator // exact.denominator
+    cross = part(k, cross_ratio)
     return (
         _places(parts["self"], free) - (k - cross)[..., None],
         _places(parts["cross"], free) - cross[..., None],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 
 import torch
 from jaxtyping import Bool, Int
@@ -11,7 +10,9 @@ from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.core.parameters import Share
 from foveate.core.spec import stage
+from foveate.stages.recent import part
 from foveate.stages.select.top_k import TopK, highest
 
 
@@ -24,12 +25,7 @@ class NovelFirst(TopK):
     Source: InfiniPot-V (arXiv:2506.15745), section 4.
     """
 
-    share: float = 0.5
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.share <= 1:
-            raise InvalidParameter(f"share={self.share}: give a share from 0 to 1.")
+    share: Share = 0.5
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         if "novelty" not in scored.scores.parts:
@@ -38,12 +34,10 @@ class NovelFirst(TopK):
                 "score=novelty(of=...)."
             )
         values = scored.scores.values
-        free, share = values.isfinite(), Fraction(str(self.share))
+        free = values.isfinite()
         text = ((values == torch.inf) | (free & ~scored.layer.vision)).sum(-1)
         left = (counts - text).clamp_min(0)
         novelty = scored.scores.parts["novelty"].masked_fill(~free, -torch.inf)
-        wanted = torch.minimum(
-            left * share.numerator // share.denominator, novelty.isfinite().sum(-1)
-        )
+        wanted = torch.minimum(part(left, self.share), novelty.isfinite().sum(-1))
         novel = highest(novelty, wanted)
         return highest(values.masked_fill(novel, torch.inf), counts)

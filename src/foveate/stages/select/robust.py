@@ -10,8 +10,8 @@ from torch import Tensor
 
 from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.core.parameters import Count, Recent
 from foveate.core.spec import stage
-from foveate.stages.recent import Recent
 from foveate.stages.select.keeps_recent import KeepsEnds
 from foveate.stages.select.top_k import highest
 
@@ -26,7 +26,7 @@ class Robust(KeepsEnds):
     """
 
     recent: Recent = 0.3
-    sinks: int = 4
+    sinks: Count = 4
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         if "deviation" not in scored.scores.parts:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.pairs import Pairs
+from foveate.core.parameters import Count, Positive
 from foveate.core.spec import stage
-from foveate.ops.affine_codes import BITS
 from foveate.stages.store.body import Body
 from foveate.stages.store.quantised import QuantisedPairs
+
+Bits = Literal[8, 4, 2]
 
 
 @stage("kivi")
@@ -25,19 +27,10 @@ class Kivi:
     Source: KIVI (arXiv:2402.02750), section 3.3.
     """
 
-    bits: int = 2
-    group: int = 32
-    residual: int = 128
+    bits: Bits = 2
+    group: Positive = 32
+    residual: Count = 128
     exact: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        if self.bits not in BITS:
-            raise InvalidParameter(f"bits={self.bits}: choose 8, 4 or 2.")
-        if self.group < 1 or self.residual < 0:
-            raise InvalidParameter(
-                f"group={self.group}, residual={self.residual}: give a group of at least 1, and a "
-                "residual that is not negative."
-            )
 
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):

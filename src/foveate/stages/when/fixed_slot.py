@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
+from foveate.core.parameters import Positive
 from foveate.core.protocols import Moment
 from foveate.core.spec import stage
 
@@ -31,21 +31,11 @@ class FixedSlot:
     Source: Elastic Cache (arXiv:2407.18121), section 3.3; PrefixKV (arXiv:2412.03409), section 3.1.
     """
 
-    distance: int = 25
+    distance: Positive = 25
     counted_from: From = "prompt"
-    every: int = 1
+    every: Positive = 1
     decodes: bool = field(default=True, init=False)
     reads: bool = field(default=False, init=False)
-
-    def __post_init__(self) -> None:
-        if self.distance < 1 or self.every < 1:
-            raise InvalidParameter(
-                f"distance={self.distance}, every={self.every}: give at least one token of each."
-            )
-        if self.counted_from not in ("prompt", "newest"):
-            raise InvalidParameter(
-                f"counted_from={self.counted_from!r}: choose 'prompt' or 'newest'."
-            )
 
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt or bool((self.surplus(moment) >= self.every).any())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foveate.core.errors import InvalidParameter
+from foveate.core.parameters import Positive
 from foveate.core.protocols import Moment
 from foveate.core.spec import stage
 
@@ -20,7 +20,7 @@ class OverBudget:
     a prompt that is read in chunks (InfiniPot-V); without ``answering`` not while decoding.
     """
 
-    every: int = 1
+    every: Positive = 1
     reading: bool = False
     answering: bool = True
 
@@ -31,10 +31,6 @@ class OverBudget:
     @property
     def reads(self) -> bool:
         return self.reading
-
-    def __post_init__(self) -> None:
-        if self.every < 1:
-            raise InvalidParameter(f"every={self.every}: give at least one token.")
 
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt or bool((moment.stored - moment.kept >= self.every).any())

@@ -1,0 +1,178 @@
+"""What a file of a saved context has to hold, all of which is checked before any of it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from foveate.core.errors import InvalidInput
+
+SCHEMA = "foveate-cache-2"
+UNSIGNED = "foveate-cache-1"  # what was written before there was a digest
+FIELDS = ("model", "policy", "tokenizer", "seen")
+
+# Axes: b rows, h KV heads, n slots, d and e channels of keys and values; see Pairs.tensors.
+SHAPES = {
+    "k": "b h n d", "v": "b h n e", "flat_k": "f d", "flat_v": "f e", "counts": "b h",
+    "body.k": "p w", "body.k_least": "G d", "body.k_step": "G d", "body.sizes": "G",
+    "body.v": "p u", "body.v_least": "p c", "body.v_step": "p c", "body.columns": "p",
+    "body.counts": "b h", "kept": "b h", "queries": "b q m d", "running": "b h t",
+    "keys": "b h n d", "values": "b h n e",
+}  # fmt: skip
+WHOLE = {"counts", "columns", "kept", "body.sizes", "body.columns", "body.counts"}  # numbers
+CODES = {"body.k", "body.v"}
+FAULT = "Make it anew: read the context and save it again."
+
+
+class Saved(NamedTuple):
+    """The notes and the tensors of a file, by name."""
+
+    path: Path
+    note: dict[str, str]
+    tensors: dict[str, Tensor]
+
+    @property
+    def seen(self) -> dict[str, list[int]]:
+        """Per layer: tokens seen, where the compressed prompt ends, and the first column that is
+        not listed; of a layer that is not compressed, tokens seen alone.
+
+        Raises:
+            InvalidInput: something else stands there.
+        """
+        try:
+            found = json.loads(self.note["seen"])
+            fits = all(all(type(n) is int and 0 <= n < 2**31 for n in each) and each
+                       for each in found.values())  # fmt: skip
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            fits = False
+        if not fits:
+            self.refuse(f"its note 'seen' is {self.note['seen'][:80]!r}")
+        return dict(found)
+
+    def of_layer(self, index: int) -> dict[str, Tensor]:
+        """The tensors of one layer, by their names without its number."""
+        begin = f"{index}."
+        return {k[len(begin) :]: t for k, t in self.tensors.items() if k.startswith(begin)}
+
+    def refuse(self, what: str) -> NoReturn:
+        """Raises InvalidInput."""
+        raise InvalidInput(f"{str(self.path)!r} is a damaged saved cache: {what}. {FAULT}")
+
+
+def read(path: Path) -> Saved:
+    """The file's notes and tensors, on the CPU; what it was written with is in its digest.
+
+    Raises:
+        InvalidInput: no such file, no saved cache, or one that is not as it was written.
+    """
+    try:
+        with safe_open(path, "pt", device="cpu") as file:
+            note = file.metadata() or {}
+            # Clones, since a mapped file may be overwritten, and its tensors start anywhere:
+            # matrix products round differently where memory is not aligned.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"{str(path)!r} is not a saved cache: {error}") from error
+    saved = Saved(path, note, tensors)
+    if (schema := note.get("schema")) not in (SCHEMA, UNSIGNED):
+        raise InvalidInput(f"{str(path)!r} has the schema {schema!r}, expected {SCHEMA!r}.")
+    for field in (*FIELDS, *(["digest"] if schema == SCHEMA else [])):
+        if field not in note:
+            saved.refuse(f"it has no note {field!r}")
+    if note.get("digest", "") != (digest(note, tensors) if "digest" in note else ""):
+        saved.refuse("its content is not what was written, as its digest says")
+    if schema == UNSIGNED:
+        _check_finite(saved)
+    return saved
+
+
+def digest(note: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    """Of the notes but for the digest itself, and of each tensor's name, type, shape and bytes."""
+    told = {name: text for name, text in note.items() if name != "digest"}
+    hashed = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        hashed.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        hashed.update(raw.numpy().tobytes())
+    return hashed.hexdigest()
+
+
+def _check_finite(saved: Saved) -> None:
+    for name, tensor in saved.tensors.items():
+        scores = ".running." in name or name.startswith("extra.")
+        if tensor.is_floating_point() and not scores and not bool(tensor.isfinite().all()):
+            saved.refuse(f"its tensor {name!r} holds NaN or an infinite number")
+
+
+def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: bool) -> int:
+    """Raises InvalidInput unless one layer's tensors fit each other; the rows that they have.
+
+    ``dims`` are the axes' lengths that are known from the model.
+    """
+    tensors, known = saved.of_layer(index), dict(dims)
+    needed = {"k", "v"} if compressed else {"keys", "values"}
+    if "body.k" in tensors:
+        needed |= {name for name in SHAPES if name.startswith("body.")}
+    if "flat_k" in tensors:
+        needed |= {"flat_v", "columns", "counts"}
+    if missing := sorted(needed - tensors.keys()):
+        saved.refuse(f"layer {index} has no tensor {missing[0]!r}")
+    for name, tensor in sorted(tensors.items()):
+        _check_tensor(saved, index, name, tensor, tensors, known)
+    seen = saved.seen.get(str(index), [])
+    if len(seen) != (3 if compressed else 1):
+        saved.refuse(f"its note 'seen' says {seen} of layer {index}")
+    if compressed:
+        _check_columns(saved, index, tensors, *seen)
+    return known["b"]
+
+
+def _check_tensor(saved: Saved, index: int, name: str, tensor: Tensor,
+                  beside: Mapping[str, Tensor], known: dict[str, int]) -> None:  # fmt: skip
+    kind = "running" if name.startswith("running.") else name
+    axes = {**SHAPES, "columns": "f" if "flat_k" in beside else "b h s"}.get(kind)
+    what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    if axes is None:
+        saved.refuse(f"layer {index} has a tensor {name!r}, which belongs to nothing")
+    whole = tensor.dtype in (torch.int16, torch.int32, torch.int64)
+    right = tensor.dtype == torch.uint8 if name in CODES else whole == (name in WHOLE)
+    names = axes.split()
+    fits = right and len(names) == tensor.dim() and all(
+        known.setdefault(axis, length) == length
+        for axis, length in zip(names, tensor.shape, strict=True)
+    )  # fmt: skip
+    if not fits:
+        saved.refuse(
+            f"layer {index}'s tensor {name!r} is {what}, and has to be [{axes}] with "
+            f"{', '.join(f'{axis}={known[axis]}' for axis in names if axis in known)}"
+        )
+
+
+def _check_columns(
+    saved: Saved, index: int, tensors: Mapping[str, Tensor], seen: int, finished: int, first: int
+) -> None:
+    """Of every pair it is told once where its token stood."""
+    slots = tensors["k"].shape[2]
+    dense = "columns" in tensors and "flat_k" not in tensors
+    listed = tensors["columns"].shape[2] if dense else 0
+    if finished > seen or listed > slots or first + slots - listed != seen:
+        saved.refuse(
+            f"layer {index} has seen {seen} tokens, {finished} of them in its prompt, and its "
+            f"{slots} slots, {listed} of them listed, begin at {first}"
+        )
+    for name in ("columns", "body.columns"):
+        places: Any = tensors.get(name, torch.zeros(0))
+        if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < seen:
+            saved.refuse(f"layer {index}'s {name!r} are not all from 0 to {seen - 1}")
+    for counts, flat in (("counts", "flat_k"), ("body.counts", "body.k"), ("body.sizes", "body.k")):
+        if counts in tensors:
+            each = tensors[counts]
+            if bool((each < 0).any()) or int(each.sum()) != len(tensors[flat]):
+                saved.refuse(f"layer {index}'s {counts!r} do not add up to its {flat!r}")

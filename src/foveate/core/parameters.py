@@ -1,0 +1,131 @@
+"""What values a parameter takes: its type, and for a number a range beside it.
+
+A method's function or a stage's dataclass says both in one annotation, ``Annotated[float, Range(0,
+1)]``. Every value given is held against it in one place, :func:`check`, and :func:`describe` words
+it for errors, for ``foveate methods`` and for the documentation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from foveate.core.errors import InvalidParameter
+
+MOST = 2**31 - 1
+"""The most tokens, pairs or channels that anything counts."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from ``least`` to ``most``; without the ends, if ``above`` or ``below``."""
+
+    least: int | float
+    most: int | float
+    above: bool = False
+    below: bool = False
+    odd: bool = False
+
+    def __contains__(self, value: int | float) -> bool:
+        low = self.least < value if self.above else self.least <= value
+        high = value < self.most if self.below else value <= self.most
+        return low and high and not (self.odd and value % 2 == 0)
+
+    def __str__(self) -> str:
+        low = f"above {self.least}" if self.above else f"from {self.least}"
+        high = f"below {self.most}" if self.below else f"to {self.most}"
+        return f"{low}{', ' if self.below else ' '}{high}"
+
+
+_WHOLE = Range(-(2**63), 2**63 - 1)
+_FINITE = Range(-1e30, 1e30)  # single precision holds it, and a thousand million of them added up
+
+Count = Annotated[int, Range(0, MOST)]
+Positive = Annotated[int, Range(1, MOST)]
+Share = Annotated[float, Range(0, 1)]
+ShareBelow = Annotated[float, Range(0, 1, below=True)]
+ShareBetween = Annotated[float, Range(0, 1, above=True, below=True)]
+Factor = Annotated[float, Range(0, 1_000_000)]
+Kernel = Annotated[int, Range(1, 4095, odd=True)]
+Seed = Annotated[int, Range(0, 2**32 - 1)]
+Recent = Count | ShareBelow
+"""A number of tokens (int), or a share of the budget (float in [0, 1))."""
+Window = Positive | ShareBelow
+"""The same, of at least one token."""
+
+
+def check(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    """Raises InvalidParameter where a value is not of its parameter's type, or out of its range.
+
+    ``hints`` are those of ``get_type_hints(..., include_extras=True)``. Of the types, numbers,
+    words, literals and protocols are checked, and unions of them.
+    """
+    for key, value in values.items():
+        kinds = _kinds(hints.get(key, Any))
+        if type(value) is int and any(_plain(kind)[0] is int for kind in kinds):
+            kinds = tuple(kind for kind in kinds if _plain(kind)[0] is not float)  # 0 is no share
+        if all(map(_checkable, kinds)) and not any(_takes(kind, value) for kind in kinds):
+            raise InvalidParameter(f"{key}={shown(value)}: give {describe(hints[key])}.")
+
+
+def describe(hint: Any) -> str:
+    """What a parameter takes, in words; nothing for a type that is not checked."""
+    kinds = _kinds(hint)
+    return " or ".join(map(_words, kinds)) if all(map(_checkable, kinds)) else ""
+
+
+def shown(value: object) -> str:
+    """A value as an error names it: whole, unless it is very long."""
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def is_protocol(kind: Any) -> bool:
+    """Whether a type is a Protocol, as those of stages are."""
+    return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _plain(kind: Any) -> tuple[Any, Range | None]:
+    """A type without what is annotated, and its range if it has one."""
+    if get_origin(kind) is Annotated:
+        bare, *beside = get_args(kind)
+        return bare, next((one for one in beside if isinstance(one, Range)), None)
+    return kind, {int: _WHOLE, float: _FINITE}.get(kind)
+
+
+def _checkable(kind: Any) -> bool:
+    bare, _ = _plain(kind)
+    known = bare in (int, float, str, bool, NoneType) or get_origin(bare) is Literal
+    return known or is_protocol(bare)
+
+
+def _takes(kind: Any, value: Any) -> bool:
+    bare, limits = _plain(kind)
+    if get_origin(bare) is Literal:
+        return any(type(value) is type(one) and value == one for one in get_args(bare))
+    if isinstance(value, bool) and bare is not bool:
+        return False
+    if not isinstance(value, (int, float) if bare is float else bare):
+        return False
+    return limits is None or value in limits  # NaN is in no range
+
+
+def _words(kind: Any) -> str:
+    bare, limits = _plain(kind)
+    if get_origin(bare) is Literal:
+        return f"one of {', '.join(map(repr, get_args(bare)))}"
+    if limits is not None:
+        what = "an odd number" if limits.odd else "an int" if bare is int else "a float"
+        return f"{what} {limits}"
+    if is_protocol(bare):
+        return f"a stage that is a {bare.__name__}"
+    return {str: "a word", bool: "true or false", NoneType: "null"}[bare]
