@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
-        args.model, dtype=torch.float32, local_files_only=True
+        args.model, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
     for weight in model.parameters():
         weight.detach().sum()  # the file is mapped: reading makes it resident

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import branch, joinable, record, together
+from foveate.backends.hf import branch, record
 from foveate.backends.hf.internals import CACHE
 from foveate.core.errors import InvalidInput
 from tests import zoo
@@ -21,12 +21,6 @@ STEPS = GREEDY["max_new_tokens"]
 
 def columns(cache):
     return [layer.pairs.columns.tolist() for layer in cache.layers if hasattr(layer, "pairs")]
-
-
-def held(cache):
-    """Per layer and row, the columns of every head's pairs."""
-    return [[[[c for c in head if c >= 0] for head in row] for row in layer]
-            for layer in columns(cache)]  # fmt: skip
 
 
 @torch.no_grad()
@@ -78,57 +72,6 @@ def recordings():
         return made[family]
 
     return of
-
-
-JOINED = ("full", "snapkv", "adakv", "ragged", "pyramidkv", "lookm", "snapkv")
-
-
-@pytest.mark.parametrize("family", [f for f in zoo.FAMILIES if f != "mllama"])
-@torch.no_grad()
-def test_branches_that_go_on_together_say_what_each_says_alone(family, recordings):
-    """Tokens of several rows at once, then one by one, then fewer rows."""
-    model, _, recording = recordings(family)
-    policies = [POLICIES[name] for name in JOINED]
-    assert all(joinable(policies[0], policy) for policy in policies)
-    tokens = torch.randint(4, 90, (len(JOINED), 5), generator=torch.Generator().manual_seed(0))
-    parts, alone = [], []
-    for i, policy in enumerate(policies):
-        with foveate.compress(model, policy) as session:
-            parts.append(branch(session, recording))
-            cache = session.fork(parts[-1])
-            alone.append(_fed(model, cache, tokens[i : i + 1], (3, 1, 1)))
-    rows = torch.tensor([1, 3, 6])
-    with foveate.compress(model, policies[0]) as session:
-        cache = together(session, recording, parts)
-        assert held(cache) == [[row for rows in layers for row in rows]
-                               for layers in zip(*map(held, parts), strict=True)]  # fmt: skip
-        all_rows = _fed(model, cache, tokens[:, :4], (3, 1))
-        cache.batch_select_indices(rows)
-        some = _fed(model, cache, tokens[rows, 4:], (1,))
-    expected = torch.cat(alone)
-    assert float((all_rows - expected[:, :4]).abs().max()) <= TOLERANCE
-    assert float((some - expected[rows, 4:]).abs().max()) <= TOLERANCE
-
-
-def _fed(model, cache, tokens, sizes):
-    logits = [model(input_ids=part, **{CACHE: cache}).logits
-              for part in tokens.split(sizes, dim=1)]  # fmt: skip
-    return torch.cat(logits, 1)
-
-
-def test_what_cannot_go_on_together_is_refused(recordings):
-    model, inputs, recording = recordings("llava")
-    assert not joinable(POLICIES["snapkv"], POLICIES["kivi"])
-    assert not joinable(POLICIES["snapkv"], foveate.policy("h2o:when=over_budget,budget=12"))
-    assert not joinable(POLICIES["snapkv"], foveate.policy("csp:decode_n=1.0,budget=12"))
-    two = record(model, **zoo.prompt("llava", lengths=(23, 40)))
-    with foveate.compress(model, POLICIES["snapkv"]) as session:
-        cache = branch(session, recording)
-        with pytest.raises(InvalidInput, match="a prompt of 2 rows"):
-            together(session, two, [branch(session, two)])
-        model(input_ids=inputs["input_ids"][:, -1:], **{CACHE: cache})
-        with pytest.raises(InvalidInput, match="has seen tokens after it"):
-            together(session, recording, [cache, branch(session, recording)])
 
 
 def test_branches_leave_the_recording_and_each_other_alone(recordings):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +18,6 @@ from foveate.cli.app import app
 
 SETTINGS = ["--tasks", "document,chart", "--methods", "oracle,snapkv:window=4,lookm",
             "--budgets", "50%,80%", "--limit", "3"]  # fmt: skip
-PROGRAM = "from foveate.cli import main; main()"
 TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
 
 
@@ -48,10 +45,12 @@ def whole(directory: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_there_is_a_row_for_every_sample_and_contender(whole: Path) -> None:
     rows = rows_in(whole)
-    assert len(rows) == 2 * 3 * (1 + 3 * 2)
-    assert {(row["task"], row["sample"]) for row in rows} == {
-        (task, str(n)) for task in ("document", "chart") for n in range(3)
-    }
+    specs = json.loads((whole / "run.json").read_text())["specs"]
+    assert [(row["task"], row["sample"], row["spec"]) for row in rows] == [
+        (task, str(n), spec)
+        for task in ("document", "chart") for n in range(3) for spec in ("full", *specs)
+    ]  # fmt: skip
+    assert len(specs) == 6
     configuration = json.loads((whole / "run.json").read_text())
     assert configuration["protocol"] == "query-aware"
     assert configuration["specs"][:2] == ["oracle:budget=50%", "oracle:budget=80%"]
@@ -59,44 +58,42 @@ def test_there_is_a_row_for_every_sample_and_contender(whole: Path) -> None:
     assert all(0 <= row["score"] <= 1 and row["device"] == "cpu" for row in rows)
 
 
-def test_a_run_that_is_killed_goes_on_and_repeats_nothing(
-    whole: Path, directory: str, tmp_path: Path
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not(
+    whole: Path, directory: str, tmp_path: Path, kills: int
 ) -> None:
     out = tmp_path / "results"
-    command = [sys.executable, "-c", PROGRAM, "eval", "--model", directory, "--out", str(out)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    killed, silent = 0, subprocess.DEVNULL
-    for _ in range(2):
-        resume = ["--resume"] if out.exists() else []
-        before = len(rows_in(out)) if resume else 0
-        process = subprocess.Popen([*command, *SETTINGS, *resume], env=environment,
-                                   stdout=silent, stderr=silent)  # fmt: skip
-        while process.poll() is None and _lines(out) < before + 8:
-            time.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-        with (out / "rows.jsonl").open("a") as file:  # as a kill in the middle of a line would
-            file.write('{"task": "chart", "sam')
-        kept = (out / "rows.jsonl").read_text().split("\n")[:-1]
-        (out / "rows.jsonl").write_text("\n".join(kept) + '\n{"task": "ch')
-        done = CliRunner().invoke(app, ["eval", "--model", directory, "--out", str(out)])
-        assert done.exit_code == 2  # without --resume it touches nothing
-        (out / "rows.jsonl").write_text("\n".join(kept) + "\n")
-    assert killed
-    partly = rows_in(out)
-    assert 0 < len(partly) < len(rows_in(whole))
-    result = evaluated(directory, out, "--resume")
-    assert result.exit_code == 0, (result.stderr, result.exception)
-    rows = rows_in(out)
-    assert rows[: len(partly)] == partly
-    keys = [(row["task"], row["sample"], row["spec"]) for row in rows]
-    assert len(keys) == len(set(keys))
-    assert sorted(rows, key=str) == sorted(rows_in(whole), key=str)
+    command = [sys.executable, "-m", "tests.eval.killing", str(kills), str(out)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*command, "--model", directory, *SETTINGS], env=environment,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) == kills
+    assert rows_in(out) == rows_in(whole)
+    assert (out / "run.json").read_bytes() == (whole / "run.json").read_bytes()
+    assert {path.name for path in out.iterdir()} == {"run.json", "rows.jsonl", ".lock"}
 
 
-def _lines(out: Path) -> int:
-    path = out / "rows.jsonl"
-    return path.read_text().count("\n") if path.exists() else 0
+def test_what_is_refused_is_a_row_and_the_run_goes_on(directory: str, tmp_path: Path) -> None:
+    """The prompts have 49, 57 and 48 tokens: half of two of them is less than the window."""
+    asked = ["--tasks", "document", "--methods", "snapkv:window=26,random", "--budgets", "50%",
+             "--timed", "1"]  # fmt: skip
+    spec, out = "snapkv:budget=50%,window=26", tmp_path / "results"
+    texts = []
+    for more in ([], ["--resume"]):  # which tries what was refused again
+        result = evaluated(directory, out, *asked, *more)
+        assert result.exit_code == 3, (result.stderr, result.exception)
+        assert "7 answers, 2 refused" in result.stdout
+        assert "2 of 3" in result.stdout
+        texts.append((out / "rows.jsonl").read_text())
+    assert texts[0] == texts[1]
+    refused = {(row["sample"], row["spec"]): row["error"] for row in rows_in(out) if "error" in row}
+    assert refused.keys() == {("0", spec), ("2", spec)}
+    assert {error["type"] for error in refused.values()} == {"InvalidBudget"}
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+    page = (out / "report.html").read_text()
+    assert "1 of 3" in page
+    assert "2 of the samples, first <bdi>0</bdi>: <bdi>InvalidBudget: " in page
 
 
 def test_results_are_not_mixed_with_others(whole: Path, directory: str) -> None:

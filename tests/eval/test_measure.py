@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import InvalidInput
+from foveate.core.errors import InvalidInput, MissingPackage
 from foveate.eval.contenders import contenders, resolved, separate
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.measure import measured
@@ -30,6 +31,7 @@ SPECS = contenders(
     ["30%", "60%"],
 )  # fmt: skip
 TASK = find_task("three_documents")
+TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
 
 
 def samples(count: int) -> list[Sample]:
@@ -54,12 +56,32 @@ def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded, timed: bool) -
     assert len(SPECS) == 20
     sample = samples(2)[timed]
     rows = list(measured(loaded, TASK, sample, SPECS, "query-aware", timed=timed))
-    assert [row["spec"] for row in rows] == [FULL, *SPECS]
+    sums = [resolved(spec, ()).reads_column_sums for spec in SPECS]
+    assert 0 < sum(sums) < len(SPECS)
+    last = [spec for spec, reads in zip(SPECS, sums, strict=True) if reads]
+    others = [spec for spec in SPECS if spec not in last]
+    assert [row["spec"] for row in rows] == [FULL, *others, *last]
     assert timed == all(row["decode_s_per_token"] is not None for row in rows)
     for row in rows:
         said, held = alone(loaded, sample, row["spec"])
         assert (row["prediction"], row["kv_bytes"]) == (said, held), row["spec"]
     assert len({row["prediction"] for row in rows}) > 3  # or the budgets would change nothing
+
+
+def test_a_row_does_not_depend_on_the_specs_beside_it(loaded: Loaded) -> None:
+    """Bit for bit, in any order, with all others or alone."""
+    (sample,) = samples(1)
+    specs = [spec for spec in SPECS if "30%" in spec]
+
+    def rows(*asked: str) -> dict[str, Any]:
+        found = measured(loaded, TASK, sample, asked, "query-aware")
+        return {row["spec"]: {k: v for k, v in row.items() if k not in TIMES} for row in found}
+
+    all_rows = rows(*specs)
+    assert len({row["nll"] for row in all_rows.values()}) > 5
+    assert rows(*reversed(specs)) == all_rows
+    for some in (specs[::2], specs[1::2], *([spec] for spec in specs[1:4])):
+        assert rows(*some) == {spec: all_rows[spec] for spec in (FULL, *some)}
 
 
 def test_a_question_that_comes_later_is_not_compressed(loaded: Loaded) -> None:
@@ -162,11 +184,46 @@ def test_a_list_of_specs_is_cut_between_specs_alone() -> None:
     ]  # fmt: skip
 
 
-def test_without_evidence_there_is_no_oracle(loaded: Loaded) -> None:
+def test_without_evidence_there_is_no_oracle_and_everyone_else(loaded: Loaded) -> None:
     (drawn,) = samples(1)
     asked = Sample("0", "What?", ("this",), drawn.images)
-    with pytest.raises(InvalidInput, match="no oracle for them"):
-        list(measured(loaded, TASK, asked, ["oracle:budget=20%"], "query-aware"))
+    full, oracle, other = measured(loaded, TASK, asked, ["oracle:budget=20%", "random:budget=20%"],
+                                   "query-aware")  # fmt: skip
+    assert "no oracle for them" in oracle["error"]["message"]
+    assert {"score", "kl"} <= full.keys() & other.keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (InvalidInput("no grade"), False),
+        (MissingPackage("ANLS", "rapidfuzz", "eval"), True),
+        (ValueError("of a programmer"), True),
+    ],
+)
+def test_what_foveate_refuses_is_a_row_and_other_errors_end_the_run(
+    loaded: Loaded, error: Exception, ends: bool
+) -> None:
+    """A metric that raises, for the second answer that it is shown."""
+    (sample,) = samples(1)
+    raised = iter([None, error, None])
+
+    def metric(prediction: str, sample: Sample) -> float:
+        if (now := next(raised)) is not None:
+            raise now
+        return 1.0
+
+    task = replace(TASK, metric=metric, divisible=False)
+    rows = measured(loaded, task, sample, ["random:budget=50%", "knorm:budget=50%"], "query-aware")
+    assert next(rows)["score"] == 1.0
+    if ends:
+        with pytest.raises(type(error), match=re.escape(str(error))):
+            next(rows)
+        return
+    refused, other = rows
+    assert refused == {"task": TASK.name, "sample": "0", "spec": "random:budget=50%",
+                       "error": {"type": "InvalidInput", "message": "no grade"}}  # fmt: skip
+    assert other["score"] == 1.0
 
 
 def test_a_reference_is_told_to_every_cache(loaded: Loaded) -> None:
@@ -245,5 +302,8 @@ def test_an_answer_that_is_not_divisible_has_no_score_after_the_first_token(
 def test_without_a_question_after_the_context_nothing_is_query_agnostic(loaded: Loaded) -> None:
     (drawn,) = samples(1)
     asked = replace(drawn, context=f"Who is on {PLACE}{PLACE}{PLACE}", question="", between="")
-    with pytest.raises(InvalidInput, match="no question after"):
-        list(measured(loaded, TASK, asked, [], "query-agnostic"))
+    rows = list(measured(loaded, TASK, asked, ["knorm:budget=50%"], "query-agnostic"))
+    assert [row["spec"] for row in rows] == [FULL, "knorm:budget=50%"]
+    for row in rows:
+        assert row["error"]["type"] == "InvalidInput"
+        assert "no question after" in row["error"]["message"]

@@ -17,11 +17,12 @@ import ray
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.core.errors import ClusterFailed, MissingPackage, ModelNotFound
+from foveate.core.errors import ClusterFailed, InvalidParameter, MissingPackage, ModelNotFound
 from foveate.eval.executors import Job, find_executor
 from foveate.eval.executors import ray as cluster
 from foveate.eval.executors.local import Local
-from foveate.eval.executors.ray import RayCluster, Share, share
+from foveate.eval.executors.ray import RayCluster
+from foveate.eval.executors.share import Share, share
 from foveate.eval.sample import Sample
 from foveate.eval.tasks import find_task
 from tests.eval.test_eval import TIMES, evaluated, rows_in
@@ -31,14 +32,15 @@ SPECS = ("snapkv:budget=50%,window=4", "random:budget=30%")
 
 
 @pytest.fixture(scope="module")
-def two_workers() -> Iterator[None]:
+def cluster_here() -> Iterator[None]:
     """A cluster on this machine, as the command starts it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ADDRESS", "local")
         patch.delenv("RAY_USAGE_STATS_ENABLED", raising=False)
-        patch.setattr(os, "cpu_count", lambda: 2)
+        patch.setenv("OMP_NUM_THREADS", "1")  # rounding depends on how many there are
+        patch.setattr(os, "cpu_count", lambda: 3)
         patch.setattr(cluster, "STORE", 80 * 2**20)
-        cluster._connect(2)
+        cluster._connect(3)
         yield
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
         ray.shutdown()
@@ -49,9 +51,10 @@ def jobs(count: int, metric: Callable[[str, Sample], float] = TASK.metric) -> li
     return [Job(task, sample, SPECS, timed=False) for sample in TASK.samples(count, 0)]
 
 
-@pytest.mark.usefixtures("two_workers")
+@pytest.mark.usefixtures("cluster_here")
+@pytest.mark.parametrize("workers", ["1", "3"])
 def test_the_results_are_those_of_one_process_and_it_goes_on_where_another_stopped(
-    directory: str, tmp_path: Path
+    directory: str, tmp_path: Path, workers: str
 ) -> None:
     alone, shared = tmp_path / "alone", tmp_path / "shared"
     assert evaluated(directory, alone).exit_code == 0
@@ -59,16 +62,15 @@ def test_the_results_are_those_of_one_process_and_it_goes_on_where_another_stopp
     (shared / "run.json").write_bytes((alone / "run.json").read_bytes())
     begun = (alone / "rows.jsonl").read_text().splitlines(keepends=True)[:10]
     (shared / "rows.jsonl").write_text("".join(begun))
-    result = evaluated(directory, shared, "--executor", "ray", "--workers", "2", "--resume")
+    result = evaluated(directory, shared, "--executor", "ray", "--workers", workers, "--resume")
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert (shared / "run.json").read_bytes() == (alone / "run.json").read_bytes()
     rows = rows_in(shared)
-    assert rows[:10] == rows_in(alone)[:10]
-    assert sorted(rows, key=str) == sorted(rows_in(alone), key=str)
-    assert {path.name for path in shared.iterdir()} == {"run.json", "rows.jsonl"}
+    assert rows == rows_in(alone)
+    assert {path.name for path in shared.iterdir()} == {"run.json", "rows.jsonl", ".lock"}
 
 
-@pytest.mark.usefixtures("two_workers")
+@pytest.mark.usefixtures("cluster_here")
 def test_a_worker_that_is_killed_at_work_costs_no_sample(directory: str, tmp_path: Path) -> None:
     at_work = tmp_path / "worker"
     third = jobs(3)[2].sample
@@ -105,7 +107,7 @@ def test_a_worker_that_is_killed_at_work_costs_no_sample(directory: str, tmp_pat
     assert came == wanted
 
 
-@pytest.mark.usefixtures("two_workers")
+@pytest.mark.usefixtures("cluster_here")
 def test_a_sample_that_kills_every_worker_ends_the_run(
     directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,7 +126,7 @@ def test_a_sample_that_kills_every_worker_ends_the_run(
     assert (tmp_path / "tries").read_text() == ".."
 
 
-@pytest.mark.usefixtures("two_workers")
+@pytest.mark.usefixtures("cluster_here")
 def test_errors_of_workers_are_those_of_one_process(directory: str, tmp_path: Path) -> None:
     with (
         pytest.raises(ModelNotFound, match="holds no model"),
@@ -134,6 +136,31 @@ def test_errors_of_workers_are_those_of_one_process(directory: str, tmp_path: Pa
     result = evaluated(directory, tmp_path / "x", "--executor", "ray", "--workers", "9")
     assert result.exit_code == 2
     assert "not room for 9 workers" in result.stderr
+
+
+@pytest.mark.usefixtures("cluster_here")
+def test_a_cluster_without_room_is_not_waited_for_without_end_or_a_word(
+    directory: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the machine of all workers is gone: what is hired finds no place."""
+    monkeypatch.setenv(cluster.PATIENCE, "0.3")
+    monkeypatch.setattr(cluster, "TICK", 0.1)
+    monkeypatch.setattr(cluster, "share", lambda machines, workers: Share(1, 99, 0))
+    with (
+        pytest.raises(ClusterFailed, match=r"1 machine.*has started a worker.*--resume"),
+        RayCluster(directory, "query-aware", 1) as execute,
+    ):
+        list(execute(jobs(1)))
+    said = [record.getMessage() for record in caplog.records]
+    assert all("takes 99 free CPU(s)" in line and cluster.PATIENCE in line for line in said)
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize("said", ["0", "-1", "soon", "nan", "inf"])
+def test_patience_is_a_number_of_seconds(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cluster.PATIENCE, said)
+    with pytest.raises(InvalidParameter, match=said):
+        cluster._patience()
 
 
 def test_workers_run_the_versions_that_the_results_name() -> None:

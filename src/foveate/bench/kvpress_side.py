@@ -54,12 +54,12 @@ def load(asked: dict[str, Any]) -> Any:
     attention = "eager" if eager else "sdpa"
     if asked["random"]:
         with torch.device(device):
-            config = AutoConfig.from_pretrained(asked["model"])
+            config = AutoConfig.from_pretrained(asked["model"], trust_remote_code=False)
             model = auto.from_config(config, dtype=dtype, attn_implementation=attention)
     else:
-        model = auto.from_pretrained(asked["model"], dtype=dtype, attn_implementation=attention).to(
-            device
-        )
+        model = auto.from_pretrained(
+            asked["model"], dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        ).to(device)
     return model.eval()
 
 

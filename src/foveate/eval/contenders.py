@@ -49,11 +49,16 @@ def contenders(methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
     """
     specs: list[str] = []
     for method in methods:
-        if method.split(":")[0].strip() == NAME:
+        if is_oracle(method):
             specs += _oracles(method, budgets)
         else:
             specs += [policy.spec for policy in at_each(method, budgets)]
     return list(dict.fromkeys(specs))
+
+
+def is_oracle(spec: str) -> bool:
+    """Whether only a sample can make a policy of it."""
+    return spec.split(":")[0].strip() == NAME
 
 
 def _oracles(spec: str, budgets: Sequence[str]) -> list[str]:

@@ -1,37 +1,29 @@
-"""One sample under many policies: one prefill, then a branch for each, and the branches go on
-together.
+"""One sample under many policies: its prompt is read for all of them, and each branches from it.
+
+A row depends on the model, the sample, the spec and the settings, and on nothing else: branches go
+on one by one, as the bits of a batch depend on who is in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
+from torch import Tensor
 from transformers import DynamicCache
 
-from foveate.backends.hf import Stats, branch, compress, joinable, together
+from foveate.backends.hf import Recording, Session, branch, compress
 from foveate.backends.hf.stats import now
+from foveate.core.errors import FoveateError
 from foveate.core.policy import Policy
 from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import Told, asked, greedy, told
+from foveate.eval.failure import failed
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import reference_tokens
-from foveate.eval.reading import FULL, Protocol, Reading, read_once
+from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
 from foveate.eval.row import Answer, Row, row
 from foveate.eval.sample import Sample, Task
-
-ROWS, BYTES = 32, 2**29  # of branches that go on together; the bytes of their pairs
-
-
-class Branch(NamedTuple):
-    """A sample's cache as one policy compressed it. ``shown`` is what a report draws of it."""
-
-    spec: str
-    policy: Policy
-    cache: DynamicCache
-    stats: Stats
-    shown: Row
 
 
 def measured(
@@ -44,112 +36,93 @@ def measured(
     timed: bool = False,
     longest_prompt: int | None = None,
 ) -> Iterator[Row]:
-    """One row for the full cache (:data:`FULL`) and for each spec.
-
-    Branches go on in one batch where they can, and a policy that agrees with all of the full
-    cache's answer is not asked to say it once more; unless ``timed``.
+    """One row for the full cache (:data:`FULL`) and for each spec; those that read column sums come
+    last. What Foveate refuses is a row with an ``error``: a spec's, or, where the prompt cannot be
+    read, every spec's.
 
     The full cache's answer is what the others are compared with: by the tokens of their own greedy
-    answers, and by what they think of its tokens, one after the other.
+    answers, and by what they think of its tokens, one after the other. A policy that agrees with
+    all of it is not asked to say it once more, unless ``timed``.
 
     A text of more tokens than ``longest_prompt`` loses its middle, before the chat template.
     """
-    reading = read_once(loaded, task, sample, specs, protocol, timed=timed,
-                        longest_prompt=longest_prompt)  # fmt: skip
-    (full,) = _answers(loaded, reading, [_branch(loaded, reading, FULL)], None)
-    yield full.row
-    for batch in _batches(loaded, reading, specs):
-        for answer in _answers(loaded, reading, batch, full):
-            yield answer.row
+    try:
+        reading = read_prompt(loaded, task, sample, protocol, timed=timed,
+                              longest_prompt=longest_prompt)  # fmt: skip
+        full = _answer(reading, reading.policy(FULL), None)
+    except FoveateError as error:
+        yield from [failed(task, sample, spec, error) for spec in (FULL, *specs)]
+        return
+    yield _row(reading, FULL, full)
+    for spec in sorted(specs, key=lambda spec: _reads_sums(reading, spec)):
+        yield _row(reading, spec, full)
 
 
-def _branch(loaded: Loaded, reading: Reading, spec: str) -> Branch:
-    policy = reading.policies[spec]
-    with compress(loaded.model, policy) as session:
-        cache = branch(session, reading.recording)
-    shown: Row = {}
-    if reading.timed:
-        is_full = spec == FULL
-        shown = ({"analyses": analysed(reading.recording)} if is_full
-                 else {"kept_places": kept_places(cache)})  # fmt: skip
-    return Branch(spec, policy, cache, session.stats, shown)
-
-
-def _batches(loaded: Loaded, reading: Reading, specs: Sequence[str]) -> Iterator[list[Branch]]:
-    """The branches, in order, in batches that go on together."""
-    batch: list[Branch] = []
-    for spec in specs:
-        one = _branch(loaded, reading, spec)
-        if batch and not _fits(reading, batch, one):
-            yield batch
-            batch = []
-        batch.append(one)
-    if batch:
-        yield batch
-
-
-def _fits(reading: Reading, batch: Sequence[Branch], one: Branch) -> bool:
-    if reading.timed or len(batch) == ROWS or not joinable(batch[0].policy, one.policy):
+def _reads_sums(reading: Reading, spec: str) -> bool:
+    try:
+        return reading.policy(spec).reads_column_sums
+    except FoveateError:  # which its row will say
         return False
-    return sum(each.stats.bytes_after for each in (*batch, one)) <= BYTES
+
+
+def _row(reading: Reading, spec: str, full: Answer) -> Row:
+    """The spec's row, or what refuses it."""
+    try:
+        answer = full if spec == FULL else _answer(reading, reading.policy(spec), full)
+        return row(reading, spec, answer, full)
+    except FoveateError as error:
+        return failed(reading.task, reading.sample, spec, error)
 
 
 @torch.no_grad()
-def _answers(
-    loaded: Loaded, reading: Reading, batch: Sequence[Branch], full: Answer | None
-) -> list[Answer]:
-    """What the branches make of the sample, all of them at once."""
-    recording, task, seconds = reading.recording, reading.task, None
-    with compress(loaded.model, batch[0].policy) as session:
-        cache = batch[0].cache
-        if len(batch) > 1:
-            cache = together(session, recording, [one.cache for one in batch])
-        first = recording.logits.expand(len(batch), -1)
-        first = asked(session.model, cache, first, reading.rest.expand(len(batch), -1))
-        listening, spare = session.fork(cache), session.fork(cache) if task.reference else None
-        thoughts = None if full is None else told(session, listening, first, full.tokens)
-        if full is not None and thoughts is not None and not reading.timed:
-            tokens = _where_they_differ(loaded, cache, first, thoughts, full.tokens, task.longest)
-        else:
-            start = now(loaded.model.device)
-            tokens = greedy(session.model, cache, first, task.longest)
-            seconds = now(loaded.model.device) - start
-        if thoughts is None:
-            thoughts = told(session, listening, first, tokens[0])
-        reference = _reference(loaded, reading, tokens[0], full)
-        of_it: list[Told] | list[None] = [None] * len(batch)
+def _answer(reading: Reading, policy: Policy, full: Answer | None) -> Answer:
+    """What the prompt's cache, as a policy compresses it, makes of the sample; ``full`` is what the
+    full cache makes of it, and None for that one itself.
+    """
+    recording, prefill_s = reading.recorded(sums=policy.reads_column_sums)
+    with compress(reading.loaded.model, policy) as session:
+        cache = branch(session, recording)
+        stats, shown = session.stats, _shown(reading, recording, cache, full)
+        first = asked(session.model, cache, recording.logits, reading.rest)
+        spare = session.fork(cache) if reading.task.reference else None
+        tokens, thought, seconds = _said(reading, session, cache, first, full)
+        reference = full.reference if full else _reference(reading, tokens)
+        of_reference = None
         if spare is not None and reference:
-            of_it = told(session, spare, first, reference)
-    return [
-        row(loaded, reading, one.spec, said, thought, about, reference, full, one.stats, seconds,
-            one.shown)
-        for one, said, thought, about in zip(batch, tokens, thoughts, of_it, strict=True)
-    ]  # fmt: skip
+            of_reference = told(session, spare, first, reference)
+    said = reading.loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    return Answer(tokens, thought, said, reference, of_reference, stats, prefill_s, seconds, shown)
 
 
-def _where_they_differ(
-    loaded: Loaded, cache: DynamicCache, first: torch.Tensor, thoughts: Sequence[Told],
-    answer: Sequence[int], longest: int,
-) -> list[list[int]]:  # fmt: skip
-    """Every branch's greedy answer; one that thought of each token of ``answer`` says that."""
-    agree = [thought.logits.argmax(-1).tolist() == list(answer) for thought in thoughts]
-    tokens = [list(answer) for _ in thoughts]
-    others = torch.tensor([i for i, same in enumerate(agree) if not same], dtype=torch.long)
-    if len(others):
-        if len(others) < len(agree):
-            cache.batch_select_indices(others)
-        said = greedy(loaded.model, cache, first[others], longest)
-        for i, one in zip(others.tolist(), said, strict=True):
-            tokens[i] = one
-    return tokens
+def _shown(reading: Reading, recording: Recording, cache: DynamicCache, full: Answer | None) -> Row:
+    """What a report draws of the first samples."""
+    if not reading.timed:
+        return {}
+    return {"kept_places": kept_places(cache)} if full else {"analyses": analysed(recording)}
 
 
-def _reference(
-    loaded: Loaded, reading: Reading, tokens: Sequence[int], full: Answer | None
-) -> list[int]:
+def _said(
+    reading: Reading, session: Session, cache: DynamicCache, first: Tensor, full: Answer | None
+) -> tuple[list[int], Told, float | None]:
+    """The greedy answer, what is thought of the full cache's, and seconds, where it was timed."""
+    listening = session.fork(cache)
+    thought = told(session, listening, first, full.tokens) if full else None
+    if full and thought and not reading.timed and _agrees(thought, full):
+        return full.tokens, thought, None
+    start = now(session.model.device)
+    tokens = greedy(session.model, cache, first, reading.task.longest)
+    seconds = now(session.model.device) - start
+    timed = seconds if reading.timed else None
+    return tokens, thought or told(session, listening, first, tokens), timed
+
+
+def _agrees(thought: Told, full: Answer) -> bool:
+    """Whether each token of the full cache's answer is the likeliest here, too."""
+    return thought.logits.argmax(-1).tolist() == full.tokens
+
+
+def _reference(reading: Reading, tokens: Sequence[int]) -> list[int]:
     """The tokens of the text to compare with; none where a task has no such text."""
-    if full is not None:
-        return full.reference
     answers = reading.sample.answers
     has_one = reading.task.reference and answers
-    return reference_tokens(loaded, answers[0], tokens) if has_one else []
+    return reference_tokens(reading.loaded, answers[0], tokens) if has_one else []

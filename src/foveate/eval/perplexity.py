@@ -15,6 +15,8 @@ import torch
 from foveate.eval.answer import Told
 from foveate.eval.model import Loaded
 
+LARGEST = 700.0  # nats: what the exponential of can still be held
+
 
 def reference_tokens(loaded: Loaded, reference: str, answer: Sequence[int]) -> list[int]:
     """The reference's tokens, after a blank where the model's own answer begins with one."""
@@ -31,8 +33,12 @@ def mean_nll(thought: Told, tokens: Sequence[int]) -> float:
 
 
 def perplexity(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of all references of these rows together; None where none of them has one."""
-    told = [(row["reference_nll"], row["reference_tokens"]) for row in rows
-            if row.get("reference_nll") is not None]  # fmt: skip
-    tokens = sum(count for _, count in told)
-    return math.exp(sum(nll * count for nll, count in told) / tokens) if tokens else None
+    """Of all references of these rows together; None where none of them has one, or where the
+    likelihood of one is no finite number.
+    """
+    told = [(row.get("reference_nll"), row["reference_tokens"]) for row in rows
+            if row.get("reference_tokens")]  # fmt: skip
+    if not told or not all(nll is not None and math.isfinite(nll) for nll, _ in told):
+        return None
+    mean = sum(nll * count for nll, count in told) / sum(count for _, count in told)
+    return math.exp(mean) if mean < LARGEST else math.inf

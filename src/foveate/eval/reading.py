@@ -1,9 +1,9 @@
-"""A sample whose prompt has been read once, for all policies."""
+"""A sample's prompt, which is read once for all policies of a kind."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -12,10 +12,9 @@ from foveate.backends.hf import Recording, record
 from foveate.backends.hf.stats import now
 from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
-from foveate.eval.contenders import resolved
+from foveate.eval.contenders import is_oracle, resolved
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.model import Loaded
-from foveate.eval.oracle import NAME as ORACLE
 from foveate.eval.prompt import Prompt, read, shortened
 from foveate.eval.sample import Sample, Task
 
@@ -23,54 +22,92 @@ Protocol = Literal["query-aware", "query-agnostic"]
 FULL = "full"
 
 
-class Reading(NamedTuple):
-    """A sample whose prompt has been read once.
+class Recorded(NamedTuple):
+    """A prompt as it was read, and the seconds that it took."""
 
-    ``rest`` are the tokens of the question where it comes after the compression. ``timed`` decodes
-    every answer token by token, on its own.
+    recording: Recording
+    seconds: float
+
+
+@dataclass
+class Reading:
+    """A sample's prompt, which is read with the full cache, as far as it is compressed, for all
+    policies of a kind: once for those that read column sums, and once for the others.
+
+    Adding up sums takes another attention, which rounds differently. So what is read for a policy
+    depends on that policy alone, and not on those that it is compared with.
+
+    ``cut`` is the number of tokens that are compressed. ``timed`` decodes every answer token by
+    token, on its own.
     """
 
+    loaded: Loaded
     task: Task
     sample: Sample
     prompt: Prompt
-    recording: Recording
-    policies: Mapping[str, Policy]
-    rest: Tensor
-    seconds: float
+    cut: int
     timed: bool
+    _last: tuple[bool, Recorded] | None = field(default=None, repr=False)
+
+    @property
+    def rest(self) -> Tensor:
+        """The tokens of the question where it comes after the compression."""
+        rest: Tensor = self.prompt.inputs["input_ids"][:, self.cut :]
+        return rest
+
+    def recorded(self, *, sums: bool) -> Recorded:
+        """The prompt, as policies read it that need column sums, or none. Only one of the two is
+        held at a time: ask for one kind after the other.
+        """
+        if self._last is None or self._last[0] != sums:
+            self._last = None
+            model = self.loaded.model
+            start = now(model.device)
+            recording = record(model, sums=sums, **_until(self.prompt, self.cut))
+            self._last = sums, Recorded(recording, now(model.device) - start)
+        return self._last[1]
+
+    def policy(self, spec: str) -> Policy:
+        """The policy of a contender for this sample.
+
+        Raises:
+            InvalidInput: the oracle's, of a sample that does not say what shows the answer.
+        """
+        return resolved(spec, self._evidence() if is_oracle(spec) else ())
+
+    def _evidence(self) -> list[int]:
+        """The tokens that show the answer, of those that are compressed."""
+        sample = self.sample
+        if not sample.evidence:
+            raise InvalidInput(
+                f"the samples of {self.task.name} do not say what shows the answer, so there is no "
+                "oracle for them. Leave it out."
+            )
+        spans = tokens_of(self.loaded, self.prompt, sample.images, sample.evidence)
+        return [place for where in spans for place in where if place < self.cut]
 
 
-def read_once(
+def read_prompt(
     loaded: Loaded,
     task: Task,
     sample: Sample,
-    specs: Sequence[str],
     protocol: Protocol,
     *,
     timed: bool,
     longest_prompt: int | None,
 ) -> Reading:
-    """Reads a sample's prompt, as far as it is compressed, with the full cache."""
+    """A sample's prompt, ready to be read.
+
+    Raises:
+        InvalidInput: it cannot be worded, or not be cut where its question begins.
+    """
     if longest_prompt and not sample.images:
         sample = _cut(sample, shortened(loaded.tokenizer, sample.text, longest_prompt))
     prompt = read(loaded, sample.text, list(sample.images), plain=sample.plain)
     cut = prompt.tokens
     if protocol == "query-agnostic":
         cut = _asked_at(loaded, prompt, sample)
-    if not sample.evidence and any(spec.startswith(f"{ORACLE}:") for spec in specs):
-        raise InvalidInput(
-            f"the samples of {task.name} do not say what shows the answer, so there is no oracle "
-            "for them. Leave it out."
-        )
-    spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
-    evidence = tuple(place for where in spans for place in where if place < cut)
-    policies = {spec: resolved(spec, evidence) for spec in (FULL, *specs)}
-    sums = any(policy.reads_column_sums for policy in policies.values())
-    start = now(loaded.model.device)
-    recording = record(loaded.model, sums=sums, **_until(prompt, cut))
-    seconds = now(loaded.model.device) - start
-    rest = prompt.inputs["input_ids"][:, cut:]
-    return Reading(task, sample, prompt, recording, policies, rest, seconds, timed)
+    return Reading(loaded, task, sample, prompt, cut, timed)
 
 
 def _cut(sample: Sample, text: str) -> Sample:

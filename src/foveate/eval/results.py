@@ -3,49 +3,96 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from foveate.core import lines
+from foveate.core import files, lines
 from foveate.core.errors import InvalidInput
 
 SCHEMA = "foveate-results-1"
-CONFIGURATION, ROWS = "run.json", "rows.jsonl"
+CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
 Key = tuple[str, str, str]
 """Task, sample, spec."""
 
 
-class Results:
-    """A folder that grows row by row, and is whole at any moment.
+class Stored(NamedTuple):
+    """How results were made, the rows so far, each key once, and lines that are no rows."""
+
+    configuration: dict[str, Any]
+    rows: list[dict[str, Any]]
+    damaged: list[bytes]
+
+
+class Results(AbstractContextManager["Results"]):
+    """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
+
+    Lines that are no rows are set aside, into ``rows.damaged.jsonl``. A row that says that its
+    sample failed is there, but not in these results: it is to be tried again.
 
     Raises:
         InvalidInput: the folder holds results, and this is not to go on with them; or they were
-            made otherwise.
+            made otherwise, or nothing says how; or another process is writing them.
+        CannotWrite: the disk is full, or the folder is not to be written to.
     """
 
     def __init__(self, folder: Path, configuration: Mapping[str, Any], *, resume: bool):
         self.folder = folder
-        whole = {"schema": SCHEMA, **configuration}
-        if (folder / CONFIGURATION).exists():
-            _check(folder, whole, resume)
-        folder.mkdir(parents=True, exist_ok=True)
-        self.rows: list[dict[str, Any]] = lines.read(folder / ROWS)
-        lines.write(folder / ROWS, self.rows)
-        if not (folder / CONFIGURATION).exists():
-            lines.replace(folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
-        self._done = {key_of(row) for row in self.rows}
+        with files.reporting(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._lock = _locked(folder)
+        try:
+            self._open({"schema": SCHEMA, **configuration}, resume)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        self._lock.close()
+
+    def _open(self, whole: Mapping[str, Any], resume: bool) -> None:
+        _check(self.folder, whole, resume)
+        for name in (CONFIGURATION, ROWS, DAMAGED):
+            files.sweep(self.folder / name)
+        if not (self.folder / CONFIGURATION).exists():
+            files.write(self.folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
+        found = lines.sorted_out(self.folder / ROWS)
+        rows, self.damaged = _rows(found)
+        self._rows = {key_of(row): row for row in rows}
+        if self.damaged:
+            _set_aside(self.folder / DAMAGED, self.damaged)
+        if self.damaged or found.torn or len(found.values) > len(rows):
+            lines.write(self.folder / ROWS, rows)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, each key once."""
+        return list(self._rows.values())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._done
+        return key in self._rows and "error" not in self._rows[key]
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One more row, unless it is there; on disk when this returns."""
-        if key_of(row) in self._done:
-            return
-        lines.append(self.folder / ROWS, row)
-        self.rows.append(dict(row))
-        self._done.add(key_of(row))
+        """One more row, unless its sample is answered; on disk when this returns. Numbers that are
+        not finite, which JSON has no word for, become null.
+
+        Raises:
+            CannotWrite: and then the row is not there, and all others are.
+        """
+        if (key := key_of(row)) not in self:
+            lines.append(self.folder / ROWS, found := _finite(row))
+            self._rows[key] = found
+
+    def sort(self, order: Iterable[Key]) -> None:
+        """Rewrites the file in this order of keys, whatever the order in which they came; rows of
+        other keys come last.
+        """
+        places = {key: place for place, key in enumerate(order)}
+        rows = sorted(self.rows, key=lambda row: places.get(key_of(row), len(places)))
+        lines.write(self.folder / ROWS, rows)
+        self._rows = {key_of(row): row for row in rows}
 
 
 def key_of(row: Mapping[str, Any]) -> Key:
@@ -53,28 +100,83 @@ def key_of(row: Mapping[str, Any]) -> Key:
     return row["task"], row["sample"], row["spec"]
 
 
-def read(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """How the results in a folder were made, and the rows so far.
+def read(folder: Path) -> Stored:
+    """What a folder holds so far; nothing in it is changed.
 
     Raises:
-        InvalidInput: it holds none.
+        InvalidInput: it holds no results.
     """
     try:
         configuration = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
+        if not isinstance(configuration, dict):
+            raise ValueError(f"{CONFIGURATION} is no object")
     except (OSError, ValueError) as error:
         raise InvalidInput(
             f"{str(folder)!r} holds no results ({error}). Give a folder that 'foveate eval --out' "
             "wrote."
         ) from error
-    return configuration, lines.read(folder / ROWS)
+    return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))
+
+
+def _rows(found: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """The rows, of each key the last, and what is none."""
+    rows: dict[Key, dict[str, Any]] = {}
+    damaged = list(found.damaged)
+    for value in found.values:
+        if isinstance(value, dict) and all(
+            isinstance(value.get(name), str) for name in ("task", "sample", "spec")
+        ):
+            rows[key_of(value)] = value
+        else:
+            damaged.append(json.dumps(value).encode())
+    return list(rows.values()), damaged
+
+
+def _set_aside(path: Path, damaged: Iterable[bytes]) -> None:
+    """Behind what was set aside before."""
+    before = path.read_bytes() if path.exists() else b""
+    files.write(path, before + b"".join(line + b"\n" for line in damaged))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _locked(folder: Path) -> Any:
+    """A file that is this process's as long as it is open; a kill gives it back."""
+    import fcntl  # which not all systems have; results can be read on any
+
+    with files.reporting(folder / LOCK):
+        file = (folder / LOCK).open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise InvalidInput(
+            f"another process is writing results into {str(folder)!r}. Wait until it ends, or "
+            "choose another folder."
+        ) from error
+    return file
 
 
 def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
+    """The folder is empty, or to be gone on with as it was begun."""
+    if not (folder / CONFIGURATION).exists():
+        if (folder / ROWS).exists() and (folder / ROWS).stat().st_size:
+            raise InvalidInput(
+                f"{str(folder)!r} holds rows, and no {CONFIGURATION} that says how they were made. "
+                "Put it back, or choose another folder."
+            )
+        return
     if not resume:
         raise InvalidInput(
             f"{str(folder)!r} holds results already. Go on with --resume, or choose another folder."
         )
-    there, _ = read(folder)
+    there = read(folder).configuration
     for name, value in wanted.items():
         if name != "versions" and there.get(name) != value:
             raise InvalidInput(

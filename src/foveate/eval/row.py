@@ -11,7 +11,6 @@ import torch
 from foveate.backends.hf import Stats
 from foveate.eval.answer import Told
 from foveate.eval.metrics import rouge_l_to
-from foveate.eval.model import Loaded
 from foveate.eval.perplexity import mean_nll
 from foveate.eval.reading import Reading
 
@@ -19,59 +18,58 @@ Row = dict[str, Any]
 
 
 class Answer(NamedTuple):
-    """What one policy makes of a sample."""
+    """What one policy makes of a sample. ``reference`` are the tokens of the text to compare with,
+    none where a task has no such text, and ``of_reference`` is what is thought of them. ``seconds``
+    are those of decoding, where it was timed. ``shown`` is what a report draws.
+    """
 
     tokens: list[int]
     told: Told
     said: str
     reference: list[int]
-    row: Row
+    of_reference: Told | None
+    stats: Stats
+    prefill_s: float
+    seconds: float | None
+    shown: Row
 
 
-def row(
-    loaded: Loaded, reading: Reading, spec: str, tokens: list[int], thought: Told,
-    of_reference: Told | None, reference: list[int], full: Answer | None, stats: Stats,
-    seconds: float | None, shown: Row,
-) -> Answer:  # fmt: skip
-    """The answer with its row: the score, what it cost, and how far it is from ``full``, which is
-    None for the full cache itself.
-    """
-    task = reading.task
-    said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
-    to = full.said if full else said
-    found = {
+def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
+    """The score of an answer, what it cost, and how far it is from the full cache's."""
+    task, said, stats = reading.task, answer.said, answer.stats
+    thought, reference = answer.of_reference, answer.reference
+    return {
         "task": task.name,
         "sample": reading.sample.name,
         "spec": spec,
         "prediction": said,
         "answers": list(reading.sample.answers),
         "score": task.metric(said, reading.sample),
-        "score_after_first": _after_first(loaded, reading, tokens),
-        **_compared(tokens, thought, full),
-        "rouge_full": 1.0 if said == to else rouge_l_to(said, to),
-        "reference_nll": mean_nll(of_reference, reference) if of_reference else None,
+        "score_after_first": _after_first(reading, answer.tokens),
+        **_compared(answer, full),
+        "rouge_full": 1.0 if said == full.said else rouge_l_to(said, full.said),
+        "reference_nll": mean_nll(thought, reference) if thought else None,
         "reference_tokens": len(reference),
-        "tokens": reading.recording.tokens,
+        "tokens": stats.seen,
         "visual_tokens": reading.prompt.visual_tokens,
         "kept_tokens": stats.kept_tokens,
         "kv_bytes": stats.bytes_after,
         "kv_bytes_full": stats.bytes_before,
-        "prefill_s": round(reading.seconds, 4),
+        "prefill_s": round(answer.prefill_s, 4),
         "compress_s": round(stats.seconds, 4),
-        "decode_s_per_token": _each(seconds, len(tokens) - 1),
-        **shown,
+        "decode_s_per_token": _each(answer.seconds, len(answer.tokens) - 1),
+        **answer.shown,
     }
-    return Answer(tokens, thought, said, reference, found)
 
 
-def _after_first(loaded: Loaded, reading: Reading, tokens: Sequence[int]) -> float | None:
+def _after_first(reading: Reading, tokens: Sequence[int]) -> float | None:
     """The score without the first token, which comes from the full prefill; None where it decided.
 
     It is taken off the prediction, and off the answers that begin with it.
     """
     if not reading.task.divisible:
         return None
-    decode = loaded.tokenizer.decode
+    decode = reading.loaded.tokenizer.decode
     first = decode(tokens[:1], skip_special_tokens=True).strip()
     answers = tuple(a[len(first) :].strip() for a in reading.sample.answers if a.startswith(first))
     left = tuple(answer for answer in answers if answer)
@@ -82,17 +80,16 @@ def _after_first(loaded: Loaded, reading: Reading, tokens: Sequence[int]) -> flo
     return task.metric(said, replace(sample, answers=left))
 
 
-def _compared(tokens: Sequence[int], thought: Told, full: Answer | None) -> Row:
+def _compared(answer: Answer, full: Answer) -> Row:
     """How far from the full cache: in tokens, in distributions, in features."""
-    reference = full or Answer(list(tokens), thought, "", [], {})
-    same = [a == b for a, b in zip(tokens, reference.tokens, strict=False)]
+    same = [a == b for a, b in zip(answer.tokens, full.tokens, strict=False)]
     agreeing = same.index(False) if False in same else len(same)
-    whole = list(tokens) == reference.tokens
-    p, q = (x.logits.log_softmax(-1) for x in (reference.told, thought))
-    wanted = torch.tensor(reference.tokens, device=q.device)[:, None]
-    differing = (reference.told.features - thought.features).abs()
+    whole = answer.tokens == full.tokens
+    p, q = (x.logits.log_softmax(-1) for x in (full.told, answer.told))
+    wanted = torch.tensor(full.tokens, device=q.device)[:, None]
+    differing = (full.told.features - answer.told.features).abs()
     return {
-        "agreement": sum(same) / max(len(tokens), len(reference.tokens)),
+        "agreement": sum(same) / max(len(answer.tokens), len(full.tokens)),
         "first_divergence": None if whole else agreeing,
         "kl": float((p.exp() * (p - q)).sum(-1).mean()),
         "nll": float(-q.gather(1, wanted).mean()),

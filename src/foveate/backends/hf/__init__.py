@@ -5,7 +5,6 @@ from foveate.backends.hf.calibrate import calibrate
 from foveate.backends.hf.heads import calibrate_heads, import_head_scores
 from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.stats import LayerStats, Stats
-from foveate.backends.hf.together import joinable, together
 
 __all__ = [
     "LayerStats",
@@ -17,7 +16,5 @@ __all__ = [
     "calibrate_heads",
     "compress",
     "import_head_scores",
-    "joinable",
     "record",
-    "together",
 ]

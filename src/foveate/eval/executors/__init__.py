@@ -13,7 +13,9 @@ __all__ = ["Executor", "Job", "Name", "find_executor", "versions"]
 Name = Literal["local", "ray"]
 
 
-def find_executor(name: Name, model: str, protocol: Protocol, workers: int | None) -> Executor:
+def find_executor(
+    name: Name, model: str, protocol: Protocol, workers: int | None, trust_remote_code: bool = False
+) -> Executor:
     """The executor of that name; what it needs is imported here, and started when it is entered.
 
     Raises:
@@ -23,7 +25,7 @@ def find_executor(name: Name, model: str, protocol: Protocol, workers: int | Non
     if name == "ray":
         from foveate.eval.executors.ray import RayCluster
 
-        return RayCluster(model, protocol, workers)
+        return RayCluster(model, protocol, workers, trust_remote_code)
     from foveate.eval.executors.local import Local
 
     if workers not in (None, 1):
@@ -31,4 +33,4 @@ def find_executor(name: Name, model: str, protocol: Protocol, workers: int | Non
             f"workers={workers}: the local executor is this process alone. For more, add "
             "--executor ray."
         )
-    return Local(model, protocol)
+    return Local(model, protocol, trust_remote_code)

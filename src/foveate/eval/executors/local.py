@@ -15,11 +15,11 @@ from foveate.eval.row import Row
 class Local(AbstractContextManager[Execute]):
     """Loads the model when it is entered."""
 
-    def __init__(self, model: str, protocol: Protocol):
-        self.model, self.protocol = model, protocol
+    def __init__(self, model: str, protocol: Protocol, trust_remote_code: bool = False):
+        self.model, self.protocol, self.trusted = model, protocol, trust_remote_code
 
     def __enter__(self) -> Execute:
-        self._loaded = load(self.model)
+        self._loaded = load(self.model, self.trusted)
         return self._execute
 
     def __exit__(self, *error: Any) -> None:

@@ -6,16 +6,19 @@ place that was named, and nothing else.
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from foveate.core.errors import ClusterFailed, FoveateError, MissingPackage
+from foveate.core.errors import ClusterFailed, FoveateError, InvalidParameter, MissingPackage
 from foveate.eval.executors.job import Execute, Job, answered, versions
+from foveate.eval.executors.share import share
 from foveate.eval.model import load
 from foveate.eval.reading import Protocol
 from foveate.eval.row import Row
@@ -27,48 +30,19 @@ try:
 except ImportError as error:
     raise MissingPackage("--executor ray", "ray", "ray") from error
 
+_log = logging.getLogger(__name__)
 LOST = (
     exceptions.RayActorError, exceptions.NodeDiedError, exceptions.ObjectLostError,
     exceptions.OutOfMemoryError, exceptions.WorkerCrashedError,
 )  # fmt: skip
 """A worker that is gone, or an answer that went with its machine: someone else does the job."""
 
+PATIENCE = "FOVEATE_RAY_PATIENCE"
+"""Seconds that all workers may be without a machine before the run ends; ten minutes if not set."""
+TICK = 10.0  # seconds after which a run that waits looks whether it should
 TRIES = 3  # times that one sample may lose its worker
 STORE = 256 * 2**20  # bytes of shared memory of a cluster that is started here; images pass through
 AT_HAND = "local"  # as RAY_ADDRESS: a cluster of this machine alone, also where another one runs
-
-
-class Share(NamedTuple):
-    """How many workers, and what each of them gets."""
-
-    workers: int
-    cpus: int
-    gpus: int
-
-
-def share(machines: Sequence[Mapping[str, int | float]], workers: int | None) -> Share:
-    """A GPU each if there are any, otherwise as many CPUs each as fit; by default one worker for
-    each GPU, or for each machine. ``machines`` have Ray's resources, "CPU" and "GPU".
-
-    Raises:
-        ClusterFailed: there is not room for so many.
-    """
-    gpus, cpus = ([int(machine.get(kind, 0)) for machine in machines] for kind in ("GPU", "CPU"))
-    if sum(gpus):
-        wanted, room = workers or sum(gpus), sum(gpus)
-        found = Share(wanted, 1, 1)
-    else:
-        wanted, room = workers or sum(count > 0 for count in cpus), sum(cpus)
-        sizes = range(max(cpus, default=0), 0, -1)
-        each = next((n for n in sizes if sum(count // n for count in cpus) >= wanted), 0)
-        found = Share(wanted, each, 0)
-    if not 0 < wanted <= room:
-        kind = "GPU" if sum(gpus) else "CPU"
-        raise ClusterFailed(
-            f"the cluster has {room} {kind}(s), not room for {max(1, wanted)} workers. Give fewer "
-            "--workers, or add machines to it."
-        )
-    return found
 
 
 class RayCluster(AbstractContextManager[Execute]):
@@ -76,13 +50,19 @@ class RayCluster(AbstractContextManager[Execute]):
     one that RAY_ADDRESS names or that runs on this machine, or to one that it starts here.
     """
 
-    def __init__(self, model: str, protocol: Protocol, workers: int | None):
+    def __init__(
+        self, model: str, protocol: Protocol, workers: int | None, trust_remote_code: bool = False
+    ):
         self.model, self.protocol, self.workers = model, protocol, workers
-        self._flying: dict[Any, tuple[Any, Job | None]] = {}  # a job, or a worker that gets ready
+        self.trusted = trust_remote_code
+        # what each worker does: a job, or none while it loads the model, or finds its machine
+        self._flying: dict[Any, tuple[Any, Job | None]] = {}
+        self._unplaced: dict[Any, Any] = {}  # workers that no machine has room for yet
         self._idle: list[Any] = []
         self._lost: Counter[tuple[str, str] | None] = Counter()
 
     def __enter__(self) -> Execute:
+        self._patience = _patience()
         self._connected_here = not ray.is_initialized()
         if self._connected_here:
             _connect(self.workers)
@@ -94,7 +74,8 @@ class RayCluster(AbstractContextManager[Execute]):
         if self._connected_here:
             ray.shutdown()  # and with it the workers
             return
-        for worker in [*self._idle, *(worker for worker, _ in self._flying.values())]:
+        at_work = [worker for worker, _ in self._flying.values()]
+        for worker in [*self._idle, *at_work, *self._unplaced.values()]:
             ray.kill(worker)
 
     def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Row]]]:
@@ -107,8 +88,7 @@ class RayCluster(AbstractContextManager[Execute]):
                 self._hand(self._idle.pop(), job)
             if self._idle and not any(job for _, job in self._flying.values()):
                 return
-            (done, *_), _ = ray.wait(list(self._flying), num_returns=1)
-            worker, job = self._flying.pop(done)
+            worker, job, done = self._next()
             try:
                 came = _fetched(done)
             except LOST as error:
@@ -124,12 +104,43 @@ class RayCluster(AbstractContextManager[Execute]):
                 _check(came)
                 self._lost[None] = 0
 
+    def _next(self) -> tuple[Any, Job | None, Any]:
+        """A worker that has done something, what that was, and what came of it."""
+        waited = 0.0
+        while True:
+            tick = min(TICK, self._patience)
+            ended, _ = ray.wait([*self._flying, *self._unplaced], num_returns=1, timeout=tick)
+            for one in ended:
+                if one in self._flying:
+                    return *self._flying.pop(one), one
+                hired = self._unplaced.pop(one)
+                self._flying[hired.ready.remote()] = hired, None
+            waited = waited + tick if not ended and not self._flying else 0.0
+            if waited:
+                self._wait(waited)
+
+    def _wait(self, waited: float) -> None:
+        """Says what is waited for, and for how long that is done."""
+        each, machines = self._share, sum(bool(node["Alive"]) for node in ray.nodes())
+        what = (
+            f"none of the cluster's {machines} machine(s) has started a worker, which takes "
+            f"{each.cpus} free CPU(s) and {each.gpus} GPU(s)"
+        )
+        if waited >= self._patience:
+            raise ClusterFailed(
+                f"{what}, for {waited:.0f} seconds. What is answered is kept: add machines, and go "
+                f"on with --resume. {PATIENCE} sets the seconds."
+            )
+        _log.warning("Waiting: %s. The run ends after %.0f seconds of that (%s); it has been %.0f.",
+                     what, self._patience, PATIENCE, waited)  # fmt: skip
+
     def _hire(self) -> None:
         """One more worker; it is given jobs when it has loaded the model."""
         place = str(Path(self.model).expanduser().resolve()) if _is_folder(self.model) else ""
         options = {"num_cpus": self._share.cpus, "num_gpus": self._share.gpus}
-        hired = ray.remote(Worker).options(**options).remote(self.model, place, self.protocol)
-        self._flying[hired.ready.remote()] = hired, None
+        asked = (self.model, place, self.protocol, self.trusted)
+        hired = ray.remote(Worker).options(**options).remote(*asked)
+        self._unplaced[hired.placed.remote()] = hired
 
     def _hand(self, worker: Any, job: Job) -> None:
         """What draws a task's samples stays here: a function of anywhere, and of no use there."""
@@ -150,18 +161,33 @@ class RayCluster(AbstractContextManager[Execute]):
 class Worker:
     """What runs on the cluster. ``place`` is where the model is, if that is a folder."""
 
-    def __init__(self, model: str, place: str, protocol: Protocol):
+    def __init__(self, model: str, place: str, protocol: Protocol, trust_remote_code: bool = False):
         self.model, self.place, self.protocol = model, place, protocol
+        self.trusted = trust_remote_code
+
+    def placed(self) -> None:
+        """Answers as soon as a machine has room for it."""
 
     def ready(self) -> dict[str, Any]:
         """Loads the model; the versions that it runs on."""
-        loaded = load(self.place or self.model)
+        loaded = load(self.place or self.model, self.trusted)
         self.loaded = replace(loaded, name=self.model) if self.place else loaded
         return versions()
 
     def answer(self, job: Job) -> list[Row]:
         """The rows of a job."""
         return list(answered(self.loaded, job, self.protocol))
+
+
+def _patience() -> float:
+    said = os.environ.get(PATIENCE, "600")
+    try:
+        seconds = float(said)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise InvalidParameter(f"{PATIENCE}={said!r}: give a number of seconds above 0.")
+    return seconds
 
 
 def _connect(workers: int | None) -> None:
