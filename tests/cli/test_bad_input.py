@@ -7,11 +7,15 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import DeepseekV3ForCausalLM
 
 import foveate as library
+from foveate.eval.executors import find_executor
+from foveate.eval.executors.ray import Worker
 from tests.zoo.text_models import deepseek_v3_config
 
 from .conftest import Foveate
@@ -228,6 +232,28 @@ def test_code_runs_where_it_is_trusted(
     arguments = ("--model", model, "--prompt", WORDS, "--max-new-tokens", 1, "--method", "h2o")
     assert foveate("run", *arguments, "--trust-remote-code").exit_code == 0
     assert (model / "ran").exists()
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_executors_load_the_model_as_it_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, trusted: bool
+) -> None:
+    asked = []
+
+    def load(name: str, trust_remote_code: bool) -> None:
+        asked.append(trust_remote_code)
+
+    for place in ("local", "ray"):
+        monkeypatch.setattr(f"foveate.eval.executors.{place}.load", load)
+    with find_executor("local", "some/model", "query-aware", None, trusted):
+        assert asked == [trusted]
+    cluster = find_executor("ray", "some/model", "query-aware", None, trusted)
+    handed: Any = SimpleNamespace(remote=lambda *sent: Worker(*sent).ready())
+    monkeypatch.setattr("ray.remote", lambda cls: SimpleNamespace(options=lambda **_: handed))
+    cluster._share = SimpleNamespace(cpus=1, gpus=0)  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):  # what was hired here is no worker of a cluster
+        cluster._hire()  # type: ignore[attr-defined]
+    assert asked == [trusted, trusted]
 
 
 def test_an_attention_of_another_repository_is_not_loaded(
