@@ -25,7 +25,7 @@ from foveate.backends.hf import compress
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.stats import now
 from foveate.bench import Subject, of_dims
-from foveate.core.errors import FoveateError
+from foveate.errors import FoveateError
 from foveate.ops import using
 from foveate.ops.choice import Impl
 

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import torch
+from foveate.core.pairs import Pairs
 from rich.progress import track
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from written import RESULTS, write
@@ -28,7 +29,6 @@ from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.bench import of_model, processor
 from foveate.bench.timing import Prefill, prefills, seconds
-from foveate.core.pairs import Pairs
 from foveate.core.storage import DensePairs, RaggedPairs
 from foveate.eval.model import load
 from foveate.report.charts import axes, svg

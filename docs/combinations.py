@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 import foveate
-from foveate.core.errors import InvalidParameter
 from foveate.core.profile import Profile
 from foveate.core.protocols import (
     AfterPrefill,
@@ -26,6 +25,7 @@ from foveate.core.protocols import (
     Store,
 )
 from foveate.core.spec import SLOTS, STAGES
+from foveate.errors import InvalidParameter
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from textwrap import fill
@@ -21,8 +22,8 @@ from foveate.cli.known import Figures, stored
 from foveate.core.parameters import describe
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import named
-from foveate.eval.sample import TASKS
-from foveate.report.charts import short
+from foveate.eval.sample import TASKS, Task
+from foveate.report.shown import without_folders
 
 ROOT = Path(__file__).parent.parent
 
@@ -158,15 +159,21 @@ def _best_first(told: dict[str, Any]) -> list[str]:
     for name, row in sorted(table.items(), key=lambda item: -sum(item[1].values())):
         cells = [f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
                  for c in columns]  # fmt: skip
-        rows.append(f"| `{short(name)}` | {' | '.join(cells)} |")
+        rows.append(f"| `{without_folders(name)}` | {' | '.join(cells)} |")
     return rows
 
 
 def tasks() -> str:
     """One row a task that comes along."""
-    own = [one for one in TASKS.values() if one.samples.__module__.startswith("foveate.")]
+    own = [one for one in TASKS.values() if _drawn_by(one).startswith("foveate.")]
     rows = [f"| `{task.name}` | {task.summary} |" for task in own]
     return "\n".join(["| task | what is asked |", "|---|---|", *rows])
+
+
+def _drawn_by(task: Task) -> str:
+    """The module of the function that draws a task's samples."""
+    draw: Any = task.samples
+    return str((draw.args[0] if isinstance(draw, partial) else draw).__module__)
 
 
 def benchmarks() -> str:

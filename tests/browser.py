@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.browser import program
 
 __all__ = ["browser", "chromium", "open_page", "overflow"]

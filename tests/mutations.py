@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 # fmt: off
 FAULTS = (
     # What the cache tells the model
-    Fault("positions go on from what is kept", "backends/hf/layer.py",
+    Fault("positions go on from what is kept", "backends/hf/cache_layer.py",
           "        return self.seen\n\n    def get_mask_sizes",
           "        return self.pairs.longest if self.seen else 0\n\n    def get_mask_sizes",
           ("tests/conformance/test_prompts.py", "tests/conformance/test_families.py")),
@@ -63,7 +63,7 @@ FAULTS = (
           "        if name not in state.extras:\n",
           ("tests/conformance/test_modes.py::"
            "test_a_context_keeps_its_own_positions_when_another_is_read_in_between",)),
-    Fault("later tokens see the empty slots of shorter heads", "backends/hf/masks.py",
+    Fault("later tokens see the empty slots of shorter heads", "backends/hf/attention/masks.py",
           "return visible.gather(3, index) & held",
           "return visible.gather(3, index)",
           ("tests/conformance/test_modes.py::"
@@ -78,14 +78,14 @@ FAULTS = (
           "if self._images is None:",
           ("tests/backends/test_what_is_seen.py::"
            "test_an_image_that_comes_in_two_passes_is_one_image",)),
-    Fault("what one layer worked out is every layer's", "core/layer.py",
-          "if known is None or not _same(known[0], of):",
-          "if known is None:",
-          ("tests/core/test_worked_out.py",)),
-    Fault("a chunk's queries are forgotten by the next", "backends/hf/passes.py",
-          "_remembered(owner, layer) if goes_on else None",
-          "_remembered(owner, layer) if goes_on and rule.decodes else None",
-          ("tests/backends/test_windowed.py::test_a_window_may_reach_over_several_chunks",)),
+    Fault("what one window is found to be is every window", "core/slots.py",
+          "if known is rule and arguments == of and _same_types(arguments, of):",
+          "if known is rule:",
+          ("tests/core/test_slots.py",)),
+    Fault("a chunk's queries are forgotten by the next", "core/reading.py",
+          "wanted if goes_on else 0",
+          "wanted if goes_on and rule.decodes else 0",
+          ("tests/core/test_reading.py",)),
     Fault("a second turn is kept whole", "backends/hf/attach.py",
           "(self.cache if cache is None else cache).awaiting = True",
           "(self.cache if cache is None else cache).awaiting = False",
@@ -96,7 +96,7 @@ FAULTS = (
           ("tests/backends/test_recording.py::"
            "test_branches_leave_the_recording_and_each_other_alone",)),
     # Pairs as they are held
-    Fault("values do not follow the batch's rows", "core/storage.py",
+    Fault("values do not follow the batch's rows", "core/storage/dense.py",
           "self._k.index_select(0, rows), self._v.index_select(0, rows)",
           "self._k.index_select(0, rows), self._v.index_select(0, rows.sort().values)",
           ("tests/core/test_storage.py",)),
@@ -105,7 +105,7 @@ FAULTS = (
           'DensePairs(found["k"], found["v"], None, first)',
           ("tests/conformance/test_modes.py::"
            "test_a_saved_context_is_read_by_another_process",)),
-    Fault("listed columns are not counted as bytes", "core/storage.py",
+    Fault("listed columns are not counted as bytes", "core/storage/dense.py",
           "return self._k.nbytes + self._v.nbytes + listed",
           "return self._k.nbytes + self._v.nbytes",
           ("tests/core/test_storage.py",)),
@@ -127,11 +127,11 @@ FAULTS = (
           "return weights",
           ("tests/ops/test_softmax_n.py",)),
     Fault("the first query of the window is left out", "stages/score/window.py",
-          "layer.q_pos[:, -w:] >= (layer.lengths - wanted)",
-          "layer.q_pos[:, -w:] > (layer.lengths - wanted)",
+          "slots.q_pos[:, -w:] >= (slots.lengths - wanted)",
+          "slots.q_pos[:, -w:] > (slots.lengths - wanted)",
           ("tests/stages/test_scores.py",)),
-    Fault("padding is scored", "core/compress.py",
-          "values = raw if layer.whole else raw.masked_fill(~layer.valid, -torch.inf)",
+    Fault("padding is scored", "core/pipeline.py",
+          "values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)",
           "values = raw",
           ("tests/papers/test_padding.py", "tests/core/test_compress_tensors.py")),
     Fault("pivotal merging takes the whole of a pair", "stages/merge/nearest.py",
@@ -147,9 +147,9 @@ FAULTS = (
           "(pos >= 0) & (pos < self.sinks)",
           "(pos > 0) & (pos < self.sinks)",
           ("tests/stages/test_select.py",)),
-    Fault("a budget of all layers is given to each", "core/compress.py",
-          'if policy.scope == "layer":',
-          'if policy.scope in ("layer", "model"):',
+    Fault("a budget of all layers is given to each", "core/reading.py",
+          'if policy.scope == "model":',
+          'if policy.scope == "no":',
           ("tests/papers/test_prefixkv.py",)),
     # Methods
     Fault("PrefixKV searches on the wrong side", "papers/prefixkv.py",

@@ -35,11 +35,12 @@ from foveate.baselines import (
     vnorm,
 )
 from foveate.core.composition import policy
-from foveate.core.compress import Kept, compress_tensors
-from foveate.core.errors import FoveateError
+from foveate.core.compress import compress_tensors
 from foveate.core.heads import Shown
 from foveate.core.method import METHODS, Paper, method
+from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
+from foveate.errors import FoveateError
 from foveate.papers import csp, david, lookm, mixkv, prefixkv
 from foveate.report.lens import Lens, lens
 

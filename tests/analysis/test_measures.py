@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 import foveate
 from foveate import analysis
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from tests.literal import david, mixkv, prefixkv
 from tests.papers.visual import visual
 

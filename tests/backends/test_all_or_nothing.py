@@ -9,7 +9,7 @@ from torch._dynamo.eval_frame import OptimizedModule
 
 import foveate
 from foveate.backends.hf import calls
-from foveate.core.errors import UnsupportedModel
+from foveate.errors import UnsupportedModel
 from tests import zoo
 from tests.backends.test_attaching import fingerprint
 

@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import (
+from foveate.errors import (
     AlreadyCompressing,
     InvalidInput,
     NothingCompressed,

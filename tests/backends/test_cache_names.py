@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 
 import foveate
 from foveate.backends.hf.internals import _DEPRECATED, CACHE_NAMES, take_cache
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from tests import zoo
 from tests.conformance.compare import GREEDY
 

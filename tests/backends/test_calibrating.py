@@ -9,8 +9,8 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.core.profile import Profile
+from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from tests import zoo
 
 LAYERS, HEADS = 3, 2  # of the tiny models

@@ -6,7 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import InvalidInput, UnsupportedCache
+from foveate.errors import InvalidInput, UnsupportedCache
 from tests import zoo
 from tests.pairs import by_turns
 

@@ -5,7 +5,7 @@ import torch
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import UnsupportedCache
+from foveate.errors import UnsupportedCache
 from tests import zoo
 
 SPECS = ("full", "snapkv:budget=50%,window=4", "h2o:budget=50%", "kivi:bits=4,group=4",

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.errors import InvalidInput, UnsupportedModel
+from foveate.errors import InvalidInput, UnsupportedModel
 from tests import zoo
 
 LAYERS, HEADS = 3, 4

@@ -7,8 +7,8 @@ import torch
 
 import foveate
 from foveate.backends.hf.support import compressible_layers, model_name, text_config
-from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.core.profile import Profile
+from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from tests import zoo
 from tests.conformance.compare import check_generate
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from tests import zoo
 
 LAYERS, QUERY_HEADS, KV_HEADS = 3, 4, 2

@@ -10,8 +10,9 @@ import foveate
 from foveate.backends.vllm.gap import Gap
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompt, Prompts, Row
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scores
+from foveate.core.reading import PromptReading
+from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from tests import zoo
@@ -27,7 +28,7 @@ class BreaksDown:
         return 1
 
     def __call__(self, layer):
-        number = torch.nan if layer.index == self.place else 1.0
+        number = torch.nan if layer.ordinal == self.place else 1.0
         return Scores(torch.full(layer.pos.shape, number))
 
 
@@ -56,9 +57,9 @@ def test_a_score_that_breaks_down_names_the_models_own_layer(family, number):
     ids=["one number", "no number", "two numbers"],
 )
 def test_a_served_layer_has_the_number_in_its_name(names, number):
-    n, places = 20, {name: place for place, name in enumerate(names)}
-    prompts = Prompts(POLICY, places, SimpleNamespace(device="cpu"))
-    prompt = Prompt(n, torch.zeros(n, dtype=torch.bool))
+    n, ordinals = 20, {name: ordinal for ordinal, name in enumerate(names)}
+    prompts = Prompts(POLICY, ordinals, SimpleNamespace(device="cpu"))
+    prompt = Prompt(n, torch.zeros(n, dtype=torch.bool), PromptReading(POLICY, len(names)))
     row = Row(prompt, Gap(0, 0), freed=0, budget=8, start=0, computed=0, new=n,
               table=torch.arange(2))  # fmt: skip
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)

@@ -10,7 +10,7 @@ from transformers import (
 )
 
 import foveate
-from foveate.core.errors import InvalidInput, UnsupportedModel
+from foveate.errors import InvalidInput, UnsupportedModel
 from tests import zoo
 from tests.conformance.compare import check_generate
 

@@ -8,7 +8,7 @@ import torch
 import foveate
 from foveate.backends.hf import branch, record
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE
 from tests.conformance.policies import EVERY, of_method

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import CacheMismatch, CannotWrite, InvalidInput, UnsupportedCache
+from foveate.errors import CacheMismatch, CannotWrite, InvalidInput, UnsupportedCache
 from tests import zoo
 from tests.conformance.compare import GREEDY, difference
 from tests.fuzz import fuzzed

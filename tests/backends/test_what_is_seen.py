@@ -38,7 +38,7 @@ def spy_on(model, inputs):
     policy = foveate.Policy(score=Spy(), budget=Uniform(amount=8), select=TopK())
     with foveate.compress(model, policy) as session:
         session.prefill(**inputs)
-        indices = [layer.index for layer in session.cache.layers if hasattr(layer, "pairs")]
+        indices = [layer.model_index for layer in session.cache.layers if hasattr(layer, "pairs")]
     return dict(zip(indices, SEEN, strict=True))
 
 
@@ -51,7 +51,7 @@ def test_attention_recomputed_from_what_is_seen_equals_the_models_own(family, le
     theirs = model(**inputs, output_attentions=True).attentions
     for index, layer in spy_on(model, inputs).items():
         k = layer.k.repeat_interleave(layer.groups, 1)
-        visible = layer.visible(layer.q.shape[2]).expand(-1, layer.k.shape[1], -1, -1)
+        visible = layer.slots.visible(layer.q.shape[2]).expand(-1, layer.k.shape[1], -1, -1)
         logits = (layer.q @ k.transpose(2, 3)) * layer.scale
         hidden = ~visible.repeat_interleave(layer.groups, 1)
         ours = logits.masked_fill(hidden, float("-inf")).softmax(-1)
@@ -71,7 +71,7 @@ def test_visual_tokens_are_the_placeholders_and_images_are_counted(family):
     layer = next(iter(spy_on(model, inputs).values()))
     assert torch.equal(layer.vision[:, 0], placeholders)
     if family != "mllama":  # one token stands for a whole image there
-        assert layer.image.max() == 1
+        assert layer.slots.image.max() == 1
 
 
 def test_an_image_that_comes_in_two_passes_is_one_image():
@@ -88,7 +88,7 @@ def test_an_image_that_comes_in_two_passes_is_one_image():
             cache = model(inputs_embeds=part, **{CACHE: cache})[CACHE]
     assert cache.get_seq_length() == 30
     image = [-1] * 5 + [0] * 7 + [-1] * 8 + [1] * 5 + [-1] * 5
-    assert [layer.image[0, 0].tolist() for layer in SEEN] == [image] * len(cache.layers)
+    assert [layer.slots.image[0, 0].tolist() for layer in SEEN] == [image] * len(cache.layers)
 
 
 @by_turns(method=KEEPING_LESS.keys(), family=zoo.FAMILIES)
@@ -117,7 +117,7 @@ class Recorded:
         return self.of.queries(tokens)
 
     def __call__(self, layer):
-        if layer.index == 0:
+        if layer.ordinal == 0:
             SCORES.clear()
         scores = self.of(layer)
         SCORES.append(scores.values)

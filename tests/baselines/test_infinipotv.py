@@ -7,8 +7,8 @@ import torch
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import InvalidParameter
 from foveate.core.storage import GROWTH
+from foveate.errors import InvalidParameter
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle

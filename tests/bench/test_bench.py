@@ -19,7 +19,7 @@ from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
 from foveate.bench.throughput import throughput
 from foveate.bench.timing import prefill
-from foveate.core.errors import InvalidInput, MissingPackage, ModelNotFound, UnsupportedModel
+from foveate.errors import InvalidInput, MissingPackage, ModelNotFound, UnsupportedModel
 from foveate.eval.model import load
 from tests import zoo
 from tests.zoo.directory import save_llama

@@ -229,7 +229,7 @@ def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         said = album.ANSWER if rest[2] > 2 and next(right) else one.row.answer
         return one._replace(row=replace(one.row, answer=said))
 
-    monkeypatch.setattr("foveate.cli.run.load", lambda name: tiny)
+    monkeypatch.setattr("foveate.cli.run.load", lambda name, *_: tiny)
     monkeypatch.setattr("foveate.cli.run.measure", answers)
     shown = ("full", "knorm:budget=10%", "vnorm:budget=10%", "lookm:budget=10%")
     told = stored()

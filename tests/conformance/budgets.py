@@ -29,7 +29,7 @@ class RandomHeads:
         counts = torch.empty_like(available)
         for row in range(len(tokens)):
             # a row's draw depends on the row alone, not on its place in the batch
-            seed = 1000 * int(scored[0].layer.lengths[row]) + scored[0].layer.index
+            seed = 1000 * int(scored[0].layer.lengths[row]) + scored[0].layer.ordinal
             generator = torch.Generator().manual_seed(seed)
             most, low = available[row].flatten(), least[row].flatten()
             wish = (torch.rand(most.numel(), generator=generator) * 2 * tokens[row]).long()

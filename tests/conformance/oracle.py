@@ -111,12 +111,12 @@ def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:
     for layer in cache.layers:
         if not hasattr(layer, "pairs"):
             continue
-        end, state = layer.seen if now else layer.finished, layer.state
+        end, state = layer.seen if now else layer.memory.finished, layer.state
         columns = layer.pairs.columns
         mask = torch.zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.bool)
         mask.scatter_(2, columns.clamp_min(-1) % (layer.seen + 1), True)
         mask = mask[:, :, :end]
-        kept[layer.index] = mask if rows is None else mask[rows]
+        kept[layer.model_index] = mask if rows is None else mask[rows]
     pads = [] if state is None or state.pads is None else state.pads.tolist()
     merge = None if state is None or now else literal_merge(state.policy.merge)
     n = 0.0 if state is None else state.policy.attend.n

@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import UnsupportedCache
+from foveate.errors import UnsupportedCache
 from tests import zoo
 from tests.pairs import by_turns, pairs
 

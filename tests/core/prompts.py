@@ -83,7 +83,7 @@ class Spy:
 
     def __call__(self, layer):
         self.shown.append(layer)
-        return Scores(layer.pos.float(), notes={"index": torch.tensor([layer.index])})
+        return Scores(layer.pos.float(), notes={"index": torch.tensor([layer.ordinal])})
 
 
 @stage("test_given_counts")
@@ -101,7 +101,7 @@ class GivenCounts:
 
     def __call__(self, scored, tokens):
         self.calls.append((len(scored), tokens.tolist()))
-        return [torch.tensor(self.counts[one.layer.index]) for one in scored]
+        return [torch.tensor(self.counts[one.layer.ordinal]) for one in scored]
 
 
 def compressed(policy, given):

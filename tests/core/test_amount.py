@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidBudget
+from foveate.errors import InvalidBudget
 
 from .lean import lean
 

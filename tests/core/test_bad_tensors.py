@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter
+from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter
 
 from .prompts import compressed, prompt
 from .users import unchecked

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.errors import InvalidParameter
+from foveate.errors import InvalidParameter
 from foveate.stages.score import KeyNorm
 from foveate.stages.select import TopK
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.errors import (
+from foveate.core.protocols import NoMerge, Softmax
+from foveate.core.spec import SLOTS
+from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
-from foveate.core.protocols import NoMerge, Softmax
-from foveate.core.spec import SLOTS
 from foveate.papers.csp import CrossSelfAttention
 from foveate.papers.david import Decoupled, ModalityFusion
 from foveate.papers.lookm import TextPrior

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.errors import InvalidBudget
 from foveate.core.protocols import NoMerge
+from foveate.errors import InvalidBudget
 from foveate.stages.budget import Pyramid
 
 from .lean import lean

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.core.amount import MOST_BYTES, Amount
-from foveate.core.errors import FoveateError, InvalidBudget, InvalidParameter, InvalidSpec
 from foveate.core.method import METHODS
 from foveate.core.parameters import MOST, Range
 from foveate.core.profile import Profile
 from foveate.core.protocols import Score
 from foveate.core.spec import DEEPEST, LONGEST, STAGES, parse_value
+from foveate.errors import FoveateError, InvalidBudget, InvalidParameter, InvalidSpec
 from foveate.stages.recent import part
 from foveate.stages.score import HeadMean, KeyNorm
 from foveate.stages.select import TopK

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import foveate
-from foveate.core.errors import InvalidParameter, UnknownMethod
+from foveate.errors import InvalidParameter, UnknownMethod
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 import foveate
-from foveate.core.errors import InvalidBudget, InvalidParameter, UnknownMethod
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge
+from foveate.errors import InvalidBudget, InvalidParameter, UnknownMethod
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm, Recency, WindowAttention
 from foveate.stages.select import TopK

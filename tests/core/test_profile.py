@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.errors import FoveateError, InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.core.profile import CALIBRATIONS, SCHEMA, Profile, Run, calibrated_method, load, mean
 from foveate.core.tensors import layers_of
+from foveate.errors import FoveateError, InvalidInput, InvalidParameter, ProfileMismatch
 from tests.fuzz import fuzzed
 
 from .prompts import prompt
@@ -274,7 +274,7 @@ def test_a_layer_whose_heads_it_lacks_is_named_by_the_models_index_and_looked_up
     layer = replace(layers_of(prompt([20], h=2, depth=2).layers)[1], model_index=7)
     with pytest.raises(ProfileMismatch, match="has 1 numbers for layer 7, which has 2 KV heads"):
         profile.check_heads(layer)
-    profile.check_heads(replace(layer, index=2))
+    profile.check_heads(replace(layer, ordinal=2))
 
 
 # ------------------------------------------------------------------- what is measured

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.errors import MissingModality
 from foveate.core.layer import Scores
+from foveate.errors import MissingModality
 from foveate.stages.budget import Uniform
 from foveate.stages.score import KeyNorm
 
@@ -29,12 +29,12 @@ def test_stages_are_shown_positions_without_padding_and_the_place_of_the_layer()
     given = prompt([3, 5], h=2, g=2, d=4, depth=3)
     layers = shown(given)
     for index, (layer, (q, k, v)) in enumerate(zip(layers, given.layers, strict=True)):
-        assert (layer.index, layer.depth, layer.groups) == (index, 3, 2)
+        assert (layer.ordinal, layer.depth, layer.groups) == (index, 3, 2)
         assert layer.pos.tolist() == [[[-2, -1, 0, 1, 2]] * 2, [[0, 1, 2, 3, 4]] * 2]
         assert layer.q_pos.tolist() == [[-2, -1, 0, 1, 2], [0, 1, 2, 3, 4]]
         assert layer.lengths.tolist() == [3, 5]
-        assert layer.mask is None
-        assert layer.image is None
+        assert layer.slots.mask is None
+        assert layer.slots.image is None
         assert (layer.q is q, layer.k is k, layer.v is v) == (True, True, True)
         assert [note["index"].item() for note in layer.earlier] == list(range(index))
 
@@ -57,7 +57,7 @@ def test_every_run_of_visual_tokens_is_an_image_numbered_within_its_row(rows):
         expected.append(numbered)
     given = prompt([7] * len(rows), h=2)
     (layer,) = shown(given, vision=torch.tensor(rows))
-    assert layer.image.tolist() == [[row, row] for row in expected]
+    assert layer.slots.image.tolist() == [[row, row] for row in expected]
     assert layer.vision.tolist() == [[row, row] for row in rows]
 
 
@@ -99,7 +99,7 @@ def test_a_layer_whose_scores_are_known_shows_one_query_and_still_its_length(sco
         held = layer.q.untyped_storage().nbytes()  # all of them if nobody waits for other layers
         assert held == (layer.q.nbytes if scope == "model" else q.nbytes)
         assert layer.lengths.tolist() == [3, 5]
-        assert layer.column_sums is layer.window is None
+        assert layer.column_sums is layer.window_sums is None
 
 
 @pytest.mark.filterwarnings("error")

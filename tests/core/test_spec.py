@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
 from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
+from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
 from foveate.papers.david import RULES
 from foveate.papers.lookm import TextPrior
 from foveate.papers.mixkv import MixDiversity

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.errors import (
+from foveate.core.profile import Profile
+from foveate.core.spec import SLOTS, print_arguments
+from foveate.errors import (
     FoveateError,
     InvalidBudget,
     InvalidParameter,
@@ -16,8 +18,6 @@ from foveate.core.errors import (
     ProfileMismatch,
     UnknownMethod,
 )
-from foveate.core.profile import Profile
-from foveate.core.spec import SLOTS, print_arguments
 from foveate.papers.csp import CrossSelf, CrossSelfAttention
 from foveate.papers.david import Decoupled, ModalityFusion
 from foveate.papers.lookm import TextPrior

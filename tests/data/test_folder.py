@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder, Record
+from foveate.errors import InvalidInput
 
 
 @pytest.fixture

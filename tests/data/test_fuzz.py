@@ -19,11 +19,11 @@ from PIL import Image
 
 from foveate.cli.calibrate import _asked
 from foveate.cli.heads import from_file
-from foveate.core.errors import InvalidInput
 from foveate.data import Record, decode_image
 from foveate.data.folder import Folder
 from foveate.data.images import FORMATS
 from foveate.data.parquet import held_image, read_rows
+from foveate.errors import InvalidInput
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.test_judged import problem
 from tests.eval.benchmarks.test_longbench import record as long_record

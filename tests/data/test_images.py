@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from foveate.core.errors import InvalidInput
 from foveate.data import decode_image, read_image, rgb
+from foveate.errors import InvalidInput
 
 RAMP = np.linspace(0, 65535, 256).round().reshape(16, 16)  # of 16 bits: every shade of 8
 BLACK_ON_CLEAR = Image.new("RGBA", (4, 2), (0, 0, 0, 0))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Record, read_lines, read_record, read_records, read_text
+from foveate.errors import InvalidInput
 
 WORDS = '{"prompt": "Wäre das \U0001f600?"}'
 

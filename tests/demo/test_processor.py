@@ -10,8 +10,8 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from foveate.core.errors import InvalidInput
 from foveate.demo.processor import IMAGE, DemoProcessor, fit, pixel_values, worded
+from foveate.errors import InvalidInput
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import torch
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.contenders import contenders, resolved, separate
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.measure import measured

@@ -17,7 +17,7 @@ import ray
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.core.errors import ClusterFailed, InvalidParameter, MissingPackage, ModelNotFound
+from foveate.errors import ClusterFailed, InvalidParameter, MissingPackage, ModelNotFound
 from foveate.eval.executors import Job, find_executor
 from foveate.eval.executors import ray as cluster
 from foveate.eval.executors.local import Local

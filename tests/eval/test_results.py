@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from foveate.core import files, lines
-from foveate.core.errors import CannotWrite, InvalidInput
+from foveate.errors import CannotWrite, InvalidInput
 from foveate.eval.results import Results, key_of, read
 
 SETTINGS = {"model": "tiny", "versions": {"foveate": "1"}}

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from foveate.core.layer import Layer
+from foveate.core.slots import Slots
 
 
 def layer_of(
     attention: Tensor, heads: int, pos: Tensor | None = None, q_pos: Tensor | None = None,
-    values: Tensor | None = None, image: Tensor | None = None, **more: object,
+    values: Tensor | None = None, image: Tensor | None = None, tokens: Tensor | None = None,
+    **more: object,
 ) -> Layer:  # fmt: skip
     """Keys are the unit vectors, so queries of log p have p for their softmax.
 
@@ -21,6 +23,7 @@ def layer_of(
         q_pos: [m] positions of the queries; the last ones by default.
         values: [h, n, e].
         image: [n], the image of each slot, -1 for text.
+        tokens: [1], the budget.
         **more: further fields of the layer.
     """
     _, m, n = attention.shape
@@ -29,7 +32,7 @@ def layer_of(
     pos = torch.arange(n).expand(heads, n) if pos is None else pos
     q_pos = torch.arange(n - m, n) if q_pos is None else q_pos
     images = None if image is None else image.expand(1, heads, n)
-    return Layer(
-        q=q, k=k, v=k if values is None else values[None], pos=pos[None], q_pos=q_pos[None],
-        image=images, q_image=None if image is None else image[None, -m:], scale=1.0, **more,
-    )  # fmt: skip
+    q_image = None if image is None else image[None, -m:]
+    slots = Slots(pos=pos[None], q_pos=q_pos[None], image=images, q_image=q_image, tokens=tokens)
+    v = k if values is None else values[None]
+    return Layer(q=q, k=k, v=v, slots=slots, scale=1.0, **more)

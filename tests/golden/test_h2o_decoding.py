@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.stages.when import OverBudget
 
@@ -95,5 +95,5 @@ def test_h2o_keeps_adding_up_scores_as_the_release_does(vectors):
     given, args = vectors
     names = ["prefill", *(f"step{step}" for step in range(STEPS))]
     for name, layer in zip(names, decode(given, args), strict=True):
-        received = layer.running["received"][0]
+        received = layer.memory.state["received"][0]
         assert_close(received, given[f"hh_score_{name}"], rtol=1e-5, atol=1e-5, msg=name)

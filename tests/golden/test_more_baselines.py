@@ -10,7 +10,8 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.compress import keep, score
+from foveate.core.pipeline import keep, score
+from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
 from foveate.stages.score import (
@@ -31,8 +32,8 @@ HEADS = 2
 
 def decided(policy, layer):
     """What a policy keeps of one layer, at its budget."""
-    tokens = torch.tensor([int(policy.amount.value)])
-    (kept,) = keep(policy, [score(policy, layer, tokens)])
+    slots = layer.slots.with_budget(torch.tensor([int(policy.amount.value)]))
+    (kept,) = keep(policy, [score(policy, replace(layer, slots=slots))])
     return kept.mask[0]
 
 
@@ -120,7 +121,7 @@ def test_the_noise_of_keyformer_is_gumbels_and_follows_from_positions():
     rows, columns = noise[0, 0, 0, :-1].flatten(), noise[0, 0, 0, 1:].flatten()
     assert abs(float(torch.corrcoef(torch.stack([rows, columns]))[0, 1])) < 0.01
     assert abs(float(torch.corrcoef(noise[0].view(4, -1))[0, 1])) < 0.01
-    part = GumbelSums(seed=3).noise(replace(layer, q=q[:, :, 7:], q_pos=layer.q_pos[:, 7:]),
+    part = GumbelSums(seed=3).noise(replace(layer, q=q[:, :, 7:], slots=layer.slots.from_query(7)),
                                     slice(3, 9))  # fmt: skip
     assert torch.equal(part, noise[:, :, :, 10:16])
     assert not torch.equal(GumbelSums(seed=4).noise(layer, slice(0, 300)), noise)
@@ -217,8 +218,8 @@ def noted(notes, length, heads=1):
     pos = torch.arange(length).expand(1, heads, length)
     found = []
     for index, value in enumerate(notes):
-        one = replace(layer, k=k, v=k, pos=pos, q_pos=torch.tensor([[length - 1]]), index=index,
-                      depth=len(notes))  # fmt: skip
+        slots = Slots(pos=pos, q_pos=torch.tensor([[length - 1]]))
+        one = replace(layer, k=k, v=k, slots=slots, ordinal=index, depth=len(notes))
         scores = foveate.core.layer.Scores(pos.float(), notes={"entropy": value[None]})
         found.append(foveate.core.layer.Scored(one, scores, pos.float(), torch.tensor([1])))
     return found

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.core.errors import InvalidParameter, MissingPackage, UnsupportedKernel
+from foveate.errors import InvalidParameter, MissingPackage, UnsupportedKernel
 from foveate.ops.choice import chosen
 from foveate.ops.compaction import compaction
 from foveate.ops.window_attention import window_attention

@@ -13,8 +13,8 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.errors import InvalidParameter, MissingModality
 from foveate.core.protocols import Softmax
+from foveate.errors import InvalidParameter, MissingModality
 from foveate.papers.csp import CrossSelfAttention
 from foveate.stages.attend import SoftmaxN
 from foveate.stages.score import HeadMean

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.errors import InvalidParameter, MissingModality
+from foveate.errors import InvalidParameter, MissingModality
 from foveate.papers.david import ModalityFusion
 from foveate.stages.score import ColumnSums, KeyNorm
 from tests.golden.vectors import papers

@@ -12,7 +12,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.errors import InvalidBudget, InvalidParameter, MissingModality
+from foveate.errors import InvalidBudget, InvalidParameter, MissingModality
 from foveate.ops.nearest import nearest_by_cosine
 from foveate.papers.lookm import TextPrior
 from foveate.papers.mixkv import MixDiversity

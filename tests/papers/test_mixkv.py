@@ -8,8 +8,8 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.errors import InvalidParameter
 from foveate.core.profile import Profile
+from foveate.errors import InvalidParameter
 from foveate.papers.mixkv import MixDiversity, redundancy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import foveate
-from foveate.core.compress import observed, score
+from foveate.core.pipeline import observed, score
 from foveate.core.tensors import layers_of
 
 # A layout tells which of t tokens are visual. The second image of "two images" reaches into the
@@ -71,8 +71,9 @@ class Visual(NamedTuple):
         """What the pipeline hands to budgets and selections; notes go from layer to layer."""
         notes, made = [], []
         for layer in layers_of(self.layers, self.vision, self.mask, None):
-            layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes))
-            made.append(score(policy, layer, policy.amount.tokens(layer.lengths, 0)))
+            slots = layer.slots.with_budget(policy.amount.tokens(layer.lengths, 0))
+            layer = replace(layer, state=observed(policy, layer), earlier=tuple(notes), slots=slots)
+            made.append(score(policy, layer))
             notes.append(made[-1].scores.notes)
         return made
 

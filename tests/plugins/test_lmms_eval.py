@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from foveate.core.errors import InvalidBudget, InvalidInput, InvalidParameter, InvalidSpec
+from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter, InvalidSpec
 from tests.plugins.alone import Said, said
 
 SPEC = "snapkv:budget=50%,window=4"

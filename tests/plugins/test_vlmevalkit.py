@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from foveate.core.errors import InvalidInput, InvalidParameter, MissingPackage
+from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
 from tests.plugins.alone import said
 
 PLUGIN = "foveate.plugins.vlmevalkit"

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from transformers import LlavaConfig, PixtralVisionConfig, PreTrainedConfig, Qwen2VLConfig
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.report import Grid, grids, kept_picture
 from foveate.report.kept import lit
 

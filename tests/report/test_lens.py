@@ -15,8 +15,8 @@ import foveate
 from foveate.backends.hf import branch, record
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
-from foveate.core.errors import AlreadyCompressing, InvalidInput, MissingPackage
 from foveate.core.protocols import reads_column_sums
+from foveate.errors import AlreadyCompressing, InvalidInput, MissingPackage
 from foveate.report.lens import compared
 from tests import zoo
 from tests.conformance.policies import EVERY, of_method

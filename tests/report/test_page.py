@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.report.page import page
 from foveate.report.summary import cells, estimate, mean_difference
 from tests.browser import OpenPage, overflow

@@ -20,10 +20,10 @@ class Counted:
     scope: str = field(default="layer", init=False)
 
     def pairs(self, one, tokens):
-        return torch.full_like(tokens, self.counts[one.layer.index] * one.layer.k.shape[1])
+        return torch.full_like(tokens, self.counts[one.layer.ordinal] * one.layer.k.shape[1])
 
     def __call__(self, scored, tokens):
-        return [torch.full_like(one.available, self.counts[one.layer.index]) for one in scored]
+        return [torch.full_like(one.available, self.counts[one.layer.ordinal]) for one in scored]
 
 
 def counted(policy, rooms, prompt):

@@ -13,7 +13,7 @@ from foveate.backends.vllm import registration, shim
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec, compressible
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 ROOM = Room.of(Amount.of("20%"), 1)
 

@@ -14,7 +14,7 @@ import torch
 
 from foveate.backends.vllm import pages, platforms, shim
 from foveate.backends.vllm.blocks import check_specs
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 STOCK = {"FLASH_ATTN": shim.flash_attention, "TRITON_ATTN": shim.triton_attention}
 

@@ -5,7 +5,7 @@ import torch
 from transformers import BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from foveate.backends.vllm.support import DECODER
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 from tests.serving.engine import engine
 
 BLOOM = BloomForCausalLM, BloomConfig(vocab_size=128, hidden_size=64, n_layer=2, n_head=2)

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConf
 
 import foveate
 from foveate.backends.vllm.tiers import rooms_of
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.test_llama import check_against_transformers
 

@@ -9,7 +9,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.budget.exact import fill
 from tests.core.lean import lean
 
-from .layers import random_layer
+from .layers import changed, random_layer
 
 
 @st.composite
@@ -78,7 +78,7 @@ def scored_layer(available, protected):
     slots = torch.arange(n)
     held = slots >= n - torch.tensor(available)[..., None]
     pos = torch.where(held, slots, -1)
-    layer = type(layer)(q=layer.q, k=layer.k, v=layer.v, pos=pos, q_pos=layer.q_pos, scale=1.0)
+    layer = changed(layer, pos=pos, scale=1.0)
     raw = torch.zeros(pos.shape)
     values = raw.masked_fill(~held, -torch.inf)
     values[slots >= n - torch.tensor(protected)[..., None]] = torch.inf

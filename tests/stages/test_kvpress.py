@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import foveate
-from foveate.core.errors import InvalidParameter
+from foveate.errors import InvalidParameter
 from foveate.stages.score import FromKvpress
 from foveate.stages.select import TopK
 from tests.papers.visual import visual

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.core.errors import InvalidParameter
+from foveate.errors import InvalidParameter
 from foveate.stages.score import (
     ColumnSums,
     KeyNorm,
@@ -21,7 +21,7 @@ from foveate.stages.score import (
 from tests.core.lean import lean
 from tests.core.users import unchecked
 
-from .layers import layer_of, random_layer
+from .layers import changed, layer_of, random_layer
 
 MEAN_OR_MAX = {"mean": lambda x: sum(x) / len(x), "max": max}
 
@@ -101,7 +101,7 @@ def test_a_window_as_long_as_the_prompt_scores_nothing():
 def test_window_attention_needs_the_windows_queries_alone():
     layer = random_layer([12, 7])
     score = WindowAttention(window=3)
-    few = replace(layer, q=layer.q[:, :, -3:], q_pos=layer.q_pos[:, -3:])
+    few = changed(layer, q=layer.q[:, :, -3:], q_pos=layer.q_pos[:, -3:])
     assert score.queries(tokens=100) == 3
     assert_close(score(few).values, score(layer).values)
 
@@ -110,7 +110,7 @@ def test_window_attention_follows_the_models_own_mask():
     layer = random_layer([9], h=1, g=1)
     mask = torch.ones(1, 1, 9, 9, dtype=torch.bool).tril()
     mask[..., -2:, 3] = False
-    scores = WindowAttention(window=2, pool="none")(replace(layer, mask=mask)).values[0, 0]
+    scores = WindowAttention(window=2, pool="none")(changed(layer, mask=mask)).values[0, 0]
     assert scores[3] == 0.0
     for slot in (0, 1, 2, 4, 5, 6):
         weights = [softmax_of(layer, 0, 0, i - 9, [s for s in range(i + 1) if s != 3])[slot]
@@ -126,10 +126,10 @@ def passes_of(layer, sizes):
     start = 0
     for size in sizes:
         end = start + size
-        yield replace(
+        yield changed(
             layer, q=layer.q[:, :, start:end], q_pos=layer.q_pos[:, start:end],
             k=layer.k[:, :, :end], v=layer.v[:, :, :end], pos=layer.pos[:, :, :end],
-            mask=None if layer.mask is None else layer.mask[:, :, start:end, :end],
+            mask=None if layer.slots.mask is None else layer.slots.mask[:, :, start:end, :end],
         )  # fmt: skip
         start = end
 
@@ -183,9 +183,9 @@ def cuts(draw, total=11):
 def test_column_sums_of_a_prompt_in_passes_are_those_of_the_prompt_in_one(sizes, masked, seed):
     layer = random_layer([11, 5], seed=seed)
     if masked:
-        seen = layer.visible(11).expand(2, 2, 11, 11)
+        seen = layer.slots.visible(11).expand(2, 2, 11, 11)
         generator = torch.Generator().manual_seed(seed)
-        layer = replace(layer, mask=seen & (torch.rand(seen.shape, generator=generator) < 0.8))
+        layer = changed(layer, mask=seen & (torch.rand(seen.shape, generator=generator) < 0.8))
     whole = observed_in(ColumnSums(), [layer])
     parts = observed_in(ColumnSums(), passes_of(layer, sizes))
     assert whole.keys() == parts.keys() == {"received"}
@@ -198,7 +198,7 @@ def test_column_sums_go_on_over_slots_that_differ_between_heads():
     whole = random_layer([5], g=1)
     k = torch.stack([whole.k[:, head, pos[0, head]] for head in (0, 1)], 1)
     before = torch.tensor([[[3.0, 2.0, 1.0, 0.0], [6.0, 5.0, 4.0, 0.0]]])
-    layer = replace(whole, q=whole.q[:, :, -1:], q_pos=torch.tensor([[4]]), k=k, v=k, pos=pos,
+    layer = changed(whole, q=whole.q[:, :, -1:], q_pos=torch.tensor([[4]]), k=k, v=k, pos=pos,
                     state={"received": before})  # fmt: skip
     after = ColumnSums().observe(layer)["received"]
     for head in (0, 1):
@@ -212,7 +212,7 @@ def test_column_sums_skip_the_empty_slots_of_shorter_heads():
     pos = torch.tensor([[[0, 2, 4], [-1, 3, 4]]])
     whole = random_layer([5], g=1)
     k = torch.stack([whole.k[:, head, pos[0, head].clamp_min(0)] for head in (0, 1)], 1)
-    layer = replace(whole, q=whole.q[:, :, -1:], q_pos=torch.tensor([[4]]), k=k, v=k, pos=pos,
+    layer = changed(whole, q=whole.q[:, :, -1:], q_pos=torch.tensor([[4]]), k=k, v=k, pos=pos,
                     state={"received": torch.zeros(1, 2, 3)})  # fmt: skip
     after = ColumnSums().observe(layer)["received"]
     for head, slots in ((0, [0, 2, 4]), (1, [3, 4])):
@@ -252,7 +252,7 @@ def test_a_random_draw_depends_on_seed_layer_head_and_position_alone():
     assert torch.equal(padded[1, :, :6], drawn)
     assert bool(((drawn >= 0) & (drawn < 1)).all())
     others = [RandomScore(seed=6)(short).values[0],
-              RandomScore(seed=5)(replace(short, index=1)).values[0]]  # fmt: skip
+              RandomScore(seed=5)(replace(short, ordinal=1)).values[0]]  # fmt: skip
     assert len({tuple(t.flatten().tolist()) for t in [drawn, *others]}) == 3
     assert drawn[0].tolist() != drawn[1].tolist()
 
@@ -262,7 +262,7 @@ def test_a_random_draw_stays_with_its_token_after_an_eviction():
     drawn = RandomScore()(layer).values
     kept = torch.tensor([[[0, 3, 8], [1, 2, 8]]])
     k = layer.k[:, :, :3]
-    later = replace(layer, k=k, v=k, pos=kept)
+    later = changed(layer, k=k, v=k, pos=kept)
     assert torch.equal(RandomScore()(later).values, drawn.gather(2, kept))
 
 

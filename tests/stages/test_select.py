@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import foveate
-from foveate.core.errors import InvalidParameter
+from foveate.errors import InvalidParameter
 from foveate.stages.select import TopK
 from foveate.stages.select.top_k import by_partition, by_top_k, highest
 from tests.core.lean import lean
@@ -64,7 +64,7 @@ def test_the_lowest_that_is_kept_is_the_same_on_every_device(case):
 def protected(select, lengths, tokens):
     """Per row, protected positions without padding; the same in both heads."""
     layer = random_layer(lengths)
-    mask = select.protect(layer, torch.tensor(tokens)) & layer.valid
+    mask = select.protect(layer.slots.with_budget(torch.tensor(tokens))) & layer.valid
     assert torch.equal(mask[:, 0], mask[:, 1])
     return [[int(p) for p in layer.pos[row, 0][mask[row, 0]]] for row in range(len(lengths))]
 
@@ -88,7 +88,7 @@ def test_a_share_of_the_budget_is_recent_in_every_row():
 @example(percent=21, tokens=300)
 def test_a_share_of_the_budget_is_rounded_down_without_an_error_of_floating_point(percent, tokens):
     k = torch.zeros(1, 1, 2000, 1)
-    marked = TopK(recent=percent / 100).protect(layer_of(k, k), torch.tensor([tokens]))
+    marked = TopK(recent=percent / 100).protect(layer_of(k, k, tokens=torch.tensor([tokens])).slots)
     assert int(marked.sum()) == percent * tokens // 100
 
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.protocols import AfterPrefill, Moment
 from foveate.core.spec import make_stage
+from foveate.errors import InvalidParameter
 from foveate.stages.when import FixedSlot, OverBudget
 
 

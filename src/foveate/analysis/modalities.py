@@ -80,7 +80,7 @@ def self_and_cross(
 
 def _weights(layer: Layer, window: int, bins: int) -> Weights:
     w = min(window, layer.q.shape[2])
-    seen = layer.visible(w)
+    seen = layer.slots.visible(w)
     paid = window_attention(layer.q[:, :, -w:], layer.k, seen, layer.scale).flatten(1, 2)
     same = layer.q_vision[:, -w:, None] == layer.vision[:, 0][:, None]
     seen = seen[:, 0] & (layer.q_pos[:, -w:, None] >= 0)

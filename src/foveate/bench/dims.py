@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.initialization import no_init_weights
 
-from foveate.core.errors import InvalidInput, ModelNotFound
+from foveate.errors import InvalidInput, ModelNotFound
 
 
 @dataclass(frozen=True)

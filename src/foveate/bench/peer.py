@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from foveate.bench.subject import Subject
-from foveate.core.errors import InvalidInput, MissingPackage, UnsupportedModel
 from foveate.core.policy import Policy
+from foveate.errors import InvalidInput, MissingPackage, UnsupportedModel
 
 SIDE = Path(__file__).with_name("kvpress_side.py")
 PRESSES = {

@@ -17,7 +17,7 @@ from foveate.cli.methods import methods
 from foveate.cli.report import report
 from foveate.cli.run import run
 from foveate.cli.show import show
-from foveate.core.errors import FoveateError
+from foveate.errors import FoveateError
 
 
 class Commands(TyperGroup):

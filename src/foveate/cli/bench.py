@@ -21,7 +21,7 @@ from foveate.cli.model import model_option
 from foveate.cli.policies import policies
 from foveate.cli.rows import broken
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.model import READS, load
 
 _HEADERS = ("Tokens\nkept", "KV\nMiB", "Prefill\nratio", "Compress\ns", "Peak\nMiB",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Record, read_lines
+from foveate.errors import InvalidInput
 
 
 def check_writable(what: str, option: str, path: Path) -> None:

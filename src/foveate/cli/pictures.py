@@ -12,7 +12,7 @@ from foveate.cli.files import check_writable
 from foveate.cli.measure import Measured, Row
 from foveate.cli.policies import short
 from foveate.core import files
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
 from foveate.report import Grid, grids, kept_picture

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from foveate.core.errors import InvalidInput
 from foveate.data import read_image
 from foveate.demo import album
+from foveate.errors import InvalidInput
 from foveate.eval.model import SEES
 
 DESCRIBE = "Describe what you see."

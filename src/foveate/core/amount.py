@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidBudget
 from foveate.core.parameters import MOST, shown
+from foveate.errors import InvalidBudget
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LEAST, LONGEST = Fraction(1, 10**9), 30  # share of a prompt, and letters of an amount

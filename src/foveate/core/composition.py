@@ -9,17 +9,17 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from foveate.core.amount import Amount
-from foveate.core.errors import (
+from foveate.core.method import METHODS, Method, Paper
+from foveate.core.parameters import shown
+from foveate.core.policy import Origin, Policy, amount_of, with_amount
+from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
+from foveate.errors import (
     FoveateError,
     InvalidBudget,
     InvalidParameter,
     InvalidSpec,
     suggest,
 )
-from foveate.core.method import METHODS, Method, Paper
-from foveate.core.parameters import shown
-from foveate.core.policy import Origin, Policy, amount_of, with_amount
-from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
 
 
 class Term(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from foveate.core.errors import CannotWrite
+from foveate.errors import CannotWrite
 
 LONGEST = 64  # letters of a file's name in that of its temporary one: a folder has limits
 

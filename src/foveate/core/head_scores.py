@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidInput
 from foveate.data import read_record
+from foveate.errors import InvalidInput
 
 
 def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:

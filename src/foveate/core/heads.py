@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidInput, suggest
+from foveate.errors import InvalidInput, suggest
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from foveate.core import lines
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 
 class Ledger:

@@ -14,10 +14,10 @@ from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidParameter, UnknownMethod, suggest
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
 from foveate.core.spec import SLOTS
+from foveate.errors import InvalidParameter, UnknownMethod, suggest
 
 ENTRY_POINTS = "foveate.methods"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from foveate.core.errors import InvalidParameter
+from foveate.errors import InvalidParameter
 
 MOST = 2**31 - 1
 """The most tokens, pairs or channels that anything counts."""

@@ -16,7 +16,6 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidBudget, InvalidParameter, suggest
 from foveate.core.protocols import (
     AfterPrefill,
     Attend,
@@ -25,6 +24,7 @@ from foveate.core.protocols import (
     Merge,
     NoMerge,
     Planned,
+    ReadsWindowSums,
     RunningScore,
     Scope,
     Score,
@@ -37,6 +37,7 @@ from foveate.core.protocols import (
     wrapped,
 )
 from foveate.core.spec import SLOTS, make_stage, print_arguments
+from foveate.errors import InvalidBudget, InvalidParameter, suggest
 
 
 class Origin(NamedTuple):
@@ -136,8 +137,8 @@ class Policy:
         return reads_column_sums(self.score)
 
     @cached_property
-    def reads_window_sums(self) -> bool:
-        """Whether a score asks what the last queries pay in all."""
+    def reads_window_sums(self) -> ReadsWindowSums | None:
+        """The score that reads what the last queries pay in all, if one does."""
         return reads_window_sums(self.score)
 
     @property

@@ -19,11 +19,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core import files
-from foveate.core.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
 from foveate.core.layer import Layer
 from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
 from foveate.data.texts import read_json
+from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
 
 SCHEMA = "foveate-profile-1"
 Numbers = list[float] | list[list[float]]
@@ -75,7 +75,7 @@ class Profile:
 
     def check_heads(self, layer: Layer) -> None:
         """Raises ProfileMismatch unless it has a number for each of the layer's KV heads."""
-        row, heads = self.by_layer[layer.index], layer.k.shape[1]
+        row, heads = self.by_layer[layer.ordinal], layer.k.shape[1]
         held = len(row) if isinstance(row, list) else 1
         if not isinstance(row, list) or held != heads:
             raise ProfileMismatch(

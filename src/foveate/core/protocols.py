@@ -14,9 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.amount import AmountLike
-from foveate.core.layer import Layer, Scored, Scores
-from foveate.core.pairs import Pairs
+from foveate.core.layer import Layer, Scored, Scores, WindowWeights
+from foveate.core.slots import Slots
 from foveate.core.spec import stage
+from foveate.core.storage import Pairs
 
 Scope = Literal["layer", "model"]
 
@@ -56,11 +57,22 @@ class ReadsColumnSums(Protocol):
 
 @runtime_checkable
 class ReadsWindowSums(Protocol):
-    """A score that asks, where it is True, what the last ``queries`` pay in all: a backend whose
-    attention can add it up on its way gives the layer a ``window``.
+    """A score that reads ``layer.window_sums``: a backend whose attention can add up on its way
+    what the last queries pay does so, with the weights that this declares of the prompt's slots.
     """
 
-    reads_window_sums: ClassVar[bool]
+    def window_weights(self, slots: Slots, groups: int) -> WindowWeights: ...
+
+
+@runtime_checkable
+class HeadByHead(Protocol):
+    """A score, a selection or a merge that says, where it is True, that what it decides of a KV
+    head follows from that head alone, so that workers that hold some heads each agree. Wrappers say
+    it of themselves, and what they wrap for itself.
+    """
+
+    @property
+    def head_by_head(self) -> bool: ...
 
 
 @runtime_checkable
@@ -128,7 +140,7 @@ class Select(Protocol):
     @property
     def protects(self) -> int: ...
 
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]: ...
+    def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]: ...
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]: ...
 
@@ -232,6 +244,8 @@ class FullPrecision:
 class NoMerge:
     """Kept pairs stay as they are."""
 
+    head_by_head: ClassVar[bool] = True
+
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]
     ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
@@ -263,6 +277,12 @@ def reads_column_sums(score: Score) -> bool:
     return any(isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(score))
 
 
-def reads_window_sums(score: Score) -> bool:
-    """Whether the score, or one that it wraps, asks what the last queries pay in all."""
-    return any(isinstance(s, ReadsWindowSums) and s.reads_window_sums for s in wrapped(score))
+def reads_window_sums(score: Score) -> ReadsWindowSums | None:
+    """The score itself or one that it wraps, the innermost that reads what the last queries pay."""
+    found = [s for s in wrapped(score) if isinstance(s, ReadsWindowSums)]
+    return found[-1] if found else None
+
+
+def is_head_by_head(stage: object) -> bool:
+    """Whether the stage says that it decides each KV head by itself."""
+    return isinstance(stage, HeadByHead) and stage.head_by_head

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
-from foveate.core.errors import InvalidSpec, UnknownMethod, suggest
 from foveate.core.parameters import check, is_protocol, shown
+from foveate.errors import InvalidSpec, UnknownMethod, suggest
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
 STAGES: dict[str, type] = {}

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidInput
 from foveate.core.layer import Layer
+from foveate.core.slots import Slots
+from foveate.errors import InvalidInput
 
 QKV = tuple[Tensor, Tensor, Tensor]
 
@@ -52,24 +53,27 @@ def layers_of(
     image = None if vision is None else image_index(vision)
     spot = None if vision is None else spot_index(vision)
     made: list[Layer] = []
-    for index, (q, k, v) in enumerate(layers):
-        pos = torch.arange(n, device=k.device) - pads[:, None]
-        made.append(
-            Layer(
-                q=q,
-                k=k,
-                v=v,
-                pos=pos[:, None].expand(*k.shape[:3]),
-                q_pos=pos,
-                image=None if image is None else image[:, None].expand(*k.shape[:3]),
-                spot=None if spot is None else spot[:, None].expand(*k.shape[:3]),
-                q_image=image,
-                scale=q.shape[-1] ** -0.5 if scale is None else scale,
-                index=index,
-                depth=len(layers),
-            )
-        )
+    shared: Slots | None = None
+    for ordinal, (q, k, v) in enumerate(layers):
+        if shared is None or shared.pos.shape != k.shape[:3] or shared.pos.device != k.device:
+            shared = _slots(k, pads, image, spot)
+        scale_of_layer = q.shape[-1] ** -0.5 if scale is None else scale
+        made.append(Layer(q=q, k=k, v=v, slots=shared, scale=scale_of_layer, ordinal=ordinal,
+                          depth=len(layers)))  # fmt: skip
     return made
+
+
+def _slots(k: Tensor, pads: Tensor, image: Tensor | None, spot: Tensor | None) -> Slots:
+    """Those of a layer with keys ``k`` that holds every column."""
+    pos = torch.arange(k.shape[2], device=k.device) - pads.to(k.device)[:, None]
+    image, spot = (None if t is None else t.to(k.device) for t in (image, spot))
+    return Slots(
+        pos=pos[:, None].expand(k.shape[:3]),
+        q_pos=pos,
+        image=None if image is None else image[:, None].expand(k.shape[:3]),
+        spot=None if spot is None else spot[:, None].expand(k.shape[:3]),
+        q_image=image,
+    )
 
 
 def left_padding(

@@ -1,5 +1,5 @@
 """What a user gives to be read: images, texts, JSON and folders of them. Every file of it is opened
-here, and what is wrong with it is an :class:`~foveate.core.errors.InvalidInput` that says where.
+here, and what is wrong with it is an :class:`~foveate.errors.InvalidInput` that says where.
 """
 
 from foveate.data.folder import Folder

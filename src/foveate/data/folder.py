@@ -9,10 +9,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from foveate.core.errors import InvalidInput
 from foveate.data.images import read_image
 from foveate.data.records import Record, read_record, read_records
 from foveate.data.texts import reason
+from foveate.errors import InvalidInput
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from foveate.core.errors import InvalidInput
 from foveate.data.texts import read_bytes, reason
+from foveate.errors import InvalidInput
 
 # What pictures come in. Pillow knows more, and runs another program for one of them (EPS).
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "TGA", "ICO", "JPEG2000",

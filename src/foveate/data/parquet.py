@@ -9,11 +9,11 @@ from typing import Any
 
 from PIL import Image
 
-from foveate.core.errors import InvalidInput, MissingPackage
 from foveate.data.folder import Folder
 from foveate.data.images import decode_base64, decode_image
 from foveate.data.records import Record
 from foveate.data.texts import check_file, reason
+from foveate.errors import InvalidInput, MissingPackage
 
 TOGETHER = 16  # rows in memory, with their images
 

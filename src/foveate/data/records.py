@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foveate.core.errors import InvalidInput
 from foveate.data.texts import parse, read_json, read_text
+from foveate.errors import InvalidInput
 
 
 @dataclass(frozen=True)

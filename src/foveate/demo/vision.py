@@ -25,9 +25,9 @@ from transformers import (
 )
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from foveate.core.errors import ModelNotFound
 from foveate.demo import smollm2
 from foveate.demo.processor import IMAGE, MAX_ROWS, PATCH, DemoProcessor
+from foveate.errors import ModelNotFound
 
 NAME = "Foveate-Demo-0.14B"
 WEIGHTS = Path(__file__).parent / "weights"

@@ -29,7 +29,7 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
     ``within`` and ``across`` [L bins], ``divergence`` [L]: CSP, Fig. 1. ``keys`` [n 2]: of one head
     in the middle, on their first two principal components, for MixKV's Fig. 3.
     """
-    if any(layer.mask is not None for layer in recording.layers):
+    if any(layer.slots.mask is not None for layer in recording.layers):
         return None
     layers = [_first_row(layer) for layer in recording.layers]
     curves = [curve[0] for curve in analysis.lorenz(layers)]
@@ -39,7 +39,7 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
         "gini": _rows(gini(curve) for curve in curves),
         "keys": _rows(plane(recording.layers[middle(len(layers))].k[0, 0])),
     }
-    image = recording.layers[0].image
+    image = recording.layers[0].slots.image
     if image is None or not bool((image[:1] >= 0).any()):
         return found
     vision = image[:1, 0] >= 0

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.errors import InvalidInput, MissingPackage
 
 
 def program() -> str:

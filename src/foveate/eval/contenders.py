@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
-from foveate.core.errors import InvalidSpec
 from foveate.core.policy import Policy
 from foveate.core.spec import print_arguments, split
+from foveate.errors import InvalidSpec
 from foveate.eval.oracle import NAME, oracle
 
 BUDGET_BY_DEFAULT = "20%"

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from foveate.backends.hf.places import Grid, grids, tokens_in
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
 from foveate.eval.sample import Span

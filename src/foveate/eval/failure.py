@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.core.errors import (
+from foveate.errors import (
     CannotWrite,
     ClusterFailed,
     FoveateError,

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.sample import Sample
 
 

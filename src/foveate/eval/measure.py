@@ -14,8 +14,8 @@ from transformers import DynamicCache
 
 from foveate.backends.hf import Recording, Session, branch, compress
 from foveate.backends.hf.stats import now
-from foveate.core.errors import FoveateError
 from foveate.core.policy import Policy
+from foveate.errors import FoveateError
 from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import Told, asked, greedy, told
 from foveate.eval.failure import failed

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from foveate.backends.hf import compress
-from foveate.core.errors import ModelNotFound, UnsupportedModel
+from foveate.errors import ModelNotFound, UnsupportedModel
 
 SEES, READS = "demo", "smollm2"
 SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}

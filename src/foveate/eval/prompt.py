@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from foveate.backends.hf.modality import visual_token_ids
-from foveate.core.errors import InvalidInput
 from foveate.data import rgb
+from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.sample import PLACE
 

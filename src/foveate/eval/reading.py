@@ -10,8 +10,8 @@ from torch import Tensor
 
 from foveate.backends.hf import Recording, record
 from foveate.backends.hf.stats import now
-from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
+from foveate.errors import InvalidInput
 from foveate.eval.contenders import is_oracle, resolved
 from foveate.eval.evidence import in_text, tokens_of
 from foveate.eval.model import Loaded

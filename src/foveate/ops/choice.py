@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
-from foveate.core.errors import InvalidParameter, MissingPackage
+from foveate.errors import InvalidParameter, MissingPackage
 
 Impl = Literal["reference", "triton"]
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from foveate.core.errors import UnsupportedKernel
+from foveate.errors import UnsupportedKernel
 
 INTERPRETED: bool = bool(triton.knobs.runtime.interpret)
 """Kernels run on a CPU, slowly: TRITON_INTERPRET=1 was set when Triton was imported."""

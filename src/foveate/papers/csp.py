@@ -27,20 +27,21 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.layer import Layer, Scored, Scores, WindowWeights
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Factor, Share, Window
 from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge, Softmax
+from foveate.core.slots import Slots
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import Doubles
 from foveate.stages.recent import most_recent
 from foveate.stages.score import HeadMean
 from foveate.stages.score.groups import Reduction
-from foveate.stages.score.window import by_kinds
+from foveate.stages.score.window import by_modality, paid_by_modality
 from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.lists import beyond_lists
 from foveate.stages.select.top_k import highest
@@ -55,7 +56,7 @@ class CrossSelfAttention:
     and over those of the other (part "cross"), reduced over the query heads of a KV head.
     """
 
-    reads_window_sums: ClassVar[bool] = True
+    head_by_head: ClassVar[bool] = True
     window: Window = 0.5
     n: Factor = 1.0
     group: Reduction = "mean"
@@ -63,9 +64,11 @@ class CrossSelfAttention:
     def queries(self, tokens: int) -> int:
         return most_recent(self.window, tokens)
 
+    def window_weights(self, slots: Slots, groups: int) -> WindowWeights:
+        return by_modality(slots, self.window, self.n, groups, self.group)
+
     def __call__(self, layer: Layer) -> Scores:
-        kinds = torch.stack([~layer.q_vision, layer.q_vision], dim=1)
-        by_text, by_vision = by_kinds(layer, self.window, self.n, kinds, self.group).unbind(2)
+        by_text, by_vision = paid_by_modality(layer, self.window, self.n, self.group).unbind(2)
         own = torch.where(layer.vision, by_vision, by_text)
         cross = torch.where(layer.vision, by_text, by_vision)
         return Scores(own + cross, parts={"self": own, "cross": cross})
@@ -79,6 +82,7 @@ class CrossSelf(KeepsRecent):
     intersection, "and") fills the budget. A token enters no list in which it scores zero.
     """
 
+    head_by_head: ClassVar[bool] = True
     cross_ratio: Share = 0.5
     combine: Literal["union", "and"] = "union"
 

@@ -22,25 +22,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.layer import Layer, Scored, Scores, WindowWeights
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Factor, Kernel, Window
 from foveate.core.policy import Policy
 from foveate.core.protocols import Score
+from foveate.core.slots import Slots
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import budget_of, most_recent, part, recent_tokens
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
-from foveate.stages.score.window import on_average
+from foveate.stages.score.window import on_average, paid_on_average
 from foveate.stages.select.keeps_recent import KeepsRecent
 from foveate.stages.select.top_k import highest
 
@@ -68,7 +69,6 @@ class ModalityFusion:
     last ``window`` if it observes none. ``rule`` "always" and "never" are the ablations.
     """
 
-    reads_window_sums: ClassVar[bool] = True
     of: Score
     window: Window = 0.5
     threshold: float = 0.3
@@ -78,15 +78,18 @@ class ModalityFusion:
     def queries(self, tokens: int) -> int:
         return max(most_recent(self.window, tokens), self.of.queries(tokens))
 
+    def window_weights(self, slots: Slots, groups: int) -> WindowWeights:
+        return on_average(slots, self.window, groups, "mean")
+
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         attention = scores.parts.get("attention")
         if attention is None:
-            attention = on_average(layer, self.window).mean
+            attention = paid_on_average(layer, self.window).mean
         vision = layer.vision & layer.valid
         theta = ncar(attention, vision, layer.valid)
         if not self.normalised:
-            r = recent_tokens(self.window, budget_of(layer, self.window)).clamp_min(1)
+            r = recent_tokens(self.window, budget_of(layer.slots, self.window)).clamp_min(1)
             theta = theta * torch.minimum(r, layer.lengths)
         before = layer.earlier[-1] if layer.earlier else {}
         last = before.get("ncar", torch.ones_like(theta))  # theta_0 = 1

@@ -33,10 +33,10 @@ from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
-from foveate.stages.recent import budget_of, is_recent, outside
+from foveate.stages.recent import before, is_recent
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
-from foveate.stages.score.normalise import Over
+from foveate.stages.score.normalise import over_tokens, over_tokens_before
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -77,6 +77,10 @@ class MixDiversity:
             load(self.profile, "mixkv")
 
     @property
+    def head_by_head(self) -> bool:
+        return self.profile is None  # which has a number for every head of a layer
+
+    @property
     def calibrated(self) -> Profile | None:
         """The profile in use."""
         return None if self.profile is None else load(self.profile, "mixkv")
@@ -86,18 +90,18 @@ class MixDiversity:
 
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
-        window = is_recent(layer, self.window, budget_of(layer, self.window))
         everywhere = self.normalise_over == "all"
-        domain = layer.once("domain", lambda: (
-            Over(layer.valid if everywhere else layer.valid & ~window)
-        ), everywhere, layer.valid, window)  # fmt: skip
+        domain = (
+            over_tokens(layer.slots) if everywhere else over_tokens_before(layer.slots, self.window)
+        )
         extrinsic = scores.values.float()
         if everywhere:  # the window's own slots count with what they are paid
+            window = is_recent(layer.slots, self.window)
             extrinsic = torch.where(window, scores.parts.get("observed", extrinsic), extrinsic)
         extrinsic = domain.lifted(extrinsic)
         level = domain.mean(extrinsic)
 
-        measured = mix_statistics(layer.k, layer.v, None if layer.whole else layer.valid)
+        measured = mix_statistics(layer.k, layer.v, None if layer.slots.whole else layer.valid)
         both = measured.of_slots[1:]  # value norms and diversity
         if self.intrinsic == "key":
             both = torch.stack((-measured.key_norm, measured.diversity))
@@ -107,7 +111,7 @@ class MixDiversity:
             div = domain.min_max_to_mean(both[1], domain.mean(importance))
         r = self._redundancy(layer, measured.redundancy)
         values = self._mixed(importance, div, r[..., None])
-        importance = values if everywhere else values * outside(layer, window)
+        importance = values if everywhere else values * before(layer.slots, self.window)
         parts = {**scores.parts, "importance": importance}
         return Scores(values, parts, {**scores.notes, "redundancy": r})
 
@@ -126,7 +130,7 @@ class MixDiversity:
             return online
         profile.check_layers(layer.depth)
         profile.check_heads(layer)
-        table = torch.tensor(profile.by_layer[layer.index], device=layer.k.device)
+        table = torch.tensor(profile.by_layer[layer.ordinal], device=layer.k.device)
         return table.expand(layer.k.shape[:2])
 
 

@@ -28,7 +28,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Positive
@@ -36,6 +35,7 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import NoMerge, Scope
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.budget.exact import by_layer, fill
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import By
@@ -54,7 +54,9 @@ def priority(one: Scored) -> Float[Tensor, "b n"]:
     Where every head has a ranking of its own, it is the share when each keeps its first o.
     """
     order = one.scores.values.argsort(dim=-1, descending=True, stable=True)
-    importance = over_tokens(one.layer).lifted(one.importance).masked_fill(~one.layer.valid, 0.0)
+    importance = (
+        over_tokens(one.layer.slots).lifted(one.importance).masked_fill(~one.layer.valid, 0.0)
+    )
     ranked = importance.double().gather(-1, order).mean(1)
     total = ranked.sum(-1, keepdim=True)
     equal = torch.ones_like(ranked)  # nothing received anything: no token matters more
@@ -149,7 +151,7 @@ class PrefixBudget:
         if self.foreseeable:
             length = int(scored[0].layer.lengths[row])
             wish = self.by_length(scored[0].layer.depth).wish(length)
-            return wish[[one.layer.index for one in scored]]
+            return wish[[one.layer.ordinal for one in scored]]
         curves = [priority(one)[row] for one in scored]
         longest = max(len(curve) for curve in curves)
         padded = [torch.nn.functional.pad(c, (0, longest - len(c)), value=1.0) for c in curves]

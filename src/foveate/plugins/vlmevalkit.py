@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.core import lines
-from foveate.core.errors import InvalidInput, InvalidParameter, MissingPackage
+from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
 from foveate.eval.prompt import Part, text_part
 from foveate.plugins.answerer import Answerer, picture
 

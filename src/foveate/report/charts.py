@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from foveate.core.errors import MissingPackage
+from foveate.errors import MissingPackage
 from foveate.eval.contenders import named
 from foveate.report.key import FULL_CACHE, PALETTE, Entry, brief, entry, style
 from foveate.report.summary import FULL, Cell

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.contenders import named
 from foveate.eval.results import read
 from foveate.report.analyses import figures

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from foveate.core.errors import MissingPackage
+from foveate.errors import MissingPackage
 from foveate.eval.perplexity import perplexity
 
 Rows = Sequence[Mapping[str, Any]]

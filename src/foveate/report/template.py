@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from typing import Any
 
-from foveate.core.errors import MissingPackage
+from foveate.errors import MissingPackage
 from foveate.report.shown import shown
 
 

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
-from foveate.core.layer import Layer
 from foveate.core.parameters import MOST, Recent
+from foveate.core.slots import Slots
+from foveate.errors import InvalidParameter
 
 DIGITS = 10**9
 
@@ -41,30 +41,34 @@ def most_recent(recent: Recent, tokens: int) -> int:
     return max(1, int(recent_tokens(recent, torch.tensor([tokens]))))
 
 
-def is_recent(layer: Layer, recent: Recent, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
+def is_recent(slots: Slots, recent: Recent) -> Bool[Tensor, "b h n"]:
     """True at the slots of the last tokens."""
-
-    def found() -> Tensor:
-        first = (layer.lengths - recent_tokens(recent, tokens))[:, None, None]
-        return layer.where(lambda pos: pos >= first)
-
-    return layer.once(f"last {recent}", found, layer.pos, layer.q_pos, tokens)
+    return slots.derived(_is_recent, recent)
 
 
-def outside(layer: Layer, window: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
-    """One before a window and zero inside it: a product takes a third of masked_fill's time."""
-    return layer.once("outside", lambda: (~window).float(), window)
+def _is_recent(slots: Slots, recent: Recent) -> Tensor:
+    first = (slots.lengths - recent_tokens(recent, budget_of(slots, recent)))[:, None, None]
+    return slots.where(lambda pos: pos >= first)
 
 
-def budget_of(layer: Layer, recent: Recent) -> Int[Tensor, "b"]:
-    """The layer's budget; only needed, and asked for, where ``recent`` is a share.
+def before(slots: Slots, recent: Recent) -> Float[Tensor, "b h n"]:
+    """One before the last tokens, zero at them: a product takes a third of masked_fill's time."""
+    return slots.derived(_before, recent)
+
+
+def _before(slots: Slots, recent: Recent) -> Tensor:
+    return (~is_recent(slots, recent)).float()
+
+
+def budget_of(slots: Slots, recent: Recent) -> Int[Tensor, "b"]:
+    """Each row's budget; only needed, and asked for, where ``recent`` is a share.
 
     Raises:
-        InvalidParameter: a share, and the layer does not tell its budget.
+        InvalidParameter: a share, and the slots do not tell the budget.
     """
-    if layer.tokens is None and isinstance(recent, float):
+    if slots.tokens is None and isinstance(recent, float):
         raise InvalidParameter(
             f"a window of {recent} is a share of the budget, and this layer has none: give "
-            "Layer(tokens=...), or a window in tokens (int)."
+            "Slots(tokens=...), or a window in tokens (int)."
         )
-    return layer.lengths if layer.tokens is None else layer.tokens
+    return slots.lengths if slots.tokens is None else slots.tokens

@@ -9,7 +9,7 @@ import torch
 
 from foveate.backends.vllm.gap import NO_GAP, Gap, Phase, Room, physical, places, view
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidBudget
+from foveate.errors import InvalidBudget
 
 BLOCKS = (1, 3, 4, 16)
 BUDGETS = ("1%", "20%", "25%", "33.3%", "99%", "100%", 1, 3, 8, 1000)

@@ -6,8 +6,9 @@ import torch
 import foveate
 from foveate.backends.vllm.parallel import check_parallel
 from foveate.backends.vllm.settings import check_policy
-from foveate.core.errors import UnsupportedEngine, UnsupportedPolicy
 from foveate.core.method import METHODS
+from foveate.errors import UnsupportedEngine, UnsupportedPolicy
+from foveate.stages.score import KeyNorm
 
 TOKENS = 80
 
@@ -75,6 +76,19 @@ def test_others_are_refused_by_the_stage_that_looks_across_heads(spec, stage):
     check_parallel(policy, 1, 4)
     with pytest.raises(UnsupportedPolicy, match=stage):
         check_parallel(policy, 2, 4)
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_stage_of_somebody_elses_is_served_in_parallel_if_it_says_so(says):
+    class Theirs(KeyNorm):
+        head_by_head = says
+
+    policy = foveate.knorm(budget="20%").but(score=Theirs())
+    if says:
+        check_parallel(policy, 2, 4)
+    else:
+        with pytest.raises(UnsupportedPolicy, match="head_by_head = True"):
+            check_parallel(policy, 2, 4)
 
 
 def test_workers_that_would_share_a_head_are_refused():

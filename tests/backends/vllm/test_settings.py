@@ -12,14 +12,14 @@ from foveate.backends.vllm.settings import (
     check_profiles,
     settings_from,
 )
-from foveate.core.errors import (
+from foveate.core.profile import Profile
+from foveate.errors import (
     InvalidBudget,
     InvalidParameter,
     ProfileMismatch,
     UnsupportedEngine,
     UnsupportedPolicy,
 )
-from foveate.core.profile import Profile
 
 
 def profile(folder, ratios):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from foveate.backends.vllm.support import check_attention, check_model, check_new
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 
 def model(**changes):

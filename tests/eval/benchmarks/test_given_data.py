@@ -16,7 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval import Sample, task
 from foveate.eval.metrics import exact
 from foveate.eval.prompt import image_part

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.judge import find_judge
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples

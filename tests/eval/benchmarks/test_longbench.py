@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.longbench import SETS
 from foveate.eval.tasks import find_task, find_tasks
 from tests.eval.benchmarks.conftest import Folder, samples

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.milebench import TASKS
 from foveate.eval.sample import PLACE
 from foveate.eval.tasks import find_task, find_tasks

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.sample import Sample
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples

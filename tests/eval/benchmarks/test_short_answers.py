@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from rouge import Rouge
 
-from foveate.core.errors import MissingPackage
+from foveate.errors import MissingPackage
 from foveate.eval.metrics import longbench
 from tests.eval.metrics.conftest import Texts
 

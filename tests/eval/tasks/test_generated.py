@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.measure import measured
 from foveate.eval.model import Loaded
 from foveate.eval.sample import Sample

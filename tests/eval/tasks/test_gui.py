@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 from playwright.sync_api import Locator, Page
 
-from foveate.core.errors import InvalidInput, MissingPackage
+from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.browser import window
 from foveate.eval.measure import measured
 from foveate.eval.model import Loaded

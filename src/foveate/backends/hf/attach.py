@@ -27,8 +27,8 @@ from foveate.backends.hf.support import (
     text_config,
 )
 from foveate.core.composition import policy as policy_of
-from foveate.core.errors import InvalidInput, NothingCompressed
 from foveate.core.policy import Policy
+from foveate.errors import InvalidInput, NothingCompressed
 
 
 def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = None) -> Session:
@@ -168,7 +168,12 @@ class Session:
 
     def save(self, path: str | Path, *, cache: DynamicCache | None = None,
              tokenizer: PreTrainedTokenizerBase | None = None) -> Path:  # fmt: skip
-        """Writes a compressed cache to a safetensors file, with the model's fingerprint."""
+        """Writes a compressed cache to a safetensors file, with the model's fingerprint and a
+        digest of all that is in it: whole, or not at all.
+
+        Raises:
+            CannotWrite: the disk is full, or the place cannot be written to.
+        """
         cache = self.cache if cache is None else cache
         known_state(cache)
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
@@ -179,7 +184,7 @@ class Session:
 
         Raises:
             CacheMismatch: it belongs to another model, tokenizer or policy.
-            InvalidInput: the file is missing or is no saved cache.
+            InvalidInput: the file is missing, damaged, or no saved cache.
         """
         cache = DynamicCache(config=self.model.config)
         convert(cache, text_config(self.model), self.policy, self.link)

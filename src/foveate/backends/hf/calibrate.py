@@ -16,10 +16,10 @@ from foveate.backends.hf.support import (
     model_name,
 )
 from foveate.core.composition import policy as policy_of
-from foveate.core.errors import InvalidInput
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.policy import Policy
 from foveate.core.profile import CALIBRATIONS, Profile, Run, calibrated_method, mean
+from foveate.errors import InvalidInput
 
 
 def calibrate(
@@ -70,13 +70,13 @@ def calibrate(
 def _run(session: Session) -> Run:
     layers = foveate_layers(session.cache)
     state = layers[0].state
-    if not all(layer.kept is not None for layer in layers):
+    if not all(layer.memory.kept is not None for layer in layers):
         raise InvalidInput(
             f"a prompt of {layers[0].seen} tokens fits the budget {session.policy.amount}, so "
             "nothing was measured in it. Give longer prompts or a smaller budget."
         )
     kept = session.stats.kept
-    lengths = torch.full((len(kept[0]),), layers[0].finished)
+    lengths = torch.full((len(kept[0]),), layers[0].memory.finished)
     if state.pads is not None:
         lengths = lengths - state.pads.cpu()
-    return Run(kept, lengths, state.notes)
+    return Run(kept, lengths, state.reading.notes)

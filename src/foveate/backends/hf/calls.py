@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
 from foveate.backends.hf.around import named, note_offsets, put, restore_offsets, wrap
-from foveate.backends.hf.attention import NAMES, Reader, readers
+from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.internals import (
     CACHE,
     accept_both_names,
@@ -24,8 +24,8 @@ from foveate.backends.hf.internals import (
     set_attention,
     take_cache,
 )
-from foveate.backends.hf.layer import FoveateLayer
 from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
+from foveate.backends.hf.registry import NAMES, Reader, readers
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -36,8 +36,8 @@ from foveate.backends.hf.support import (
     state_of,
     text_config,
 )
-from foveate.core.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 from foveate.core.policy import Policy
+from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 
 
 class Calls:
@@ -249,8 +249,8 @@ def _note_stats(cache: DynamicCache) -> None:
 
 def _check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
     """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
-    empty = [layer.index for layer in layers if not layer.is_initialized]
-    unread = [layer.index for layer in layers if layer.is_initialized and not layer.linked]
+    empty = [layer.model_index for layer in layers if not layer.is_initialized]
+    unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
     for seen, which in (
         ("wrote nothing into the cache that it was given", empty),
         ("attended by another way than transformers' attention interface, or to other keys than "

@@ -13,13 +13,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.backends.hf.attend import Attend, Output, over_visible
-from foveate.backends.hf.gradients import refused
+from foveate.backends.hf.attention.attended import Attend, Output
+from foveate.backends.hf.attention.dispatch import over_visible
+from foveate.backends.hf.attention.gradients import refused
+from foveate.backends.hf.cache_layer import LINK, FoveateLayer
 from foveate.backends.hf.internals import Cache, CacheLayerMixin
-from foveate.backends.hf.layer import LINK, FoveateLayer
 from foveate.backends.hf.state import CacheState
-from foveate.core.errors import InvalidInput, UnsupportedCache
 from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.errors import InvalidInput, UnsupportedCache
 from foveate.ops.ragged_decode import ragged_decode
 
 
@@ -161,14 +162,14 @@ class FixedLayer(CacheLayerMixin):
         """
         if self._body is not None:
             body = self._body
-            out = ragged_decode(
+            decoded = ragged_decode(
                 query, body.flat_k, body.flat_v, body.lengths, self._k, self._v, scale, self._n,
                 starts=body.starts, longest=body.longest_body, tail_length=self.used.view(1),
             )  # fmt: skip
-            return refused(out.transpose(1, 2)), None
+            return refused(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
-        out, weights = over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)
-        return refused(out), weights
+        out = over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)
+        return refused(out.output), out.weights
 
 
 def _with_room(t: Float[Tensor, "b h n d"], room: int) -> Float[Tensor, "b h m d"]:

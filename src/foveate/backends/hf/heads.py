@@ -15,11 +15,11 @@ from foveate.backends.hf.attach import compress
 from foveate.backends.hf.onlook import Onlooker, looking_on
 from foveate.backends.hf.support import check_model, compressible_layers, model_name, text_config
 from foveate.core import head_scores
-from foveate.core.errors import InvalidInput
 from foveate.core.heads import HeadReading, Shown, head_reading
 from foveate.core.layer import Layer
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.profile import Profile
+from foveate.errors import InvalidInput
 from foveate.ops.window_attention import window_attention
 
 LONGEST = 1024  # tokens of an answer that no sample gives
@@ -44,9 +44,9 @@ class Watching(Onlooker):
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Reads the last query's attention, head by head."""
-        paid = window_attention(layer.q[:, :, -1:], layer.k, layer.visible(1), layer.scale)
+        paid = window_attention(layer.q[:, :, -1:], layer.k, layer.slots.visible(1), layer.scale)
         heads = paid[0].flatten(0, 1)[:, 0]
-        self.noticed.setdefault(layer.index, []).append(self.reading.notice(heads, self.shown))
+        self.noticed.setdefault(layer.ordinal, []).append(self.reading.notice(heads, self.shown))
         return {}
 
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.cache_layer import FoveateLayer
 
 
 def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:

@@ -34,7 +34,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 __all__ = [
     "ALL_ATTENTION_FUNCTIONS",

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 _NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
 

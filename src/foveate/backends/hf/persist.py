@@ -15,15 +15,14 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.backends.hf import saved
-from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.saved import SCHEMA, Saved
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core import files
-from foveate.core.errors import CacheMismatch, InvalidInput, UnsupportedCache
-from foveate.core.pairs import Pairs
 from foveate.core.policy import Policy
-from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 from foveate.stages.store import Kivi
 
 # what saving and loading a model writes into its configuration
@@ -71,7 +70,7 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
     for index, layer in enumerate(every):
         if isinstance(layer, FoveateLayer):
             tensors |= {f"{index}.{k}": v for k, v in _tensors(layer).items()}
-            seen[index] = [layer.seen, layer.finished, layer.pairs.first]
+            seen[index] = [layer.seen, layer.memory.finished, layer.pairs.first]
         elif layer.is_initialized:
             if not isinstance(getattr(layer, "keys", None), Tensor):
                 raise UnsupportedCache(f"a {type(layer).__name__} cannot be saved.")
@@ -105,8 +104,9 @@ def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
             layer.refill(_pairs(mine, first, policy), columns, finished)
-            layer.queries, layer.kept = mine.get("queries"), mine.get("kept")
-            layer.running = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
+            memory = layer.memory
+            memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
+            memory.state = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
             layer.keys, layer.values = mine["keys"], mine["values"]
@@ -148,6 +148,10 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
     state.pads, state.vision = tensors["pads"], tensors.get("vision")
     state.vision_known, state.awaiting = state.vision is not None, False
     state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    if (images := state.images()) is not None:
+        for layer in state.layers:
+            if (queries := layer.memory.queries) is not None:
+                layer.memory.images = images[0][:, : layer.seen][:, -queries.shape[2] :]
 
 
 def _check(path: Path, note: dict[str, str], model: PreTrainedModel, policy: Policy,
@@ -168,11 +172,12 @@ def _check(path: Path, note: dict[str, str], model: PreTrainedModel, policy: Pol
 
 
 def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
-    found = {f"running.{name}": t for name, t in layer.running.items()}
-    if layer.queries is not None:
-        found["queries"] = layer.queries
-    if layer.kept is not None:
-        found["kept"] = layer.kept
+    memory = layer.memory
+    found = {f"running.{name}": t for name, t in memory.state.items()}
+    if memory.queries is not None:
+        found["queries"] = memory.queries
+    if memory.kept is not None:
+        found["kept"] = memory.kept
     return found | layer.pairs.tensors()
 
 

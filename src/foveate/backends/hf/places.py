@@ -11,7 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 
 class Grid(NamedTuple):

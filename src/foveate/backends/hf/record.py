@@ -15,10 +15,10 @@ from transformers import DynamicCache
 from foveate.backends.hf.attach import Session, compress
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.onlook import Onlooker, looking_on
-from foveate.backends.hf.passes import show
 from foveate.backends.hf.support import convert, foveate_layers, text_config
-from foveate.core.errors import InvalidInput
 from foveate.core.layer import Layer
+from foveate.core.slots import Slots
+from foveate.errors import InvalidInput
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Witness(Onlooker):
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Notes the layer."""
-        self.seen[layer.index] = layer
+        self.seen[layer.ordinal] = replace(layer, slots=layer.slots.derived(_without_budget))
         return {}
 
 
@@ -58,6 +58,11 @@ class Recording:
     def tokens(self) -> int:
         """Length of the prompt, padding included."""
         return foveate_layers(self.cache)[0].seen
+
+
+def _without_budget(slots: Slots) -> Slots:
+    """A branch brings its own."""
+    return replace(slots, tokens=None)
 
 
 def record(
@@ -107,12 +112,12 @@ def branch(session: Session, recording: Recording) -> DynamicCache:
         for layer, source in zip(cache.layers, sources, strict=True)
     ]
     state.follow(theirs[0].state)
+    state.prompt_end = recording.tokens
     for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
-        layer.refill(source.pairs, source.seen, source.seen)
-        notes = tuple(state.notes) if layer.place else ()
+        layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
-            mine_alone = replace(seen, earlier=notes, worked_out=state.worked_out)
-            show(layer, mine_alone, armed=True)
+            layer.read(seen)
+    state.prompt_end = None
     for layer, source in zip(mine, theirs, strict=True):
         if layer.pairs is source.pairs:
             layer.refill(source.pairs.fork(), source.seen, source.seen)

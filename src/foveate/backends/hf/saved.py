@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 SCHEMA = "foveate-cache-2"
 UNSIGNED = "foveate-cache-1"  # what was written before there was a digest

@@ -1,25 +1,27 @@
-"""What the layers of one cache share: the prompt's end, padding, images, and statistics."""
+"""What the layers of one cache share: the prompt's end, padding, images, slots, and statistics.
+
+All layers that hold every column have the same slots, and share one object, so that what follows
+from them is worked out once a pass.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.backends.hf.masks import MaskFacts, examine
-from foveate.backends.hf.origins import Images, OriginsOfPass
+from foveate.backends.hf.attention.masks import MaskFacts, examine, over_slots
 from foveate.backends.hf.stats import Stats
-from foveate.core.compress import keep
-from foveate.core.errors import UnsupportedCache
-from foveate.core.layer import Scored, WorkedOut
 from foveate.core.policy import Policy
+from foveate.core.reading import PromptReading
+from foveate.core.slots import Slots, once_for_heads
 from foveate.core.tensors import image_index, spot_index
+from foveate.errors import UnsupportedCache
 
-if TYPE_CHECKING:
-    from foveate.backends.hf.layer import FoveateLayer
+Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
+"""Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
 
 class Link:
@@ -47,6 +49,7 @@ class CacheState:
         self.policy = policy
         self.link = link
         self.depth = depth
+        self.layers: list[Any] = []  # this cache's FoveateLayers, by ordinal
         self.clear()
 
     def clear(self) -> None:
@@ -57,11 +60,9 @@ class CacheState:
         self.vision_known = True
         self.pads: Int[Tensor, "b"] | None = None
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
-        self.notes: list[Mapping[str, Tensor]] = []
-        self.waiting: list[tuple[FoveateLayer, Scored]] = []
+        self.reading = PromptReading(self.policy, self.depth)
         self.stats = Stats(self.policy.spec)
-        self.origins = OriginsOfPass()
-        self.worked_out: WorkedOut = {}  # by the layers of a pass, for all of them
+        self.slots = SlotsOfPass()
         self._images: tuple[Tensor, Images] | None = None  # of which vision
         self._mask: Tensor | None = None
         self._facts: MaskFacts | None = None
@@ -115,14 +116,74 @@ class CacheState:
             if isinstance(value, Tensor) and value.shape[0] > int(rows.max()):
                 self.extras[key] = value.index_select(0, rows.to(value.device))
 
-    def wait_for_all(self, layer: FoveateLayer, scored: Scored | None) -> None:
-        """Model scope: collects the layers' scores, and compresses all after the last one's."""
-        if scored is not None:
-            self.waiting.append((layer, scored))
-        if layer.place != self.depth - 1:
-            return
-        waiting, self.waiting = self.waiting, []
-        if waiting:
-            kept = keep(self.policy, [one for _, one in waiting])
-            for (owner, _), one in zip(waiting, kept, strict=True):
-                owner.hold(one)
+
+class SlotsOfPass:
+    """The slots of a pass's layers; those of layers that hold every column are remembered."""
+
+    def __init__(self) -> None:
+        self._columns: Int[Tensor, "b h n"] | None = None
+        self._of: tuple[object, ...] = ()
+        self._found: Slots | None = None
+
+    def columns(self, k: Float[Tensor, "b h n d"]) -> Int[Tensor, "b h n"]:
+        """The columns of a layer that holds every column: one tensor for all that are alike."""
+        known, shape = self._columns, k.shape[:3]  # layers may differ in heads, and in their device
+        if known is None or known.shape != shape or known.device != k.device:
+            columns = torch.arange(shape[2], dtype=torch.int32, device=k.device)  # as they are held
+            known = self._columns = columns.expand(shape)
+        return known
+
+    def of(
+        self,
+        columns: Int[Tensor, "b h n"],
+        compressed: bool,
+        span: tuple[int, int],
+        facts: MaskFacts,
+        images: Images | None,
+        mask: Tensor | None,
+    ) -> Slots:
+        """From the columns of the slots, and the ``span`` of those of the queries. Slot i of a
+        layer that is not ``compressed`` is column i; ``facts`` are one object for all layers of a
+        pass, so are ``images``, and so should ``columns`` be. ``mask`` is the model's.
+        """
+        if compressed:
+            return _slots(columns, True, span, facts, images, mask)
+        of = (columns, facts, images)
+        if self._found is None or any(a is not b for a, b in zip(of, self._of, strict=True)):
+            self._of, self._found = of, _slots(columns, False, span, facts, images, mask)
+        return self._found
+
+
+def _slots(
+    columns: Int[Tensor, "b h n"],
+    compressed: bool,
+    span: tuple[int, int],
+    facts: MaskFacts,
+    images: Images | None,
+    mask: Tensor | None,
+) -> Slots:
+    queries = torch.arange(*span, device=columns.device)
+    pads = facts.pads.to(columns.device)[:, None]
+    some = once_for_heads(columns)
+    pos = torch.where(some < 0, -1, some - pads[:, None]).expand_as(columns)
+    seen = None if facts.causal else over_slots(mask, columns, queries)
+    if images is None:
+        return Slots(pos=pos, q_pos=queries - pads, mask=seen)
+    image, spot = (t.to(columns.device) for t in images)
+    return Slots(
+        pos=pos,
+        q_pos=queries - pads,
+        image=_of_slots(image, columns, compressed),
+        spot=_of_slots(spot, columns, compressed),
+        q_image=image[:, queries],
+        mask=seen,
+    )
+
+
+def _of_slots(
+    known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
+) -> Int[Tensor, "b h n"]:
+    everything = known[:, None].expand(*columns.shape[:2], -1)
+    if not compressed:  # drafted tokens may be known here before they are held
+        return everything[:, :, : columns.shape[2]]
+    return everything.gather(2, columns.clamp_min(0)).masked_fill(columns < 0, -1)

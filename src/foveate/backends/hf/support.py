@@ -8,14 +8,14 @@ from typing import Any
 from torch import nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
-from foveate.backends.hf.attention import NAMES
+from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.internals import DynamicLayer
-from foveate.backends.hf.layer import FoveateLayer
+from foveate.backends.hf.registry import NAMES
 from foveate.backends.hf.state import CacheState, Link
-from foveate.core.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
 from foveate.core.policy import Policy
 from foveate.core.profile import Profile
 from foveate.core.protocols import wrapped
+from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
 
 _INSIDE = {
     "OptimizedModule": "what torch.compile() was given; model.compile() compiles it in place",
@@ -179,7 +179,7 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         )
     state = CacheState(policy, link, len(places))
     layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
-    for place, index in enumerate(places):
-        layers[index] = FoveateLayer(state, index, place)
+    for ordinal, index in enumerate(places):
+        layers[index] = FoveateLayer(state, index, ordinal)
     cache.layers = layers
     return state

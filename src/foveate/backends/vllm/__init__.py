@@ -21,7 +21,7 @@ def register() -> None:
     Does nothing under a vLLM, or on a platform, that Foveate does not know: it may run without
     Foveate. Whoever asks for the worker there is told.
     """
-    from foveate.core.errors import UnsupportedEngine
+    from foveate.errors import UnsupportedEngine
 
     try:
         from foveate.backends.vllm.registration import register_all

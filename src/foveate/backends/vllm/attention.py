@@ -239,13 +239,13 @@ class Compressing:
         self, prompts: Prompts, row: Row, layer: Any, query: Tensor, cache: Tensor
     ) -> None:
         """Moves what the policy keeps of a complete prompt into the blocks that stay."""
-        block, place = cache.shape[2], prompts.places[layer.layer_name]
+        block, ordinal = cache.shape[2], prompts.ordinals[layer.layer_name]
         kept = after_pass(
-            prompts, row, place, query, lambda n: self.read(cache, row.table, n), self.scale
+            prompts, row, ordinal, query, lambda n: self.read(cache, row.table, n), self.scale
         )
         if kept is None:
             return
         if prompts.records:
-            row.prompt.kept[place] = kept.positions
+            row.prompt.kept[ordinal] = kept.positions
         slots = places(row.gap, row.prompt.length, block).to(cache.device)
         self.write(cache, layer, kept.k, kept.v, physical(slots, row.table, block))

@@ -14,7 +14,7 @@ from foveate.backends.vllm.shim import (
     KVCacheSpec,
     KVQuantMode,
 )
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 
 @dataclass(frozen=True, kw_only=True)

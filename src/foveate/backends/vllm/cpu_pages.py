@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.backends.vllm.shim import cpu_ops
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 READABLE = "vec"
 

@@ -28,8 +28,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.errors import InvalidBudget
 from foveate.core.protocols import LayerCounts, Select
+from foveate.errors import InvalidBudget
 
 
 class Gap(NamedTuple):

@@ -1,8 +1,8 @@
 """Tensor parallelism: a worker holds some of a layer's KV heads, and decides for these alone.
 
-So a policy can be served in parallel if each KV head's tokens follow from that head. Stages that
-look across heads would need all workers' numbers in the middle of a layer; they are refused, as are
-those that say nothing of it.
+So a policy can be served in parallel if each KV head's tokens follow from that head, which a stage
+says itself (``head_by_head``). Stages that look across heads would need all workers' numbers in the
+middle of a layer; they are refused, as are those that say nothing of it.
 """
 
 from __future__ import annotations
@@ -10,34 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from foveate.core.errors import UnsupportedEngine, UnsupportedPolicy
 from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge, wrapped
-from foveate.papers.csp import CrossSelf, CrossSelfAttention
-from foveate.papers.mixkv import MixDiversity
-from foveate.stages.merge import MergeNearest
-from foveate.stages.score import (
-    AfterVision,
-    ColumnSums,
-    ExpectedAttention,
-    KeyDifference,
-    KeyNorm,
-    MeanAttention,
-    Novelty,
-    ProxyAttention,
-    Recency,
-    TextPrior,
-    ValueNorm,
-    WindowAttention,
-)
-from foveate.stages.select import NovelFirst, Robust, TopK
-
-HEAD_BY_HEAD = (
-    AfterVision, ColumnSums, CrossSelf, CrossSelfAttention, ExpectedAttention, KeyDifference,
-    KeyNorm, MeanAttention, MergeNearest, MixDiversity, NoMerge, Novelty, NovelFirst,
-    ProxyAttention, Recency, Robust, TextPrior, TopK, ValueNorm, WindowAttention,
-)  # fmt: skip
-"""Stages that look at one KV head at a time, whatever their parameters but those below."""
+from foveate.core.protocols import is_head_by_head, wrapped
+from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 
 
 def check_parallel(policy: Policy, workers: int, heads: int) -> None:
@@ -58,7 +33,8 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         raise UnsupportedPolicy(
             f"{policy} cannot be served with tensor parallelism: {stage!r} goes by several KV "
             "heads together, and each worker holds some of them. Use --tensor-parallel-size 1, or "
-            "a policy that decides head by head: snapkv, mixkv, csp, h2o, knorm."
+            "a policy that decides head by head: snapkv, mixkv, csp, h2o, knorm. A stage of your "
+            "own says that it does with head_by_head = True."
         )
     if workers > heads:
         raise UnsupportedEngine(
@@ -68,9 +44,6 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
 
 
 def _across_heads(policy: Policy) -> Iterator[Any]:
-    """The stages of a policy that do not decide head by head."""
-    for stage in (*wrapped(policy.score), policy.select, policy.merge):
-        filtered = getattr(stage, "similarity_filter", False)  # goes by a mean over heads
-        profiled = getattr(stage, "profile", None) is not None  # has a number for every head
-        if type(stage) not in HEAD_BY_HEAD or filtered or profiled:
-            yield stage
+    """The stages of a policy that do not say that they decide head by head."""
+    stages = (*wrapped(policy.score), policy.select, policy.merge)
+    return (stage for stage in stages if not is_head_by_head(stage))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.shim import cpu_worker_class, current_platform, gpu_worker_class
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 _HERE = __name__.rpartition(".")[0]
 

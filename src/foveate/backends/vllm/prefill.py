@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
 
-from foveate.backends.vllm.prompts import Prompts, Row, Unfinished
+from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.core import pipeline
 from foveate.core.amount import Amount
-from foveate.core.compress import keep, observed, score
 from foveate.core.layer import Layer, Scored
 from foveate.core.protocols import Scope
+from foveate.core.reading import Pass, Remembered
+from foveate.core.slots import Slots
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
@@ -49,7 +50,7 @@ class Given:
 def after_pass(
     prompts: Prompts,
     row: Row,
-    place: int,
+    ordinal: int,
     queries: Float[Tensor, "m hq d"],
     pairs: Callable[[int], Pairs],
     scale: float,
@@ -59,75 +60,47 @@ def after_pass(
     None while the prompt goes on, and of a prompt that stays whole. ``queries`` are all of the
     pass's, ``pairs(n)`` the layer's first n pairs of this request.
     """
-    policy, prompt = prompts.policy, row.prompt
+    prompt, at = row.prompt, Pass(row.end, row.prompt.length)
     q = queries[row.start : row.start + row.end - row.computed].transpose(0, 1)[None]
-    before = prompt.unfinished.get(place) if row.computed else None
-    finished = row.end == prompt.length
-    running = bool(policy.running)
-    wanted = policy.score.queries(row.budget)
-    state: Mapping[str, Tensor] = {}
-    layer: Layer | None = None
-    if running or finished:
-        layer = _layer(prompts, row, place, q, pairs(row.end), scale, before)
-        state = observed(policy, layer)
-    if before is not None and before.queries is not None:
-        q = torch.cat([before.queries, q], dim=2)
-    if layer is None or not finished:
-        prompt.unfinished[place] = Unfinished(q[:, :, -wanted:].clone() if wanted else None, state)
+    if not row.computed:
+        prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
+    if row.end < prompt.length and not prompts.policy.running:
+        wanted = prompts.policy.score.queries(row.budget)
+        images = prompt.image[:, row.computed : row.end]
+        prompt.reading.layers[ordinal].add(q, images, wanted)
         return None
-    prompt.unfinished.pop(place, None)
-    if layer.q.shape[2] < wanted:
-        layer = _with_queries(layer, q[:, :, -wanted:], row)
-    return _kept(prompts, row, replace(layer, state=state))
+    layer = _layer(prompts, row, ordinal, q, pairs(row.end), scale)
+    tokens = prompt.length - row.freed
+    given = Given(amount=prompts.policy.amount, tokens=tokens)
+    found = prompt.reading.read(layer, at, layer.slots.available, budget=given).get(ordinal)
+    return None if found is None or not row.freed else _moved(found, tokens)
 
 
 def _layer(
     prompts: Prompts,
     row: Row,
-    place: int,
+    ordinal: int,
     q: Float[Tensor, "1 hq m d"],
     pairs: Pairs,
     scale: float,
-    before: Unfinished | None,
 ) -> Layer:
-    (k, v), end, prompt, device = pairs, row.end, row.prompt, q.device
-    slots = k.shape[:3]
-    state = {} if before is None else before.state
-    return Layer(
-        q=q,
-        k=k,
-        v=v,
-        pos=torch.arange(end, device=device)[None, None].expand(slots),
+    (k, v), end, image, spot = pairs, row.end, row.prompt.image, row.prompt.spot
+    shape, device = k.shape[:3], q.device
+    slots = Slots(
+        pos=torch.arange(end, device=device)[None, None].expand(shape),
         q_pos=torch.arange(row.computed, end, device=device)[None],
-        image=prompt.image[:, None, :end].expand(slots),
-        spot=prompt.spot[:, None, :end].expand(slots),
-        q_image=prompt.image[:, row.computed : end],
-        scale=scale,
-        index=place,
-        model_index=prompts.model_indices[place],
-        depth=len(prompts.places),
-        state={name: pad(t, (0, end - t.shape[-1])) for name, t in state.items()},
-        earlier=tuple(prompt.notes) if place else (),
+        image=image[:, None, :end].expand(shape),
+        spot=spot[:, None, :end].expand(shape),
+        q_image=image[:, row.computed : end],
+        tokens=torch.tensor([row.budget], device=device),
     )
+    model_index, depth = prompts.model_indices[ordinal], len(prompts.ordinals)
+    return Layer(q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal,
+                 model_index=model_index, depth=depth)  # fmt: skip
 
 
-def _with_queries(layer: Layer, q: Float[Tensor, "1 hq m d"], row: Row) -> Layer:
-    """The layer with queries of earlier passes, where this one is shorter than the window."""
-    first = row.end - q.shape[2]
-    return replace(layer, q=q, q_pos=torch.arange(first, row.end, device=q.device)[None],
-                   q_image=row.prompt.image[:, first : row.end])  # fmt: skip
-
-
-def _kept(prompts: Prompts, row: Row, layer: Layer) -> Kept | None:
-    scored = score(prompts.policy, layer, torch.tensor([row.budget], device=layer.k.device))
-    notes = scored.scores.notes if scored else {}
-    row.prompt.notes = [*(row.prompt.notes if layer.index else ()), notes]
-    if scored is None or not row.freed:
-        return None
-    tokens = row.prompt.length - row.freed
-    as_freed = replace(prompts.policy, budget=Given(amount=prompts.policy.amount, tokens=tokens))
-    kept = keep(as_freed, [scored])[0]
-    mask = kept.mask[0]
+def _moved(found: pipeline.Kept, tokens: int) -> Kept:
+    mask = found.mask[0]
     where = mask.nonzero()[:, 1].view(len(mask), tokens)
-    k, v = (t[0][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (kept.k, kept.v))
+    k, v = (t[0][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (found.k, found.v))
     return Kept(k, v, where)

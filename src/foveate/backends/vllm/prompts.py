@@ -13,18 +13,10 @@ from torch import Tensor
 
 from foveate.backends.vllm.gap import Gap
 from foveate.core.policy import Policy
+from foveate.core.reading import PromptReading
 from foveate.core.tensors import image_index, spot_index
 
 VISUAL = ("image", "video")
-
-
-class Unfinished(NamedTuple):
-    """What one layer remembers of a prompt between its passes: the last queries, [1, hq, m, d], and
-    the running statistics of a score that adds up over all queries.
-    """
-
-    queries: Tensor | None
-    state: Mapping[str, Tensor]
 
 
 @dataclass
@@ -33,9 +25,8 @@ class Prompt:
 
     length: int
     vision: Bool[Tensor, "n"]
-    notes: list[Mapping[str, Tensor]] = field(default_factory=list)
-    unfinished: dict[int, Unfinished] = field(default_factory=dict)  # by place
-    kept: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)  # positions, by place
+    reading: PromptReading
+    kept: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)  # positions, by ordinal
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "1 n"] = image_index(self.vision[None])
@@ -71,14 +62,14 @@ class Row(NamedTuple):
 class Prompts:
     """The prompts of a worker's requests, and the policy that they are under.
 
-    ``runner`` is vLLM's model runner, ``places`` says which of the compressed layers a name is.
+    ``runner`` is vLLM's model runner, ``ordinals`` says which of the compressed layers a name is.
     ``records`` says whether kept positions are remembered; on a GPU they would take memory that
     vLLM has given to its pool.
     """
 
-    def __init__(self, policy: Policy, places: Mapping[str, int], runner: Any):
-        self.policy, self.places = policy, places
-        self.model_indices = {place: _model_index(name) for name, place in places.items()}
+    def __init__(self, policy: Policy, ordinals: Mapping[str, int], runner: Any):
+        self.policy, self.ordinals = policy, ordinals
+        self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
         self._runner = runner
         self._known: dict[str, Prompt] = {}
@@ -121,7 +112,8 @@ class Prompts:
             length = self.length(row)
             features = self._runner.requests[name].mm_features
             vision = visual(features, length).to(self._runner.device)
-            self._known[name] = Prompt(length, vision)
+            reading = PromptReading(self.policy, len(self.ordinals))
+            self._known[name] = Prompt(length, vision, reading)
         return self._known[name]
 
     def forget(self, names: Iterable[str]) -> None:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.tiers import tiers_from
 from foveate.core.composition import policy as policy_of
-from foveate.core.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy, suggest
 from foveate.core.policy import Policy
 from foveate.core.protocols import Foreseeable, wrapped
+from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy, suggest
 from foveate.stages.budget import AcrossHeads, HeadTable, Uniform
 from foveate.stages.select.keeps_recent import KeepsRecent
 

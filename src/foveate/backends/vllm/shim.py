@@ -14,7 +14,7 @@ import re
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from foveate.core.errors import MissingPackage, UnsupportedEngine
+from foveate.errors import MissingPackage, UnsupportedEngine
 
 TRIED = ((0, 32), (0, 33))
 """Versions of vLLM that this backend works with: from the first one on, below the second."""

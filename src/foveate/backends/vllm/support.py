@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 
 DECODER = "decoder"
 

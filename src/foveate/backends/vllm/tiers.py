@@ -23,9 +23,9 @@ from fractions import Fraction
 from typing import Any
 
 from foveate.backends.vllm.gap import Protected, Room, Tier
-from foveate.core.errors import InvalidParameter
 from foveate.core.policy import Policy
 from foveate.core.protocols import Foreseeable, LayerCounts
+from foveate.errors import InvalidParameter
 
 MOST = 8
 """Tiers, unless the configuration says another number."""

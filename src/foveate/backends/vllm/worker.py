@@ -27,7 +27,7 @@ from foveate.backends.vllm.shim import (
 )
 from foveate.backends.vllm.support import check_attention, check_model, check_new
 from foveate.backends.vllm.tiers import rooms_of
-from foveate.core.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine
 from foveate.stages.budget import Uniform
 
 logger = init_logger("vllm.foveate")  # vLLM prints the loggers below its own name
@@ -48,7 +48,7 @@ class Serving:
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any):
         self.policy, self.most_tiers = settings_from(vllm_config.additional_config)
-        self.places: dict[str, int] = {}
+        self.ordinals: dict[str, int] = {}
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
         check_engine(vllm_config)
@@ -78,7 +78,7 @@ class Serving:
         check_attention({name: layers[name] for name in names})
         check_specs({name: specs[name] for name in names})
         check_profiles(self.policy, config.model_config.model, len(names))
-        self.places = {name: place for place, name in enumerate(names)}
+        self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
         rooms = rooms_of(
             self.policy, len(names), config.model_config.max_model_len, self.most_tiers
         )
@@ -91,7 +91,7 @@ class Serving:
         """Makes the caches, and tells the builders of compressed groups about the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         block = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        prompts = Prompts(self.policy, self.places, self.model_runner)
+        prompts = Prompts(self.policy, self.ordinals, self.model_runner)
         self.prompts = prompts
         without_full_graphs(self.model_runner.cudagraph_dispatcher, lambda: prompts.reading)
         for group in (g for groups in self.model_runner.attn_groups for g in groups):
@@ -114,8 +114,8 @@ class Serving:
         logger.info(
             "Foveate compresses the prompts of %d layers (KV cache groups of %s): %s, in blocks of "
             "%d tokens; %s.",
-            len(self.places), ", ".join(str(group.layers) for group in groups), self.policy, block,
-            seen_at(),
+            len(self.ordinals), ", ".join(str(group.layers) for group in groups), self.policy,
+            block, seen_at(),
         )  # fmt: skip
 
     def _attach(self, builder: Any, block: int) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 CELL = 24
 SLOTS = 16

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, Judged, unscored
 from foveate.eval.sample import Metric, Sample, Task, distinct

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.metrics import longbench as score
 from foveate.eval.sample import Sample

@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
-from foveate.core.errors import InvalidInput, MissingPackage
 from foveate.data import Folder, Record
+from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, said_by

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder, Record
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import alternating, benchmark
 from foveate.eval.metrics import milebench as score
 from foveate.eval.sample import PLACE, Metric, Sample

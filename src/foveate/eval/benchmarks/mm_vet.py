@@ -13,8 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder, read_text
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.judge import Judge, said_by
 from foveate.eval.sample import Sample

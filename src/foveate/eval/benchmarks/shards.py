@@ -14,9 +14,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder, Record
 from foveate.data.parquet import held_image, read_rows
+from foveate.errors import InvalidInput
 
 
 @dataclass(frozen=True, kw_only=True)

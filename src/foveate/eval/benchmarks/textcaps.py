@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 
 from PIL import Image
 
-from foveate.core.errors import InvalidInput
 from foveate.data import Folder, Record
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.metrics.cider import Corpus, cider

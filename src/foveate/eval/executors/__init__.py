@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from foveate.core.errors import InvalidParameter
+from foveate.errors import InvalidParameter
 from foveate.eval.executors.job import Executor, Job, versions
 from foveate.eval.reading import Protocol
 

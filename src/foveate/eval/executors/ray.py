@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from foveate.core.errors import ClusterFailed, FoveateError, InvalidParameter, MissingPackage
+from foveate.errors import ClusterFailed, FoveateError, InvalidParameter, MissingPackage
 from foveate.eval.executors.job import Execute, Job, answered, versions
 from foveate.eval.executors.share import share
 from foveate.eval.model import load

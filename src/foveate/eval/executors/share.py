@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from foveate.core.errors import ClusterFailed
+from foveate.errors import ClusterFailed
 
 
 class Share(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from foveate.core.errors import MissingPackage
+from foveate.errors import MissingPackage
 from foveate.eval.sample import Sample
 
 

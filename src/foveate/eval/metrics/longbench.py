@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 
-from foveate.core.errors import MissingPackage
+from foveate.errors import MissingPackage
 from foveate.eval.metrics.rouge import rouge_l_to
 
 CHINESE = (

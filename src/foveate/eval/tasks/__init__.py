@@ -4,7 +4,7 @@ packages that come with real text, photographs and pages.
 
 from pathlib import Path
 
-from foveate.core.errors import InvalidInput, suggest
+from foveate.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task

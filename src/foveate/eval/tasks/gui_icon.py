@@ -16,8 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from foveate.core.errors import MissingPackage
 from foveate.demo.scenes.words import FIELDS
+from foveate.errors import MissingPackage
 from foveate.eval.benchmarks.screenspot import inside
 from foveate.eval.browser import window
 from foveate.eval.sample import Sample, task

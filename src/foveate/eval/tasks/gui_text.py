@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.screenspot import inside
 from foveate.eval.browser import window
 from foveate.eval.sample import Sample, task

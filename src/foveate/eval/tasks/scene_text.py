@@ -14,10 +14,10 @@ from random import Random
 
 from PIL import Image, ImageDraw
 
-from foveate.core.errors import InvalidInput, MissingPackage
 from foveate.demo.scenes import BUILT_IN, CELL, WIDTH
 from foveate.demo.scenes.drawing import any_style, font
 from foveate.demo.scenes.words import FIELDS
+from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.metrics import says
 from foveate.eval.sample import Sample, Span, task
 

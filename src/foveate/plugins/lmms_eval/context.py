@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foveate.core.errors import InvalidInput
+from foveate.errors import InvalidInput
 
 
 def instruction(context: Any, task: Any, doc: Any) -> str:

@@ -16,7 +16,7 @@ from loguru import logger
 from PIL import Image
 from tqdm import tqdm
 
-from foveate.core.errors import (
+from foveate.errors import (
     FoveateError,
     InvalidBudget,
     InvalidInput,

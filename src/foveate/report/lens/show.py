@@ -17,8 +17,8 @@ from foveate.backends.hf.modality import visual_token_ids
 from foveate.backends.hf.places import grids
 from foveate.backends.hf.support import model_name
 from foveate.core import files
-from foveate.core.errors import InvalidInput
 from foveate.core.policy import Policy
+from foveate.errors import InvalidInput
 from foveate.eval.contenders import at_each
 from foveate.report.lens.chosen import seen
 from foveate.report.lens.page import page

@@ -9,6 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.layer import Scored
+from foveate.core.slots import Slots
+from foveate.stages.recent import budget_of
 
 
 def fill(
@@ -45,12 +47,19 @@ def within(one: Scored, wish: Int[Tensor, "b h"], totals: Int[Tensor, "b"]) -> I
 
 def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
     """The same number for every head of a layer; one that holds less passes the rest on."""
-    available = one.available
-    wish, held = one.layer.once("even", lambda: _even(available, tokens), available, tokens)
+    slots = one.layer.slots
+    if slots.tokens is tokens:
+        wish, held = slots.derived(_even)
+    else:
+        wish, held = _shared_evenly(one.available, tokens)
     return wish if held else within(one, wish, wish.sum(-1))
 
 
-def _even(
+def _even(slots: Slots) -> tuple[Tensor, bool]:
+    return _shared_evenly(slots.available, budget_of(slots, 1))
+
+
+def _shared_evenly(
     available: Int[Tensor, "b h"], tokens: Int[Tensor, "b"]
 ) -> tuple[Int[Tensor, "b h"], bool]:
     """As many for every head; and whether all hold that many."""

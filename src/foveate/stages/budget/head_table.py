@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidInput
 from foveate.core.layer import Scored
 from foveate.core.parameters import Range, Share
 from foveate.core.profile import Profile, load
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
+from foveate.errors import InvalidInput
 from foveate.stages.budget.exact import proportional, within
 
 Temperature = Annotated[float, Range(0, 50)]
@@ -78,7 +78,7 @@ class HeadTable:
                    strict=True)  # fmt: skip
         how = (self.floor, self.temperature, self.of if self.as_released else None)
         tables = [_table(scores, *row, *how) for row in rows]
-        return torch.stack(tables)[:, one.layer.index].to(one.available)
+        return torch.stack(tables)[:, one.layer.ordinal].to(one.available)
 
 
 def _listed(row: list[float] | float) -> list[float]:

@@ -63,7 +63,7 @@ class Pyramid:
         protected = one.protected.amax(-1).tolist()
         rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
         counts = self.by_length(one.layer.depth)
-        wished = [counts(*row)[one.layer.index] for row in rows]
+        wished = [counts(*row)[one.layer.ordinal] for row in rows]
         return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)
 
 

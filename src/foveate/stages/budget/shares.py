@@ -11,11 +11,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.parameters import ShareBelow
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.budget.exact import by_layer
 
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.ops.nearest import nearest_by_cosine, nearest_by_position
 
 By = Literal["cosine", "position"]
@@ -46,6 +46,10 @@ class MergeNearest:
                 "by='position' knows no similarity to weigh or filter with: use how='averaged' or "
                 "'pivotal' without similarity_filter, or by='cosine'."
             )
+
+    @property
+    def head_by_head(self) -> bool:
+        return not self.similarity_filter  # which goes by a mean over heads
 
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -25,6 +26,7 @@ class AfterVision:
     Source: VL-Cache (arXiv:2410.23317), sections 4.1 and 4.2.
     """
 
+    head_by_head: ClassVar[bool] = True
     threshold: ShareBetween = 0.01
     group: Reduction = "mean"
 
@@ -34,13 +36,11 @@ class AfterVision:
     def __call__(self, layer: Layer) -> Scores:
         late = _after_the_last_image(layer)
         first = int(late.long().argmax(-1).min())
-        mask = None if layer.mask is None else layer.mask[:, :, first:]
-        some = replace(layer, q=layer.q[:, :, first:], q_pos=layer.q_pos[:, first:], mask=mask,
-                       q_image=None)  # fmt: skip
+        some = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
         late = late[:, first:]
         sums: Tensor | float = 0.0
         dense: Tensor | float = 0.0
-        entries = (some.visible(late.shape[1]) & late[:, None, :, None]).float()
+        entries = (some.slots.visible(late.shape[1]) & late[:, None, :, None]).float()
         for block, paid in rows(some):
             paid = paid * late[:, None, None, block, None]
             sums = sums + paid.sum(3)

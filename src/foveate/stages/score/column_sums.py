@@ -24,6 +24,7 @@ class ColumnSums:
     Source: H2O (arXiv:2306.14048), section 4.
     """
 
+    head_by_head: ClassVar[bool] = True
     reads_column_sums: ClassVar[bool] = True
     group: Reduction = "mean"
 
@@ -42,7 +43,7 @@ class ColumnSums:
 
 
 def _sums(layer: Layer) -> Float[Tensor, "b hq n"]:
-    holes = layer.mask is None and bool((layer.pos[:, :1] != layer.pos).any())
-    mask = layer.visible(layer.q.shape[2]) if holes else layer.mask
+    holes = layer.slots.mask is None and bool((layer.pos[:, :1] != layer.pos).any())
+    mask = layer.slots.visible(layer.q.shape[2]) if holes else layer.slots.mask
     pads = None if holes else (layer.pos[:, 0] < 0).sum(-1).tolist()
     return column_sums(layer.q, layer.k, layer.scale, mask, pads)

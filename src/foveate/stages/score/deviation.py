@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +23,8 @@ class MeanAttention:
 
     Source: RoCo (arXiv:2402.06262), section 4.
     """
+
+    head_by_head: ClassVar[bool] = True
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds up this pass's attention, its squares, and how many queries saw each slot."""

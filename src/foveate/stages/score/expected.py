@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -23,6 +24,7 @@ class ExpectedAttention:
     Source: Expected Attention (arXiv:2510.00636), section 3.
     """
 
+    head_by_head: ClassVar[bool] = True
     window: Positive = 256
     covariance: bool = True
     epsilon: Factor = 0.0

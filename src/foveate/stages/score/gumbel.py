@@ -71,4 +71,4 @@ class GumbelSums:
         heads = torch.arange(h * g, device=layer.k.device).view(1, h, g, 1, 1)
         by_query = layer.q_pos[:, None, None, some, None]
         by_slot = layer.pos[:, :, None, None]
-        return gumbel(self.seed, torch.full_like(heads, layer.index), heads, by_query, by_slot)
+        return gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, by_query, by_slot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch.nn.functional as F
 
@@ -17,6 +18,8 @@ class KeyDifference:
 
     Source: KeyDiff (arXiv:2504.15364), section 3.
     """
+
+    head_by_head: ClassVar[bool] = True
 
     def queries(self, tokens: int) -> int:
         return 0

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.score.rows import rows
 
 # what presses raise that miss the model, hidden states or positions
@@ -76,7 +76,7 @@ class FromKvpress:
     ) -> Float[Tensor, "1 h n"]:  # fmt: skip
         h, n, d = k.shape[1:]
         config = SimpleNamespace(num_attention_heads=h * layer.groups, num_key_value_heads=h)
-        module = SimpleNamespace(config=config, head_dim=d, layer_idx=layer.index)
+        module = SimpleNamespace(config=config, head_dim=d, layer_idx=layer.number)
         hidden = torch.zeros(1, n, 1, device=k.device)  # its length is what may be asked of it
         try:
             scores: Tensor = self.press.score(module, hidden, k, v, attention, {})

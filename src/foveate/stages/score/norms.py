@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
@@ -15,6 +16,8 @@ class KeyNorm:
 
     Source: Devoto et al. (arXiv:2406.11430), section 3.
     """
+
+    head_by_head: ClassVar[bool] = True
 
     def queries(self, tokens: int) -> int:
         return 0
@@ -30,6 +33,8 @@ class ValueNorm:
 
     Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
     """
+
+    head_by_head: ClassVar[bool] = True
 
     def queries(self, tokens: int) -> int:
         return 0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Layer, Scores
 from foveate.core.parameters import Positive, ShareBetween
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 
 
 @stage("novelty")
@@ -29,6 +30,7 @@ class Novelty:
     Source: InfiniPot-V (arXiv:2506.15745), section 4.1, temporal-axis redundancy.
     """
 
+    head_by_head: ClassVar[bool] = True
     of: Score
     frame: Positive | None = None
     newest: ShareBetween = 0.25
@@ -49,7 +51,7 @@ class Novelty:
 
     def _frames(self, layer: Layer) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h n"]]:
         """The frame of each visual token, and its place in that."""
-        image, spot = layer.known_image, layer.known_spot
+        image, spot = layer.slots.known_image, layer.slots.known_spot
         if self.frame is None:
             return image, spot.clamp_min(0)
         if bool((image > 0).any()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -15,6 +16,8 @@ from foveate.core.spec import stage
 @dataclass(frozen=True, kw_only=True)
 class Recency:
     """The later, the more important."""
+
+    head_by_head: ClassVar[bool] = True
 
     def queries(self, tokens: int) -> int:
         return 0
@@ -38,7 +41,7 @@ class RandomScore:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.index)
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.ordinal)
         longest, h = int(layer.lengths.max()), layer.k.shape[1]
         drawn = torch.rand(longest, h, generator=generator).t().to(layer.k.device)
         drawn = drawn.expand(layer.k.shape[0], h, longest)

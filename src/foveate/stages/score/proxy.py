@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
@@ -26,6 +27,7 @@ class ProxyAttention:
     Source: NACL (arXiv:2408.03675), section 3.2.
     """
 
+    head_by_head: ClassVar[bool] = True
     proxies: Window = 0.05
     group: Reduction = "mean"
 
@@ -36,7 +38,7 @@ class ProxyAttention:
         return Scores(over_group(self._sums(layer), self.group))
 
     def _sums(self, layer: Layer) -> Float[Tensor, "b h g n"]:
-        proxy = window_of(layer, self.proxies)
+        proxy = window_of(layer.slots, self.proxies)
         visible = layer.valid[:, :1, None] & proxy[:, None, :, None]
         return window_attention(
             layer.q[:, :, -proxy.shape[1] :], layer.k, visible, layer.scale

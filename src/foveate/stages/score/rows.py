@@ -20,7 +20,7 @@ def blocks(m: int) -> Iterator[slice]:
 
 def seen(layer: Layer) -> Bool[Tensor, "b #h m n"]:
     """Which slots each query sees; padded queries see none, whatever the model's mask says."""
-    return layer.visible(layer.q.shape[2]) & (layer.q_pos >= 0)[:, None, :, None]
+    return layer.slots.visible(layer.q.shape[2]) & (layer.q_pos >= 0)[:, None, :, None]
 
 
 def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
@@ -20,6 +21,7 @@ class TextPrior:
     The part "importance" is the score without the prior.
     """
 
+    head_by_head: ClassVar[bool] = True
     of: Score
 
     def queries(self, tokens: int) -> int:
@@ -28,7 +30,7 @@ class TextPrior:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         values = scores.values.float()
-        values = over_tokens(layer).lifted(values)
+        values = over_tokens(layer.slots).lifted(values)
         prior = values.masked_fill(~layer.valid, -torch.inf).amax(-1, keepdim=True)
         raised = torch.where(layer.vision, values, values + prior)
         parts = {"importance": values, **scores.parts}

@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scores
+from foveate.core.layer import Layer, Scores, WindowWeights
 from foveate.core.parameters import Kernel, Recent, Window
+from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_sums
 from foveate.stages.recent import (
+    before,
     budget_of,
-    is_recent,
     most_recent,
-    outside,
     recent_tokens,
 )
 from foveate.stages.score.groups import Reduction, over_group
@@ -45,7 +45,7 @@ class WindowAttention:
     Source: SnapKV (arXiv:2404.14469), section 4 and the release.
     """
 
-    reads_window_sums: ClassVar[bool] = True
+    head_by_head: ClassVar[bool] = True
     window: Window = 32
     kernel: Kernel = 5
     pool: Pool = "avg"
@@ -55,11 +55,13 @@ class WindowAttention:
     def queries(self, tokens: int) -> int:
         return most_recent(self.window, tokens)
 
+    def window_weights(self, slots: Slots, groups: int) -> WindowWeights:
+        return on_average(slots, self.window, groups, self.group)
+
     def __call__(self, layer: Layer) -> Scores:
-        attention, scores = on_average(layer, self.window, self.group)
-        window = is_recent(layer, self.window, budget_of(layer, self.window))
-        before = outside(layer, window)
-        pooled = self.pooled(scores if self.pool_window else scores * before) * before
+        attention, scores = paid_on_average(layer, self.window, self.group)
+        outside = before(layer.slots, self.window)
+        pooled = self.pooled(scores if self.pool_window else scores * outside) * outside
         return Scores(pooled, parts={"attention": attention, "observed": scores})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
@@ -70,54 +72,43 @@ class WindowAttention:
         return pool(scores, self.kernel, stride=1, padding=self.kernel // 2)
 
 
-def window_of(layer: Layer, window: Recent) -> Bool[Tensor, "b w"]:
+def window_of(slots: Slots, window: Recent) -> Bool[Tensor, "b w"]:
     """Of the last queries, as many as the longest window of a row: which are in their row's."""
-    tokens = budget_of(layer, window)
-
-    def found() -> Tensor:
-        wanted = recent_tokens(window, tokens).clamp_min(1)
-        w = min(int(wanted.max()), layer.q_pos.shape[1])
-        return layer.q_pos[:, -w:] >= (layer.lengths - wanted).clamp_min(0)[:, None]
-
-    return layer.once(f"window of {window}", found, layer.q_pos, tokens)
+    return slots.derived(_window_of, window)
 
 
-class OnAverage(NamedTuple):
-    """What a window's queries pay to every slot, on average: the mean over the query heads of a KV
-    head, and what they are reduced to.
+def _window_of(slots: Slots, window: Recent) -> Tensor:
+    wanted = recent_tokens(window, budget_of(slots, window)).clamp_min(1)
+    w = min(int(wanted.max()), slots.q_pos.shape[1])
+    return slots.q_pos[:, -w:] >= (slots.lengths - wanted).clamp_min(0)[:, None]
+
+
+def on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
+    """Every query of a row's window counts the same, and they count one in all."""
+    return slots.derived(_on_average, window, groups, group)
+
+
+def _on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
+    real = window_of(slots, window)
+    return WindowWeights(_counts((real / real.sum(-1, keepdim=True))[:, None], groups, group))
+
+
+def by_modality(
+    slots: Slots, window: Recent, n: float, groups: int, group: Reduction
+) -> WindowWeights:
+    """The window's queries of text tokens count in the first sum, those of visual tokens in the
+    second, of a softmax-n.
     """
-
-    mean: Float[Tensor, "b h n"]
-    reduced: Float[Tensor, "b h n"]
+    return slots.derived(_by_modality, window, n, groups, group)
 
 
-def on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> OnAverage:
-    """Over the last ``window`` queries."""
-    real = window_of(layer, window)
-    counts = layer.once("shares of a window", lambda: (
-        _counts((real / real.sum(-1, keepdim=True))[:, None], layer.groups, group)
-    ), real, layer.groups, group)  # fmt: skip
-    sums = _added_up(layer, counts, 0.0)
-    if group == "mean":  # which asks for no query head by itself
-        mean = sums[:, :, 0]
-        return OnAverage(mean, mean)
-    return OnAverage(over_group(sums, "mean"), over_group(sums, group))
-
-
-def by_kinds(
-    layer: Layer, window: Recent, n: float, kinds: Bool[Tensor, "b c m"], group: Reduction
-) -> Float[Tensor, "b h c n"]:
-    """What the last ``window`` queries pay to every slot, as a softmax-n, added up over those of
-    each kind and reduced over the query heads of a KV head.
-    """
-    real = window_of(layer, window)
+def _by_modality(
+    slots: Slots, window: Recent, n: float, groups: int, group: Reduction
+) -> WindowWeights:
+    real = window_of(slots, window)
+    kinds = torch.stack([~slots.q_vision, slots.q_vision], dim=1)
     marked = (kinds[..., -real.shape[1] :] & real[:, None]).float()
-    sums = _added_up(layer, _counts(marked, layer.groups, group), n)
-    if group == "mean":
-        return sums
-    b, h, _, slots = sums.shape
-    of_kinds = sums.view(b, h, -1, layer.groups, slots).unbind(2)
-    return torch.stack([over_group(of, group) for of in of_kinds], dim=2)
+    return WindowWeights(_counts(marked, groups, group), n)
 
 
 def _counts(
@@ -132,22 +123,53 @@ def _counts(
     return (marked[:, :, None, None] * own[:, :, None]).flatten(1, 2)
 
 
-def _added_up(layer: Layer, counts: Float[Tensor, "b r g w"], n: float) -> Float[Tensor, "b h r n"]:
-    """What the last queries pay, each counted as often as ``counts`` says. Rows may have windows
-    of different lengths (shares of their budgets); the last query is in every window, padding in
-    none.
+class OnAverage(NamedTuple):
+    """What a window's queries pay to every slot, on average: the mean over the query heads of a KV
+    head, and what they are reduced to.
     """
-    if layer.window is not None and counts.shape[-1] <= layer.window.queries:
-        return layer.window.sums(counts, n)
-    return reduce(add, _read(layer, counts, n))  # one block at a time: there may be hundreds
+
+    mean: Float[Tensor, "b h n"]
+    reduced: Float[Tensor, "b h n"]
 
 
-def _read(
-    layer: Layer, counts: Float[Tensor, "b r g w"], n: float
-) -> Iterator[Float[Tensor, "b h r n"]]:
+def paid_on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> OnAverage:
+    """By the last ``window`` queries."""
+    sums = paid(layer, on_average(layer.slots, window, layer.groups, group))
+    if group == "mean":  # which asks for no query head by itself
+        mean = sums[:, :, 0]
+        return OnAverage(mean, mean)
+    return OnAverage(over_group(sums, "mean"), over_group(sums, group))
+
+
+def paid_by_modality(
+    layer: Layer, window: Recent, n: float, group: Reduction
+) -> Float[Tensor, "b h c n"]:
+    """By the last ``window`` queries, as a softmax-n: the sums over those of text tokens and over
+    those of visual tokens, reduced over the query heads of a KV head.
+    """
+    sums = paid(layer, by_modality(layer.slots, window, n, layer.groups, group))
+    if group == "mean":
+        return sums
+    b, h, _, slots = sums.shape
+    of_kinds = sums.view(b, h, -1, layer.groups, slots).unbind(2)
+    return torch.stack([over_group(of, group) for of in of_kinds], dim=2)
+
+
+def paid(layer: Layer, weights: WindowWeights) -> Float[Tensor, "b h r n"]:
+    """What the last queries pay to every slot, each counted as often as ``weights`` say: as the
+    attention has added it up on its way, if it did so with these very weights.
+    """
+    made = layer.window_sums
+    if made is not None and made.weights is weights:
+        return made.sums
+    return reduce(add, _read(layer, weights))  # one block at a time: there may be hundreds
+
+
+def _read(layer: Layer, weights: WindowWeights) -> Iterator[Float[Tensor, "b h r n"]]:
     """Sums over each block of queries."""
+    counts, n = weights
     w = counts.shape[-1]
-    q, visible = layer.q[:, :, -w:], layer.last_visible(w)
+    q, visible = layer.q[:, :, -w:], layer.slots.last_visible(w)
     if w <= ROWS:
         yield window_sums(q, layer.k, visible, counts, layer.scale, n)
         return

@@ -40,6 +40,6 @@ class TopAndDrawn(KeepsEnds):
         lots = (places * self.drawn).long()
         best = highest(values.masked_fill(~free, -torch.inf), places - lots)
         heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
-        noise = gumbel(self.seed, torch.full_like(heads, layer.index), heads, layer.pos)
+        noise = gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, layer.pos)
         lot = (values + noise).masked_fill(~free | best, -torch.inf)
         return protected | best | highest(lot, lots)

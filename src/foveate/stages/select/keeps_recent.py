@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Int
+from jaxtyping import Bool
 from torch import Tensor
 
-from foveate.core.layer import Layer
 from foveate.core.parameters import Count, Recent
+from foveate.core.slots import Slots
 from foveate.stages.recent import is_recent
 
 
@@ -24,8 +24,8 @@ class KeepsRecent:
     def protects(self) -> int:
         return self.recent if isinstance(self.recent, int) else 0
 
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        return is_recent(layer, self.recent, tokens)
+    def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
+        return is_recent(slots, self.recent)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class KeepsEnds(KeepsRecent):
     def protects(self) -> int:
         return self.sinks + super().protects
 
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        last = super().protect(layer, tokens)
+    def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
+        last = super().protect(slots)
         if not self.sinks:
             return last
-        return last | layer.where(lambda pos: (pos >= 0) & (pos < self.sinks))
+        return last | slots.where(lambda pos: (pos >= 0) & (pos < self.sinks))

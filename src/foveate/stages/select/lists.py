@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
+from foveate.errors import InvalidParameter
 from foveate.stages.recent import part
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.parameters import Share
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.recent import part
 from foveate.stages.select.top_k import TopK, highest
 
@@ -25,6 +26,7 @@ class NovelFirst(TopK):
     Source: InfiniPot-V (arXiv:2506.15745), section 4.
     """
 
+    head_by_head: ClassVar[bool] = True
     share: Share = 0.5
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:

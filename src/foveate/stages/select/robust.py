@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import InvalidParameter
 from foveate.core.layer import Scored
 from foveate.core.parameters import Count, Recent
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.select.keeps_recent import KeepsEnds
 from foveate.stages.select.top_k import highest
 
@@ -25,6 +26,7 @@ class Robust(KeepsEnds):
     Source: RoCo (arXiv:2402.06262), section 4, and the release.
     """
 
+    head_by_head: ClassVar[bool] = True
     recent: Recent = 0.3
     sinks: Count = 4
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scored
+from foveate.core.layer import Scored
+from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.stages.select.keeps_recent import KeepsEnds
 
@@ -23,11 +25,12 @@ class TopK(KeepsEnds):
     inside the budget. Of equal scores the earlier token wins.
     """
 
+    head_by_head: ClassVar[bool] = True
     protect_text: bool = False
 
-    def protect(self, layer: Layer, tokens: Int[Tensor, "b"]) -> Bool[Tensor, "b h n"]:
-        marked = super().protect(layer, tokens)
-        return marked | ~layer.vision if self.protect_text else marked
+    def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
+        marked = super().protect(slots)
+        return marked | ~slots.vision if self.protect_text else marked
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         return highest(scored.scores.values, counts)

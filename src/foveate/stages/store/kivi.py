@@ -7,9 +7,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from foveate.core.pairs import Pairs
 from foveate.core.parameters import Count, Positive
 from foveate.core.spec import stage
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs
 from foveate.stages.store.body import Body
 from foveate.stages.store.quantised import QuantisedPairs
 
@@ -35,8 +35,8 @@ class Kivi:
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):
             return pairs
-        return QuantisedPairs.of(pairs, self.bits, self.group, self.residual)
+        return QuantisedPairs.of(pairs.opened(), self.bits, self.group, self.residual)
 
-    def filled(self, rest: Pairs, body: dict[str, Tensor]) -> QuantisedPairs:
+    def filled(self, rest: DensePairs | RaggedPairs, body: dict[str, Tensor]) -> QuantisedPairs:
         """The pairs whose tensors were read from a file."""
         return QuantisedPairs(Body(**body), rest, self.bits, self.group, self.residual)

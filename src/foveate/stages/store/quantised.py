@@ -14,11 +14,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.pairs import Padded, Pairs
-from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.core.storage import DensePairs, Padded, RaggedPairs, only
 from foveate.ops.heads import starts_of
 from foveate.ops.quantised_decode import Coded, Rest
 from foveate.stages.store.body import Body, joined, of_rows, owners, quantised, restored, some
+
+Exact = DensePairs | RaggedPairs
+"""Pairs in full precision."""
 
 
 class QuantisedPairs:
@@ -28,13 +30,13 @@ class QuantisedPairs:
     a head are in it; so those that came last can always be taken back.
     """
 
-    def __init__(self, body: Body, rest: Pairs, bits: int, group: int, residual: int):
+    def __init__(self, body: Body, rest: Exact, bits: int, group: int, residual: int):
         self.body, self.rest = body, rest
         self.bits, self.group, self.residual = bits, group, residual
         self._longest: tuple[Body, int] | None = None  # of the body that it was looked for in
 
     @classmethod
-    def of(cls, pairs: Pairs, bits: int, group: int, residual: int) -> QuantisedPairs:
+    def of(cls, pairs: Exact, bits: int, group: int, residual: int) -> QuantisedPairs:
         """The pairs with all but the last ``residual`` of every head quantised."""
         none = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
         made = cls(_quantised(pairs, none, bits, group), pairs, bits, group, residual)
@@ -90,7 +92,7 @@ class QuantisedPairs:
         """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
         Where groups and heads start is transient.
         """
-        body, rest = self.body, self.rest.opened()
+        body, rest = self.body, self.rest
         if self._longest is None or self._longest[0] is not body:
             self._longest = body, int(body.counts.max())
         coded = Coded(body.k, body.k_least, body.k_step, owners(body.sizes, len(body.k)),
@@ -104,7 +106,7 @@ class QuantisedPairs:
 
     def opened(self) -> DensePairs | RaggedPairs:
         """All in full precision: a transient copy."""
-        body, rest = self.body, self.rest.opened()
+        body, rest = self.body, self.rest
         k, v = restored(body, self.bits, self.group, rest.tensors()["v"].shape[-1])
         columns, counts = body.columns.int(), body.counts
         if isinstance(rest, DensePairs) and bool((counts == counts[0, 0]).all()):
@@ -137,7 +139,7 @@ class QuantisedPairs:
         held, coded, rest = kept[self._slots()], self._coded(), self.rest
         slots = rest.columns >= 0
         left = torch.zeros_like(slots).masked_scatter(slots, held[~coded])
-        return self._with(some(self.body, held[coded]), rest.only(left))
+        return self._with(some(self.body, held[coded]), only(rest, left))
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
         """Adds the next columns."""
@@ -151,7 +153,7 @@ class QuantisedPairs:
         slots, n = columns >= 0, columns.shape[2]
         old = slots & (torch.arange(n, device=columns.device) < n - self.residual)
         new = _quantised(self.rest, old, self.bits, self.group)
-        self.body, self.rest = joined(self.body, new), self.rest.only(slots & ~old)
+        self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
 
     def crop(self, count: int) -> bool:
         """Takes back the newest ``count`` columns; False if they are not in the rest."""
@@ -170,12 +172,12 @@ class QuantisedPairs:
         """Every tensor held, by name, without spare room."""
         return self.rest.tensors() | {f"body.{name}": t for name, t in self.body._asdict().items()}
 
-    def _with(self, body: Body, rest: Pairs) -> QuantisedPairs:
+    def _with(self, body: Body, rest: Exact) -> QuantisedPairs:
         other = copy.copy(self)
         other.body, other.rest = body, rest
         return other
 
 
-def _quantised(pairs: Pairs, chosen: Bool[Tensor, "b h n"], bits: int, group: int) -> Body:
+def _quantised(pairs: Exact, chosen: Bool[Tensor, "b h n"], bits: int, group: int) -> Body:
     k, v, columns = (t[chosen] for t in pairs.padded())
     return quantised(k, v, columns, chosen.sum(-1), bits, group)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from foveate.core.storage import DensePairs, RaggedPairs
-
-
-class Padded(NamedTuple):
-    """A transient view of all slots, right-aligned; ``columns`` is -1 in the empty ones."""
-
-    k: Float[Tensor, "b h n d"]
-    v: Float[Tensor, "b h n e"]
-    columns: Int[Tensor, "b h n"]
+from foveate.core.storage.dense import DensePairs, Padded
+from foveate.core.storage.ragged import RaggedPairs
 
 
 @runtime_checkable
@@ -47,8 +39,6 @@ class Pairs(Protocol):
 
     def padded(self) -> Padded: ...
 
-    def only(self, kept: Bool[Tensor, "b h n"]) -> Pairs: ...
-
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None: ...
 
     def crop(self, count: int) -> bool: ...
@@ -58,3 +48,12 @@ class Pairs(Protocol):
     def fork(self) -> Pairs: ...
 
     def tensors(self) -> dict[str, Tensor]: ...
+
+
+@runtime_checkable
+class Coded(Pairs, Protocol):
+    """Pairs that are held as codes, which stay as they are where some of them go."""
+
+    def only(self, kept: Bool[Tensor, "b h n"]) -> Pairs:
+        """A copy that holds the kept slots."""
+        ...

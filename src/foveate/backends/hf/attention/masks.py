@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.errors import UnsupportedModel
 from foveate.core.tensors import left_padding
+from foveate.errors import UnsupportedModel
 
 
 class MaskFacts(NamedTuple):

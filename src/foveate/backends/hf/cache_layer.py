@@ -7,66 +7,79 @@ through the original column of each slot.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.backends.hf.attend import Attend, Output, over_pairs
-from foveate.backends.hf.gradients import refused
+from foveate.backends.hf.attention.attended import NOTHING, Attend, Attended, Output, Wanted
+from foveate.backends.hf.attention.dispatch import Queries, attended, wanted
+from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.internals import DynamicLayer
-from foveate.backends.hf.passes import after_pass
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
-from foveate.backends.hf.windowed import LastQueries
-from foveate.core.compress import Kept
-from foveate.core.errors import InvalidInput, NothingCompressed, UnsupportedCache
-from foveate.core.pairs import Padded, Pairs
-from foveate.core.protocols import NoMerge
-from foveate.core.storage import DensePairs
+from foveate.core.layer import Layer
+from foveate.core.pipeline import Kept, bytes_of_pairs
+from foveate.core.policy import Policy
+from foveate.core.protocols import NoMerge, Pruning
+from foveate.core.reading import Pass, Remembered
+from foveate.core.slots import Slots
+from foveate.core.storage import Coded, DensePairs, Pairs
+from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 
 LINK = "_foveate"
 """The attribute by which the keys that a layer returns lead back to it."""
 
 
 class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
-    """One layer of a cache under a policy. ``place`` counts compressed layers, ``index`` all."""
+    """One layer of a cache under a policy: ``ordinal`` among the compressed layers, ``model_index``
+    among all of the model's.
+    """
 
     is_croppable = True
 
-    def __init__(self, state: CacheState, index: int, place: int):
-        self.state, self.index, self.place = state, index, place
+    def __init__(self, state: CacheState, model_index: int, ordinal: int):
+        self.state, self.model_index, self.ordinal = state, model_index, ordinal
+        state.layers.append(self)  # ordinal after ordinal
         self._empty()
         super().__init__()  # type: ignore[no-untyped-call]
 
     def _empty(self) -> None:
         self._pairs: Pairs | None = None
         self.seen = 0
-        self.finished = 0  # the prompt end that was dealt with last
         self.linked = True  # whether the attention function found this layer
         self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
-        self.queries: Tensor | None = None  # the last queries seen
-        self.running: Mapping[str, Tensor] = {}
-        self.sums: Tensor | None = None  # column sums of the latest pass, for its scores
-        self.window: LastQueries | None = None  # its last queries, until their attention is made
-        self.kept: Tensor | None = None  # pairs kept [b, h] when it was compressed last
         self.watch = Stopwatch()
         self.full_bytes = 0
+        self.token_bytes = 0  # of one token's pairs
         self.is_initialized = False
 
     @property
     def pairs(self) -> Pairs:
         """The pairs held; there are none before the first pass."""
         if self._pairs is None:
-            raise NothingCompressed(f"layer {self.index} of this cache has seen no token yet.")
+            raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
         return self._pairs
+
+    @property
+    def policy(self) -> Policy:
+        """The cache's policy."""
+        return self.state.policy
+
+    @property
+    def memory(self) -> Remembered:
+        """What the reading of this cache's prompt remembers of this layer."""
+        return self.state.reading.layers[self.ordinal]
+
+    @property
+    def at(self) -> Pass:
+        """Where the latest pass stands."""
+        return Pass(self.seen, self.state.prompt_end)
 
     @property
     def armed(self) -> bool:
         """True while the prompt that will be compressed is being read."""
-        return self.state.prompt_end is not None and self.finished < self.state.prompt_end
+        return self.memory.in_prompt(self.at)
 
     # What transformers asks of a cache layer
 
@@ -93,7 +106,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.state.link.check()
         self.is_initialized, self.linked = True, False
         k, v = key_states, value_states
-        if self._pairs is not None and not _whole(self._pairs):
+        if self._pairs is not None and not is_whole(self._pairs):
             k, v = k.detach(), v.detach()
         end = self.state.prompt_end
         if end is not None and self.armed and self.seen < end < self.seen + k.shape[2]:
@@ -120,7 +133,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _append(self, k: Tensor, v: Tensor) -> None:
         if self._pairs is None:
             # a prompt compressed on its way is never whole
-            whole = 0 if self.state.policy.when.reads else self.state.prompt_end or 0
+            whole = 0 if self.policy.when.reads else self.state.prompt_end or 0
+            self.token_bytes = bytes_of_pairs(k, v)
             self._pairs = DensePairs.empty(k, v, max(k.shape[2], whole))
         self._pairs.append(k, v)
         self.seen += k.shape[2]
@@ -144,7 +158,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def reset(self) -> None:
         """Back to an empty, armed layer."""
         self._empty()
-        if self.place == 0:
+        if self.ordinal == 0:
             self.state.clear()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -165,12 +179,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             return
         rows = rows.to(self._pairs.counts.device)
         self._pairs.take_rows(rows)
-        if self.queries is not None:
-            self.queries = self.queries.index_select(0, rows)
-        if self.kept is not None:
-            self.kept = self.kept.index_select(0, rows)
-        self.running = {name: t.index_select(0, rows) for name, t in self.running.items()}
-        if self.place == 0:
+        self.memory.take_rows(rows)
+        if self.ordinal == 0:
             self.state.take_rows(rows)
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -207,7 +217,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Attention over what is held; then, at the prompt's end, compression. If ``summable``, the
         column sums may be added up on the way.
         """
-        self.linked, whole = True, _whole(self.pairs)
+        self.linked, whole = True, is_whole(self.pairs)
         if self.late is None:
             out, weights = self._read(base, query, mask, scale, summable)
             return out if whole else refused(out), weights
@@ -217,69 +227,115 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         before, _ = self._read(base, query[:, :, :split], cut, scale, summable)
         self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
-        after, _ = over_pairs(self, base, query[:, :, split:], rest, scale)
-        return refused(torch.cat([before, after], dim=1)), None
+        queries = self._queries(base, query[:, :, split:], rest, scale)
+        after = attended(queries, self.pairs, self.state.policy.attend.n)
+        return refused(torch.cat([before, after.output], dim=1)), None
 
     def _read(
         self, base: Attend, query: Tensor, mask: Tensor | None, scale: float, summable: bool
     ) -> Output:
-        out = over_pairs(self, base, query, mask, scale, summable)
-        after_pass(self, query, mask, scale)
-        if self.window is not None:
-            self.window.finish()
-            self.window = None
-        return out
+        queries, rule = self._queries(base, query, mask, scale), self.policy.when
+        in_prompt = self.armed
+        if in_prompt or (rule.decodes and not isinstance(rule, Pruning)):
+            stock = torch.is_grad_enabled() and query.requires_grad
+            slots, asked = self._prepared(queries, summable and in_prompt and not stock)
+            out = attended(queries, self.pairs, self.policy.attend.n, asked)
+            self._show(queries, slots, out)
+        else:
+            out = attended(queries, self.pairs, self.policy.attend.n)
+            if rule.decodes:
+                self._prune()
+        return out.output, out.weights
 
-    def columns_of(self, query: Tensor) -> Int[Tensor, "m"]:
-        """The columns that this pass's queries stand at."""
-        return torch.arange(self.seen - query.shape[2], self.seen, device=query.device)
+    def _queries(self, base: Attend, q: Tensor, mask: Tensor | None, scale: float) -> Queries:
+        seen, state = self.seen, self.state
+        shape = (q.shape[0], q.shape[2], seen)
+        return Queries(q, mask, scale, base, seen, lambda: state.facts(mask, shape, q.device))
+
+    # The policy's part; numbers decide what happens, so there is nothing to trace
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def _prepared(self, queries: Queries, summable: bool) -> tuple[Slots, Wanted]:
+        """The slots as the policy sees them, and what the attention is to make on its way."""
+        state, pairs, at = self.state, self.pairs, self.at
+        shared = is_whole(pairs)
+        with self.watch.running(queries.q.device):
+            columns = state.slots.columns(pairs.k) if is_whole(pairs) else pairs.columns
+            span = self.seen - queries.q.shape[2], self.seen
+            slots = state.slots.of(
+                columns, not shared, span, queries.facts(), state.images(), queries.mask
+            )
+            slots = state.reading.with_budget(slots, at, self.ordinal, self.token_bytes)
+        if not (summable and shared):
+            return slots, NOTHING
+        groups = queries.q.shape[1] // columns.shape[1]
+        return slots, wanted(self.policy, slots, queries.q, groups, at, self.memory.to_read(at))
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def _show(self, queries: Queries, slots: Slots, out: Attended) -> None:
+        """Shows the pass to the policy, and holds what it keeps."""
+        with self.watch.running(queries.q.device):
+            k, v, _ = self.pairs.padded()
+            self.read(Layer(
+                q=queries.q.detach(), k=k.detach(), v=v.detach(), slots=slots,
+                scale=queries.scale, ordinal=self.ordinal, model_index=self.model_index,
+                depth=self.state.depth, column_sums=out.column_sums, window_sums=out.window_sums,
+            ))  # fmt: skip
+
+    def read(self, layer: Layer) -> None:
+        """Shows what has been read to the policy, and holds what it keeps: of this layer, or of all
+        of them after the last one.
+        """
+        self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_pairs(layer.k, layer.v)
+        found = self.state.reading.read(layer, self.at, self.pairs.counts)
+        for ordinal, kept in found.items():
+            self.state.layers[ordinal].hold(kept)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _prune(self) -> None:
+        """Keeps the slots that the rule says, without looking at anything but their number."""
+        state = self.state
+        if state.pads is None:
+            return
+        lengths = self.seen - state.pads.to(self.pairs.counts.device)
+        with self.watch.running(lengths.device):
+            kept = state.reading.prune(self.ordinal, self.at, lengths, self.pairs)
+            if kept is not None:
+                self.hold(kept)
 
     # What is held
 
     @property
     def nbytes(self) -> int:
         """Bytes of every tensor held: pairs, and what a rule that decodes remembers."""
-        remembered = [*self.running.values(), *([] if self.queries is None else [self.queries])]
-        return self.pairs.nbytes + sum(t.nbytes for t in remembered)
+        return self.pairs.nbytes + self.memory.nbytes
 
     def hold(self, kept: Kept) -> None:
         """Holds the kept pairs instead of all."""
-        self.prune(kept)
-        self.kept = kept.counts
-
-    def padded(self) -> Padded:
-        """All slots held; layers that hold every column have the same ``columns``."""
-        pairs = self.pairs
-        if not _whole(pairs):
-            return pairs.padded()
-        k = pairs.k
-        return Padded(k, pairs.v, self.state.origins.columns(k))
-
-    def prune(self, kept: Kept) -> None:
-        """The same, but what was kept of the prompt remains on record."""
-        policy = self.state.policy
-        if not policy.store.exact and isinstance(policy.merge, NoMerge):
-            self._pairs = policy.store(self.pairs.only(kept.mask))  # codes stay as they are
+        policy, pairs = self.policy, self.pairs
+        if isinstance(pairs, Coded) and isinstance(policy.merge, NoMerge):
+            self._pairs = policy.store(pairs.only(kept.mask))
         else:
-            shared = _whole(self.pairs)
-            columns = self.state.origins.columns(kept.k) if shared else self.pairs.columns
+            columns = self.state.slots.columns(kept.k) if is_whole(pairs) else pairs.columns
             self._pairs = policy.store(kept.store(columns, first=self.seen))
-        self.running = {name: compact(t, kept.mask) for name, t in self.running.items()}
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
-        """Takes over pairs that were read from a file."""
-        self._pairs, self.seen, self.finished, self.is_initialized = pairs, seen, finished, True
+        """Takes over pairs that were read elsewhere."""
+        self._pairs, self.seen, self.is_initialized = pairs, seen, True
+        self.memory.finished = finished
 
     def stats(self) -> LayerStats:
         """What was kept of the prompt; call it right after the pass that completed it."""
-        pairs = self.pairs
-        kept = pairs.counts - (self.seen - self.finished)
+        pairs, finished = self.pairs, self.memory.finished
+        kept = pairs.counts - (self.seen - finished)
         if not pairs.compressed and self.state.pads is not None:
             kept = kept - self.state.pads.to(kept.device)[:, None]
         return LayerStats(
-            layer=self.index,
+            layer=self.model_index,
             kept=kept,
-            seen=self.finished,
+            seen=finished,
             bytes_before=self.full_bytes,
             bytes_after=self.nbytes,
             compressed=pairs.compressed,
@@ -287,13 +343,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         )
 
 
-def _whole(pairs: Pairs) -> TypeGuard[DensePairs]:
+def is_whole(pairs: Pairs) -> TypeGuard[DensePairs]:
     """Whether they are of every column, slot i of column i."""
     return isinstance(pairs, DensePairs) and not pairs.compressed
-
-
-def compact(values: Float[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h s"]:
-    """The kept slots' values, right-aligned; zeros stand in front."""
-    most = int(kept.sum(-1).max())
-    order = kept.int().argsort(dim=-1, stable=True)[..., -most:]
-    return (values * kept).gather(-1, order)

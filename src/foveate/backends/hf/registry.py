@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foveate.backends.hf.attend import Output
+from foveate.backends.hf.attention.attended import Output
+from foveate.backends.hf.cache_layer import LINK, FoveateLayer
 from foveate.backends.hf.internals import (
     ALL_ATTENTION_FUNCTIONS,
     ALL_MASK_ATTENTION_FUNCTIONS,
@@ -22,8 +23,7 @@ from foveate.backends.hf.internals import (
     sdpa_attention_forward,
     sdpa_mask,
 )
-from foveate.backends.hf.layer import LINK, FoveateLayer
-from foveate.core.errors import UnsupportedModel
+from foveate.errors import UnsupportedModel
 
 
 @dataclass

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf import summed
+from foveate.backends.hf.attention import column_sums as attention
 from foveate.ops.column_sums import column_sums
 from tests import zoo
 
@@ -22,8 +22,8 @@ def calls(monkeypatch):
         made.append((q, k, scale, pads, sums))
         return out, sums
 
-    real = summed.attention_with_sums
-    monkeypatch.setattr(summed, "attention_with_sums", spy)
+    real = attention.attention_with_sums
+    monkeypatch.setattr(attention, "attention_with_sums", spy)
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foveate.core.errors import UnsupportedCache
+from foveate.errors import UnsupportedCache
 
 
 class _Refused(torch.autograd.Function):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import windowed
-from foveate.core.layer import Scores
+from foveate.backends.hf.attention import dispatch
+from foveate.core.layer import Scores, WindowWeights
 from foveate.stages.budget import Uniform
+from foveate.stages.score.window import paid
 from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.compare import TOLERANCE
@@ -26,17 +26,16 @@ OTHERS = ("mllama", "paligemma", "gemma3")  # images see tokens after them, or s
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Counts the layers whose last queries waited, in prompts as short as those of tests."""
-    monkeypatch.setattr(windowed, "WORTH", 4)
+    """The weights with which attention was added up, in prompts as short as those of tests."""
+    monkeypatch.setattr(dispatch, "WORTH", 4)
     calls = []
-    real = windowed.attention
+    real = dispatch.with_window_sums
 
-    def counting(*args):
-        out = real(*args)
-        calls.append(out is not None)
-        return out
+    def noting(*args):
+        calls.append(args[-1])
+        return real(*args)
 
-    monkeypatch.setattr(windowed, "attention", counting)
+    monkeypatch.setattr(dispatch, "with_window_sums", noting)
     return calls
 
 
@@ -55,11 +54,11 @@ def read(model, inputs, spec):
 def test_what_is_kept_and_said_stays_the_same(family, spec, lengths, asked, monkeypatch):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
     logits, kept = read(model, inputs, spec)
-    assert any(asked)
-    monkeypatch.setattr(windowed, "WORTH", 10**9)
+    assert asked
+    monkeypatch.setattr(dispatch, "WORTH", 10**9)
     asked.clear()
     expected, same = read(model, inputs, spec)
-    assert not any(asked)
+    assert not asked
     assert kept == same
     real = inputs["attention_mask"].bool() if "attention_mask" in inputs else slice(None)
     assert float((logits[real] - expected[real]).abs().max()) <= TOLERANCE
@@ -73,39 +72,47 @@ def test_other_prompts_are_left_to_the_stock_attention(asked):
         model.generate(**inputs, max_new_tokens=2, prefill_chunk_size=20, do_sample=False)
     prefix = zoo.prompt("paligemma", lengths=(60,))
     read(zoo.build("paligemma"), prefix, "david:budget=50%")
-    assert asked
-    assert not any(asked)
+    assert not asked
 
 
 @dataclass(frozen=True)
 class Asks:
-    """A score that reads so many sums of a window, of fewer queries than it said."""
+    """A score that reads so many sums of a window, with the weights that it declared or others."""
 
     times: int
-    reads_window_sums: ClassVar[bool] = True
+    declared: bool = True
 
     def queries(self, tokens):
         return 12
 
+    def window_weights(self, slots, groups):
+        return slots.derived(_once_each, groups)
+
     def __call__(self, layer):
-        values = torch.arange(layer.k.shape[2]).expand(layer.k.shape[:3]).float()
-        counts = torch.ones(len(layer.q), 1, layer.groups, 7)
-        sums = [layer.window.sums(counts, 0.0).sum() for _ in range(self.times)]
-        assert all(abs(float(s) - 7 * layer.q.shape[0] * layer.q.shape[1]) < 1e-3 for s in sums)
-        return Scores(values)
+        weights = self.window_weights(layer.slots, layer.groups)
+        assert layer.window_sums.weights is weights
+        if not self.declared:
+            weights = WindowWeights(weights.counts[..., -7:])
+        for _ in range(self.times):
+            total = float(paid(layer, weights).sum())
+            assert abs(total - float(weights.counts.sum()) * layer.k.shape[1]) < 1e-3
+        return Scores(torch.arange(layer.k.shape[2]).expand(layer.k.shape[:3]).float())
 
 
+def _once_each(slots, groups):
+    return WindowWeights(torch.ones(slots.pos.shape[0], 1, groups, 12))
+
+
+@pytest.mark.parametrize("declared", [True, False])
 @pytest.mark.parametrize("times", [0, 1, 2])
 @torch.no_grad()
-def test_the_attention_is_made_whether_the_sums_are_asked_for_or_not(times, asked):
+def test_the_attention_is_made_once_whether_the_sums_are_read_or_not(times, declared, asked):
     model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(60, 50))
-    policy = foveate.Policy(score=Asks(times), budget=Uniform(amount=20), select=TopK())
+    policy = foveate.Policy(score=Asks(times, declared), budget=Uniform(amount=20), select=TopK())
     expected = model(**inputs).logits
     with foveate.compress(model, policy) as session:
         ours = model(**inputs, use_cache=True).logits
-        assert all(layer.window is None for layer in session.cache.layers)
-        assert all(layer.seconds >= 0 for layer in session.stats.layers)
-    assert asked == [True] * len(session.stats.layers)
+    assert len(asked) == len(session.stats.layers)
     real = inputs["attention_mask"].bool()
     assert float((ours - expected)[real].abs().max()) <= TOLERANCE
 
@@ -116,11 +123,11 @@ def test_drafted_tokens_in_the_prompts_pass_see_what_is_kept(asked, monkeypatch)
     longer = zoo.append("llama", inputs, torch.tensor([[40, 41, 42]]))
     logits = []
     for worth in (4, 10**9):
-        monkeypatch.setattr(windowed, "WORTH", worth)
+        monkeypatch.setattr(dispatch, "WORTH", worth)
         with foveate.compress(model, "snapkv:budget=50%,window=12") as session:
             session.expect(tokens=60)
             logits.append(model(**longer, use_cache=True).logits)
-    assert True in asked
+    assert asked
     assert float((logits[0] - logits[1]).abs().max()) <= TOLERANCE
 
 

@@ -1,0 +1,161 @@
+"""Which way computes the attention of one pass over what a layer holds, and what it makes on its
+way for the policy's score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.backends.hf.attention.attended import NOTHING, Attend, Attended, Wanted
+from foveate.backends.hf.attention.column_sums import with_column_sums
+from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
+from foveate.backends.hf.attention.quantised import over_codes
+from foveate.backends.hf.attention.window_sums import with_window_sums
+from foveate.core.policy import Policy
+from foveate.core.reading import Pass
+from foveate.core.slots import Slots
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.ops.choice import chosen
+from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.softmax_n import attention_n
+
+WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is
+
+
+@dataclass(frozen=True, eq=False)
+class Queries:
+    """The queries of one pass. ``base`` is the model's own attention, ``mask`` its mask over all
+    ``seen`` columns, and ``facts`` reads what that says.
+    """
+
+    q: Float[Tensor, "b hq m d"]
+    mask: Tensor | None
+    scale: float
+    base: Attend
+    seen: int
+    facts: Callable[[], MaskFacts]
+
+    @property
+    def columns(self) -> Int[Tensor, "m"]:
+        """The columns that the queries stand at."""
+        return torch.arange(self.seen - self.q.shape[2], self.seen, device=self.q.device)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether there is one query per row, which sees everything that is held. A step that is
+        being traced cannot look into a mask (up to 5.13 transformers makes one there): it goes by
+        the mask, slot by slot.
+        """
+        if self.q.shape[2] > 1 or (self.mask is not None and torch.compiler.is_compiling()):
+            return False
+        return self.facts().open
+
+
+def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING) -> Attended:
+    """Attention over a layer's pairs, by the model's own function wherever it can do it. ``n`` is
+    softmax-n's over compressed pairs.
+    """
+    sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
+    if sees_all and (decoded := over_codes(queries.q, pairs, queries.scale, n)) is not None:
+        return decoded
+    pairs = pairs.opened()
+    if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
+        return _over_all(queries, pairs, wanted)
+    if sees_all:
+        return _decoded(queries, pairs, n)
+    padded = pairs.padded()
+    visible = over_slots(queries.mask, padded.columns, queries.columns)
+    return over_visible(
+        queries.base, queries.q, padded.k, padded.v, visible, queries.mask, queries.scale, n
+    )
+
+
+def _plain(queries: Queries) -> bool:
+    """True where the model's own attention needs no mask of ours over all columns."""
+    return queries.mask is not None or queries.q.shape[2] in (1, queries.seen)
+
+
+def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
+    """Over every column, with the by-products that are wanted."""
+    q, k, v, mask, scale = queries.q, pairs.k, pairs.v, queries.mask, queries.scale
+    if wanted.column_sums:
+        return with_column_sums(q, k, v, scale, queries.facts().pads.tolist())
+    if wanted.window is not None:
+        pads = queries.facts().pads.tolist()
+        return with_window_sums(queries.base, q, k, v, mask, scale, pads, wanted.window)
+    return Attended(*queries.base(q, k, v, mask))
+
+
+def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Attended:
+    """A query that sees all pairs."""
+    q, scale = queries.q, queries.scale
+    if isinstance(pairs, RaggedPairs):
+        out = ragged_decode(q, *pairs.parts, scale, n, starts=pairs.starts,
+                            longest=pairs.longest_body)  # fmt: skip
+        return Attended(out.transpose(1, 2))
+    if n:
+        return Attended(attention_n(q, pairs.k, pairs.v, scale, n).transpose(1, 2))
+    return Attended(*queries.base(q, pairs.k, pairs.v, None))
+
+
+def over_visible(
+    base: Attend,
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    visible: Bool[Tensor, "b #h m n"],
+    mask: Tensor | None,
+    scale: float,
+    n: float,
+) -> Attended:
+    """Attention over the visible slots alone. ``mask`` is the model's own, and tells which kind
+    ``base`` takes.
+    """
+    if n:
+        seen = visible.expand(-1, k.shape[1], -1, -1)
+        return Attended(attention_n(q, k, v, scale, n, seen).transpose(1, 2))
+    additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
+    groups = 1 if visible.shape[1] == 1 else q.shape[1] // k.shape[1]
+    return Attended(*base(q, k, v, for_model(visible, groups, additive)))
+
+
+def wanted(
+    policy: Policy, slots: Slots, query: Tensor, groups: int, at: Pass, to_read: int
+) -> Wanted:
+    """By-products of a pass of a prompt, whose ``slots`` have their budget; nothing where the stock
+    attention has to do it: another device or type, a mask that is not causal, or rows that are all
+    kept whole. ``to_read`` tokens of the prompt are still to come.
+    """
+    if not (policy.reads_column_sums or policy.reads_window_sums) or not _may(query):
+        return NOTHING
+    if slots.tokens is None or slots.mask is not None:
+        return NOTHING
+    if bool((slots.tokens >= slots.lengths + to_read).all()):
+        return NOTHING
+    if policy.reads_column_sums:
+        return Wanted(column_sums=True)
+    whole = at.seen == at.end == query.shape[2]
+    if policy.reads_window_sums is None or not whole or not in_blocks(query):
+        return NOTHING
+    if policy.score.queries(at.seen) < WORTH:  # no budget is larger than the prompt
+        return NOTHING
+    weights = policy.reads_window_sums.window_weights(slots, groups)
+    fits = WORTH <= weights.counts.shape[-1] < query.shape[2]
+    return Wanted(window=weights) if fits else NOTHING
+
+
+def _may(query: Tensor) -> bool:
+    """Whether attention may be done here at all: in blocks of ours, which in float32 on a CPU are
+    as fast as the stock attention, or by the kernels if they were chosen.
+    """
+    return in_blocks(query) or chosen() == "triton"
+
+
+def in_blocks(query: Tensor) -> bool:
+    """Other devices have fast attention, and half precision is faster there as well."""
+    return query.device.type == "cpu" and query.dtype == torch.float32

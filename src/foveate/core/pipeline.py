@@ -1,0 +1,192 @@
+"""A policy applied to what has been read of a layer: score -> budget -> select -> merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isnan
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scored
+from foveate.core.policy import Policy
+from foveate.core.slots import Slots
+from foveate.core.storage import DensePairs, RaggedPairs, store
+from foveate.errors import InvalidBudget, InvalidParameter
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a policy keeps of one layer.
+
+    ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None where the
+    whole layer fits the budget and nothing was scored.
+    """
+
+    mask: Bool[Tensor, "b h n"]
+    scores: Float[Tensor, "b h n"] | None
+    k: Float[Tensor, "b h n d"]
+    v: Float[Tensor, "b h n e"]
+    counted: Int[Tensor, "b h"] | None = None  # ``counts``, if they are known
+
+    @cached_property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs kept per row and KV head."""
+        return self.mask.sum(-1) if self.counted is None else self.counted
+
+    def positions(self, row: int, head: int) -> Int[Tensor, "s"]:
+        """Kept positions of one head, ascending, counted in the input as given."""
+        return self.mask[row, head].nonzero()[:, 0]
+
+    def keys(self, row: int, head: int) -> Float[Tensor, "s d"]:
+        """Kept (and merged) keys of one head."""
+        return self.k[row, head, self.mask[row, head]]
+
+    def values(self, row: int, head: int) -> Float[Tensor, "s e"]:
+        """Kept (and merged) values of one head."""
+        return self.v[row, head, self.mask[row, head]]
+
+    def store(self, columns: Int[Tensor, "b h n"], first: int) -> DensePairs | RaggedPairs:
+        """The kept pairs alone, dense or ragged."""
+        return store(self.k, self.v, columns, self.mask, first, self.counts)
+
+
+def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
+    """The layer's running state after its queries have been seen."""
+    state = dict(layer.state)
+    for each in policy.running:
+        state |= each.observe(layer)
+    return state
+
+
+def score(policy: Policy, layer: Layer) -> Scored | None:
+    """The layer's scores with protected and padded slots marked; None if every row fits its budget
+    (``layer.slots.tokens``).
+
+    Raises:
+        InvalidBudget: a row's budget is below what is protected in it.
+    """
+    slots, tokens = layer.slots, layer.slots.tokens
+    if tokens is None or slots.all_fits:
+        return None
+    least, always = slots.derived(_protected, policy)
+    scores = policy.score(layer)
+    raw = scores.values.float()
+    values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
+    if isnan(values.detach().amax()):  # which a NaN anywhere becomes
+        raise InvalidParameter(f"the scores of layer {layer.number} contain NaN: {policy}.")
+    scores = scores._replace(values=torch.maximum(values, least))
+    after = layer.after_scoring(copied=policy.scope == "model")
+    return Scored(after, scores, raw, tokens, always)
+
+
+class Protected(NamedTuple):
+    """The least that a score counts as, infinite at slots that are kept whatever it is, minus
+    infinite elsewhere (a maximum takes half of masked_fill's time); and how many are kept so.
+    """
+
+    least: Float[Tensor, "b h n"]
+    counts: Int[Tensor, "b h"]
+
+
+def _protected(slots: Slots, policy: Policy) -> Protected:
+    tokens = slots.lengths if slots.tokens is None else slots.tokens
+    protected = policy.select.protect(slots) & slots.valid
+    counts = protected.sum(-1)
+    too_many = (counts > tokens[:, None]) & (slots.available > tokens[:, None])
+    if bool(too_many.any()):
+        row = int(too_many.any(-1).nonzero()[0, 0])
+        raise InvalidBudget(
+            f"budget {policy.amount} keeps {int(tokens[row])} of the "
+            f"{int(slots.lengths[row])} tokens of row {row}, fewer than the "
+            f"{int(counts[row].max())} that are always kept (observation window and "
+            f"sinks count inside the budget). Raise the budget or lower the window."
+        )
+    least = torch.full(protected.shape, -torch.inf, device=protected.device)
+    return Protected(least.masked_fill_(protected, torch.inf), counts)
+
+
+def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
+    """Budgets, selects and merges layers that have been scored."""
+    tokens = scored[0].tokens
+    counts = policy.budget(scored, tokens)
+    _check_counts(policy, scored, counts, tokens)
+    kept = []
+    for one, count in zip(scored, counts, strict=True):
+        mask = policy.select(one, count)
+        _check_mask(policy, one, mask, count)
+        k, v = policy.merge(one, mask)
+        kept.append(Kept(mask, one.scores.values, k, v, count))
+    return kept
+
+
+def everything(layer: Layer) -> Kept:
+    """All real tokens of a layer that fits its budget."""
+    return Kept(layer.valid, None, layer.k, layer.v)
+
+
+def bytes_of_a_token(layer: Layer) -> int:
+    """Bytes of one token's keys and values over the layer's KV heads."""
+    return bytes_of_pairs(layer.k, layer.v)
+
+
+def bytes_of_pairs(k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]) -> int:
+    """The same, from the tensors."""
+    return k.shape[1] * (k.shape[-1] + v.shape[-1]) * k.element_size()
+
+
+def _check_mask(
+    policy: Policy, one: Scored, mask: Bool[Tensor, "b h n"], count: Int[Tensor, "b h"]
+) -> None:
+    """Selections keep what they were told to, whoever wrote the select stage."""
+    if not torch.equal(mask.sum(-1), count):
+        raise InvalidParameter(
+            f"{policy.select!r} kept {mask.sum(-1).tolist()} slots instead of {count.tolist()}."
+        )
+    if not one.layer.slots.whole and bool((mask & ~one.layer.valid).any()):
+        raise InvalidParameter(f"{policy.select!r} kept padding.")
+
+
+def _check_counts(
+    policy: Policy,
+    scored: Sequence[Scored],
+    counts: Sequence[Int[Tensor, "b h"]],
+    tokens: Int[Tensor, "b"],
+) -> None:
+    """Budgets are exact, whoever wrote the budget stage."""
+    if policy.planned:
+        asked = _total([policy.planned.pairs(one, tokens) for one in scored])
+        _check_totals(policy, scored, counts, asked)
+        return
+    heads = sum(one.layer.k.shape[1] for one in scored)
+    _check_totals(policy, scored, counts, tokens * heads)
+
+
+def _check_totals(
+    policy: Policy,
+    scored: Sequence[Scored],
+    counts: Sequence[Int[Tensor, "b h"]],
+    asked: Int[Tensor, "b"],
+) -> None:
+    held, room, inside = [0] * len(asked), [0] * len(asked), True
+    for of_rows, one in zip(counts, scored, strict=True):  # numbers: they are few
+        rows = zip(of_rows.tolist(), one.protected.tolist(), one.available.tolist(), strict=True)
+        for row, (heads, least, most) in enumerate(rows):
+            held[row] += sum(heads)
+            room[row] += sum(most)
+            limits = zip(least, heads, most, strict=True)
+            inside = inside and all(low <= count <= high for low, count, high in limits)
+    total = asked.tolist()
+    if held != list(map(min, total, room)) or not inside:
+        raise InvalidParameter(
+            f"{policy.budget!r} allocated {held} pairs of each row where {total} were asked for, "
+            "or left a head outside its limits."
+        )
+
+
+def _total(of_layers: Sequence[Int[Tensor, "b"]]) -> Int[Tensor, "b"]:
+    return sum(of_layers[1:], of_layers[0])

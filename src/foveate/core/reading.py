@@ -1,0 +1,271 @@
+"""One prompt under one policy, whichever engine reads it and in however many passes.
+
+An engine says, layer by layer and pass by pass, what it has read (:meth:`PromptReading.read`), and
+is told what to keep. All that is remembered between passes is here: the last queries, running
+sums, notes of earlier layers, layers that wait for the others. An engine keeps the pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scored
+from foveate.core.pipeline import Kept, bytes_of_a_token, everything, keep, observed, score
+from foveate.core.policy import Policy
+from foveate.core.protocols import Budget, Moment, Pruning
+from foveate.core.slots import Slots
+from foveate.core.storage import Pairs
+from foveate.errors import InvalidInput
+
+
+class Pass(NamedTuple):
+    """Where a pass stands, in columns of the batch: ``seen`` tokens have been read, padding and
+    this pass included, and the prompt that is to be compressed ends at ``end`` (None: there is
+    none, an answer is being decoded).
+    """
+
+    seen: int
+    end: int | None = None
+
+
+@dataclass
+class Remembered:
+    """What one layer remembers of its prompt between passes.
+
+    ``queries`` are the last that were seen, ``images`` the image of each; ``state`` are a running
+    score's sums, one number a slot; ``kept`` counts the pairs that each head kept when the layer
+    was compressed last; ``finished`` is the end of the prompt that was dealt with last.
+    """
+
+    queries: Float[Tensor, "b hq w d"] | None = None
+    images: Int[Tensor, "b w"] | None = None
+    state: Mapping[str, Tensor] = field(default_factory=dict)
+    kept: Int[Tensor, "b h"] | None = None
+    finished: int = 0
+
+    def in_prompt(self, at: Pass) -> bool:
+        """Whether the pass reads tokens of a prompt that has not been dealt with."""
+        return at.end is not None and self.finished < at.end
+
+    def to_read(self, at: Pass) -> int:
+        """Tokens of the prompt beyond those seen; negative where the answer has begun."""
+        end = at.end if at.end is not None and self.in_prompt(at) else self.finished
+        return end - at.seen
+
+    def remember(
+        self, q: Float[Tensor, "b hq m d"], images: Int[Tensor, "b m"] | None, wanted: int
+    ) -> None:
+        """The last ``wanted`` queries, on their own: a view would hold all of them."""
+        self.queries = q[:, :, -wanted:].clone() if wanted else None
+        self.images = None if images is None or not wanted else images[:, -wanted:]
+
+    def add(self, q: Float[Tensor, "b hq m d"], images: Int[Tensor, "b m"], wanted: int) -> None:
+        """The same of the queries so far and those of a pass of which nothing else is needed."""
+        if self.queries is not None and self.images is not None:
+            q = torch.cat([self.queries, q], dim=2)
+            images = torch.cat([self.images, images], dim=1)
+        self.remember(q, images, wanted)
+
+    def with_earlier(self, layer: Layer, wanted: int) -> Layer:
+        """The layer with queries of earlier passes where this pass has fewer than ``wanted``.
+
+        Raises:
+            InvalidInput: tokens of this pass see later ones, so that earlier rows are not known.
+        """
+        if self.queries is None or layer.q.shape[2] >= wanted:
+            return layer
+        if layer.slots.mask is not None:
+            raise InvalidInput(
+                "the last pass of this prompt is shorter than the observation window and holds "
+                "tokens that see later ones (images in a prefix). Pass the prompt in one piece."
+            )
+        q = torch.cat([self.queries, layer.q], dim=2)[:, :, -wanted:]
+        q_pos = layer.q_pos[:, -1:] + torch.arange(1 - q.shape[2], 1, device=q.device)
+        q_image = layer.slots.q_image
+        if q_image is not None and self.images is not None:
+            q_image = torch.cat([self.images, q_image], dim=1)[:, -wanted:]
+        return replace(layer, q=q, slots=replace(layer.slots, q_pos=q_pos, q_image=q_image))
+
+    def grown(self, slots: int) -> Mapping[str, Tensor]:
+        """The running sums, with zeros for the slots that are new."""
+        return {name: torch.nn.functional.pad(t, (0, slots - t.shape[-1]))
+                for name, t in self.state.items()}  # fmt: skip
+
+    def compact(self, kept: Bool[Tensor, "b h n"]) -> None:
+        """The running sums of the kept slots alone."""
+        self.state = {name: right_aligned(t, kept) for name, t in self.state.items()}
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it."""
+        for name in ("queries", "images", "kept"):
+            if (t := getattr(self, name)) is not None:
+                setattr(self, name, t.index_select(0, rows.to(t.device)))
+        self.state = {name: t.index_select(0, rows) for name, t in self.state.items()}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors that are remembered."""
+        held = [*self.state.values(), *([] if self.queries is None else [self.queries])]
+        return sum(t.nbytes for t in held)
+
+
+class PromptReading:
+    """One prompt, layer by layer. ``layers`` are what each remembers, by ordinal.
+
+    Args:
+        policy: what to keep.
+        depth: number of layers that are compressed.
+        pair_bytes: bytes of one token's pairs over all of them; the ``depth`` times those of the
+            layer at hand by default. Only a budget in bytes needs it.
+    """
+
+    def __init__(self, policy: Policy, depth: int, *, pair_bytes: int | None = None):
+        self.policy, self.depth, self.pair_bytes = policy, depth, pair_bytes
+        self.layers = [Remembered() for _ in range(depth)]
+        self.notes: list[Mapping[str, Tensor]] = []
+        self._waiting: list[Scored] = []
+
+    def completed(self, layer: Layer) -> dict[int, Kept]:
+        """What is kept once a layer has been read in a single pass; see :meth:`read`."""
+        seen = layer.k.shape[2]
+        return self.read(layer, Pass(seen, seen), layer.slots.available)
+
+    def read(
+        self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], *, budget: Budget | None = None
+    ) -> dict[int, Kept]:
+        """Shows a pass of a layer to the policy.
+
+        Args:
+            layer: what the pass has read, and all slots that are held. Its budget (``tokens`` of
+                its slots) is the policy's, unless it brings one; its ``state`` and ``earlier``
+                are filled in here.
+            at: where the pass stands.
+            stored: pairs that each KV head holds.
+            budget: stands in for the policy's at this layer.
+
+        Returns:
+            By ordinal, the layers that hold less from now on, or that are to be stored now: at
+            most this one, or all of them at once where the budget spans the layers.
+
+        Raises:
+            InvalidInput: a row without tokens, or a last pass that is too short for the window.
+            InvalidBudget: a budget below what is always kept.
+        """
+        memory, rule = self.layers[layer.ordinal], self.policy.when
+        layer = self._shown(layer, at)
+        wanted = self.policy.score.queries(layer.slots.derived(_longest_budget))
+        layer = memory.with_earlier(layer, wanted)
+        in_prompt = memory.in_prompt(at)
+        unfinished = in_prompt and memory.to_read(at) > 0
+        goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
+        memory.remember(layer.q, layer.slots.q_image, wanted if goes_on else 0)
+        if unfinished and not rule.reads:
+            return {}
+        if not unfinished:
+            _refuse_empty_rows(layer)
+        if in_prompt and not unfinished:
+            memory.finished = at.seen
+        if not rule(self._moment(layer, at, stored, in_prompt and not unfinished)):
+            return {}
+        return self._compressed(layer, budget)
+
+    def prune(self, ordinal: int, at: Pass, lengths: Int[Tensor, "b"], pairs: Pairs) -> Kept | None:
+        """What a rule that prunes keeps of ``pairs`` while an answer is decoded; None for all."""
+        memory, rule = self.layers[ordinal], self.policy.when
+        if memory.kept is None or not isinstance(rule, Pruning):
+            return None  # the whole prompt fitted, so its share is everything
+        length = lengths + memory.to_read(at)
+        moment = Moment(False, pairs.counts, lengths, length, memory.kept)
+        if not rule(moment):
+            return None
+        k, v, columns = pairs.padded()
+        mask = rule.keeps(moment, k.shape[2]) & (columns >= 0)
+        memory.state = memory.grown(k.shape[2])
+        memory.compact(mask)
+        return Kept(mask, None, k, v)
+
+    def with_budget(self, slots: Slots, at: Pass, ordinal: int, layer_bytes: int) -> Slots:
+        """The slots with each row's budget, which is that of its prompt, however much of it (or
+        beyond) has been read. ``layer_bytes`` are those of one token's pairs in this layer.
+        """
+        if slots.tokens is not None:
+            return slots
+        pair_bytes = self.pair_bytes or layer_bytes * self.depth
+        return slots.derived(_budgeted, self.policy, pair_bytes, self.layers[ordinal].to_read(at))
+
+    def _shown(self, layer: Layer, at: Pass) -> Layer:
+        """The layer with its budget and with what is known of earlier passes and layers; the
+        running sums have seen it.
+        """
+        memory = self.layers[layer.ordinal]
+        layer = replace(
+            layer,
+            slots=self.with_budget(layer.slots, at, layer.ordinal, bytes_of_a_token(layer)),
+            state=memory.grown(layer.k.shape[2]),
+            earlier=tuple(self.notes) if layer.ordinal else (),
+        )
+        memory.state = observed(self.policy, layer)
+        return replace(layer, state=memory.state) if memory.state else layer
+
+    def _moment(self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], prompt: bool) -> Moment:
+        memory, seen = self.layers[layer.ordinal], layer.slots.lengths
+        kept = memory.kept
+        if kept is None:  # it never was compressed: its budget
+            tokens = seen if layer.slots.tokens is None else layer.slots.tokens
+            kept = tokens[:, None].expand_as(stored)
+        return Moment(prompt, stored, seen, seen - (at.seen - memory.finished), kept)
+
+    def _compressed(self, layer: Layer, budget: Budget | None) -> dict[int, Kept]:
+        policy = self.policy if budget is None else replace(self.policy, budget=budget)
+        scored = score(self.policy, layer)
+        notes = scored.scores.notes if scored else {}
+        self.notes = [*(self.notes if layer.ordinal else ()), notes]
+        found: dict[int, Kept] = {}
+        if policy.scope == "model":
+            found = self._all_together(layer, scored)
+        elif scored is not None:
+            found = {layer.ordinal: keep(policy, [scored])[0]}
+        if scored is None and not policy.store.exact:
+            found[layer.ordinal] = everything(layer)
+        for ordinal, kept in found.items():
+            self.layers[ordinal].kept = kept.counts
+            self.layers[ordinal].compact(kept.mask)
+        return found
+
+    def _all_together(self, layer: Layer, scored: Scored | None) -> dict[int, Kept]:
+        """A budget over all layers waits for the last one."""
+        self._waiting += [scored] if scored else []
+        if layer.ordinal < self.depth - 1:
+            return {}
+        waiting, self._waiting = self._waiting, []
+        kept = keep(self.policy, waiting) if waiting else []
+        return {one.layer.ordinal: found for one, found in zip(waiting, kept, strict=True)}
+
+
+def _budgeted(slots: Slots, policy: Policy, pair_bytes: int, to_read: int) -> Slots:
+    return slots.with_budget(policy.tokens(slots.lengths + to_read, pair_bytes))
+
+
+def _longest_budget(slots: Slots) -> int:
+    return 0 if slots.tokens is None else int(slots.tokens.max())
+
+
+def _refuse_empty_rows(layer: Layer) -> None:
+    if layer.ordinal == 0 and bool((layer.slots.lengths < 1).any()):
+        row = int((layer.slots.lengths < 1).nonzero()[0, 0])
+        raise InvalidInput(f"row {row} is nothing but padding.")
+
+
+def right_aligned(
+    values: Float[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]
+) -> Float[Tensor, "b h s"]:
+    """The kept slots' values, right-aligned; zeros stand in front."""
+    most = int(kept.sum(-1).max())
+    order = kept.int().argsort(dim=-1, stable=True)[..., -most:]
+    return (values * kept).gather(-1, order)

@@ -1,0 +1,167 @@
+"""Where the slots and the queries of a pass come from, and what follows from that alone.
+
+Layers that hold the same slots (as a rule all layers of a prompt) share one ``Slots``, so that what
+follows from positions, images, masks and budgets is worked out once for all of them. Nothing here
+knows keys or values, so nothing that is shared can depend on a layer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor
+
+from foveate.errors import MissingModality
+from foveate.ops.window_attention import from_first_hidden
+
+P = ParamSpec("P")
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Slots:
+    """Positions, images and masks of one pass, and the budget of each row.
+
+    ``pos`` is the index of a slot's token within its own row, counted without padding; a slot with
+    a negative ``pos`` is padding (or empty) and is never scored and never kept. Slots ascend in
+    ``pos``; empty ones stand in front. ``q_pos`` is the same for queries, which are the last ``m``
+    of the prompt. A ``mask`` of None means causal: a query sees every slot with
+    ``0 <= pos <= q_pos``. ``tokens`` is each row's budget, per KV head; scores that read as many
+    queries as the budget allows need it.
+    """
+
+    pos: Int[Tensor, "b h n"]
+    q_pos: Int[Tensor, "b m"]
+    image: Int[Tensor, "b h n"] | None = None  # index of the image a slot belongs to; -1: text
+    spot: Int[Tensor, "b h n"] | None = None  # which visual token of its image it is; -1: text
+    q_image: Int[Tensor, "b m"] | None = None  # the image of each query
+    mask: Bool[Tensor, "b #h m n"] | None = None
+    tokens: Int[Tensor, "b"] | None = None
+    _derived: list[tuple[Any, tuple[Any, ...], Any]] = field(
+        default_factory=list, init=False, repr=False
+    )
+
+    @cached_property
+    def valid(self) -> Bool[Tensor, "b h n"]:
+        """True where a slot holds a real token."""
+        return self.where(lambda pos: pos >= 0)
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether all slots hold a real token."""
+        return bool(once_for_heads(self.valid).all())
+
+    @cached_property
+    def available(self) -> Int[Tensor, "b h"]:
+        """How many real tokens each head holds."""
+        return once_for_heads(self.valid).sum(-1).expand(self.pos.shape[:2])
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, "b"]:
+        """Tokens that each row has seen, padding excluded."""
+        return self.q_pos[:, -1] + 1
+
+    @cached_property
+    def vision(self) -> Bool[Tensor, "b h n"]:
+        """True at visual tokens.
+
+        Raises:
+            MissingModality: nothing told which tokens are visual.
+        """
+        return self.known_image >= 0
+
+    @property
+    def known_image(self) -> Int[Tensor, "b h n"]:
+        """The image of each slot, -1 for text; raises MissingModality if nothing told."""
+        return _known(self.image)
+
+    @property
+    def known_spot(self) -> Int[Tensor, "b h n"]:
+        """Which visual token of its image each is; raises MissingModality if nothing told."""
+        return _known(self.spot)
+
+    @cached_property
+    def q_vision(self) -> Bool[Tensor, "b m"]:
+        """True at queries of visual tokens.
+
+        Raises:
+            MissingModality: nothing told which tokens are visual.
+        """
+        return _known(self.q_image) >= 0
+
+    @cached_property
+    def all_fits(self) -> bool:
+        """Whether every row fits its budget whole."""
+        return self.tokens is not None and bool((self.available <= self.tokens[:, None]).all())
+
+    def where(
+        self, holds: Callable[[Int[Tensor, "b #h n"]], Bool[Tensor, "b #h n"]]
+    ) -> Bool[Tensor, "b h n"]:
+        """True where ``holds`` says so of the positions; asked once if all heads have the same."""
+        return holds(once_for_heads(self.pos)).expand_as(self.pos)
+
+    def visible(self, w: int) -> Bool[Tensor, "b #h w n"]:
+        """Which slots each of the last ``w`` queries attends to."""
+        if self.mask is not None:
+            return self.mask[:, :, -w:, :]
+        pos = once_for_heads(self.pos)[:, :, None, :]
+        return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
+
+    def last_visible(self, w: int) -> Bool[Tensor, "b #h w s"]:
+        """The same of the last slots alone: these queries attend to all slots before them."""
+        return self.derived(_last_visible, w)
+
+    def derived(
+        self, rule: Callable[Concatenate[Slots, P], Found], *of: P.args, **none: P.kwargs
+    ) -> Found:
+        """``rule(self, *of)``, worked out once. The rule is a function of a module, which knows
+        nothing else, and its arguments are numbers, names and stages. Nobody may write into what
+        comes out.
+        """
+        for known, arguments, found in self._derived:
+            if known is rule and arguments == of and _same_types(arguments, of):
+                return found  # type: ignore[no-any-return]
+        new = rule(self, *of, **none)
+        self._derived.append((rule, of, new))
+        return new
+
+    def with_budget(self, tokens: Int[Tensor, "b"]) -> Slots:
+        """The same slots where each row has this budget."""
+        return replace(self, tokens=tokens)
+
+    def from_query(self, first: int) -> Slots:
+        """The same slots, and the queries from ``first`` on."""
+        return replace(
+            self,
+            q_pos=self.q_pos[:, first:],
+            q_image=None if self.q_image is None else self.q_image[:, first:],
+            mask=None if self.mask is None else self.mask[:, :, first:],
+        )
+
+
+def _same_types(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """A window of 1 token and one of 1.0 of the budget are equal numbers and different windows."""
+    return all(type(a) is type(b) for a, b in zip(one, other, strict=True))
+
+
+def _last_visible(slots: Slots, w: int) -> Tensor:
+    return from_first_hidden(slots.visible(w))
+
+
+def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:
+    """One head's part where one was expanded over all of them; otherwise all of it."""
+    return t[:, :1] if t.stride(1) == 0 else t
+
+
+def _known(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:
+    if image is None:
+        raise MissingModality(
+            "this policy treats visual and text tokens differently, and nothing tells which "
+            "tokens are visual. Pass vision= (bool, [batch, tokens]) to compress() or "
+            "compress_tensors()."
+        )
+    return image

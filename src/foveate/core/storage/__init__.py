@@ -1,0 +1,13 @@
+"""Kept pairs, stored for real.
+
+:class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise. Both grow
+at the end while decoding, and both know the original column of each slot: a token's index in the
+batch's padded input, counted from the start of the conversation. :class:`Pairs` is what every way
+to hold them can do.
+"""
+
+from foveate.core.storage.dense import GROWTH, DensePairs, Padded
+from foveate.core.storage.pairs import Coded, Pairs
+from foveate.core.storage.ragged import RaggedPairs, only, store
+
+__all__ = ["GROWTH", "Coded", "DensePairs", "Padded", "Pairs", "RaggedPairs", "only", "store"]

@@ -1,0 +1,178 @@
+"""Pairs of heads that all hold the same number, with room to grow.
+
+Growing copies rarely: by a sixteenth, at least ``GROWTH`` tokens.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+GROWTH = 32
+
+
+class Padded(NamedTuple):
+    """A transient view of all slots, right-aligned; ``columns`` is -1 in the empty ones."""
+
+    k: Float[Tensor, "b h n d"]
+    v: Float[Tensor, "b h n e"]
+    columns: Int[Tensor, "b h n"]
+
+
+class DensePairs:
+    """Pairs [b, h, n, d] with spare room at the end.
+
+    Slots before ``mixed`` hold the columns listed in ``columns``; later slots hold consecutive
+    columns, starting at ``first``. With ``mixed == 0`` and ``first == 0`` slot i is column i.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "b h n d"],
+        v: Float[Tensor, "b h n e"],
+        columns: Int[Tensor, "b h s"] | None = None,
+        first: int = 0,
+    ):
+        self._k, self._v = k.contiguous(), v.contiguous()
+        self.columns_of_mixed = None if columns is None else columns.to(torch.int32)
+        self.first = first
+        self.size = k.shape[2]
+
+    @classmethod
+    def empty(
+        cls, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], room: int
+    ) -> DensePairs:
+        """No pairs yet, and room for ``room`` slots of the kind of ``k`` and ``v``."""
+        k, v = (t.new_empty(*t.shape[:2], room, t.shape[3]) for t in (k, v))
+        pairs = cls(k, v)
+        pairs.size = 0
+        return pairs
+
+    @property
+    def k(self) -> Float[Tensor, "b h n d"]:
+        """Keys of all slots, not a copy."""
+        return _used(self._k, self.size)
+
+    @property
+    def v(self) -> Float[Tensor, "b h n e"]:
+        """Values of all slots, not a copy."""
+        return _used(self._v, self.size)
+
+    @property
+    def mixed(self) -> int:
+        """Slots whose columns are listed one by one."""
+        return 0 if self.columns_of_mixed is None else self.columns_of_mixed.shape[2]
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs held per row and KV head."""
+        return torch.full(self._k.shape[:2], self.size, device=self._k.device)
+
+    @property
+    def longest(self) -> int:
+        """The most pairs that one head holds."""
+        return self.size
+
+    @property
+    def compressed(self) -> bool:
+        """False while slot i is column i."""
+        return self.first != 0 or self.mixed != 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held, spare room included."""
+        listed = 0 if self.columns_of_mixed is None else self.columns_of_mixed.nbytes
+        return self._k.nbytes + self._v.nbytes + listed
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot."""
+        late = self.size - self.mixed
+        tail = torch.arange(self.first, self.first + late, device=self._k.device)
+        tail = tail.expand(*self._k.shape[:2], late)
+        if self.columns_of_mixed is None:
+            return tail
+        return torch.cat([self.columns_of_mixed.long(), tail], dim=2)
+
+    def opened(self) -> DensePairs:
+        """Themselves."""
+        return self
+
+    def padded(self) -> Padded:
+        """All slots; nothing is copied."""
+        return Padded(self.k, self.v, self.columns)
+
+    @property
+    def next_column(self) -> int:
+        """The column that the next token will have."""
+        return self.first + self.size - self.mixed
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor held, by name, without spare room."""
+        listed = {} if self.columns_of_mixed is None else {"columns": self.columns_of_mixed}
+        return {"k": self.k, "v": self.v} | listed
+
+    def reserve(self, room: int) -> None:
+        """Makes room for ``room`` slots in all, copying once if need be."""
+        if room <= self._k.shape[2]:
+            return
+        self._k, self._v = (_enlarged(t, self.size, room) for t in (self._k, self._v))
+
+    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
+        """Adds the next columns. What a graph holds is not written to."""
+        if torch.is_grad_enabled() and (k.requires_grad or self._k.requires_grad):
+            self._k, self._v = torch.cat([self.k, k], dim=2), torch.cat([self.v, v], dim=2)
+            self.size = self._k.shape[2]
+            return
+        end = self.size + k.shape[2]
+        if end > self._k.shape[2]:
+            self.reserve(end + max(GROWTH, end // 16))
+        elif not torch.compiler.is_compiling() and self._stale():
+            # what inference_mode() made cannot be written to outside of it
+            self._k, self._v = self._k.clone(), self._v.clone()
+        self._k[:, :, self.size : end] = k
+        self._v[:, :, self.size : end] = v
+        self.size = end
+
+    def _stale(self) -> bool:
+        return self._k.is_inference() and not torch.is_inference_mode_enabled()
+
+    def crop(self, count: int) -> bool:
+        """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
+        if count > self.size - self.mixed:
+            return False
+        self.size -= count
+        return True
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it, in this order, repeats allowed."""
+        self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)
+        if self.columns_of_mixed is not None:
+            self.columns_of_mixed = self.columns_of_mixed.index_select(0, rows)
+
+    def fork(self) -> DensePairs:
+        """An independent copy, without spare room."""
+        return DensePairs(self.k.clone(), self.v.clone(), self.columns_of_mixed, self.first)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> DensePairs:
+        """With the spare room, and without the graph, which cannot be copied."""
+        other = copy(self)
+        other._k, other._v = self._k.detach().clone(), self._v.detach().clone()
+        return other
+
+
+def _used(t: Tensor, size: int) -> Tensor:
+    """The slots in use; the tensor itself where all are, which takes no call into torch."""
+    if not torch.compiler.is_compiling() and size == t.shape[2]:
+        return t
+    return t[:, :, :size]
+
+
+def _enlarged(old: Tensor, size: int, room: int) -> Tensor:
+    new = old.new_empty(*old.shape[:2], room, old.shape[3])
+    new[:, :, :size] = old[:, :, :size]
+    return new

@@ -1,0 +1,165 @@
+"""Pairs of heads that hold different numbers, flat, and never padded to the longest."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.storage.dense import DensePairs, Padded
+from foveate.ops.compaction import compaction
+from foveate.ops.heads import starts_of
+
+
+class RaggedPairs:
+    """Pairs of heads that keep different numbers: a flat body that never changes, and a dense tail.
+
+    The body lists the pairs of row 0's head 0, then row 0's head 1, and so on. The tail holds what
+    was appended later, the same number for every head.
+    """
+
+    def __init__(
+        self,
+        k: Float[Tensor, "f d"],
+        v: Float[Tensor, "f e"],
+        columns: Int[Tensor, "f"],
+        body_counts: Int[Tensor, "b h"],
+        first: int,
+    ):
+        self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
+        self._hold(body_counts)
+        shape = (*body_counts.shape, 0)
+        self.tail = DensePairs(k.new_empty(*shape, k.shape[1]), v.new_empty(*shape, v.shape[1]),
+                               first=first)  # fmt: skip
+
+    def _hold(self, counts: Int[Tensor, "b h"]) -> None:
+        """Where each head's body starts, on the device and, for what runs on the host, here."""
+        self.heads: tuple[int, ...] = tuple(counts.shape)
+        self.starts = starts_of(counts)
+        self.lengths: list[int] = counts.flatten().tolist()
+        self.longest_body = max(self.lengths)
+
+    @property
+    def body_counts(self) -> Int[Tensor, "b h"]:
+        """Pairs of each head's body."""
+        return self.starts.diff().view(self.heads)
+
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, list[int], Tensor, Tensor]:
+        """The body's keys, values and lengths, and the tail's keys and values."""
+        return self.flat_k, self.flat_v, self.lengths, self.tail.k, self.tail.v
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs held per row and KV head."""
+        return self.body_counts + self.tail.size
+
+    @property
+    def longest(self) -> int:
+        """The most pairs that one head holds."""
+        return self.longest_body + self.tail.size
+
+    @property
+    def compressed(self) -> bool:
+        """Always True: only kept pairs are stored like this."""
+        return True
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held, spare room included."""
+        body = (self.flat_k, self.flat_v, self.flat_columns, self.starts)
+        return sum(t.nbytes for t in body) + self.tail.nbytes
+
+    @property
+    def columns(self) -> Int[Tensor, "b h n"]:
+        """Original column of each slot, right-aligned, -1 in the empty slots in front."""
+        index, empty = self._index()
+        body = self.flat_columns[index].long().masked_fill(empty, -1)
+        return torch.cat([body, self.tail.columns], dim=2)
+
+    @property
+    def first(self) -> int:
+        """The column of the first pair that was appended."""
+        return self.tail.first
+
+    def opened(self) -> RaggedPairs:
+        """Themselves."""
+        return self
+
+    @property
+    def next_column(self) -> int:
+        """The column that the next token will have."""
+        return self.tail.next_column
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor held, by name, without spare room."""
+        return {"flat_k": self.flat_k, "flat_v": self.flat_v, "columns": self.flat_columns,
+                "counts": self.body_counts, "k": self.tail.k, "v": self.tail.v}  # fmt: skip
+
+    def padded(self) -> Padded:
+        """All slots, padded to the longest head: a transient copy."""
+        index, empty = self._index()
+        body = self.flat_columns[index].long().masked_fill(empty, -1)
+        return Padded(
+            torch.cat([self.flat_k[index], self.tail.k], dim=2),
+            torch.cat([self.flat_v[index], self.tail.v], dim=2),
+            torch.cat([body, self.tail.columns], dim=2),
+        )
+
+    def _index(self) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:
+        """Where each right-aligned body slot stands in the flat tensors, and which are empty."""
+        ends = self.starts[1:].view(self.heads)
+        back = torch.arange(-self.longest_body, 0, device=ends.device)
+        empty = -back > self.body_counts[..., None]
+        return (ends[..., None] + back).clamp_min(0), empty
+
+    def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
+        """Adds the next columns."""
+        self.tail.append(k, v)
+
+    def crop(self, count: int) -> bool:
+        """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
+        return self.tail.crop(count)
+
+    def take_rows(self, rows: Int[Tensor, "r"]) -> None:
+        """The batch becomes these rows of it, in this order, repeats allowed."""
+        heads, starts = self.heads[1], self.starts.tolist()
+        spans = [(starts[r * heads], starts[(r + 1) * heads]) for r in rows.tolist()]
+        for name in ("flat_k", "flat_v", "flat_columns"):
+            flat = getattr(self, name)
+            setattr(self, name, torch.cat([flat[start:end] for start, end in spans]))
+        self._hold(self.body_counts.index_select(0, rows))
+        self.tail.take_rows(rows)
+
+    def fork(self) -> RaggedPairs:
+        """An independent copy: it shares the body, which never changes, and copies the tail."""
+        other = RaggedPairs(
+            self.flat_k, self.flat_v, self.flat_columns, self.body_counts, self.tail.first
+        )
+        other.tail = self.tail.fork()
+        return other
+
+
+def store(
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    columns: Int[Tensor, "b h n"],
+    kept: Bool[Tensor, "b h n"],
+    first: int,
+    counts: Int[Tensor, "b h"] | None = None,
+) -> DensePairs | RaggedPairs:
+    """Stores the kept slots: dense if every head keeps the same number, ragged otherwise.
+
+    ``first`` is the column that the next token will have; ``counts`` are those of ``kept``.
+    """
+    counts = kept.sum(-1) if counts is None else counts
+    flat = compaction(k, v, columns, kept, counts)
+    if len(set(lengths := counts.flatten().tolist())) > 1:
+        return RaggedPairs(*flat, counts, first)
+    keys, values, places = (t.view(*counts.shape, lengths[0], *t.shape[1:]) for t in flat)
+    return DensePairs(keys, values, places, first)
+
+
+def only(pairs: DensePairs | RaggedPairs, kept: Bool[Tensor, "b h n"]) -> DensePairs | RaggedPairs:
+    """A copy that holds the kept slots."""
+    return store(*pairs.padded(), kept, pairs.next_column)

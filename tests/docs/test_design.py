@@ -1,0 +1,67 @@
+"""The walk through one prefill that docs/design.md describes is the one that is taken."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import foveate
+from tests import zoo
+
+PACKAGE = Path(foveate.__file__).parent
+DESIGN = PACKAGE.parents[1] / "docs" / "design.md"
+
+
+def described():
+    """The files that the numbered list of the walk names."""
+    text = DESIGN.read_text(encoding="utf-8")
+    (walk,) = re.findall(r"## One layer through one prefill\n(.*?)\n## ", text, flags=re.S)
+    steps = re.split(r"^\d+\. ", walk, flags=re.M)[1:]
+    return {found[1] for step in steps if (found := re.search(r"`([a-z_/]+\.py)`", step))}
+
+
+def taken(spec):
+    """The files of backend and core whose functions run from a layer's ``update`` to what it holds,
+    attributes and the policy's own stages left out.
+    """
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
+    found, on = [], []
+
+    def watch(frame, event, arg):
+        name, path = frame.f_code.co_qualname, Path(frame.f_code.co_filename)
+        if not any(path.is_relative_to(PACKAGE / part) for part in ("backends", "core")):
+            return
+        if event == "call":
+            if name == "FoveateLayer.update" and frame.f_locals["self"].ordinal == 1:
+                on.append(True)
+            if on and not attribute(name, path):
+                found.append(str(path.relative_to(PACKAGE)))
+        elif event == "return" and name == "FoveateLayer.attend":
+            on.clear()
+
+    with foveate.compress(model, spec) as session, torch.no_grad():
+        sys.setprofile(watch)
+        try:
+            model(**inputs, use_cache=True)
+        finally:
+            sys.setprofile(None)
+    assert session.stats.kept_tokens < session.stats.seen
+    return set(found)
+
+
+def attribute(name, path):
+    """Whether a function is an attribute's, or an identity stage's (``core/protocols.py``)."""
+    if path.name == "protocols.py":
+        return True
+    module = sys.modules["foveate." + ".".join(path.relative_to(PACKAGE).with_suffix("").parts)]
+    owner, _, function = name.rpartition(".")
+    found = vars(getattr(module, owner, object)).get(function) if owner else None
+    return isinstance(found, property) or type(found).__name__ == "cached_property"
+
+
+@pytest.mark.parametrize("spec", ["snapkv:budget=50%,window=4", "knorm:budget=50%"])
+def test_the_walk_through_a_prefill_is_the_one_that_is_described(spec):
+    assert taken(spec) == described()
+    assert len(described()) < 12
