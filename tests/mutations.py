@@ -58,7 +58,7 @@ FAULTS = (
           "        return self.seen\n\n    def get_mask_sizes",
           "        return self.pairs.longest if self.seen else 0\n\n    def get_mask_sizes",
           ("tests/conformance/test_prompts.py", "tests/conformance/test_families.py")),
-    Fault("rotary offsets stay those of the latest prompt", "backends/hf/around.py",
+    Fault("rotary offsets stay those of the latest prompt", "backends/hf/hooks.py",
           "        if name in state.extras:\n",
           "        if name not in state.extras:\n",
           ("tests/conformance/test_modes.py::"
@@ -86,7 +86,7 @@ FAULTS = (
           "wanted if goes_on else 0",
           "wanted if goes_on and rule.decodes else 0",
           ("tests/core/test_reading.py",)),
-    Fault("a second turn is kept whole", "backends/hf/attach.py",
+    Fault("a second turn is kept whole", "backends/hf/session.py",
           "(self.cache if cache is None else cache).awaiting = True",
           "(self.cache if cache is None else cache).awaiting = False",
           ("tests/conformance/test_modes.py::test_second_turn_with_a_new_image",)),

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.backends.hf.places import Grid, tokens_in
+from foveate.backends.hf.image_grid import Grid, tokens_in
 from foveate.cli.heads import generated, shown
 from foveate.eval.model import load
 

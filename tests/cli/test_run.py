@@ -313,7 +313,7 @@ def test_the_picture_shows_what_was_kept(
 def test_a_model_whose_tokens_have_no_known_place_gets_no_picture(
     foveate: Foveate, llava: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveate.backends.hf.places._squares", lambda tokens, images: [])
+    monkeypatch.setattr("foveate.backends.hf.image_grid._squares", lambda tokens, images: [])
     result = foveate("run", "--model", llava, "--image", picture, "--prompt", WORDS,
                      "--picture", "kept.png")  # fmt: skip
     assert "the places of the 9 visual tokens on 1 image(s) are not known" in refused(result)

@@ -14,7 +14,7 @@ from foveate.backends.hf import Session
 from foveate.backends.hf.internals import CACHE
 
 
-class Told(NamedTuple):
+class TeacherForced(NamedTuple):
     """What is thought of ``m`` given tokens, one after the other.
 
     ``logits`` [m, vocabulary] are those that each token was to be predicted from, in float32.
@@ -56,9 +56,9 @@ def greedy(
     return answer
 
 
-def told(
+def teacher_forced(
     session: Session, cache: DynamicCache, first: Float[Tensor, "1 v"], tokens: Sequence[int]
-) -> Told:
+) -> TeacherForced:
     """Feeds the tokens but the last: at once, or one by one where what is kept changes while
     decoding.
     """
@@ -71,4 +71,4 @@ def told(
         logits.append(out.logits[0])
         features.append(torch.cat(out.hidden_states))
     hidden = torch.cat(features, 1).float() if features else first.new_zeros(1, 0, 1).float()
-    return Told(torch.cat(logits).float(), hidden)
+    return TeacherForced(torch.cat(logits).float(), hidden)

@@ -17,7 +17,7 @@ from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError
 from foveate.eval.analyses import analysed, kept_places
-from foveate.eval.answer import Told, asked, greedy, told
+from foveate.eval.answer import TeacherForced, asked, greedy, teacher_forced
 from foveate.eval.failure import failed
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import reference_tokens
@@ -89,7 +89,7 @@ def _answer(reading: Reading, policy: Policy, full: Answer | None) -> Answer:
         reference = full.reference if full else _reference(reading, tokens)
         of_reference = None
         if spare is not None and reference:
-            of_reference = told(session, spare, first, reference)
+            of_reference = teacher_forced(session, spare, first, reference)
     said = reading.loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
     return Answer(tokens, thought, said, reference, of_reference, stats, prefill_s, seconds, shown)
 
@@ -103,20 +103,20 @@ def _shown(reading: Reading, recording: Recording, cache: DynamicCache, full: An
 
 def _said(
     reading: Reading, session: Session, cache: DynamicCache, first: Tensor, full: Answer | None
-) -> tuple[list[int], Told, float | None]:
+) -> tuple[list[int], TeacherForced, float | None]:
     """The greedy answer, what is thought of the full cache's, and seconds, where it was timed."""
     listening = session.fork(cache)
-    thought = told(session, listening, first, full.tokens) if full else None
+    thought = teacher_forced(session, listening, first, full.tokens) if full else None
     if full and thought and not reading.timed and _agrees(thought, full):
         return full.tokens, thought, None
     start = now(session.model.device)
     tokens = greedy(session.model, cache, first, reading.task.longest)
     seconds = now(session.model.device) - start
     timed = seconds if reading.timed else None
-    return tokens, thought or told(session, listening, first, tokens), timed
+    return tokens, thought or teacher_forced(session, listening, first, tokens), timed
 
 
-def _agrees(thought: Told, full: Answer) -> bool:
+def _agrees(thought: TeacherForced, full: Answer) -> bool:
     """Whether each token of the full cache's answer is the likeliest here, too."""
     return thought.logits.argmax(-1).tolist() == full.tokens
 

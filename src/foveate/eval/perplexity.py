@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from foveate.eval.answer import Told
+from foveate.eval.answer import TeacherForced
 from foveate.eval.model import Loaded
 
 LARGEST = 700.0  # nats: what the exponential of can still be held
@@ -26,7 +26,7 @@ def reference_tokens(loaded: Loaded, reference: str, answer: Sequence[int]) -> l
     return tokens
 
 
-def mean_nll(thought: Told, tokens: Sequence[int]) -> float:
+def mean_nll(thought: TeacherForced, tokens: Sequence[int]) -> float:
     """Mean negative log-likelihood of the tokens that were told."""
     wanted = torch.tensor(tokens, device=thought.logits.device)[:, None]
     return float(-thought.logits.log_softmax(-1).gather(1, wanted).mean())

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from foveate.backends.hf import Stats
-from foveate.eval.answer import Told
+from foveate.eval.answer import TeacherForced
 from foveate.eval.metrics import rouge_l_to
 from foveate.eval.perplexity import mean_nll
 from foveate.eval.reading import Reading
@@ -24,10 +24,10 @@ class Answer(NamedTuple):
     """
 
     tokens: list[int]
-    told: Told
+    told: TeacherForced
     said: str
     reference: list[int]
-    of_reference: Told | None
+    of_reference: TeacherForced | None
     stats: Stats
     prefill_s: float
     seconds: float | None

@@ -1,9 +1,9 @@
 """Hugging Face transformers, 5.4 and later."""
 
-from foveate.backends.hf.attach import Session, compress
 from foveate.backends.hf.calibrate import calibrate
 from foveate.backends.hf.heads import calibrate_heads, import_head_scores
 from foveate.backends.hf.record import Recording, branch, record
+from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.stats import LayerStats, Stats
 
 __all__ = [

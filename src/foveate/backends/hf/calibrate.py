@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foveate.backends.hf.attach import Session, compress
+from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import (
     check_model,
     foveate_layers,

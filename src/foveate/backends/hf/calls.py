@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.around import named, note_offsets, put, restore_offsets, wrap
 from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.hooks import named, note_offsets, put, restore_offsets, wrap
 from foveate.backends.hf.internals import (
     CACHE,
     accept_both_names,

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from foveate.backends.hf.attach import compress
-from foveate.backends.hf.onlook import Onlooker, looking_on
+from foveate.backends.hf.observer import Observer, observing
+from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, compressible_layers, model_name, text_config
 from foveate.core import head_scores
 from foveate.core.heads import HeadReading, Shown, head_reading
@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
 
 
 @dataclass(frozen=True)
-class Watching(Onlooker):
+class Watching(Observer):
     """Notes what the heads look at as each token is generated."""
 
     reading: HeadReading
@@ -147,7 +147,7 @@ def _scores(
     _check(shown, ids)
     watching = Watching(reading, shown)
     longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
-    with compress(model, looking_on(watching, decodes=True)):
+    with compress(model, observing(watching, decodes=True)):
         said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False)
     tokens = [tokenizer.decode([token], skip_special_tokens=True)
               for token in said[0, ids.shape[1] :].tolist()]  # fmt: skip

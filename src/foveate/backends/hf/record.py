@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from foveate.backends.hf.attach import Session, compress
 from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.onlook import Onlooker, looking_on
+from foveate.backends.hf.observer import Observer, observing
+from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import convert, foveate_layers, text_config
 from foveate.core.layer import Layer
 from foveate.core.slots import Slots
@@ -22,7 +22,7 @@ from foveate.errors import InvalidInput
 
 
 @dataclass(frozen=True)
-class Witness(Onlooker):
+class Recorder(Observer):
     """Keeps what a score would have seen of each layer."""
 
     reads_column_sums: ClassVar[bool] = False
@@ -35,7 +35,7 @@ class Witness(Onlooker):
 
 
 @dataclass(frozen=True)
-class SummingWitness(Witness):
+class SummingRecorder(Recorder):
     """The same, with the column sums that the attention adds up on its way."""
 
     reads_column_sums: ClassVar[bool] = True
@@ -80,14 +80,14 @@ def record(
         sums: whether some of the policies read column sums.
         inputs: of one prompt, as ``generate`` takes them.
     """
-    witness = SummingWitness() if sums else Witness()
+    recorder = SummingRecorder() if sums else Recorder()
     with (
-        compress(model, looking_on(witness, decodes=False), vision=vision) as session,
+        compress(model, observing(recorder, decodes=False), vision=vision) as session,
         torch.no_grad(),
     ):
         cache = DynamicCache(config=session.model.config)
         out = session.model(**inputs, **{CACHE: cache}, use_cache=True)
-    layers = tuple(witness.seen[place] for place in range(len(foveate_layers(cache))))
+    layers = tuple(recorder.seen[place] for place in range(len(foveate_layers(cache))))
     return Recording(model, cache, layers, out.logits[:, -1])
 
 

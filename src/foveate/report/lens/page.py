@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from foveate.backends.hf.places import Grid
+from foveate.backends.hf.image_grid import Grid
 from foveate.eval.contenders import budget_of, label
 from foveate.report.lens.chosen import Choice, Seen
 from foveate.report.lens.packed import Packet, planes, table, tables

@@ -13,8 +13,8 @@ from PIL import Image
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Session
+from foveate.backends.hf.image_grid import grids
 from foveate.backends.hf.modality import visual_token_ids
-from foveate.backends.hf.places import grids
 from foveate.backends.hf.support import model_name
 from foveate.core import files
 from foveate.core.policy import Policy

@@ -1,4 +1,4 @@
-"""Looking on while a model reads and answers, with everything kept."""
+"""Observing a model while it reads and answers, with everything kept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 
 
-class Onlooker:
+class Observer:
     """A score that ranks nothing: what it is for is its ``observe``."""
 
     def queries(self, tokens: int) -> int:
@@ -34,7 +34,7 @@ class Never:
         return False
 
 
-def looking_on(score: Score, *, decodes: bool) -> Policy:
+def observing(score: Score, *, decodes: bool) -> Policy:
     """The policy under which the score sees every layer, and nothing is compressed."""
     return Policy(score=score, budget=Uniform(amount=1), select=TopK(),
                   when=Never(decodes=decodes))  # fmt: skip
