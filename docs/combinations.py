@@ -36,7 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "modality_fusion": {"window": 4},
     "window_attention": {"window": 4},
 }
-PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.papers.")
+PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {"kvpress"}  # needs the package
 INNER = STAGES["window_attention"](window=4)
 

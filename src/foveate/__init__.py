@@ -9,8 +9,17 @@ from foveate.backends.hf import (
     compress,
     import_head_scores,
 )
-from foveate.baselines import (
+from foveate.core.composition import policy
+from foveate.core.compress import compress_tensors
+from foveate.core.heads import Shown
+from foveate.core.method import METHODS, Paper, method
+from foveate.core.pipeline import Kept
+from foveate.core.policy import Policy
+from foveate.errors import FoveateError
+from foveate.methods import (
     adakv,
+    csp,
+    david,
     elastic_cache,
     expected_attention,
     full,
@@ -21,8 +30,11 @@ from foveate.baselines import (
     keyformer,
     kivi,
     knorm,
+    lookm,
     meda,
+    mixkv,
     nacl,
+    prefixkv,
     pyramidkv,
     random,
     roco,
@@ -34,14 +46,6 @@ from foveate.baselines import (
     vl_cache,
     vnorm,
 )
-from foveate.core.composition import policy
-from foveate.core.compress import compress_tensors
-from foveate.core.heads import Shown
-from foveate.core.method import METHODS, Paper, method
-from foveate.core.pipeline import Kept
-from foveate.core.policy import Policy
-from foveate.errors import FoveateError
-from foveate.papers import csp, david, lookm, mixkv, prefixkv
 from foveate.report.lens import Lens, lens
 
 __version__ = "0.1.0"

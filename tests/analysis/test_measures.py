@@ -10,7 +10,7 @@ import foveate
 from foveate import analysis
 from foveate.errors import InvalidInput
 from tests.literal import david, mixkv, prefixkv
-from tests.papers.visual import visual
+from tests.methods.visual import visual
 
 WINDOW = 6
 CLOSE = {"rtol": 1e-4, "atol": 1e-6, "check_dtype": False}

@@ -7,7 +7,7 @@ import torch
 from scipy.spatial.distance import jensenshannon
 
 from foveate import analysis
-from tests.papers.visual import visual
+from tests.methods.visual import visual
 
 WINDOW, BINS = 6, 12
 PROMPTS = {

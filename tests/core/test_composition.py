@@ -16,11 +16,11 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
-from foveate.papers.csp import CrossSelfAttention
-from foveate.papers.david import Decoupled, ModalityFusion
-from foveate.papers.lookm import TextPrior
-from foveate.papers.mixkv import MixDiversity
-from foveate.papers.prefixkv import PrefixBudget
+from foveate.methods.csp import CrossSelfAttention
+from foveate.methods.david import Decoupled, ModalityFusion
+from foveate.methods.lookm import TextPrior
+from foveate.methods.mixkv import MixDiversity
+from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.attend import SoftmaxN
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (

@@ -10,9 +10,9 @@ import foveate
 from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
-from foveate.papers.david import RULES
-from foveate.papers.lookm import TextPrior
-from foveate.papers.mixkv import MixDiversity
+from foveate.methods.david import RULES
+from foveate.methods.lookm import TextPrior
+from foveate.methods.mixkv import MixDiversity
 from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.score import (

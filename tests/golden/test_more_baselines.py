@@ -73,7 +73,7 @@ def test_tova_evicts_what_easykv_evicts():
 
 def test_easykvs_roco_evicts_what_it_protects():
     """Its kept sets hold a bug and are not compared: one more token may leave than is free, so that
-    the release evicts one of the last ten, which it protects. ``tests/baselines`` compares RoCo
+    the release evicts one of the last ten, which it protects. ``tests/methods`` compares RoCo
     with a transcription of the paper."""
     protected = 0
     for steps in chunks("easykv_roco_stride1"):

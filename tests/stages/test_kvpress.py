@@ -10,7 +10,7 @@ import foveate
 from foveate.errors import InvalidParameter
 from foveate.stages.score import FromKvpress
 from foveate.stages.select import TopK
-from tests.papers.visual import visual
+from tests.methods.visual import visual
 
 from .layers import random_layer
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scored
 from foveate.core.tensors import QKV, layers_of
-from foveate.papers.david import ncar as _ncar
-from foveate.papers.mixkv import MixDiversity
-from foveate.papers.mixkv import diversity as _diversity
-from foveate.papers.mixkv import redundancy as _redundancy
-from foveate.papers.prefixkv import gini as _gini
-from foveate.papers.prefixkv import priority
+from foveate.methods.david import ncar as _ncar
+from foveate.methods.mixkv import MixDiversity
+from foveate.methods.mixkv import diversity as _diversity
+from foveate.methods.mixkv import redundancy as _redundancy
+from foveate.methods.prefixkv import gini as _gini
+from foveate.methods.prefixkv import priority
 from foveate.stages.score import ColumnSums, HeadMean, WindowAttention
 from foveate.stages.score.window import Pool
 

@@ -159,8 +159,9 @@ class Methods(Mapping[str, Method]):
         return name in self._own
 
     def __iter__(self) -> Iterator[str]:
+        """As they were defined: the five papers, the other methods, those of other packages."""
         self._look_abroad()
-        return iter(sorted(self._own))
+        return iter(list(self._own))
 
     def __len__(self) -> int:
         self._look_abroad()

@@ -5,10 +5,10 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.papers.csp import CrossSelf, CrossSelfAttention
-from foveate.papers.david import Decoupled, ModalityFusion
-from foveate.papers.mixkv import MixDiversity
-from foveate.papers.prefixkv import PrefixBudget
+from foveate.methods.csp import CrossSelf, CrossSelfAttention
+from foveate.methods.david import Decoupled, ModalityFusion
+from foveate.methods.mixkv import MixDiversity
+from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import WindowAttention

@@ -13,9 +13,9 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.errors import InvalidBudget, InvalidParameter, MissingModality
+from foveate.methods.lookm import TextPrior
+from foveate.methods.mixkv import MixDiversity
 from foveate.ops.nearest import nearest_by_cosine
-from foveate.papers.lookm import TextPrior
-from foveate.papers.mixkv import MixDiversity
 from foveate.stages.score import KeyNorm, Recency, WindowAttention
 from tests.golden.vectors import papers
 from tests.literal import lookm as literal

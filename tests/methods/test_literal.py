@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.papers.prefixkv import PrefixBudget
+from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.budget import AcrossHeads, Pyramid
 from tests.literal.attention import attention, top
-from tests.papers.visual import visual
+from tests.methods.visual import visual
 
 PROMPTS = {
     "alone": {"lengths": [40]},

@@ -18,7 +18,7 @@ import foveate
 from foveate.core.layer import Scored, Scores
 from foveate.core.profile import Profile
 from foveate.core.protocols import Moment
-from foveate.papers.prefixkv import STEPS, PrefixBudget, gini, priority, search
+from foveate.methods.prefixkv import STEPS, PrefixBudget, gini, priority, search
 from foveate.stages.when import FixedSlot
 from tests.core.lean import lean
 from tests.golden.vectors import papers

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import foveate
 from foveate.core.profile import Profile
 from foveate.errors import InvalidParameter
-from foveate.papers.mixkv import MixDiversity, redundancy
+from foveate.methods.mixkv import MixDiversity, redundancy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm
 from foveate.stages.select import TopK

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.errors import InvalidParameter, MissingModality
-from foveate.papers.david import ModalityFusion
+from foveate.methods.david import ModalityFusion
 from foveate.stages.score import ColumnSums, KeyNorm
 from tests.golden.vectors import papers
 from tests.literal import david as literal

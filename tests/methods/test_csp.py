@@ -15,7 +15,7 @@ from torch.testing import assert_close
 import foveate
 from foveate.core.protocols import Softmax
 from foveate.errors import InvalidParameter, MissingModality
-from foveate.papers.csp import CrossSelfAttention
+from foveate.methods.csp import CrossSelfAttention
 from foveate.stages.attend import SoftmaxN
 from foveate.stages.score import HeadMean
 from tests.golden.vectors import papers
