@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.protocols import NoMerge
 from foveate.errors import InvalidBudget
-from foveate.stages.budget import Pyramid
+from foveate.methods.pyramidkv import Pyramid
 
 from .lean import lean
 from .prompts import compressed, prompt, prompts, sets

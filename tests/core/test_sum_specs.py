@@ -26,12 +26,7 @@ from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
-from foveate.stages.score import (
-    ColumnSums,
-    HeadMean,
-    KeyNorm,
-    WindowAttention,
-)
+from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot, OverBudget
 

@@ -4,7 +4,7 @@ import pytest
 
 from foveate.core.composition import policy
 from foveate.eval.contenders import Named, label, named
-from foveate.stages.budget import Pyramid
+from foveate.methods.pyramidkv import Pyramid
 
 
 @pytest.mark.parametrize(

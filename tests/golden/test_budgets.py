@@ -7,8 +7,8 @@ import torch
 
 import foveate
 from foveate.core.profile import Profile
+from foveate.methods.pyramidkv import line
 from foveate.stages.budget.head_table import capacities, released
-from foveate.stages.budget.pyramid import line
 
 from .test_baselines import with_ties_to_the_earlier
 from .vectors import load

@@ -13,16 +13,12 @@ import foveate
 from foveate.core.pipeline import keep, score
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
+from foveate.methods.keyformer import GumbelSums
+from foveate.methods.meda import AttentionEntropy
+from foveate.methods.nacl import ProxyAttention
+from foveate.methods.tgv_kv import TextGuided
 from foveate.stages.budget import LayerShares
-from foveate.stages.score import (
-    AttentionEntropy,
-    ColumnSums,
-    GumbelSums,
-    HeadMean,
-    ProxyAttention,
-    RandomScore,
-    TextGuided,
-)
+from foveate.stages.score import ColumnSums, HeadMean, RandomScore
 
 from .given import layer_of
 from .vectors import load

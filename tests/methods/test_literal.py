@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import foveate
+from foveate.methods.adakv import AcrossHeads
 from foveate.methods.prefixkv import PrefixBudget
-from foveate.stages.budget import AcrossHeads, Pyramid
+from foveate.methods.pyramidkv import Pyramid
 from tests.literal.attention import attention, top
 from tests.methods.visual import visual
 

@@ -6,15 +6,99 @@ Departs from the authors' code in the total, which is exact; the release rounds 
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Kernel, Share, Window
 from foveate.core.policy import Policy
-from foveate.stages.budget import AcrossHeads
+from foveate.core.protocols import Budget, Planned, Scope
+from foveate.core.spec import stage
+from foveate.stages.budget.exact import within
+from foveate.stages.budget.uniform import Uniform
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
+from foveate.stages.select.top_k import highest
+
+
+@stage("across_heads")
+@dataclass(frozen=True, kw_only=True)
+class AcrossHeads:
+    """A head keeps as many pairs as it has among the best of its whole layer, mixed with ``floor``
+    of an even share, so that no head is left with nothing.
+
+    ``layers`` is the budget that says how much each layer keeps in all: the same for every layer by
+    default, or another one, such as ``pyramid`` or ``prefix_budget``; its amount is this one's.
+    With ``normalised`` a head's scores are first scaled by the share of them that the head's own
+    best hold. With ``as_released`` each head is rounded by itself, as in the authors' code, and the
+    total drifts by a few pairs.
+
+    Source: AdaKV (arXiv:2407.11550), Algorithm 1 and section 3.4, and the release.
+    """
+
+    amount: AmountLike
+    floor: Share = 0.2
+    normalised: bool = False
+    layers: Budget | None = None
+    as_released: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+        if self.layers is not None:
+            inner: Any = self.layers
+            object.__setattr__(self, "layers", replace(inner, amount=self.amount))
+
+    @property
+    def _inner(self) -> Budget:
+        return Uniform(amount=self.amount) if self.layers is None else self.layers
+
+    @property
+    def scope(self) -> Scope:
+        return self._inner.scope
+
+    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """What the budget over layers says."""
+        inner = self._inner
+        if self.as_released:
+            return self([one], tokens)[0].sum(-1)
+        if isinstance(inner, Planned):
+            return inner.pairs(one, tokens)
+        return tokens * one.layer.k.shape[1]
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        even = self._inner(scored, tokens)
+        return [self._layer(one, share) for one, share in zip(scored, even, strict=True)]
+
+    def _layer(self, one: Scored, even: Int[Tensor, "b h"]) -> Int[Tensor, "b h"]:
+        total, protected = even.sum(-1), one.protected
+        best = highest(self._ranked(one, even).flatten(1)[:, None], total[:, None])
+        ranked = best.view_as(one.scores.values).sum(-1) - protected
+        least = ((even - protected) * self.floor).long()
+        wish = (ranked * (1 - self.floor) + least).round().long() + protected
+        if self.as_released:
+            return torch.minimum(wish, one.available)
+        return within(one, wish, total)
+
+    def _ranked(self, one: Scored, even: Int[Tensor, "b h"]) -> Float[Tensor, "b h n"]:
+        values = one.scores.values
+        if not self.normalised:
+            return values
+        free = values.isfinite()
+        own = torch.where(free, values, 0.0)
+        best = highest(torch.where(free, values, -torch.inf), even - one.protected) & free
+        share = torch.where(best, own, 0.0).sum(-1) / own.sum(-1).clamp_min(1e-30)
+        return torch.where(free, values * share[..., None], values)
 
 
 @method(

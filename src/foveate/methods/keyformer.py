@@ -6,15 +6,79 @@ from ``seed``; the authors' code draws it anew for every run.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Factor, Recent, Seed
+from foveate.core.parameters import Factor, Range, Recent, Seed
 from foveate.core.policy import Policy
+from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
-from foveate.stages.score import GumbelSums
-from foveate.stages.score.groups import Reduction
-from foveate.stages.score.gumbel import Tau
+from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.noise import gumbel
+from foveate.stages.score.rows import blocks, seen
 from foveate.stages.select import TopK
+
+Tau = Annotated[float, Range(0.001, 1_000_000)]
+
+
+@stage("gumbel_sums")
+@dataclass(frozen=True, kw_only=True)
+class GumbelSums:
+    """Sum over all queries of softmax((logits + Gumbel noise) / tau), reduced over the query heads
+    of a KV head. ``tau`` grows by ``tau_step`` with every decoded token. The noise of a pair of
+    tokens follows from ``seed``, layer, head and their positions.
+
+    Source: Keyformer (arXiv:2403.09054), section 3.
+    """
+
+    seed: Seed = 0
+    tau: Tau = 1.0
+    tau_step: Factor = 0.0
+    group: Reduction = "mean"
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds what this pass's queries pay; a pass of one query is a decoded token."""
+        steps = layer.state.get("steps", torch.zeros(layer.pos.shape, device=layer.k.device))
+        steps = steps.amax((1, 2), keepdim=True) + (layer.q.shape[2] == 1)
+        tau = self.tau + self.tau_step * steps[..., None, None]
+        received = layer.state.get("received", 0) + over_group(self._sums(layer, tau), self.group)
+        return {"received": received, "steps": steps.expand(layer.pos.shape).contiguous()}
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.state["received"])
+
+    def _sums(self, layer: Layer, tau: Float[Tensor, "b 1 1 1 1"]) -> Float[Tensor, "b h g n"]:
+        b, _, _, d = layer.q.shape
+        h, g = layer.k.shape[1], layer.groups
+        visible = seen(layer)
+        total = torch.zeros(b, h, g, layer.k.shape[2], device=layer.k.device)
+        for some in blocks(layer.q.shape[2]):
+            q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
+            logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale
+            sees = visible[:, :, None, some]
+            logits = (logits + self.noise(layer, some)) / tau
+            paid = logits.masked_fill(~sees, -torch.inf).softmax(-1)
+            total += paid.masked_fill(~sees, 0.0).sum(3)
+        return total
+
+    def noise(self, layer: Layer, some: slice) -> Float[Tensor, "b h g r n"]:
+        """Of these queries and all slots."""
+        h, g = layer.k.shape[1], layer.groups
+        heads = torch.arange(h * g, device=layer.k.device).view(1, h, g, 1, 1)
+        by_query = layer.q_pos[:, None, None, some, None]
+        by_slot = layer.pos[:, :, None, None]
+        return gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, by_query, by_slot)
 
 
 @method(

@@ -8,16 +8,68 @@ of in the first decoding step.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
+from foveate.core.protocols import Score
+from foveate.core.spec import stage
+from foveate.ops.window_attention import window_attention
 from foveate.stages.budget import LayerShares
 from foveate.stages.merge import MergeNearest
-from foveate.stages.score import AttentionEntropy, ColumnSums, TextPrior
+from foveate.stages.score import ColumnSums, TextPrior
+from foveate.stages.score.rows import blocks, seen
 from foveate.stages.select import TopK
+
+
+@stage("attention_entropy")
+@dataclass(frozen=True, kw_only=True)
+class AttentionEntropy:
+    """The score that it wraps, and a note "entropy" [b]: the mean over heads of the rows' entropy,
+    in nats per query.
+
+    ``kind`` "all" takes the causal rows over all tokens, as the authors' code does. "cross" adds up
+    the means of two parts, each with a softmax of its own: text queries over all visual tokens, and
+    visual queries over all text tokens, later ones included: the paper's cross-modal entropy.
+
+    Source: MEDA (arXiv:2502.17599), section 3.2, and the release.
+    """
+
+    of: Score
+    kind: Literal["all", "cross"] = "all"
+
+    def queries(self, tokens: int) -> int:
+        return 2**31  # all of them
+
+    def __call__(self, layer: Layer) -> Scores:
+        scores = self.of(layer)
+        if self.kind == "all":
+            entropy = _mean_entropy(layer, seen(layer))
+        else:
+            image, text = (layer.valid[:, :1, None] & kind[:, :1, None]
+                           for kind in (layer.vision, ~layer.vision))  # fmt: skip
+            real = (layer.q_pos >= 0)[:, None, :, None]
+            looks = layer.q_vision[:, None, :, None]
+            entropy = _mean_entropy(layer, ~looks & real & image)
+            entropy = entropy + _mean_entropy(layer, looks & real & text)
+        return scores._replace(notes={**scores.notes, "entropy": entropy})
+
+
+def _mean_entropy(layer: Layer, visible: Bool[Tensor, "b #h m n"]) -> Float[Tensor, "b"]:
+    """Of the queries that see anything, each over what it sees."""
+    total = torch.zeros(layer.q.shape[0], device=layer.k.device)
+    for some in blocks(layer.q.shape[2]):
+        paid = window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)
+        total -= torch.xlogy(paid, paid).sum((3, 4)).mean((1, 2))
+    return total / visible.any(-1)[:, 0].sum(-1).clamp_min(1)
 
 
 @method(

@@ -6,14 +6,84 @@ scores of its own query heads, where the release takes those of the first ones.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Recent, Seed, Share, Window
 from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.ops.window_attention import window_attention
 from foveate.stages.budget import Uniform
-from foveate.stages.score import ProxyAttention
-from foveate.stages.score.groups import Reduction
-from foveate.stages.select import TopAndDrawn
+from foveate.stages.recent import most_recent
+from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.noise import gumbel
+from foveate.stages.score.window import window_of
+from foveate.stages.select.keeps_recent import KeepsEnds
+from foveate.stages.select.top_k import highest
+
+
+@stage("proxy_attention")
+@dataclass(frozen=True, kw_only=True)
+class ProxyAttention:
+    """Sum over the last ``proxies`` queries of their softmax over *all* tokens, later ones
+    included, reduced over the query heads of a KV head. ``proxies`` is a number or a share of the
+    budget.
+
+    Source: NACL (arXiv:2408.03675), section 3.2.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    proxies: Window = 0.05
+    group: Reduction = "mean"
+
+    def queries(self, tokens: int) -> int:
+        return most_recent(self.proxies, tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(over_group(self._sums(layer), self.group))
+
+    def _sums(self, layer: Layer) -> Float[Tensor, "b h g n"]:
+        proxy = window_of(layer.slots, self.proxies)
+        visible = layer.valid[:, :1, None] & proxy[:, None, :, None]
+        return window_attention(
+            layer.q[:, :, -proxy.shape[1] :], layer.k, visible, layer.scale
+        ).sum(3)
+
+
+@stage("top_and_drawn")
+@dataclass(frozen=True, kw_only=True)
+class TopAndDrawn(KeepsEnds):
+    """Beside the first ``sinks`` and the last ``recent`` tokens: of the places that are left, a
+    share ``drawn`` goes by lot, without replacement, with the probabilities softmax(score) of what
+    is not among the best, and all others go to the highest scores.
+
+    A token's lot follows from ``seed``, layer, head and its position.
+
+    Source: NACL (arXiv:2408.03675), section 3.3.
+    """
+
+    drawn: Share = 0.37
+    seed: Seed = 0
+    recent: Recent = 0.05
+    sinks: Count = 4
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        values, layer = scored.scores.values, scored.layer
+        free, protected = values.isfinite(), values == torch.inf
+        places = counts - protected.sum(-1)
+        lots = (places * self.drawn).long()
+        best = highest(values.masked_fill(~free, -torch.inf), places - lots)
+        heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
+        noise = gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, layer.pos)
+        lot = (values + noise).masked_fill(~free | best, -torch.inf)
+        return protected | best | highest(lot, lots)
 
 
 @method(

@@ -6,15 +6,105 @@ layers down and keeps up to 5 % more (``as_released``). One kept set per KV head
 
 from __future__ import annotations
 
-from foveate.core.amount import Amount
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Kernel, Positive, Window
 from foveate.core.policy import Policy
-from foveate.stages.budget import Pyramid
+from foveate.core.protocols import Scope
+from foveate.core.spec import stage
+from foveate.stages.budget.exact import fill, heads_of
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.groups import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
+
+
+@stage("pyramid")
+@dataclass(frozen=True, kw_only=True)
+class Pyramid:
+    """Layers keep numbers on a falling line, beside what is protected; a layer's heads the same.
+
+    The last layer keeps a ``beta``-th of the average, the first the rest of twice the average, at
+    most the whole prompt; prompts shorter than twice the average are shared out evenly. The counts
+    add up to the budget, so the line is rounded to it; with ``as_released`` its step is rounded
+    down, as in the authors' code, which keeps up to 5 % more than was asked for.
+
+    Source: PyramidKV (arXiv:2406.02069), section 4.2 and the release.
+    """
+
+    amount: AmountLike
+    beta: Positive = 20
+    as_released: bool = False
+    scope: Scope = field(default="layer", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+
+    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """This layer's place on the line, times its heads."""
+        return self._layer(one, tokens) * one.layer.k.shape[1]
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        return [heads_of(one, self._layer(one, tokens)) for one in scored]
+
+    @property
+    def foreseeable(self) -> bool:
+        """True: the line follows from lengths alone."""
+        return True
+
+    def by_length(self, depth: int) -> Line:
+        """The line over that many layers."""
+        return Line(depth, self.beta, self.as_released)
+
+    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        protected = one.protected.amax(-1).tolist()
+        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
+        counts = self.by_length(one.layer.depth)
+        wished = [counts(*row)[one.layer.ordinal] for row in rows]
+        return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)
+
+
+class Line(NamedTuple):
+    """``line`` with what is protected, which every layer keeps beside its place on it."""
+
+    layers: int
+    beta: int
+    as_released: bool
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Tokens of each layer, of a prompt of ``length``, ``tokens`` on average."""
+        places = line(tokens - protected, length - protected, *self)
+        return tuple(place + protected for place in places)
+
+
+@lru_cache(maxsize=256)
+def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tuple[int, ...]:
+    """Tokens of each layer, ``base`` on average and at most ``room``."""
+    if room < 2 * base or layers == 1:
+        return (min(base, room),) * layers
+    last = base // beta
+    if (first := 2 * base - last) >= room:
+        first, last = room, 2 * base - room
+    if as_released:
+        step = (first - last) // (layers - 1)
+        return tuple(first - place * step for place in range(layers))
+    fall = Fraction(first - last, layers - 1)
+    wish = torch.tensor([round(first - place * fall) for place in range(layers)])
+    exact = fill(wish, torch.zeros_like(wish), torch.full_like(wish, room), base * layers)
+    return tuple(exact.tolist())
 
 
 @method(

@@ -7,13 +7,89 @@ release's can be NaN.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
-from foveate.stages.score import MeanAttention
-from foveate.stages.select import Robust
+from foveate.stages.score.rows import rows, seen
+from foveate.stages.select.keeps_recent import KeepsEnds
+from foveate.stages.select.top_k import highest
+
+
+@stage("mean_attention")
+@dataclass(frozen=True, kw_only=True)
+class MeanAttention:
+    """The mean attention that a slot received from the queries that see it (``values``), and its
+    standard deviation (part "deviation"); both of the mean over the query heads of a KV head. It
+    runs on: queries of later passes count too.
+
+    Source: RoCo (arXiv:2402.06262), section 4.
+    """
+
+    head_by_head: ClassVar[bool] = True
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds up this pass's attention, its squares, and how many queries saw each slot."""
+        # in float64: the variance is a small difference of these
+        zeros = torch.zeros(layer.pos.shape, dtype=torch.float64, device=layer.k.device)
+        state = {
+            "total": zeros,
+            "squares": zeros.clone(),
+            "count": seen(layer).sum(2).expand(layer.pos.shape).double(),
+        }
+        for _, paid in rows(layer):
+            mean = paid.mean(2).double()
+            state["total"] += mean.sum(2)
+            state["squares"] += mean.square().sum(2)
+        return {name: layer.state.get(name, 0) + new for name, new in state.items()}
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        count = layer.state["count"].clamp_min(1)
+        mean = layer.state["total"] / count
+        variance = layer.state["squares"] / count - mean.square()
+        return Scores(mean.float(), parts={"deviation": variance.clamp_min(0.0).sqrt().float()})
+
+
+@stage("robust")
+@dataclass(frozen=True, kw_only=True)
+class Robust(KeepsEnds):
+    """Beside the first ``sinks`` and the last ``recent`` tokens, keeps those whose part "deviation"
+    is high, and of the others, as many as are kept or as have to go, the highest scores.
+
+    Source: RoCo (arXiv:2402.06262), section 4, and the release.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    recent: Recent = 0.3
+    sinks: Count = 4
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        if "deviation" not in scored.scores.parts:
+            raise InvalidParameter(
+                "selection robust needs a score with a part 'deviation', such as mean_attention()."
+            )
+        values, deviation = scored.scores.values, scored.scores.parts["deviation"]
+        free, protected = values.isfinite(), values == torch.inf
+        chosen = counts - protected.sum(-1)
+        steady = torch.maximum(chosen, free.sum(-1) - chosen)
+        can_go = highest((-deviation).masked_fill(~free, -torch.inf), steady) & free
+        above = torch.where(can_go, 0.0, 1.0 + values.masked_fill(~free, 0.0).amax(-1, True))
+        return protected | highest((values + above).masked_fill(~free, -torch.inf), chosen)
 
 
 @method(

@@ -7,13 +7,58 @@ that the newest query attends to least.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count
 from foveate.core.policy import Policy
+from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
-from foveate.stages.score import TextGuided
+from foveate.stages.score.rows import rows
 from foveate.stages.select import TopK
+
+
+@stage("text_guided")
+@dataclass(frozen=True, kw_only=True)
+class TextGuided:
+    """One ranking for the layer, of attention averaged over its heads. A text token weighs what
+    text queries pay it on average; a visual token's score is the sum over text queries of what each
+    pays it, times that query's weight. Text stands before all visual tokens. The note "mass" [b] is
+    what text queries pay to visual tokens in all.
+
+    Source: TGV-KV (arXiv:2606.03075), its release (``kv_caches/tgv_kv.py``).
+    """
+
+    def queries(self, tokens: int) -> int:
+        return 2**31  # all text queries
+
+    def __call__(self, layer: Layer) -> Scores:
+        by_text = (~layer.q_vision & (layer.q_pos >= 0)).float()
+        visual = (layer.vision & layer.valid)[:, 0]
+        text = (layer.valid[:, 0] & ~visual).float()
+        received = _sums(layer, by_text)
+        weight = received * text / by_text.sum(-1, keepdim=True).clamp_min(1)
+        own = torch.searchsorted(layer.pos[:, 0].contiguous(), layer.q_pos.contiguous())
+        of_query = weight.gather(1, own.clamp_max(weight.shape[1] - 1)) * by_text
+        guided = _sums(layer, of_query)
+        values = torch.where(visual, guided, weight + 100.0)
+        mass = (received * visual).sum(-1)
+        shared = values[:, None].expand(layer.pos.shape)
+        return Scores(shared, notes={"mass": mass})
+
+
+def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
+    """What every slot receives from the queries, each times its weight."""
+    total = torch.zeros(layer.pos.shape[0], layer.pos.shape[2], device=layer.k.device)
+    for some, paid in rows(layer):
+        total += (paid.mean((1, 2)) * weights[:, some, None]).sum(1)
+    return total
 
 
 @method(

@@ -5,14 +5,67 @@ Departs from the paper: scores stay per KV head.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Recent, ShareBetween
 from foveate.core.policy import Policy
+from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
-from foveate.stages.score import AfterVision
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.rows import rows
 from foveate.stages.select import TopK
+
+
+@stage("after_vision")
+@dataclass(frozen=True, kw_only=True)
+class AfterVision:
+    """Sum over the queries after the last visual token (at least the last query) of their softmax,
+    reduced over the query heads of a KV head. The note "density" [b] is the share of these rows'
+    entries, over what the queries see, that reach ``threshold`` of their row's highest.
+
+    Source: VL-Cache (arXiv:2410.23317), sections 4.1 and 4.2.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    threshold: ShareBetween = 0.01
+    group: Reduction = "mean"
+
+    def queries(self, tokens: int) -> int:
+        return 2**31  # how much text follows the last image is not known beforehand
+
+    def __call__(self, layer: Layer) -> Scores:
+        late = _after_the_last_image(layer)
+        first = int(late.long().argmax(-1).min())
+        some = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
+        late = late[:, first:]
+        sums: Tensor | float = 0.0
+        dense: Tensor | float = 0.0
+        entries = (some.slots.visible(late.shape[1]) & late[:, None, :, None]).float()
+        for block, paid in rows(some):
+            paid = paid * late[:, None, None, block, None]
+            sums = sums + paid.sum(3)
+            high = paid.amax(-1, keepdim=True)
+            dense = dense + ((paid >= self.threshold * high) & (high > 0)).float().sum((3, 4))
+        seen = entries.sum((2, 3)).mean(1)
+        density = torch.as_tensor(dense).mean((1, 2)) / seen.clamp_min(1)
+        return Scores(over_group(torch.as_tensor(sums), self.group), notes={"density": density})
+
+
+def _after_the_last_image(layer: Layer) -> Bool[Tensor, "b m"]:
+    """Queries behind which no visual token stands, the last one in any case."""
+    visual = layer.q_vision.long()
+    later = visual.flip(1).cumsum(1).flip(1)
+    late = (later == 0) & (layer.q_pos >= 0)
+    late[:, -1] = True
+    return late
 
 
 @method(

@@ -12,7 +12,8 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.protocols import Foreseeable, wrapped
 from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy, suggest
-from foveate.stages.budget import AcrossHeads, HeadTable, Uniform
+from foveate.methods.adakv import AcrossHeads
+from foveate.stages.budget import HeadTable, Uniform
 from foveate.stages.select.keeps_recent import KeepsRecent
 
 VARIABLE = "FOVEATE_POLICY"

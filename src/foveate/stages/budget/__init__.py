@@ -1,9 +1,7 @@
 """Budgets: how many slots each KV head of each layer keeps."""
 
-from foveate.stages.budget.across_heads import AcrossHeads
 from foveate.stages.budget.head_table import HeadTable
-from foveate.stages.budget.pyramid import Pyramid
 from foveate.stages.budget.shares import LayerShares
 from foveate.stages.budget.uniform import Uniform
 
-__all__ = ["AcrossHeads", "HeadTable", "LayerShares", "Pyramid", "Uniform"]
+__all__ = ["HeadTable", "LayerShares", "Uniform"]

@@ -1,6 +1,5 @@
 """Merges: what the kept pairs take over from the others."""
 
-from foveate.stages.merge.doubles import Doubles
 from foveate.stages.merge.nearest import MergeNearest
 
-__all__ = ["Doubles", "MergeNearest"]
+__all__ = ["MergeNearest"]
