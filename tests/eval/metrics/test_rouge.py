@@ -29,6 +29,13 @@ def test_what_the_package_refuses_is_nought(said: str, right: str) -> None:
     assert rouge_l_to(said, right) == 0.0
 
 
+def test_a_long_text_without_a_full_stop_is_scored_where_the_package_gives_up() -> None:
+    said, right = "right", "right" + " other" * 1100
+    with pytest.raises(RecursionError):
+        Rouge(metrics=["rouge-l"]).get_scores(said, right)
+    assert rouge_l_to(said, right) == pytest.approx(2 / 3)  # 1 of 1 word, 1 of 2 different ones
+
+
 def test_the_best_answer_counts_and_a_text_is_nearly_itself() -> None:
     said = "one two three"
     assert rouge_l(said, Sample("0", "?", ("four", "one two"))) == pytest.approx(0.8, abs=1e-6)
