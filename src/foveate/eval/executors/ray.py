@@ -2,6 +2,9 @@
 
 Samples are drawn, and rows are written, where the run was started; workers need the model at the
 place that was named, and nothing else.
+
+``ray.util.ActorPool`` would not say which sample went with a lost worker, nor whether any worker has
+started; workers that Ray restarts itself, as ``map_batches`` has them, hide both as well.
 """
 
 from __future__ import annotations
