@@ -12,23 +12,65 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import pydoc_data.topics
+import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from against_kvpress import measure, median, text
-from side import policies
+from transformers import PreTrainedTokenizerBase
 from written import write
 
+import foveate
 from foveate.bench import of_model
+from foveate.bench.peer import PRESSES
 from foveate.bench.timing import decoding, prefill
 from foveate.demo import smollm2
 from foveate.eval.model import load
 
 COLUMNS = ["kept", "method", "library", "cache, MiB", "of the budget", "resident, MiB",
            "decoding, ms/token", "NLL of the next 64"]  # fmt: skip
+SIDE = Path(__file__).with_name("ragged_side.py")
+FOLLOWING = 64
+SPECS = {  # with the window and the kernel of kvpress's presses
+    "full": "full",
+    "snapkv": "snapkv:window=64,kernel=5",
+    "adakv": "adakv:window=64,kernel=5,pool=avg,floor=0.2",
+}
+MEDIANS = ("rss_held_bytes", "prefill_s", "decode_ms_per_token", "nll_next_64")
+
+
+def text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> dict[str, list[int]]:
+    """English prose that every Python has: its own reference manual."""
+    prose = "\n\n".join(pydoc_data.topics.topics[k] for k in ("types", "typesseq", "exceptions"))
+    prose += "\n\n".join(v for _, v in sorted(pydoc_data.topics.topics.items()))
+    ids = tokenizer(prose)["input_ids"]
+    return {"prompt": ids[:tokens], "next": ids[tokens : tokens + FOLLOWING]}
+
+
+def measure(python: str, library: str, method: str, keep: float, ids: Path, repeats: int) -> Any:
+    """One side, in a process of its own."""
+    what = SPECS[method] if library == "foveate" else PRESSES[method] or "full"
+    command = [python, str(SIDE), "--library", library, "--what", what, "--keep", str(keep),
+               "--model", str(smollm2.cached()), "--text", str(ids),
+               "--repeats", str(repeats)]  # fmt: skip
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def median(results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Medians of the numbers of several processes."""
+    return {
+        **results[-1],
+        **{name: statistics.median(r[name] for r in results) for name in MEDIANS},
+    }
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -51,7 +93,8 @@ def in_turns(tokens: int, keeps: list[float], rounds: int, count: int = 8) -> di
     subject, found = of_model(load("smollm2"), tokens), {}
     with torch.no_grad():
         for keep in keeps:
-            both = [prefill(subject, policies(keep)[name]) for name in ("snapkv", "adakv")]
+            both = [prefill(subject, foveate.policy(SPECS[name], budget=keep))
+                    for name in ("snapkv", "adakv")]  # fmt: skip
             times = decoding(subject, both, rounds, count, lambda: None)
             found[keep] = times[both[1].policy.spec].ratio
     return found
@@ -88,14 +131,11 @@ def main() -> None:
             for library in ("foveate", "kvpress")[:: -1 if turn % 2 else 1]:
                 python = sys.executable if library == "foveate" else options.kvpress
                 for method, keep in wanted:
-                    more = ["--keep", str(keep)]
-                    one = measure(
-                        python, library, method, options.tokens, ids, options.repeats, more
-                    )
+                    one = measure(python, library, method, keep, ids, options.repeats)
                     found.setdefault((keep, method, library), []).append(one)
                     print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
-    rows = [{**median(several), "keep": keep, "processes": len(several)}
-            for (keep, _, _), several in found.items()]  # fmt: skip
+    rows = [{**median(several), "method": method, "keep": keep, "processes": len(several)}
+            for (keep, method, _), several in found.items()]  # fmt: skip
     rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
     ratios = in_turns(options.tokens, options.keep, options.turns)
     told = " and ".join(f"{ratio:.2f} at {keep:.0%}" for keep, ratio in ratios.items())
