@@ -1,4 +1,4 @@
-"""Writes the tables that derive from the registry and from results; ``--check`` only compares.
+"""Writes the tables that derive from the registry, results and tests; ``--check`` only compares.
 
 python docs/tables.py [--check]
 """
@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any
 
 import combinations
+import tested_by
 
 import foveate
 import foveate.eval.tasks
@@ -201,6 +202,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "parts": combinations.parts,
         "pairs": combinations.table,
     },
+    ROOT / "tests" / "README.md": {"map": tested_by.table},
     ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
 }
 
