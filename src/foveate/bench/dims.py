@@ -75,8 +75,12 @@ def config_of(dims: Dims) -> PreTrainedConfig:
     """The configuration of a decoder of that shape; contexts may be of any length."""
     kind: Any = dims.kind
     config: PreTrainedConfig = kind(
-        num_hidden_layers=dims.layers, hidden_size=dims.hidden, num_attention_heads=dims.heads,
-        num_key_value_heads=dims.kv_heads, intermediate_size=dims.intermediate,
-        vocab_size=dims.vocabulary, max_position_embeddings=2**20,
-    )  # fmt: skip
+        num_hidden_layers=dims.layers,
+        hidden_size=dims.hidden,
+        num_attention_heads=dims.heads,
+        num_key_value_heads=dims.kv_heads,
+        intermediate_size=dims.intermediate,
+        vocab_size=dims.vocabulary,
+        max_position_embeddings=2**20,
+    )
     return config

@@ -37,11 +37,18 @@ def main() -> None:
         run(model, ids[:, -1024:], None)  # warm-up
         memory = [held_by(model, ids, one) for one in asked["presses"]]
     with torch.no_grad():
-        times = [timed(model, ids, one, asked["rounds"], asked["steps"])
-                 for one in asked["presses"]]  # fmt: skip
-    rows = [{"library": "kvpress", **{name: one[name] for name in ("method", "budget", "press")},
-             **found, **spent}
-            for one, found, spent in zip(asked["presses"], memory, times, strict=True)]  # fmt: skip
+        times = [
+            timed(model, ids, one, asked["rounds"], asked["steps"]) for one in asked["presses"]
+        ]
+    rows = [
+        {
+            "library": "kvpress",
+            **{name: one[name] for name in ("method", "budget", "press")},
+            **found,
+            **spent,
+        }
+        for one, found, spent in zip(asked["presses"], memory, times, strict=True)
+    ]
     sys.stdout.write(json.dumps(rows) + "\n")
 
 
@@ -107,8 +114,12 @@ def timed(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) ->
     (seconds, prefill_ratio), (ms, decode_ratio) = (
         map(median, zip(*pairs, strict=True)) for pairs in (prefills, decoding)
     )
-    return {"prefill_s": seconds, "prefill_ratio": prefill_ratio,
-            "decode_ms_per_token": ms, "decode_ratio": decode_ratio}  # fmt: skip
+    return {
+        "prefill_s": seconds,
+        "prefill_ratio": prefill_ratio,
+        "decode_ms_per_token": ms,
+        "decode_ratio": decode_ratio,
+    }
 
 
 def attention(model: Any, name: str) -> None:

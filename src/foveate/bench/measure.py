@@ -99,9 +99,13 @@ def ticks(policies: int, rounds: int) -> int:
 
 
 def _row(
-    subject: Subject, filled: Filled, before: Prefill, after: Decoding, peak: int | None,
+    subject: Subject,
+    filled: Filled,
+    before: Prefill,
+    after: Decoding,
+    peak: int | None,
     many: Throughput | None,
-) -> Row:  # fmt: skip
+) -> Row:
     stats = filled.stats
     return Row(
         method=label(filled.policy),

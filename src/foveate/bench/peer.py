@@ -63,10 +63,16 @@ def kvpress(
         else:
             subject.model.save_pretrained(folder)
         asked = {
-            "model": folder, "random": subject.random, "dtype": str(subject.model.dtype)[6:],
-            "device": subject.device.type, "ids": subject.ids[0].tolist(), "presses": wanted,
-            "rounds": rounds, "steps": steps, "threads": torch.get_num_threads(),
-        }  # fmt: skip
+            "model": folder,
+            "random": subject.random,
+            "dtype": str(subject.model.dtype)[6:],
+            "device": subject.device.type,
+            "ids": subject.ids[0].tolist(),
+            "presses": wanted,
+            "rounds": rounds,
+            "steps": steps,
+            "threads": torch.get_num_threads(),
+        }
         return _asked(python, asked)
 
 
@@ -92,9 +98,10 @@ def _asked(python: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
         last = (error.stderr.strip().splitlines() or ["no message"])[-1]
         if "No module named 'kvpress'" in last:
             raise MissingPackage(
-                f"{python}, the interpreter of the other side,", "kvpress",
+                f"{python}, the interpreter of the other side,",
+                "kvpress",
                 install="pip install kvpress, in an environment of its own",
-            ) from error  # fmt: skip
+            ) from error
         raise InvalidInput(f"kvpress failed: {last}") from error
     rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
     return rows

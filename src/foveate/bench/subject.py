@@ -67,8 +67,9 @@ def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = build(name, device, torch.bfloat16, layers)
-    drawn = torch.randint(model.config.vocab_size, (1, tokens),
-                          generator=torch.Generator().manual_seed(0))  # fmt: skip
+    drawn = torch.randint(
+        model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0)
+    )
     return Subject(name, model, drawn.to(device), random=True)
 
 

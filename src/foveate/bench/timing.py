@@ -86,8 +86,10 @@ def prefills(
         before = seconds(lambda: stock(subject), subject.device)
         for policy in policies:
             stages: list[float] = []
-            whole = seconds(lambda p=policy, s=stages: s.append(prefill(subject, p).stats.seconds),  # type: ignore[misc]
-                            subject.device)  # fmt: skip
+            whole = seconds(
+                lambda p=policy, s=stages: s.append(prefill(subject, p).stats.seconds),  # type: ignore[misc]
+                subject.device,
+            )
             after = seconds(lambda: stock(subject), subject.device)
             alone, before = (before + after) / 2, after
             found[policy.spec].append(Prefill(alone, whole / alone, stages[0]))

@@ -24,8 +24,17 @@ from foveate.core.amount import Amount
 from foveate.errors import InvalidInput
 from foveate.eval.model import READS, load
 
-_HEADERS = ("Tokens\nkept", "KV\nMiB", "Prefill\nratio", "Compress\ns", "Peak\nMiB",
-            "Decode\nms/token", "ratio", "Batch", "tokens/s")  # fmt: skip
+_HEADERS = (
+    "Tokens\nkept",
+    "KV\nMiB",
+    "Prefill\nratio",
+    "Compress\ns",
+    "Peak\nMiB",
+    "Decode\nms/token",
+    "ratio",
+    "Batch",
+    "tokens/s",
+)
 
 
 def benchmark(
@@ -84,8 +93,14 @@ def benchmark(
         bars.remove_task(task)
     with console.bars(MofNCompleteColumn(), TimeRemainingColumn(), hidden=json) as bars:
         task = bars.add_task("measuring", total=ticks(len(chosen), rounds))
-        rows = bench(subject, chosen, rounds=rounds, steps=steps, memory=room,
-                     tick=lambda: bars.advance(task))  # fmt: skip
+        rows = bench(
+            subject,
+            chosen,
+            rounds=rounds,
+            steps=steps,
+            memory=room,
+            tick=lambda: bars.advance(task),
+        )
     peers: list[dict[str, Any]] = []
     if peer_python is not None:
         with console.progress(hidden=json) as bars:
@@ -140,12 +155,18 @@ def _table(rows: Sequence[Row]) -> Any:
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            Text(broken(row.method)), row.budget or "", f"{row.kept_tokens:,.0f}",
-            _mib(row.kv_bytes), f"{row.prefill_ratio:.2f}", f"{row.compress_s:.3f}",
-            _mib(row.peak_bytes), f"{row.decode_ms_per_token:.1f}", f"{row.decode_ratio:.2f}",
+            Text(broken(row.method)),
+            row.budget or "",
+            f"{row.kept_tokens:,.0f}",
+            _mib(row.kv_bytes),
+            f"{row.prefill_ratio:.2f}",
+            f"{row.compress_s:.3f}",
+            _mib(row.peak_bytes),
+            f"{row.decode_ms_per_token:.1f}",
+            f"{row.decode_ratio:.2f}",
             "" if row.batch is None else f"{row.batch:,}",
             "" if row.tokens_per_s is None else f"{row.tokens_per_s:,.0f}",
-        )  # fmt: skip
+        )
     return table
 
 
@@ -155,10 +176,15 @@ def _peers(rows: Sequence[dict[str, Any]]) -> Any:
         table.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["method"], row["budget"] or "", row["press"] or "", _mib(row["kv_bytes"]),
-            f"{row['prefill_ratio']:.2f}", _mib(row["peak_bytes"]),
-            f"{row['decode_ms_per_token']:.1f}", f"{row['decode_ratio']:.2f}",
-        )  # fmt: skip
+            row["method"],
+            row["budget"] or "",
+            row["press"] or "",
+            _mib(row["kv_bytes"]),
+            f"{row['prefill_ratio']:.2f}",
+            _mib(row["peak_bytes"]),
+            f"{row['decode_ms_per_token']:.1f}",
+            f"{row['decode_ratio']:.2f}",
+        )
     return table
 
 

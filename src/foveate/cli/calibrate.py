@@ -80,8 +80,10 @@ def calibrate(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
-            inputs = (read(loaded, text, _images(record, prompts, allow_outside)).inputs
-                      for text, record in each)  # fmt: skip
+            inputs = (
+                read(loaded, text, _images(record, prompts, allow_outside)).inputs
+                for text, record in each
+            )
             profile = measure(loaded.model, policy, inputs, progress=progress)
     profile.save(path)
     typer.echo(

@@ -82,8 +82,9 @@ def bars(*more: ProgressColumn, hidden: bool = False) -> Progress:
     what = TextColumn("{task.description}", markup=False)
     console = errors()
     hidden = hidden or not console.is_terminal
-    return Progress(SpinnerColumn(), what, BarColumn(), *more, console=console, disable=hidden,
-                    transient=True)  # fmt: skip
+    return Progress(
+        SpinnerColumn(), what, BarColumn(), *more, console=console, disable=hidden, transient=True
+    )
 
 
 @contextmanager

@@ -92,17 +92,27 @@ def evaluate(
         _say_what_has_no_score(chosen)
     specs = contenders(separate(methods), separate(budgets))
     configuration = {
-        "model": model, "tasks": [task.name for task in chosen], "specs": specs,
-        "protocol": protocol, "limit": limit, "seed": seed, "judge": judge,
-        "longest_prompt": longest_prompt, "timed": timed, "versions": versions(),
-    }  # fmt: skip
+        "model": model,
+        "tasks": [task.name for task in chosen],
+        "specs": specs,
+        "protocol": protocol,
+        "limit": limit,
+        "seed": seed,
+        "judge": judge,
+        "longest_prompt": longest_prompt,
+        "timed": timed,
+        "versions": versions(),
+    }
     place = find_executor(executor, model, protocol, workers, trust_remote_code)
     order: list[Key] = []
     with ExitStack() as stack:
         results = stack.enter_context(Results(out, configuration, resume=resume))
         if results.damaged:
-            typer.echo(f"{out / ROWS}: {len(results.damaged)} damaged line(s) set aside into "
-                       f"{DAMAGED}, to be asked again.", err=True)  # fmt: skip
+            typer.echo(
+                f"{out / ROWS}: {len(results.damaged)} damaged line(s) set aside into "
+                f"{DAMAGED}, to be asked again.",
+                err=True,
+            )
         with console.progress(hidden=False):  # what loads a model is quiet
             execute = stack.enter_context(place)
         bars = stack.enter_context(console.bars(MofNCompleteColumn(), TimeRemainingColumn()))
@@ -129,8 +139,18 @@ def _say_what_came(out: Path, rows: Rows) -> None:
         table = console.table("Task", "Policy", "Refused", "Sample", "Why")
         for one in refused:
             asked = sum((row["task"], row["spec"]) == (one.task, one.spec) for row in rows)
-            table.add_row(*map(Text, (one.task, broken(short(one.spec)), f"{one.times} of {asked}",
-                                      one.sample, one.said)))  # fmt: skip
+            table.add_row(
+                *map(
+                    Text,
+                    (
+                        one.task,
+                        broken(short(one.spec)),
+                        f"{one.times} of {asked}",
+                        one.sample,
+                        one.said,
+                    ),
+                )
+            )
         console.show(table)
         raise typer.Exit(REFUSED)
 
@@ -138,14 +158,23 @@ def _say_what_came(out: Path, rows: Rows) -> None:
 def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
     for task in chosen:
         if task.name in BENCHMARKS and BENCHMARKS[task.name].judged:
-            typer.echo(f"{task.name}: no --judge, so its scores stay empty; what differs from the "
-                       "full cache is measured.", err=True)  # fmt: skip
+            typer.echo(
+                f"{task.name}: no --judge, so its scores stay empty; what differs from the "
+                "full cache is measured.",
+                err=True,
+            )
 
 
 def _jobs(
-    chosen: Sequence[Task], limit: int, seed: int, specs: Sequence[str], results: Results,
-    timed: int, skip: Callable[[Task], None], order: list[Key],
-) -> Iterator[Job]:  # fmt: skip
+    chosen: Sequence[Task],
+    limit: int,
+    seed: int,
+    specs: Sequence[str],
+    results: Results,
+    timed: int,
+    skip: Callable[[Task], None],
+    order: list[Key],
+) -> Iterator[Job]:
     """The samples that lack an answer; the others are skipped. ``order`` gets the keys of all."""
     for task in chosen:
         for place, sample in enumerate(task.samples(limit, seed)):

@@ -62,8 +62,13 @@ class Known:
     def about(self) -> dict[str, Any]:
         """The right answer and what was evaluated, for JSON."""
         told = self.evaluation
-        return {"right_answer": self.answer, "task": told.task, "protocol": told.protocol,
-                "seed": told.seed, "questions": told.questions}  # fmt: skip
+        return {
+            "right_answer": self.answer,
+            "task": told.task,
+            "protocol": told.protocol,
+            "seed": told.seed,
+            "questions": told.questions,
+        }
 
     def of(self, row: Row) -> dict[str, Any]:
         """What is known of one row, for JSON; the numbers are out of all ``questions``."""

@@ -85,9 +85,12 @@ def measure(
     with compress(model, policy) as session:
         start = now(model.device)
         done = model.generate(  # type: ignore[operator]
-            **prompt.inputs, max_new_tokens=tokens, do_sample=False, num_beams=1,
+            **prompt.inputs,
+            max_new_tokens=tokens,
+            do_sample=False,
+            num_beams=1,
             stopping_criteria=StoppingCriteriaList([clock]),
-        )  # fmt: skip
+        )
         stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
     ids: list[int] = done[0, prompt.tokens :].tolist()
     steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]

@@ -70,8 +70,13 @@ def _judged(rows: Sequence[Row], known: Known) -> Table:
     for row in rows:
         figures, is_right = known.figures(row), known.right(row)
         verdict = Text("right", "green") if is_right else Text("wrong", "red")
-        table.add_row(Text(broken(short(row.method))), _compact(row.answer), verdict,
-                      str(figures.same), str(figures.right))  # fmt: skip
+        table.add_row(
+            Text(broken(short(row.method))),
+            _compact(row.answer),
+            verdict,
+            str(figures.same),
+            str(figures.right),
+        )
     return table
 
 

@@ -111,8 +111,11 @@ def _measured(
 
 
 def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], told: Known | None) -> None:
-    asked = {"tokens": prompt.tokens, "visual_tokens": prompt.visual_tokens,
-             "images": prompt.images}  # fmt: skip
+    asked = {
+        "tokens": prompt.tokens,
+        "visual_tokens": prompt.visual_tokens,
+        "images": prompt.images,
+    }
     result: dict[str, Any] = {"model": loaded.name, "prompt": asked}
     if told is None:
         result["rows"] = [asdict(row) for row in rows]

@@ -47,8 +47,9 @@ def measured(
     A text of more tokens than ``longest_prompt`` loses its middle, before the chat template.
     """
     try:
-        reading = read_prompt(loaded, task, sample, protocol, timed=timed,
-                              longest_prompt=longest_prompt)  # fmt: skip
+        reading = read_prompt(
+            loaded, task, sample, protocol, timed=timed, longest_prompt=longest_prompt
+        )
         full = _answer(reading, reading.policy(FULL), None)
     except FoveateError as error:
         yield from [failed(task, sample, spec, error) for spec in (FULL, *specs)]

@@ -136,8 +136,11 @@ def _chat(reader: Any, messages: Sequence[Mapping[str, Any]]) -> Any:
     """The messages as the model's template words them, with the answer about to begin."""
     return reader.apply_chat_template(
         list(messages),
-        add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",
-    )  # fmt: skip
+        add_generation_prompt=True,
+        tokenize=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
 
 
 def _parts(text: str, images: Sequence[Image.Image], token: str) -> list[Part]:

@@ -41,16 +41,20 @@ def _of_prompts(prompts: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
         if having:
             yield Figure(title, draw(having), caption)
     if "within" in prompts[0]:
-        yield Figure("Weights of self- and cross-attention", _distributions(prompts),
-                     "Attention weights of the last queries to tokens of their own kind (text or "
-                     "image) and of the other, all layers (CSP, Fig. 1 b).")  # fmt: skip
+        yield Figure(
+            "Weights of self- and cross-attention",
+            _distributions(prompts),
+            "Attention weights of the last queries to tokens of their own kind (text or "
+            "image) and of the other, all layers (CSP, Fig. 1 b).",
+        )
 
 
 def _heads(found: Sequence[Any]) -> str:
     figure, axis = axes()
     mean = np.mean(found, axis=0)
-    drawn = axis.imshow(mean.T, cmap=SHADES, vmin=0, vmax=1, aspect="auto", origin="lower",
-                        interpolation="nearest")  # fmt: skip
+    drawn = axis.imshow(
+        mean.T, cmap=SHADES, vmin=0, vmax=1, aspect="auto", origin="lower", interpolation="nearest"
+    )
     axis.set(xlabel="layer", ylabel="KV head", yticks=range(mean.shape[1]))
     axis.grid(visible=False)
     figure.colorbar(drawn, label="mean cosine of its keys")
@@ -65,8 +69,12 @@ def _lorenz(found: Sequence[Any]) -> str:
     for layer, curve in enumerate(mean):
         label = f"layer {layer}" if layer in (0, len(mean) // 2, len(mean) - 1) else None
         axis.plot(x, 100 * curve, color=shades[layer], linewidth=1, label=label)
-    axis.set(xlabel="most important tokens, %", ylabel="attention that they hold, %",
-             xlim=(0, 100), ylim=(0, 103))  # fmt: skip
+    axis.set(
+        xlabel="most important tokens, %",
+        ylabel="attention that they hold, %",
+        xlim=(0, 100),
+        ylim=(0, 103),
+    )
     axis.legend(frameon=False, fontsize=8)
     return svg(figure)
 
@@ -140,17 +148,24 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
         key.append(entry(f"{name}, {100 * share:.0f} % of the bytes", style(place)))
     axis.set(xlabel="layer", ylabel="mean absolute error of features")
     axis.set_ylim(bottom=0)
-    yield Figure("Error of the features", svg(figure),
-                 "Hidden states against those with the full cache, at the smallest budget "
-                 "(PrefixKV, Fig. 5).", key)  # fmt: skip
+    yield Figure(
+        "Error of the features",
+        svg(figure),
+        "Hidden states against those with the full cache, at the smallest budget "
+        "(PrefixKV, Fig. 5).",
+        key,
+    )
 
 
 def _of_keys(keys: Sequence[Sequence[float]], rows: Rows) -> Iterator[Figure]:
     """MixKV's Fig. 3, of the first prompt: what each method keeps at its smallest budget."""
     places = np.array(keys)
     first = next(row["sample"] for row in rows if row.get("analyses"))
-    kept = {row["spec"]: row["kept_places"] for row in rows
-            if row["sample"] == first and row.get("kept_places")}  # fmt: skip
+    kept = {
+        row["spec"]: row["kept_places"]
+        for row in rows
+        if row["sample"] == first and row.get("kept_places")
+    }
     shown = list(_smallest({spec: len(mine) for spec, mine in kept.items()}).values())
     if not shown:
         return

@@ -42,16 +42,21 @@ def against_bytes(cells: Sequence[Cell], what: str) -> Chart:
         below = [100 * (e.mean - e.low) for e in shown]
         above = [100 * (e.high - e.mean) for e in shown]
         top = max(top, *(e.high for e in shown))
-        axis.errorbar(x, y, yerr=(below, above), capsize=2, linewidth=1.4, markersize=5,
-                      **style(place))  # fmt: skip
+        axis.errorbar(
+            x, y, yerr=(below, above), capsize=2, linewidth=1.4, markersize=5, **style(place)
+        )
     for cell in cells:
         if cell.spec == FULL:
             whole = (cell.score or cell.agreement).mean
             top = max(top, whole)
             axis.axhline(100 * whole, linewidth=1, **FULL_CACHE)
             key.append(entry("full cache", FULL_CACHE))
-    axis.set(xscale="log", xlabel="KV bytes held, % of the full cache", ylabel=f"{what}, %",
-             ylim=(0, 103 * top))  # fmt: skip
+    axis.set(
+        xscale="log",
+        xlabel="KV bytes held, % of the full cache",
+        ylabel=f"{what}, %",
+        ylim=(0, 103 * top),
+    )
     shares = [100 * cell.bytes_share for cell in cells if cell.spec != FULL]
     axis.set_xlim(0.9 * min(shares, default=1), 1.1 * max(shares, default=100))
     axis.set_xticks([x for x in TICKS if axis.get_xlim()[0] <= x <= axis.get_xlim()[1]])
@@ -90,8 +95,10 @@ def svg(figure: Any) -> str:
     for text in figure.findobj(Text):
         text.set_parse_math(False)
     out = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "foveate"}), \
-            warnings.catch_warnings():  # fmt: skip
+    with (
+        matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "foveate"}),
+        warnings.catch_warnings(),
+    ):
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing")  # the browser has other fonts
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     drawn = out.getvalue()[out.getvalue().index("<svg") :]

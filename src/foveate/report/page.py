@@ -27,12 +27,21 @@ def page(folder: Path) -> str:
     if not rows:
         raise InvalidInput(f"{str(folder)!r} holds no answers yet.")
     found = cells(rows)
-    tasks = [_task(name, [c for c in found if c.task == name],
-                   [row for row in rows if row["task"] == name])
-             for name in dict.fromkeys(cell.task for cell in found)]  # fmt: skip
+    tasks = [
+        _task(
+            name, [c for c in found if c.task == name], [row for row in rows if row["task"] == name]
+        )
+        for name in dict.fromkeys(cell.task for cell in found)
+    ]
     samples = len({(row["task"], row["sample"]) for row in rows})
-    return rendered("a report", "report.html.j2", configuration=configuration, tasks=tasks,
-                    samples=samples, damaged=len(damaged))  # fmt: skip
+    return rendered(
+        "a report",
+        "report.html.j2",
+        configuration=configuration,
+        tasks=tasks,
+        samples=samples,
+        damaged=len(damaged),
+    )
 
 
 def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
@@ -67,7 +76,7 @@ def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
     return {
         "spec": cell.spec,
         "count": f"{cell.score.count if cell.score else cell.answered} of "
-                 f"{cell.answered + cell.failed}",
+        f"{cell.answered + cell.failed}",
         "bytes": _said(cell.bytes_share, "{:.1f} %", 100.0),
         "score": _percent(cell.score),
         "best": is_best and not cell.spec.startswith("oracle"),
@@ -78,7 +87,7 @@ def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
         "kl": _said(cell.kl, "{:.3f}"),
         "compress": _said(cell.compress_s, "{:.0f} ms", 1e3),
         "decode": _said(cell.decode_s_per_token, "{:.0f} ms", 1e3),
-    }  # fmt: skip
+    }
 
 
 def _said(value: float | None, words: str, times: float = 1.0) -> str:

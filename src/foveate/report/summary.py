@@ -76,8 +76,10 @@ def cells(rows: Rows) -> list[Cell]:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["task"], row["spec"]), []).append(row)
-    return [_cell(task, spec, mine, groups.get((task, FULL), []))
-            for (task, spec), mine in groups.items()]  # fmt: skip
+    return [
+        _cell(task, spec, mine, groups.get((task, FULL), []))
+        for (task, spec), mine in groups.items()
+    ]
 
 
 def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
@@ -184,8 +186,14 @@ def _resampled(found: Values) -> Estimate:
         return Estimate(mean, mean, mean, len(found))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tiny samples
-        interval = stats.bootstrap((found,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES,
-                                   method="percentile", rng=0).confidence_interval  # fmt: skip
+        interval = stats.bootstrap(
+            (found,),
+            np.mean,
+            confidence_level=LEVEL,
+            n_resamples=RESAMPLES,
+            method="percentile",
+            rng=0,
+        ).confidence_interval
     return Estimate(mean, float(interval.low), float(interval.high), len(found))
 
 

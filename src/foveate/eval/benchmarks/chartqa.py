@@ -21,12 +21,17 @@ ASK = "\nAnswer the question with a single word."
 PARTS = ("human", "augmented")
 
 
-HUB = Hub(repository="lmms-lab/ChartQA", split="test", columns=("type", "question", "answer"),
-          released=tuple(f"*_{part}.json" for part in PARTS))  # fmt: skip
+HUB = Hub(
+    repository="lmms-lab/ChartQA",
+    split="test",
+    columns=("type", "question", "answer"),
+    released=tuple(f"*_{part}.json" for part in PARTS),
+)
 
 
-@benchmark("chartqa", holds="test_human.json, test_augmented.json and png/", hub=HUB,
-           metric=relaxed)  # fmt: skip
+@benchmark(
+    "chartqa", holds="test_human.json, test_augmented.json and png/", hub=HUB, metric=relaxed
+)
 def chartqa(folder: Folder) -> Iterator[Sample]:
     """Questions about charts, by relaxed accuracy; what people asked comes first."""
     numbers = Counter[str]()

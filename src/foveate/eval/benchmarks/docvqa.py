@@ -20,8 +20,13 @@ ASK = "\nAnswer the question using a single word or phrase."
 
 
 FILES = ("val_v1.0*.json", "*.json")
-HUB = Hub(repository="lmms-lab/DocVQA", inside="DocVQA", split="validation",
-          columns=("questionId", "question", "answers"), released=FILES)  # fmt: skip
+HUB = Hub(
+    repository="lmms-lab/DocVQA",
+    inside="DocVQA",
+    split="validation",
+    columns=("questionId", "question", "answers"),
+    released=FILES,
+)
 
 
 @benchmark("docvqa", holds="val_v1.0*.json (or test) and documents/", hub=HUB, metric=anls)

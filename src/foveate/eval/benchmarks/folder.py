@@ -50,18 +50,26 @@ class Benchmark:
             return islice(distinct(self.read(Folder(folder, outside))), count)
 
         metric = partial(self.judged, judge) if judge and self.judged else self.metric
-        return Task(self.name, self.summary, samples, metric, self.longest, self.reference,
-                    self.divisible)  # fmt: skip
+        return Task(
+            self.name, self.summary, samples, metric, self.longest, self.reference, self.divisible
+        )
 
 
 BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def benchmark(
-    name: str, *, holds: str, metric: Metric = unscored, longest: int = 32, summary: str = "",
-    judged: Judged | None = None, reference: bool = False, divisible: bool = True,
+    name: str,
+    *,
+    holds: str,
+    metric: Metric = unscored,
+    longest: int = 32,
+    summary: str = "",
+    judged: Judged | None = None,
+    reference: bool = False,
+    divisible: bool = True,
     hub: Hub | None = None,
-) -> Callable[[Reader], Reader]:  # fmt: skip
+) -> Callable[[Reader], Reader]:
     """Registers the function that reads a benchmark's folder; what it is, says ``summary`` or the
     function's docstring. ``hub`` is where else it is read from.
     """
@@ -69,8 +77,9 @@ def benchmark(
 
     def register(read: Reader) -> Reader:
         what = summary or (read.__doc__ or "").strip().split("\n")[0]
-        BENCHMARKS[name] = Benchmark(name, what, holds, read, metric, longest, judged, reference,
-                                     divisible)  # fmt: skip
+        BENCHMARKS[name] = Benchmark(
+            name, what, holds, read, metric, longest, judged, reference, divisible
+        )
         return read
 
     return register

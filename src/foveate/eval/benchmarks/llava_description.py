@@ -19,9 +19,13 @@ MARK = "<image>"
 
 
 @benchmark(
-    "llava_description", holds="detail_1k.json and coco/train2017/", judged=graded, longest=512,
-    reference=True, divisible=False,
-)  # fmt: skip
+    "llava_description",
+    holds="detail_1k.json and coco/train2017/",
+    judged=graded,
+    longest=512,
+    reference=True,
+    divisible=False,
+)
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
     for record in folder.records("detail_1k.json", "*.json"):

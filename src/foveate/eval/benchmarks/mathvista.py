@@ -23,8 +23,13 @@ from foveate.eval.sample import Sample
 
 FACTS = ("question_type", "answer_type", "precision")
 FILES = ("testmini.json", "data/testmini.json")
-HUB = Hub(repository="AI4Math/MathVista", split="testmini", image="decoded_image", released=FILES,
-          columns=("pid", "query", "answer", "choices", *FACTS))  # fmt: skip
+HUB = Hub(
+    repository="AI4Math/MathVista",
+    split="testmini",
+    image="decoded_image",
+    released=FILES,
+    columns=("pid", "query", "answer", "choices", *FACTS),
+)
 EXTRACT = """\
 Read a question and the response to it, and copy the final answer out of the response: the
 letter or text of a choice, a number, or a list, without unit and without any other word.
@@ -86,9 +91,13 @@ def _choice(found: str, choices: Sequence[str]) -> str:
 
 
 @benchmark(
-    "mathvista", holds="testmini.json, query.json (or data/ with both) and images/", hub=HUB,
-    judged=extracted, longest=512, divisible=False,
-)  # fmt: skip
+    "mathvista",
+    holds="testmini.json, query.json (or data/ with both) and images/",
+    hub=HUB,
+    judged=extracted,
+    longest=512,
+    divisible=False,
+)
 def mathvista(folder: Folder) -> Iterator[Sample]:
     """Mathematics in pictures; a judge finds the answer in what is said."""
     for problem, image in HUB.rows(folder) or _released(folder):

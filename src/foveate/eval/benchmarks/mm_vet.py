@@ -46,9 +46,13 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
 
 
 @benchmark(
-    "mm_vet", holds="mm-vet.json and images/", judged=graded, longest=512, reference=True,
+    "mm_vet",
+    holds="mm-vet.json and images/",
+    judged=graded,
+    longest=512,
+    reference=True,
     divisible=False,
-)  # fmt: skip
+)
 def mm_vet(folder: Folder) -> Iterator[Sample]:
     """Questions that need several abilities at once; graded by a judge."""
     own = folder.find("judge.txt")

@@ -17,8 +17,12 @@ from foveate.eval.metrics import contains
 from foveate.eval.sample import Sample
 
 FILES = ("OCRBench*.json", "*.json")
-HUB = Hub(repository="echo840/OCRBench", split="test", released=FILES,
-          columns=("dataset", "question", "question_type", "answer"))  # fmt: skip
+HUB = Hub(
+    repository="echo840/OCRBench",
+    split="test",
+    released=FILES,
+    columns=("dataset", "question", "question_type", "answer"),
+)
 FORMULAE = "HME100k"  # its answers are compared without blanks, and in their own case
 
 
@@ -30,8 +34,9 @@ def read_right(prediction: str, sample: Sample) -> float:
     return float(any("".join(answer.split()) in said for answer in sample.answers))
 
 
-@benchmark("ocrbench", holds="OCRBench.json and the images", hub=HUB, metric=read_right,
-           longest=100)  # fmt: skip
+@benchmark(
+    "ocrbench", holds="OCRBench.json and the images", hub=HUB, metric=read_right, longest=100
+)
 def ocrbench(folder: Folder) -> Iterator[Sample]:
     """Reading of many kinds: an answer has to stand in what is said."""
     for number, (record, image) in enumerate(HUB.rows(folder) or _released(folder)):

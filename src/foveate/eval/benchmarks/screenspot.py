@@ -38,8 +38,12 @@ def inside(prediction: str, sample: Sample) -> float:
     return float(left <= x <= left + width and top <= y <= top + height)
 
 
-@benchmark("screenspot_v2", holds="screenspot_*_v2.json and screenspotv2_image/", metric=inside,
-           divisible=False)  # fmt: skip
+@benchmark(
+    "screenspot_v2",
+    holds="screenspot_*_v2.json and screenspotv2_image/",
+    metric=inside,
+    divisible=False,
+)
 def screenspot_v2(folder: Folder) -> Iterator[Sample]:
     """Where on a screen is what is to be clicked? The centre has to be in the box."""
     for screen in SCREENS:

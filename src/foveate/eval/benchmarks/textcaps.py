@@ -21,14 +21,19 @@ ASK = "Provide a one-sentence caption for the provided image."
 
 
 FILES = ("TextCaps_*_val.json",)
-HUB = Hub(repository="lmms-lab/TextCaps", split="val", columns=("image_id", "caption_str"),
-          released=FILES)  # fmt: skip
+HUB = Hub(
+    repository="lmms-lab/TextCaps", split="val", columns=("image_id", "caption_str"), released=FILES
+)
 
 
 @benchmark(
-    "textcaps", holds="TextCaps_0.1_val.json and train_images/", hub=HUB, metric=cider, longest=64,
+    "textcaps",
+    holds="TextCaps_0.1_val.json and train_images/",
+    hub=HUB,
+    metric=cider,
+    longest=64,
     reference=True,
-)  # fmt: skip
+)
 def textcaps(folder: Folder) -> Iterator[Sample]:
     """Captions of photographs with text, by CIDEr (0 to 10); what is rare, all captions say."""
     rows = HUB.rows(folder)

@@ -20,12 +20,17 @@ ASK = "\nAnswer the question using a single word or phrase."
 
 
 FILES = ("TextVQA_*_val.json",)
-HUB = Hub(repository="lmms-lab/textvqa", split="validation", released=FILES,
-          columns=("question_id", "question", "answers"))  # fmt: skip
+HUB = Hub(
+    repository="lmms-lab/textvqa",
+    split="validation",
+    released=FILES,
+    columns=("question_id", "question", "answers"),
+)
 
 
-@benchmark("textvqa", holds="TextVQA_0.5.1_val.json and train_images/", hub=HUB,
-           metric=vqa_accuracy)  # fmt: skip
+@benchmark(
+    "textvqa", holds="TextVQA_0.5.1_val.json and train_images/", hub=HUB, metric=vqa_accuracy
+)
 def textvqa(folder: Folder) -> Iterator[Sample]:
     """Questions about text in photographs, by what ten people answered."""
     for record, image in HUB.rows(folder) or _released(folder):

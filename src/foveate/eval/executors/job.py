@@ -42,8 +42,15 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
         "device": loaded.model.device.type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
-    rows = measured(loaded, job.task, job.sample, job.specs, protocol, timed=job.timed,
-                    longest_prompt=job.longest_prompt)  # fmt: skip
+    rows = measured(
+        loaded,
+        job.task,
+        job.sample,
+        job.specs,
+        protocol,
+        timed=job.timed,
+        longest_prompt=job.longest_prompt,
+    )
     for row in rows:
         yield {**row, **where}
 

@@ -3,8 +3,8 @@
 Samples are drawn, and rows are written, where the run was started; workers need the model at the
 place that was named, and nothing else.
 
-``ray.util.ActorPool`` would not say which sample went with a lost worker, nor whether any worker has
-started; workers that Ray restarts itself, as ``map_batches`` has them, hide both as well.
+``ray.util.ActorPool`` would not say which sample went with a lost worker, nor whether any worker
+has started; workers that Ray restarts itself, as ``map_batches`` has them, hide both as well.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ except ImportError as error:
 
 _log = logging.getLogger(__name__)
 LOST = (
-    exceptions.RayActorError, exceptions.NodeDiedError, exceptions.ObjectLostError,
-    exceptions.OutOfMemoryError, exceptions.WorkerCrashedError,
-)  # fmt: skip
+    exceptions.RayActorError,
+    exceptions.NodeDiedError,
+    exceptions.ObjectLostError,
+    exceptions.OutOfMemoryError,
+    exceptions.WorkerCrashedError,
+)
 """A worker that is gone, or an answer that went with its machine: someone else does the job."""
 
 PATIENCE = "FOVEATE_RAY_PATIENCE"
@@ -134,8 +137,13 @@ class RayCluster(AbstractContextManager[Execute]):
                 f"{what}, for {waited:.0f} seconds. What is answered is kept: add machines, and go "
                 f"on with --resume. {PATIENCE} sets the seconds."
             )
-        _log.warning("Waiting: %s. The run ends after %.0f seconds of that (%s); it has been %.0f.",
-                     what, self._patience, PATIENCE, waited)  # fmt: skip
+        _log.warning(
+            "Waiting: %s. The run ends after %.0f seconds of that (%s); it has been %.0f.",
+            what,
+            self._patience,
+            PATIENCE,
+            waited,
+        )
 
     def _hire(self) -> None:
         """One more worker; it is given jobs when it has loaded the model."""
@@ -208,8 +216,14 @@ def _connect(workers: int | None) -> None:
                     "Start it, or unset the variable to use this machine alone."
                 ) from error
     cpus = max(os.cpu_count() or 1, workers or 1)
-    ray.init(AT_HAND, num_cpus=cpus, object_store_memory=STORE, include_dashboard=False,
-             log_to_driver=False, logging_level="ERROR")  # fmt: skip
+    ray.init(
+        AT_HAND,
+        num_cpus=cpus,
+        object_store_memory=STORE,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
 
 
 def _fetched(done: Any) -> Any:
@@ -225,8 +239,9 @@ def _fetched(done: Any) -> Any:
 def _check(theirs: Mapping[str, Any]) -> None:
     """All machines run the same versions, which are those that the results name."""
     if theirs != (ours := versions()):
-        differing = {name: (theirs.get(name), ours[name]) for name in ours
-                     if theirs.get(name) != ours[name]}  # fmt: skip
+        differing = {
+            name: (theirs.get(name), ours[name]) for name in ours if theirs.get(name) != ours[name]
+        }
         raise ClusterFailed(
             f"a worker runs other versions than this process (theirs, ours): {differing}. Install "
             "the same on all machines."

@@ -67,8 +67,10 @@ class Corpus:
         return penalty * sum(self._cosine(said, right, n) for n in range(1, LONGEST + 1)) / LONGEST
 
     def _cosine(self, said: Counter[Gram], right: Counter[Gram], n: int) -> float:
-        x, y = ({g: c * self._rarity(g) for g, c in grams.items() if len(g) == n}
-                for grams in (said, right))  # fmt: skip
+        x, y = (
+            {g: c * self._rarity(g) for g, c in grams.items() if len(g) == n}
+            for grams in (said, right)
+        )
         norms = math.sqrt(sum(v**2 for v in x.values()) * sum(v**2 for v in y.values()))
         inner = sum(min(v, y[g]) * y[g] for g, v in x.items() if g in y)
         return inner / norms if norms else 0.0

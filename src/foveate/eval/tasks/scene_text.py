@@ -22,8 +22,13 @@ from foveate.eval.metrics import says
 from foveate.eval.sample import Sample, Span, task
 
 PHOTOGRAPHS = (
-    "astronaut.png", "camera.png", "chelsea.png", "coffee.png", "motorcycle_left.png", "rocket.jpg",
-)  # fmt: skip
+    "astronaut.png",
+    "camera.png",
+    "chelsea.png",
+    "coffee.png",
+    "motorcycle_left.png",
+    "rocket.jpg",
+)
 FIELDS_ON_SIGNS = ("City", "Street", "Room", "Gate", "Time", "Price", "Month", "Department")
 ROWS = 10
 

@@ -65,8 +65,9 @@ def seen(
 
 def _choice(policy: Policy, recording: Recording) -> Choice:
     kept = compress_layers(policy, recording.layers)
-    scores = [one.mask.float().fill_(torch.nan) if one.scores is None else one.scores
-              for one in kept]  # fmt: skip
+    scores = [
+        one.mask.float().fill_(torch.nan) if one.scores is None else one.scores for one in kept
+    ]
     return Choice(
         policy,
         torch.cat([one.mask[0] for one in kept]).cpu(),

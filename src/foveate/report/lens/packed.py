@@ -47,8 +47,10 @@ def planes(masks: Sequence[Bool[Tensor, "r t"]]) -> list[bytes]:
     a plane for every eight masks.
     """
     whole = np.stack([mask.numpy() for mask in masks])
-    return [np.packbits(whole[start : start + 8], axis=0, bitorder="little").tobytes()
-            for start in range(0, len(whole), 8)]  # fmt: skip
+    return [
+        np.packbits(whole[start : start + 8], axis=0, bitorder="little").tobytes()
+        for start in range(0, len(whole), 8)
+    ]
 
 
 def table(scores: Float[Tensor, "r t"]) -> bytes:

@@ -20,24 +20,35 @@ from foveate.report.template import rendered, text_of
 
 
 def page(
-    model: str, seen: Seen, words: Sequence[Word], images: Sequence[Image.Image],
+    model: str,
+    seen: Seen,
+    words: Sequence[Word],
+    images: Sequence[Image.Image],
     grids: Sequence[Grid],
-) -> str:  # fmt: skip
+) -> str:
     """The HTML: everything in one file. Its content security policy lets it load nothing, and run
     and style itself by the script and the style sheet below alone, which it knows by their hashes.
     """
     style, script = text_of("lens.css"), text_of("lens.js")
     return rendered(
-        "the lens", "lens.html.j2", model=model, style=style, script=script,
-        style_hash=_hash(style), script_hash=_hash(script),
+        "the lens",
+        "lens.html.j2",
+        model=model,
+        style=style,
+        script=script,
+        style_hash=_hash(style),
+        script_hash=_hash(script),
         data=told(model, seen, words, images, grids),
-    )  # fmt: skip
+    )
 
 
 def told(
-    model: str, seen: Seen, words: Sequence[Word], images: Sequence[Image.Image],
+    model: str,
+    seen: Seen,
+    words: Sequence[Word],
+    images: Sequence[Image.Image],
     grids: Sequence[Grid],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """All that the page shows.
 
     ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`): ``kept`` and
@@ -49,13 +60,15 @@ def told(
     return {
         "model": model,
         "tokens": len(words),
-        "layers": [{"index": index, "heads": heads}
-                   for index, heads in zip(seen.layers, seen.heads, strict=True)],
+        "layers": [
+            {"index": index, "heads": heads}
+            for index, heads in zip(seen.layers, seen.heads, strict=True)
+        ],
         "parts": parts(words, grids),
         "images": [data_uri(image) for image in images],
         "methods": methods,
         "packet": packet.text(),
-    }  # fmt: skip
+    }
 
 
 def _method(choices: Sequence[Choice], packet: Packet) -> Mapping[str, Any]:
@@ -96,8 +109,14 @@ def parts(words: Sequence[Word], grids: Sequence[Grid]) -> list[dict[str, Any]]:
         elif image not in begun:
             begun.add(image)
             grid = grids[image]
-            found.append({"image": image, "rows": grid.rows, "columns": grid.columns,
-                          "places": list(grid.places)})  # fmt: skip
+            found.append(
+                {
+                    "image": image,
+                    "rows": grid.rows,
+                    "columns": grid.columns,
+                    "places": list(grid.places),
+                }
+            )
     return found
 
 

@@ -15,8 +15,10 @@ def data_uri(image: Image.Image) -> str:
     """The image without what a file knows about it: as PNG, or as JPEG where that is smaller."""
     image = image.convert("RGB")
     image.thumbnail((SIDE, SIDE))
-    kinds = {"png": _encoded(image, "PNG", optimize=True),
-             "jpeg": _encoded(image, "JPEG", quality=88)}  # fmt: skip
+    kinds = {
+        "png": _encoded(image, "PNG", optimize=True),
+        "jpeg": _encoded(image, "JPEG", quality=88),
+    }
     kind, data = min(kinds.items(), key=lambda item: len(item[1]))
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 

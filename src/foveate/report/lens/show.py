@@ -81,10 +81,11 @@ def lens(
 def compared(methods: Sequence[str | Policy], budgets: Sequence[str]) -> list[list[Policy]]:
     """Each method at each budget; equal ones once. Without budgets, each at its own."""
     found = [
-        [one] if isinstance(one, Policy) and not budgets
+        [one]
+        if isinstance(one, Policy) and not budgets
         else at_each(one.spec if isinstance(one, Policy) else one, budgets)
         for one in methods
-    ]  # fmt: skip
+    ]
     return list({tuple(policy.spec for policy in each): each for each in found}.values())
 
 

@@ -45,8 +45,9 @@ def _whole(tokenizer: Any, before: list[int], ids: Sequence[int]) -> tuple[str, 
     several to make a character.
     """
     head = _decoded(tokenizer, before)
-    texts = [_decoded(tokenizer, [*before, *ids[:n]]).removeprefix(head)
-             for n in range(1, len(ids) + 1)]  # fmt: skip
+    texts = [
+        _decoded(tokenizer, [*before, *ids[:n]]).removeprefix(head) for n in range(1, len(ids) + 1)
+    ]
     for count, text in enumerate(texts, start=1):
         if _BROKEN not in text:
             return text, count
