@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import torch
-from foveate.core.pairs import Pairs
+from foveate.core.storage import Pairs
 from rich.progress import track
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from written import RESULTS, write

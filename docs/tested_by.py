@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 SHOWN = 3  # test files a row
-METHODS = ("foveate.baselines.", "foveate.papers.")  # named by specs, that is in strings
+METHODS = ("foveate.methods.",)  # named by specs, that is in strings
 ELSEWHERE = {
     "foveate.bench.kvpress_side": "`bench/test_bench.py`, which runs it as a process of its own",
     "foveate.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, through lmms-eval's command line",
