@@ -10,7 +10,8 @@ from torch.testing import assert_close
 import foveate
 from foveate.core.profile import Profile
 from foveate.errors import InvalidParameter
-from foveate.methods.mixkv import MixDiversity, redundancy
+from foveate.methods.mixkv import MixDiversity, diversity, redundancy
+from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums, KeyNorm
 from foveate.stages.select import TopK
@@ -312,3 +313,14 @@ def test_copies_of_one_key_are_as_redundant_as_can_be_and_random_keys_are_not():
 def test_what_it_does_not_know_is_refused_by_value(arguments, text):
     with pytest.raises(InvalidParameter, match=text):
         foveate.mixkv(budget=64, **arguments)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_fused_statistics_are_the_equations(dtype):
+    k = torch.randn(3, 2, 17, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    valid = (torch.arange(17) >= 3 * torch.arange(3)[:, None, None]).expand(3, 2, 17)
+    k[1, :, :3] = torch.inf  # padding
+    k[0, 0, 4] = 0.0
+    fused = mix_statistics(k, k, valid)
+    assert_close(fused.redundancy, redundancy(k, valid))
+    assert_close(fused.diversity.masked_fill(~valid, 0.0), diversity(k, valid))

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -46,14 +47,38 @@ Scale = Literal["extrinsic", "importance"]
 Domain = Literal["prefix", "all"]
 
 
-def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h"]:
-    """Eq. 4: mean cosine of all pairs of different keys, in O(T); not below zero."""
-    return mix_statistics(k, k, valid).redundancy
+# The paper's equations, in its order. The class below takes both statistics of the keys from one
+# fused pass over them (`ops.mix_statistics`), which a test holds to be these.
+
+
+def directions(
+    k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]
+) -> Float[Tensor, "b h n d"]:
+    """Keys of length one; zeros at padding, which may hold anything."""
+    return F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
 
 
 def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
     """Section 3.2: minus the similarity of each key to the mean direction."""
-    return mix_statistics(k, k, valid).diversity
+    unit, tokens = directions(k, valid), valid.sum(-1).clamp_min(1)
+    mean = unit.sum(2) / tokens[..., None]
+    return -(unit * mean[:, :, None]).sum(-1)
+
+
+def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h"]:
+    """Eq. 4: mean cosine of all pairs of different keys; not below zero. In O(T): the sum of all
+    directions, times itself, is the sum of all cosines, those of a key with itself included.
+    """
+    tokens = valid.sum(-1)
+    of_pairs = directions(k, valid).sum(2).square().sum(-1) - tokens
+    return (of_pairs / (tokens * (tokens - 1)).clamp_min(1)).clamp_min(0.0)
+
+
+def mixed(
+    importance: Float[Tensor, "b h n"], div: Float[Tensor, "b h n"], r: Float[Tensor, "b h 1"]
+) -> Float[Tensor, "b h n"]:
+    """Eq. 5: (1 - r) importance + r diversity, head by head."""
+    return importance.lerp(div, r)
 
 
 @stage("mix_diversity")
@@ -120,7 +145,7 @@ class MixDiversity:
         r: Float[Tensor, "b h 1"],
     ) -> Float[Tensor, "b h n"]:  # fmt: skip
         if self.mix == "headwise":
-            return importance.lerp(div, r)  # eq. 5: (1 - r) * importance + r * div
+            return mixed(importance, div, r)
         if self.mix == "sum":
             return importance + div
         return importance if self.mix == "importance" else div
