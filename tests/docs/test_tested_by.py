@@ -45,10 +45,10 @@ def test_a_module_is_listed_with_what_names_it_or_with_what_it_is_tested_through
     tested_by, checkout
 ):
     assert [row for row in tested_by.table(checkout).splitlines() if "`" in row] == [
-        "| `baselines.keeps` | `test_spec.py` |",
         "| `core.helped` | `core/test_helped.py` |",
         "| `core.named` | `core/test_public.py` |",
         "| `core.used` | through `core.named`: `core/test_public.py` |",
+        "| `methods.keeps` | `test_spec.py` |",
     ]
 
 
