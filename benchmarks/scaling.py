@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median
 
 import torch
-from foveate.core.storage import Pairs
 from rich.progress import track
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
 from written import RESULTS, write
@@ -29,7 +28,7 @@ from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.bench import of_model, processor
 from foveate.bench.timing import Prefill, prefills, seconds
-from foveate.core.storage import DensePairs, RaggedPairs
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs
 from foveate.eval.model import load
 from foveate.report.charts import axes, svg
 
