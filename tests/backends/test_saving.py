@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -269,13 +269,20 @@ def test_what_does_not_fit_together_is_refused_before_it_is_used(context, tmp_pa
         session.load(unsigned(path, tmp_path / "old", change))
 
 
-def test_a_file_that_cannot_be_written_leaves_what_was_there(context, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device"),
+    ],
+)
+def test_a_file_that_cannot_be_written_leaves_what_was_there(error, context, tmp_path, monkeypatch):
     path, session, cache = context
     kept = tmp_path / "context.safetensors"
     kept.write_bytes(path.read_bytes())
 
     def full(*args):
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr("foveate.backends.hf.persist.save_file", full)
     with pytest.raises(CannotWrite, match="No space left"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from foveate.core import files, lines
+from foveate.data import read_record
 from foveate.errors import InvalidInput
 
 SCHEMA = "foveate-results-1"
@@ -107,10 +108,8 @@ def read(folder: Path) -> Stored:
         InvalidInput: it holds no results.
     """
     try:
-        configuration = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
-        if not isinstance(configuration, dict):
-            raise ValueError(f"{CONFIGURATION} is no object")
-    except (OSError, ValueError) as error:
+        configuration = dict(read_record(folder / CONFIGURATION).held)
+    except InvalidInput as error:
         raise InvalidInput(
             f"{str(folder)!r} holds no results ({error}). Give a folder that 'foveate eval --out' "
             "wrote."

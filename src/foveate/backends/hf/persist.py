@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
@@ -86,7 +87,10 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
             "tokenizer": tokenizer_fingerprint(tokenizer), "seen": json.dumps(seen)}  # fmt: skip
     note["digest"] = saved.digest(note, tensors)
     with files.replacing(path) as part:
-        save_file({k: v.contiguous().clone() for k, v in tensors.items()}, part, note)
+        try:
+            save_file({k: v.contiguous().clone() for k, v in tensors.items()}, part, note)
+        except SafetensorError as error:  # what it makes of a full disk
+            raise OSError(str(error)) from error
     return path
 
 
