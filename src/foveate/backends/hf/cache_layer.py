@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from foveate.backends.hf.attention.attended import NOTHING, Attend, Attended, Output, Wanted
@@ -24,7 +25,7 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge, Pruning
 from foveate.core.reading import Pass, Remembered
 from foveate.core.slots import Slots
-from foveate.core.storage import Coded, DensePairs, Pairs
+from foveate.core.storage import Coded, DensePairs, Padded, Pairs
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 
 LINK = "_foveate"
@@ -228,7 +229,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
         queries = self._queries(base, query[:, :, split:], rest, scale)
-        after = attended(queries, self.pairs, self.state.policy.attend.n)
+        after = attended(queries, self.pairs, self.policy.attend.n)
         return refused(torch.cat([before, after.output], dim=1)), None
 
     def _read(
@@ -238,9 +239,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         in_prompt = self.armed
         if in_prompt or (rule.decodes and not isinstance(rule, Pruning)):
             stock = torch.is_grad_enabled() and query.requires_grad
-            slots, asked = self._prepared(queries, summable and in_prompt and not stock)
+            ours = summable and in_prompt and not stock and is_whole(self.pairs)
+            asked = self._wanted(queries) if ours else NOTHING
             out = attended(queries, self.pairs, self.policy.attend.n, asked)
-            self._show(queries, slots, out)
+            self._show(queries, out)
         else:
             out = attended(queries, self.pairs, self.policy.attend.n)
             if rule.decodes:
@@ -256,33 +258,45 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
-    def _prepared(self, queries: Queries, summable: bool) -> tuple[Slots, Wanted]:
-        """The slots as the policy sees them, and what the attention is to make on its way."""
-        state, pairs, at = self.state, self.pairs, self.at
-        shared = is_whole(pairs)
+    def _wanted(self, queries: Queries) -> Wanted:
+        """What the attention is to make on its way."""
         with self.watch.running(queries.q.device):
-            columns = state.slots.columns(pairs.k) if is_whole(pairs) else pairs.columns
-            span = self.seen - queries.q.shape[2], self.seen
-            slots = state.slots.of(
-                columns, not shared, span, queries.facts(), state.images(), queries.mask
-            )
-            slots = state.reading.with_budget(slots, at, self.ordinal, self.token_bytes)
-        if not (summable and shared):
-            return slots, NOTHING
-        groups = queries.q.shape[1] // columns.shape[1]
-        return slots, wanted(self.policy, slots, queries.q, groups, at, self.memory.to_read(at))
+            k, _, columns = self._padded()
+            slots, groups = self._slots(queries, columns), queries.q.shape[1] // k.shape[1]
+            to_read = self.memory.to_read(self.at)
+            return wanted(self.policy, slots, queries.q, groups, self.at, to_read)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
-    def _show(self, queries: Queries, slots: Slots, out: Attended) -> None:
+    def _show(self, queries: Queries, out: Attended) -> None:
         """Shows the pass to the policy, and holds what it keeps."""
         with self.watch.running(queries.q.device):
-            k, v, _ = self.pairs.padded()
+            k, v, columns = self._padded()
             self.read(Layer(
-                q=queries.q.detach(), k=k.detach(), v=v.detach(), slots=slots,
-                scale=queries.scale, ordinal=self.ordinal, model_index=self.model_index,
-                depth=self.state.depth, column_sums=out.column_sums, window_sums=out.window_sums,
+                q=queries.q.detach(), k=k.detach(), v=v.detach(),
+                slots=self._slots(queries, columns), scale=queries.scale,
+                ordinal=self.ordinal, model_index=self.model_index, depth=self.state.depth,
+                column_sums=out.column_sums, window_sums=out.window_sums,
             ))  # fmt: skip
+
+    def _padded(self) -> Padded:
+        """All slots held."""
+        pairs = self.pairs
+        return Padded(pairs.k, pairs.v, self._columns) if is_whole(pairs) else pairs.padded()
+
+    @property
+    def _columns(self) -> Int[Tensor, "b h n"]:
+        """Of each slot held; layers that hold every column have the very same tensor."""
+        pairs = self.pairs
+        return self.state.slots.columns(pairs.k) if is_whole(pairs) else pairs.columns
+
+    def _slots(self, queries: Queries, columns: Int[Tensor, "b h n"]) -> Slots:
+        """The slots as the policy sees them: one object for layers that hold every column."""
+        state, span = self.state, (self.seen - queries.q.shape[2], self.seen)
+        slots = state.slots.of(
+            columns, not is_whole(self.pairs), span, queries.facts(), state.images(), queries.mask
+        )
+        return state.reading.with_budget(slots, self.at, self.ordinal, self.token_bytes)
 
     def read(self, layer: Layer) -> None:
         """Shows what has been read to the policy, and holds what it keeps: of this layer, or of all
@@ -318,8 +332,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if isinstance(pairs, Coded) and isinstance(policy.merge, NoMerge):
             self._pairs = policy.store(pairs.only(kept.mask))
         else:
-            columns = self.state.slots.columns(kept.k) if is_whole(pairs) else pairs.columns
-            self._pairs = policy.store(kept.store(columns, first=self.seen))
+            self._pairs = policy.store(kept.store(self._columns, first=self.seen))
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
         """Takes over pairs that were read elsewhere."""

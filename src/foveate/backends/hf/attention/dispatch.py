@@ -131,22 +131,25 @@ def wanted(
     attention has to do it: another device or type, a mask that is not causal, or rows that are all
     kept whole. ``to_read`` tokens of the prompt are still to come.
     """
-    if not (policy.reads_column_sums or policy.reads_window_sums) or not _may(query):
+    window = policy.reads_window_sums if _long_window(policy, query, at) else None
+    if not (policy.reads_column_sums or window) or not _may(query):
         return NOTHING
     if slots.tokens is None or slots.mask is not None:
         return NOTHING
     if bool((slots.tokens >= slots.lengths + to_read).all()):
         return NOTHING
-    if policy.reads_column_sums:
+    if policy.reads_column_sums or window is None:
         return Wanted(column_sums=True)
-    whole = at.seen == at.end == query.shape[2]
-    if policy.reads_window_sums is None or not whole or not in_blocks(query):
-        return NOTHING
-    if policy.score.queries(at.seen) < WORTH:  # no budget is larger than the prompt
-        return NOTHING
-    weights = policy.reads_window_sums.window_weights(slots, groups)
+    weights = window.window_weights(slots, groups)
     fits = WORTH <= weights.counts.shape[-1] < query.shape[2]
     return Wanted(window=weights) if fits else NOTHING
+
+
+def _long_window(policy: Policy, query: Tensor, at: Pass) -> bool:
+    """Whether a window may be worth it, of a prompt that comes in one pass."""
+    whole = at.seen == at.end == query.shape[2]
+    # no budget is larger than the prompt
+    return whole and in_blocks(query) and policy.score.queries(at.seen) >= WORTH
 
 
 def _may(query: Tensor) -> bool:
