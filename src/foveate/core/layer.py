@@ -17,7 +17,7 @@ from typing import NamedTuple
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 
 
 class WindowWeights(NamedTuple):
@@ -114,12 +114,13 @@ class Layer:
         return replace(
             self,
             q=last.clone() if copied else last,
-            slots=self.slots.derived(_with_last_query, copied),
+            slots=_with_last_query(self.slots, copied),
             column_sums=None,
             window_sums=None,
         )
 
 
+@derived
 def _with_last_query(slots: Slots, copied: bool) -> Slots:
     some = slots.from_query(slots.q_pos.shape[1] - 1)
     if not copied:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.errors import InvalidBudget, InvalidParameter
 
@@ -73,7 +73,7 @@ def score(policy: Policy, layer: Layer) -> Scored | None:
     slots, tokens = layer.slots, layer.slots.tokens
     if tokens is None or slots.all_fits:
         return None
-    least, always = slots.derived(_protected, policy)
+    least, always = _protected(slots, policy)
     scores = policy.score(layer)
     raw = scores.values.float()
     values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
@@ -93,6 +93,7 @@ class Protected(NamedTuple):
     counts: Int[Tensor, "b h"]
 
 
+@derived
 def _protected(slots: Slots, policy: Policy) -> Protected:
     tokens = slots.lengths if slots.tokens is None else slots.tokens
     protected = policy.select.protect(slots) & slots.valid

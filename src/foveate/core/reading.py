@@ -19,7 +19,7 @@ from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, bytes_of_a_token, everything, keep, observed, score
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, Moment, Pruning
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.core.storage import Pairs
 from foveate.errors import InvalidInput
 
@@ -159,7 +159,7 @@ class PromptReading:
         """
         memory, rule = self.layers[layer.ordinal], self.policy.when
         layer = self._shown(layer, at)
-        wanted = self.policy.score.queries(layer.slots.derived(_longest_budget))
+        wanted = self.policy.score.queries(_longest_budget(layer.slots))
         layer = memory.with_earlier(layer, wanted)
         in_prompt = memory.in_prompt(at)
         unfinished = in_prompt and memory.to_read(at) > 0
@@ -197,7 +197,7 @@ class PromptReading:
         if slots.tokens is not None:
             return slots
         pair_bytes = self.pair_bytes or layer_bytes * self.depth
-        return slots.derived(_budgeted, self.policy, pair_bytes, self.layers[ordinal].to_read(at))
+        return _budgeted(slots, self.policy, pair_bytes, self.layers[ordinal].to_read(at))
 
     def _shown(self, layer: Layer, at: Pass) -> Layer:
         """The layer with its budget and with what is known of earlier passes and layers; the
@@ -248,10 +248,12 @@ class PromptReading:
         return {one.layer.ordinal: found for one, found in zip(waiting, kept, strict=True)}
 
 
+@derived
 def _budgeted(slots: Slots, policy: Policy, pair_bytes: int, to_read: int) -> Slots:
     return slots.with_budget(policy.tokens(slots.lengths + to_read, pair_bytes))
 
 
+@derived
 def _longest_budget(slots: Slots) -> int:
     return 0 if slots.tokens is None else int(slots.tokens.max())
 

@@ -7,6 +7,7 @@ knows keys or values, so nothing that is shared can depend on a layer's own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -146,6 +147,18 @@ class Slots:
 def _same_types(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
     """A window of 1 token and one of 1.0 of the budget are equal numbers and different windows."""
     return all(type(a) is type(b) for a, b in zip(one, other, strict=True))
+
+
+def derived(
+    rule: Callable[Concatenate[Slots, P], Found],
+) -> Callable[Concatenate[Slots, P], Found]:
+    """Decorates a function of slots, so that it is worked out once: see :meth:`Slots.derived`."""
+
+    @functools.wraps(rule)
+    def once(slots: Slots, /, *of: P.args, **none: P.kwargs) -> Found:
+        return slots.derived(rule, *of, **none)
+
+    return once
 
 
 def _last_visible(slots: Slots, w: int) -> Tensor:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.parameters import MOST, Recent
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.errors import InvalidParameter
 
 DIGITS = 10**9
@@ -41,22 +41,16 @@ def most_recent(recent: Recent, tokens: int) -> int:
     return max(1, int(recent_tokens(recent, torch.tensor([tokens]))))
 
 
+@derived
 def is_recent(slots: Slots, recent: Recent) -> Bool[Tensor, "b h n"]:
     """True at the slots of the last tokens."""
-    return slots.derived(_is_recent, recent)
-
-
-def _is_recent(slots: Slots, recent: Recent) -> Tensor:
     first = (slots.lengths - recent_tokens(recent, budget_of(slots, recent)))[:, None, None]
     return slots.where(lambda pos: pos >= first)
 
 
+@derived
 def before(slots: Slots, recent: Recent) -> Float[Tensor, "b h n"]:
     """One before the last tokens, zero at them: a product takes a third of masked_fill's time."""
-    return slots.derived(_before, recent)
-
-
-def _before(slots: Slots, recent: Recent) -> Tensor:
     return (~is_recent(slots, recent)).float()
 
 

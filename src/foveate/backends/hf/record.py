@@ -17,7 +17,7 @@ from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import convert, foveate_layers, text_config
 from foveate.core.layer import Layer
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.errors import InvalidInput
 
 
@@ -30,7 +30,7 @@ class Recorder(Observer):
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Notes the layer."""
-        self.seen[layer.ordinal] = replace(layer, slots=layer.slots.derived(_without_budget))
+        self.seen[layer.ordinal] = replace(layer, slots=_without_budget(layer.slots))
         return {}
 
 
@@ -60,6 +60,7 @@ class Recording:
         return foveate_layers(self.cache)[0].seen
 
 
+@derived
 def _without_budget(slots: Slots) -> Slots:
     """A branch brings its own."""
     return replace(slots, tokens=None)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.layer import Scored
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.stages.recent import budget_of
 
 
@@ -49,12 +49,13 @@ def heads_of(one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
     """The same number for every head of a layer; one that holds less passes the rest on."""
     slots = one.layer.slots
     if slots.tokens is tokens:
-        wish, held = slots.derived(_even)
+        wish, held = _even(slots)
     else:
         wish, held = _shared_evenly(one.available, tokens)
     return wish if held else within(one, wish, wish.sum(-1))
 
 
+@derived
 def _even(slots: Slots) -> tuple[Tensor, bool]:
     return _shared_evenly(slots.available, budget_of(slots, 1))
 

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.parameters import Recent
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.stages.recent import is_recent
 
 EPS = 1e-8
@@ -61,19 +61,13 @@ class Over:
         return s - self.lowest(s).clamp_max(0.0)
 
 
+@derived
 def over_tokens(slots: Slots) -> Over:
     """Over all slots that hold a token."""
-    return slots.derived(_over_tokens)
-
-
-def _over_tokens(slots: Slots) -> Over:
     return Over(slots.valid)
 
 
+@derived
 def over_tokens_before(slots: Slots, recent: Recent) -> Over:
     """Over those that hold a token before the last ones."""
-    return slots.derived(_over_tokens_before, recent)
-
-
-def _over_tokens_before(slots: Slots, recent: Recent) -> Over:
     return Over(slots.valid & ~is_recent(slots, recent))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scores, WindowWeights
 from foveate.core.parameters import Kernel, Recent, Window
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.core.spec import stage
 from foveate.ops.window_attention import window_sums
 from foveate.stages.recent import (
@@ -72,39 +72,28 @@ class WindowAttention:
         return pool(scores, self.kernel, stride=1, padding=self.kernel // 2)
 
 
+@derived
 def window_of(slots: Slots, window: Recent) -> Bool[Tensor, "b w"]:
     """Of the last queries, as many as the longest window of a row: which are in their row's."""
-    return slots.derived(_window_of, window)
-
-
-def _window_of(slots: Slots, window: Recent) -> Tensor:
     wanted = recent_tokens(window, budget_of(slots, window)).clamp_min(1)
     w = min(int(wanted.max()), slots.q_pos.shape[1])
     return slots.q_pos[:, -w:] >= (slots.lengths - wanted).clamp_min(0)[:, None]
 
 
+@derived
 def on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
     """Every query of a row's window counts the same, and they count one in all."""
-    return slots.derived(_on_average, window, groups, group)
-
-
-def _on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
     real = window_of(slots, window)
     return WindowWeights(_counts((real / real.sum(-1, keepdim=True))[:, None], groups, group))
 
 
+@derived
 def by_modality(
     slots: Slots, window: Recent, n: float, groups: int, group: Reduction
 ) -> WindowWeights:
     """The window's queries of text tokens count in the first sum, those of visual tokens in the
     second, of a softmax-n.
     """
-    return slots.derived(_by_modality, window, n, groups, group)
-
-
-def _by_modality(
-    slots: Slots, window: Recent, n: float, groups: int, group: Reduction
-) -> WindowWeights:
     real = window_of(slots, window)
     kinds = torch.stack([~slots.q_vision, slots.q_vision], dim=1)
     marked = (kinds[..., -real.shape[1] :] & real[:, None]).float()
