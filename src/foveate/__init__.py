@@ -1,6 +1,6 @@
 """Foveate: shrink the key-value cache of vision-language models, and measure what it changes."""
 
-from foveate import analysis, stages
+from foveate import analysis, methods, stages
 from foveate.backends.hf import (
     Session,
     Stats,
@@ -16,36 +16,7 @@ from foveate.core.method import METHODS, Paper, method
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError
-from foveate.methods import (
-    adakv,
-    csp,
-    david,
-    elastic_cache,
-    expected_attention,
-    full,
-    h2o,
-    headkv,
-    infinipotv,
-    keydiff,
-    keyformer,
-    kivi,
-    knorm,
-    lookm,
-    meda,
-    mixkv,
-    nacl,
-    prefixkv,
-    pyramidkv,
-    random,
-    roco,
-    snapkv,
-    sparsemm,
-    streaming_llm,
-    tgv_kv,
-    tova,
-    vl_cache,
-    vnorm,
-)
+from foveate.methods import *  # noqa: F403  # all methods, by their names
 from foveate.report.lens import Lens, lens
 
 __version__ = "0.1.0"
@@ -59,42 +30,15 @@ __all__ = [
     "Session",
     "Shown",
     "Stats",
-    "adakv",
     "analysis",
     "calibrate",
     "calibrate_heads",
     "compress",
     "compress_tensors",
-    "csp",
-    "david",
-    "elastic_cache",
-    "expected_attention",
-    "full",
-    "h2o",
-    "headkv",
     "import_head_scores",
-    "infinipotv",
-    "keydiff",
-    "keyformer",
-    "kivi",
-    "knorm",
     "lens",
-    "lookm",
-    "meda",
     "method",
-    "mixkv",
-    "nacl",
     "policy",
-    "prefixkv",
-    "pyramidkv",
-    "random",
-    "roco",
-    "snapkv",
-    "sparsemm",
     "stages",
-    "streaming_llm",
-    "tgv_kv",
-    "tova",
-    "vl_cache",
-    "vnorm",
 ]
+__all__ += methods.__all__

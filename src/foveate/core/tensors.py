@@ -56,15 +56,17 @@ def layers_of(
     shared: Slots | None = None
     for ordinal, (q, k, v) in enumerate(layers):
         if shared is None or shared.pos.shape != k.shape[:3] or shared.pos.device != k.device:
-            shared = _slots(k, pads, image, spot)
+            shared = slots_of(k, pads, image, spot)
         scale_of_layer = q.shape[-1] ** -0.5 if scale is None else scale
         made.append(Layer(q=q, k=k, v=v, slots=shared, scale=scale_of_layer, ordinal=ordinal,
                           depth=len(layers)))  # fmt: skip
     return made
 
 
-def _slots(k: Tensor, pads: Tensor, image: Tensor | None, spot: Tensor | None) -> Slots:
-    """Those of a layer with keys ``k`` that holds every column."""
+def slots_of(k: Tensor, pads: Tensor, image: Tensor | None, spot: Tensor | None) -> Slots:
+    """Those of a layer with keys ``k`` [b, h, n, d] that holds every column, all of which are
+    queries. ``image`` and ``spot``, [b, n], are those of the columns; ``pads`` [b] are in front.
+    """
     pos = torch.arange(k.shape[2], device=k.device) - pads.to(k.device)[:, None]
     image, spot = (None if t is None else t.to(k.device) for t in (image, spot))
     return Slots(

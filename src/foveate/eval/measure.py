@@ -15,15 +15,23 @@ from transformers import DynamicCache
 from foveate.backends.hf import Recording, Session, branch, compress
 from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
-from foveate.errors import FoveateError
+from foveate.errors import (
+    CannotWrite,
+    ClusterFailed,
+    FoveateError,
+    MissingPackage,
+    ModelNotFound,
+)
 from foveate.eval.analyses import analysed, kept_places
 from foveate.eval.answer import TeacherForced, asked, greedy, teacher_forced
-from foveate.eval.failure import failed
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import reference_tokens
 from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
 from foveate.eval.row import Answer, Row, row
 from foveate.eval.sample import Sample, Task
+
+OF_THE_RUN = (CannotWrite, ClusterFailed, MissingPackage, ModelNotFound)
+"""Errors that the next sample would meet as well, whatever it is: they end the run."""
 
 
 def measured(
@@ -52,7 +60,7 @@ def measured(
         )
         full = _answer(reading, reading.policy(FULL), None)
     except FoveateError as error:
-        yield from [failed(task, sample, spec, error) for spec in (FULL, *specs)]
+        yield from [_failed(task, sample, spec, error) for spec in (FULL, *specs)]
         return
     yield _row(reading, FULL, full)
     for spec in sorted(specs, key=lambda spec: _reads_sums(reading, spec)):
@@ -72,7 +80,7 @@ def _row(reading: Reading, spec: str, full: Answer) -> Row:
         answer = full if spec == FULL else _answer(reading, reading.policy(spec), full)
         return row(reading, spec, answer, full)
     except FoveateError as error:
-        return failed(reading.task, reading.sample, spec, error)
+        return _failed(reading.task, reading.sample, spec, error)
 
 
 @torch.no_grad()
@@ -127,3 +135,11 @@ def _reference(reading: Reading, tokens: Sequence[int]) -> list[int]:
     answers = reading.sample.answers
     has_one = reading.task.reference and answers
     return reference_tokens(reading.loaded, answers[0], tokens) if has_one else []
+
+
+def _failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:
+    """A row that holds the error instead of an answer. Raises an error that is of the run."""
+    if isinstance(error, OF_THE_RUN):
+        raise error
+    said = {"type": type(error).__name__, "message": str(error)}
+    return {"task": task.name, "sample": sample.name, "spec": spec, "error": said}

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.backends.hf.attention.attended import NOTHING, Attend, Attended, Output, Wanted
+from foveate.backends.hf.attention.by_products import NOTHING, Attend, Attended, Output, Wanted
 from foveate.backends.hf.attention.dispatch import Queries, attended, wanted
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.internals import DynamicLayer

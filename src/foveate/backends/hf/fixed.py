@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.backends.hf.attention.attended import Attend, Output
+from foveate.backends.hf.attention.by_products import Attend, Output
 from foveate.backends.hf.attention.dispatch import over_visible
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.cache_layer import LINK, FoveateLayer

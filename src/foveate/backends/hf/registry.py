@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from foveate.backends.hf.attention.attended import Output
+from foveate.backends.hf.attention.by_products import Output
 from foveate.backends.hf.cache_layer import LINK, FoveateLayer
 from foveate.backends.hf.internals import (
     ALL_ATTENTION_FUNCTIONS,

@@ -16,7 +16,7 @@ from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scored
 from foveate.core.protocols import Scope
 from foveate.core.reading import Pass, Remembered
-from foveate.core.slots import Slots
+from foveate.core.tensors import slots_of
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
@@ -84,16 +84,11 @@ def _layer(
     pairs: Pairs,
     scale: float,
 ) -> Layer:
-    (k, v), end, image, spot = pairs, row.end, row.prompt.image, row.prompt.spot
-    shape, device = k.shape[:3], q.device
-    slots = Slots(
-        pos=torch.arange(end, device=device)[None, None].expand(shape),
-        q_pos=torch.arange(row.computed, end, device=device)[None],
-        image=image[:, None, :end].expand(shape),
-        spot=spot[:, None, :end].expand(shape),
-        q_image=image[:, row.computed : end],
-        tokens=torch.tensor([row.budget], device=device),
+    (k, v), end, prompt = pairs, row.end, row.prompt
+    whole = slots_of(
+        k, torch.zeros(1, dtype=torch.long), prompt.image[:, :end], prompt.spot[:, :end]
     )
+    slots = whole.from_query(row.computed).with_budget(torch.tensor([row.budget], device=k.device))
     model_index, depth = prompts.model_indices[ordinal], len(prompts.ordinals)
     return Layer(q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal,
                  model_index=model_index, depth=depth)  # fmt: skip

@@ -11,18 +11,24 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.backends.hf.attention.attended import NOTHING, Attend, Attended, Wanted
-from foveate.backends.hf.attention.column_sums import with_column_sums
+from foveate.backends.hf.attention.by_products import (
+    NOTHING,
+    Attend,
+    Attended,
+    Wanted,
+    with_column_sums,
+    with_window_sums,
+)
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
-from foveate.backends.hf.attention.quantised import over_codes
-from foveate.backends.hf.attention.window_sums import with_window_sums
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
 from foveate.core.slots import Slots
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs
 from foveate.ops.choice import chosen
+from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
+from foveate.stages.store import QuantisedPairs
 
 WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is
 
@@ -101,6 +107,17 @@ def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Att
     if n:
         return Attended(attention_n(q, pairs.k, pairs.v, scale, n).transpose(1, 2))
     return Attended(*queries.base(q, pairs.k, pairs.v, None))
+
+
+def over_codes(
+    query: Float[Tensor, "b hq 1 d"], pairs: Pairs, scale: float, n: float
+) -> Attended | None:
+    """The attention of one query per row over quantised pairs as they are held, by the kernels;
+    None where they have to be opened, which the reference would do all the same.
+    """
+    if not isinstance(pairs, QuantisedPairs) or chosen() == "reference":
+        return None
+    return Attended(quantised_decode(query, *pairs.parts, scale, n).transpose(1, 2))
 
 
 def over_visible(
