@@ -89,7 +89,7 @@ test-wheel: $(READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src
+	$(BIN)/mypy src demo/foveate_demo
 	$(BIN)/lint-imports
 
 format: $(READY)

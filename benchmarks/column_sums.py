@@ -75,8 +75,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    for name, default in (("tokens", 4096), ("heads", 32), ("kv-heads", 32), ("dim", 128),
-                          ("repeats", 5), ("threads", 2)):  # fmt: skip
+    for name, default in (
+        ("tokens", 4096),
+        ("heads", 32),
+        ("kv-heads", 32),
+        ("dim", 128),
+        ("repeats", 5),
+        ("threads", 2),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--memory-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -88,12 +94,18 @@ def main() -> None:
     alone = [sys.executable, __file__, *sys.argv[1:], "--memory-only"]
     memory = int(subprocess.run(alone, check=True, capture_output=True, text=True).stdout)
     result = {
-        "tokens": options.tokens, "heads": options.heads, "kv_heads": options.kv_heads,
-        "dim": options.dim, "threads": options.threads, "torch": torch.__version__,
+        "tokens": options.tokens,
+        "heads": options.heads,
+        "kv_heads": options.kv_heads,
+        "dim": options.dim,
+        "threads": options.threads,
+        "torch": torch.__version__,
         "machine": processor(torch.device("cpu")),
-        "sdpa_s": round(attention, 4), "column_sums_s": round(sums, 4),
-        "ratio": round(sums / attention, 3), "peak_extra_MiB": round(memory / 2**20, 1),
-    }  # fmt: skip
+        "sdpa_s": round(attention, 4),
+        "column_sums_s": round(sums, 4),
+        "ratio": round(sums / attention, 3),
+        "peak_extra_MiB": round(memory / 2**20, 1),
+    }
     print(json.dumps(result, indent=2))
 
 

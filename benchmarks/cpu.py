@@ -39,15 +39,22 @@ from foveate.eval.model import Loaded, load
 KEPT, CHUNK = "20%", 256
 PEERS_ROUNDS = 3  # at most; what is compared with them differs by far more than rounds do
 PEERS = ("full", "snapkv", "adakv", "h2o")
-RULES = ("prefixkv", "prefixkv:when=fixed_slot(every=16)", "h2o:when=over_budget",
-         "h2o:when=over_budget(every=16)", "csp:decode_n=1.0")  # fmt: skip
+RULES = (
+    "prefixkv",
+    "prefixkv:when=fixed_slot(every=16)",
+    "h2o:when=over_budget",
+    "h2o:when=over_budget(every=16)",
+    "csp:decode_n=1.0",
+)
 ROWS = len(SPECS) + 1  # the full cache, too
 TICKS = {  # how often each part tells that it has got on
     "prefill": lambda rounds: ticks(ROWS, rounds) + ROWS * (WARM_UP - 1),  # bench warms up once
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
-    "decoding": lambda rounds: None, "memory": lambda rounds: None, "kvpress": lambda rounds: None,
+    "decoding": lambda rounds: None,
+    "memory": lambda rounds: None,
+    "kvpress": lambda rounds: None,
     "again": lambda rounds: len(WINDOWS) * (WARM_UP + rounds),
-}  # fmt: skip
+}
 PARTS = tuple(TICKS)
 
 
@@ -96,12 +103,14 @@ def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> f
         cache = session.fork(whole.cache)
         for _ in range(count + 1):
             seen = torch.cat([seen, torch.ones(1, heads, 1, 1, dtype=torch.bool)], dim=-1)
-            times.append(seconds(
-                lambda mask=seen: subject.model(  # type: ignore[misc]
-                    input_ids=token, **{CACHE: cache}, attention_mask=mask
-                ),
-                subject.device,
-            ))  # fmt: skip
+            times.append(
+                seconds(
+                    lambda mask=seen: subject.model(  # type: ignore[misc]
+                        input_ids=token, **{CACHE: cache}, attention_mask=mask
+                    ),
+                    subject.device,
+                )
+            )
     return mean(times[1:])
 
 
@@ -113,9 +122,10 @@ def memory(tokens: int) -> dict[str, Any]:
     return {
         **{how: peak(how, tokens) for how in ("no_cache", "stock")},
         "policies": {spec: peak("policy", tokens, spec) for spec in ("full", *SPECS, AT_END)},
-        "chunks": {spec: peak("chunks", tokens, spec)
-                   for spec in ("full", "snapkv:budget=20%", capped)},
-    }  # fmt: skip
+        "chunks": {
+            spec: peak("chunks", tokens, spec) for spec in ("full", "snapkv:budget=20%", capped)
+        },
+    }
 
 
 def peak(how: str, tokens: int, spec: str = "") -> int:
@@ -130,12 +140,13 @@ def _peak(how: str, tokens: int, spec: str) -> int:
         subject = of_model(loaded, tokens)
         stock(of_model(loaded, 64))  # weights that are mapped become resident
         works: dict[str, Callable[[], object]] = {
-            "no_cache": lambda: subject.model(input_ids=subject.ids, use_cache=False,
-                                              logits_to_keep=1),
+            "no_cache": lambda: subject.model(
+                input_ids=subject.ids, use_cache=False, logits_to_keep=1
+            ),
             "stock": lambda: stock(subject),
             "policy": lambda: prefill(subject, policy_of(spec)),
             "chunks": lambda: _read_in_chunks(subject, spec),
-        }  # fmt: skip
+        }
         found = peak_of(works[how], subject.device)
     if found is None:
         raise SystemExit("peaks of memory can only be measured on Linux.")
@@ -152,9 +163,10 @@ def _read_in_chunks(subject: Subject, spec: str) -> None:
 def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> Any:
     """One part of the results."""
     settings: dict[str, Any] = {
-        "steps": a.steps, "tick": tick,
+        "steps": a.steps,
+        "tick": tick,
         "memory": 0,  # no batch: throughput is not told here
-    }  # fmt: skip
+    }
     subject = of_model(loaded, a.tokens)
     if part == "prefill":
         chosen = [policy_of(spec) for spec in SPECS]
@@ -165,8 +177,10 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
         return [asdict(row) for row in bench(of_model(loaded, 1024), chosen, rounds=1, **settings)]
     if part == "decoding":
         short, rounds = of_model(loaded, a.tokens // 5), a.rounds + 2
-        return {"same_bytes": same_bytes(subject, short, rounds, a.steps),
-                "kept_or_masked_s": masked(subject, rounds, a.steps)}  # fmt: skip
+        return {
+            "same_bytes": same_bytes(subject, short, rounds, a.steps),
+            "kept_or_masked_s": masked(subject, rounds, a.steps),
+        }
     if part == "memory":
         return memory(a.tokens)
     if part == "again":
@@ -174,16 +188,24 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
         with torch.no_grad():
             runs = prefills(subject, chosen, a.rounds, tick)
         return {spec: of._asdict() for spec, of in zip(WINDOWS, runs.values(), strict=True)}
-    return kvpress(subject, [policy_of(spec) for spec in PEERS], a.kvpress,
-                   rounds=min(a.rounds, PEERS_ROUNDS), steps=a.steps)  # fmt: skip
+    return kvpress(
+        subject,
+        [policy_of(spec) for spec in PEERS],
+        a.kvpress,
+        rounds=min(a.rounds, PEERS_ROUNDS),
+        steps=a.steps,
+    )
 
 
 def earlier(settings: dict[str, Any]) -> dict[str, Any]:
     """What was measured before under the same settings, on the same machine."""
     path = RESULTS / "cpu.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    differ = {name: (found.get(name), value) for name, value in settings.items()
-              if found.get(name) != value}  # fmt: skip
+    differ = {
+        name: (found.get(name), value)
+        for name, value in settings.items()
+        if found.get(name) != value
+    }
     if differ:
         raise SystemExit(f"{path} was measured differently (there, here): {differ}. Measure all.")
     return found
@@ -196,17 +218,28 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
-                        help=f"measure these alone, anew: {', '.join(PARTS)}")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=PARTS,
+        default=PARTS,
+        metavar="PART",
+        help=f"measure these alone, anew: {', '.join(PARTS)}",
+    )
     a = parser.parse_args()
     if a.kvpress is None and "kvpress" in a.only:
         parser.error("--kvpress is needed; bash benchmarks/kvpress_env.sh DIR makes one.")
     loaded = load("smollm2")
     settings = {
-        "tokens": a.tokens, "rounds": a.rounds, "kvpress_rounds": min(a.rounds, PEERS_ROUNDS),
-        "steps": a.steps, "threads": torch.get_num_threads(), "torch": torch.__version__,
-        "transformers": transformers.__version__, "machine": processor(loaded.model.device),
-    }  # fmt: skip
+        "tokens": a.tokens,
+        "rounds": a.rounds,
+        "kvpress_rounds": min(a.rounds, PEERS_ROUNDS),
+        "steps": a.steps,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "machine": processor(loaded.model.device),
+    }
     found = settings if set(a.only) == set(PARTS) else earlier(settings)
     with Progress() as bars:
         for part in a.only:

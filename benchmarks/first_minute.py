@@ -3,7 +3,7 @@
     python benchmarks/first_minute.py [--limit 100] [--runs DIR]
 
 Runs `foveate eval` on questions about three documents each, under the policies that `foveate run`
-shows, and goes on where it was broken off. Writes src/foveate/demo/figures.json, which comes with
+shows, and goes on where it was broken off. Writes demo/foveate_demo/figures.json, which comes with
 the package: `foveate run` and the README read it.
 """
 
@@ -18,10 +18,10 @@ from typing import Any
 
 from foveate.cli.eval import evaluate
 from foveate.cli.policies import ON_THE_DEMO, policies, short
-from foveate.demo import FIGURES
 from foveate.eval.metrics import exact
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
+from foveate_demo import FIGURES
 
 RUNS = Path(__file__).parent / "runs" / "first_minute"
 TASK, PROTOCOL, SEED = "three_documents", "query-aware", 0
@@ -46,13 +46,28 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
     a = parser.parse_args()
     specs = [policy.spec for policy in policies(ON_THE_DEMO, [])]
-    evaluate(a.runs, tasks=TASK, methods=",".join(specs[1:]), budgets="", model="demo",
-             protocol=PROTOCOL, limit=a.limit, seed=SEED, timed=0,
-             resume=(a.runs / CONFIGURATION).exists())  # fmt: skip
+    evaluate(
+        a.runs,
+        tasks=TASK,
+        methods=",".join(specs[1:]),
+        budgets="",
+        model="demo",
+        protocol=PROTOCOL,
+        limit=a.limit,
+        seed=SEED,
+        timed=0,
+        resume=(a.runs / CONFIGURATION).exists(),
+    )
     configuration, rows = read(a.runs)
     found = [counted(spec, [row for row in rows if row["spec"] == spec]) for spec in specs]
-    told = {"task": TASK, "protocol": PROTOCOL, "seed": SEED, "questions": a.limit,
-            "versions": configuration["versions"], "rows": found}  # fmt: skip
+    told = {
+        "task": TASK,
+        "protocol": PROTOCOL,
+        "seed": SEED,
+        "questions": a.limit,
+        "versions": configuration["versions"],
+        "rows": found,
+    }
     FIGURES.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 

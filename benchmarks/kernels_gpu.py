@@ -82,9 +82,17 @@ class Inputs:
 
         def step(n: float) -> Call:
             return lambda impl: ragged_decode(
-                query, flat.k, flat.v, lengths, *tail, self.scale, n,
-                starts=self.starts, longest=max(lengths), impl=impl,
-            )  # fmt: skip
+                query,
+                flat.k,
+                flat.v,
+                lengths,
+                *tail,
+                self.scale,
+                n,
+                starts=self.starts,
+                longest=max(lengths),
+                impl=impl,
+            )
 
         return {"ragged_decode": step(0.0), "ragged_decode, softmax-n": step(1.0)}
 
@@ -96,8 +104,13 @@ def checks(device: str, n: int = 1000) -> Iterator[dict[str, Any]]:
             torch.manual_seed(0)
             inputs = Inputs(2, n, d, dtype, device)
             for name, call in (inputs.prefill() | inputs.decode()).items():
-                yield {"kernel": name, "dtype": str(dtype), "d": d, "n": n,
-                       **compared(call("triton"), call("reference"), name, dtype)}  # fmt: skip
+                yield {
+                    "kernel": name,
+                    "dtype": str(dtype),
+                    "d": d,
+                    "n": n,
+                    **compared(call("triton"), call("reference"), name, dtype),
+                }
     torch.cuda.empty_cache()
 
 
@@ -183,8 +196,13 @@ def decode_times(
         for how, work in (("", step), (", CUDA graph", graphed(step))):
             ms = milliseconds(work, repeats)
             speed = moved / ms * 1e3
-            yield {"what": what + how, "ms": ms, "bytes": moved, "bytes_per_second": speed,
-                   "to_copy": speed / copy}  # fmt: skip
+            yield {
+                "what": what + how,
+                "ms": ms,
+                "bytes": moved,
+                "bytes_per_second": speed,
+                "to_copy": speed / copy,
+            }
 
 
 ROOM = 64  # pairs in the tail
@@ -202,9 +220,18 @@ def decode_step(batch: int, lengths: list[int], dtype: torch.dtype) -> Callable[
     starts = torch.tensor([0, *accumulate(lengths)], device="cuda")
     counted, longest = torch.tensor([ROOM], device="cuda"), max(lengths)
     return lambda: ragged_decode(
-        q, flat_k, flat_v, lengths, tail_k, tail_v, DIM**-0.5,
-        starts=starts, longest=longest, tail_length=counted, impl="triton",
-    )  # fmt: skip
+        q,
+        flat_k,
+        flat_v,
+        lengths,
+        tail_k,
+        tail_v,
+        DIM**-0.5,
+        starts=starts,
+        longest=longest,
+        tail_length=counted,
+        impl="triton",
+    )
 
 
 def graphed(step: Callable[[], Tensor]) -> Callable[[], Any]:
@@ -264,8 +291,18 @@ def main() -> None:
         table(decode, ["what", "ms", "bytes", "bytes_per_second", "to_copy"]),
     ]
     text = "\n\n".join(part for part in parts if part)
-    write("gpu_kernels", text, {"gpu": gpu, "torch": torch.__version__, "dtype": options.dtype,
-                                "checks": found, "prefill": prefill, "decode": decode})  # fmt: skip
+    write(
+        "gpu_kernels",
+        text,
+        {
+            "gpu": gpu,
+            "torch": torch.__version__,
+            "dtype": options.dtype,
+            "checks": found,
+            "prefill": prefill,
+            "decode": decode,
+        },
+    )
     print(text)
     sys.exit(1 if wrong else 0)
 

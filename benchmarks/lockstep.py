@@ -34,8 +34,11 @@ def keep_memory() -> None:
     a fiftieth and a tenth of one and the same stock prefill.
     """
     libc = ctypes.CDLL("libc.so.6")
-    for option, value in ((M_TRIM_THRESHOLD, 2**31 - 1), (M_MMAP_THRESHOLD, 2**31 - 1),
-                          (M_TOP_PAD, 2**26)):  # fmt: skip
+    for option, value in (
+        (M_TRIM_THRESHOLD, 2**31 - 1),
+        (M_MMAP_THRESHOLD, 2**31 - 1),
+        (M_TOP_PAD, 2**26),
+    ):
         if not libc.mallopt(option, value):
             raise SystemExit(f"mallopt({option}, {value}) was refused: glibc is needed.")
     torch.ones(3 * 2**29, dtype=torch.uint8)  # touched, and free again
@@ -54,8 +57,9 @@ def prefills(
     """
     keep_memory()
     twins = (subject, _twin(subject))
-    halves = [half for one in twins for layer in one.model.model.layers
-              for half in (layer, layer.mlp)]  # fmt: skip
+    halves = [
+        half for one in twins for layer in one.model.model.layers for half in (layer, layer.mlp)
+    ]
     found: dict[str, list[Together]] = {policy.spec: [] for policy in policies}
     with ExitStack() as hooks:
         for half in halves:

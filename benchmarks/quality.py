@@ -34,16 +34,38 @@ BUDGETS = "50%,33%,20%,10%,5%"
 NOT_ASKED = {("query-agnostic", "chart"): ("5%",)}
 WHY = "No 5%: of the shortest, 99 tokens before the question, that is less than some always keep."
 METHODS = (  # prompts are short: windows are a quarter of the budget
-    "oracle", "snapkv:window=0.25", "mixkv:window=0.25", "adakv:window=0.25",
+    "oracle",
+    "snapkv:window=0.25",
+    "mixkv:window=0.25",
+    "adakv:window=0.25",
     "mixkv(window=0.25)+adakv",
-    "pyramidkv:window=0.25", f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
-    f"headkv:profile={PROFILES}/headkv.json,window=0.25", "prefixkv:when=after_prefill",
-    "prefixkv+h2o.budget:when=after_prefill", "csp", "david", "david:rule=never",
-    "david:rule=always", "lookm", "lookm:merging=none", "h2o", "tgv_kv", "vl_cache", "meda",
-    "elastic_cache", "roco", "tova", "keyformer", "nacl", "expected_attention",
-    "keydiff:recent=0.25", "knorm:recent=0.25", "vnorm:recent=0.25", "streaming_llm",
+    "pyramidkv:window=0.25",
+    f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
+    f"headkv:profile={PROFILES}/headkv.json,window=0.25",
+    "prefixkv:when=after_prefill",
+    "prefixkv+h2o.budget:when=after_prefill",
+    "csp",
+    "david",
+    "david:rule=never",
+    "david:rule=always",
+    "lookm",
+    "lookm:merging=none",
+    "h2o",
+    "tgv_kv",
+    "vl_cache",
+    "meda",
+    "elastic_cache",
+    "roco",
+    "tova",
+    "keyformer",
+    "nacl",
+    "expected_attention",
+    "keydiff:recent=0.25",
+    "knorm:recent=0.25",
+    "vnorm:recent=0.25",
+    "streaming_llm",
     "random:recent=0.25",
-)  # fmt: skip
+)
 
 
 class Claim(NamedTuple):
@@ -89,10 +111,14 @@ def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
         table.setdefault(method, {})[budget] = cell
     full = table.pop(FULL)[""]
     budgets = [budget for budget in budgets if any(budget in row for row in table.values())]
-    best = {b: max(row[b].score.mean for name, row in table.items()
-                   if name != "oracle" and b in row) for b in budgets}  # fmt: skip
-    lines = [f"| full cache: {_share(full.score)} | {' | '.join(budgets)} |",
-             f"|---|{'---|' * len(budgets)}"]  # fmt: skip
+    best = {
+        b: max(row[b].score.mean for name, row in table.items() if name != "oracle" and b in row)
+        for b in budgets
+    }
+    lines = [
+        f"| full cache: {_share(full.score)} | {' | '.join(budgets)} |",
+        f"|---|{'---|' * len(budgets)}",
+    ]
     for name, row in table.items():
         shown = []
         for budget in budgets:
@@ -126,8 +152,11 @@ def _verdict(found: Mapping[str, Estimate]) -> str:
     """At which budgets the interval excludes zero, and on which side."""
     holds = [budget for budget, x in found.items() if x.low > 0]
     fails = [budget for budget, x in found.items() if x.high < 0]
-    said = [f"{word} at {', '.join(which)}"
-            for word, which in (("holds", holds), ("the reverse", fails)) if which]  # fmt: skip
+    said = [
+        f"{word} at {', '.join(which)}"
+        for word, which in (("holds", holds), ("the reverse", fails))
+        if which
+    ]
     return "; ".join(said) or "no difference seen"
 
 
@@ -165,15 +194,24 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
         lines += [f"### {task} ({mine[0].score.count} questions)", ""]
         if unseen[task]:
             where = " and ".join(unseen[task])
-            lines += [f"At {where} this task cannot tell methods apart: the oracle is no better "
-                      "than chance. It does not count below there.", ""]  # fmt: skip
+            lines += [
+                f"At {where} this task cannot tell methods apart: the oracle is no better "
+                "than chance. It does not count below there.",
+                "",
+            ]
         if (protocol, task) in NOT_ASKED:
             lines += [WHY, ""]
         lines += [*grid(mine, budgets), ""]
     telling = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
-    lines += [f"### What the papers claim, over {' and '.join(unseen)}", "",
-              "Points of the score by which the first policy is better, with 95 % intervals; bold "
-              "where they exclude zero.", "", *verdicts(telling, budgets), ""]  # fmt: skip
+    lines += [
+        f"### What the papers claim, over {' and '.join(unseen)}",
+        "",
+        "Points of the score by which the first policy is better, with 95 % intervals; bold "
+        "where they exclude zero.",
+        "",
+        *verdicts(telling, budgets),
+        "",
+    ]
     return Told(lines, found, unseen)
 
 
@@ -190,8 +228,9 @@ def main() -> None:
     parser.add_argument("--tasks", default=TASKS)
     parser.add_argument("--budgets", default=BUDGETS)
     parser.add_argument("--methods", default=",".join(METHODS))
-    parser.add_argument("--protocols", nargs="+", choices=get_args(Protocol),
-                        default=get_args(Protocol))  # fmt: skip
+    parser.add_argument(
+        "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
+    )
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
     a = parser.parse_args()
     data = published()
@@ -201,23 +240,37 @@ def main() -> None:
         for task in a.tasks.split(","):
             folder, left_out = a.runs / protocol / task, NOT_ASKED.get((protocol, task), ())
             budgets = ",".join(b for b in a.budgets.split(",") if b not in left_out)
-            evaluate(folder, tasks=task, methods=a.methods, budgets=budgets, model="demo",
-                     protocol=protocol, limit=a.limit, seed=0, timed=0,
-                     resume=(folder / CONFIGURATION).exists())  # fmt: skip
+            evaluate(
+                folder,
+                tasks=task,
+                methods=a.methods,
+                budgets=budgets,
+                model="demo",
+                protocol=protocol,
+                limit=a.limit,
+                seed=0,
+                timed=0,
+                resume=(folder / CONFIGURATION).exists(),
+            )
             configuration, found = read(folder)
             configurations.append(configuration)
             rows += [{**row, "score": letter_by_letter(row)} for row in found]
         told = page(protocol, rows, a.budgets.split(","))
-        data[protocol] = {"configuration": _joined(configurations), "blind": told.blind,
-                          "cells": [_plain(cell) for cell in told.cells],
-                          "page": told.lines}  # fmt: skip
+        data[protocol] = {
+            "configuration": _joined(configurations),
+            "blind": told.blind,
+            "cells": [_plain(cell) for cell in told.cells],
+            "page": told.lines,
+        }
     head = [
-        "# Which method keeps the answer?", "",
+        "# Which method keeps the answer?",
+        "",
         f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "
         "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
         "intervals. Prompts have 140 to 300 tokens, so windows are a quarter of the budget. "
-        "`oracle` keeps what shows the answer.", "",
-    ]  # fmt: skip
+        "`oracle` keeps what shows the answer.",
+        "",
+    ]
     data = {protocol: data[protocol] for protocol in get_args(Protocol) if protocol in data}
     pages = [line for told in data.values() for line in told["page"]]
     write("quality", "\n".join(head + pages), data)
@@ -225,17 +278,26 @@ def main() -> None:
 
 def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of all tasks; they differ in what was asked, and under which policies."""
-    both = {key: list(dict.fromkeys(x for each in configurations for x in each[key]))
-            for key in ("tasks", "specs")}  # fmt: skip
+    both = {
+        key: list(dict.fromkeys(x for each in configurations for x in each[key]))
+        for key in ("tasks", "specs")
+    }
     return {**configurations[0], **both}
 
 
 def _plain(cell: Cell) -> dict[str, Any]:
     """What is worth keeping of a cell."""
     score, difference = ([x.mean, x.low, x.high] for x in (cell.score, cell.difference))
-    return {"task": cell.task, "spec": cell.spec, "score": score, "difference": difference,
-            "count": cell.score.count, "bytes_share": cell.bytes_share, "kl": cell.kl,
-            "agreement": cell.agreement.mean}  # fmt: skip
+    return {
+        "task": cell.task,
+        "spec": cell.spec,
+        "score": score,
+        "difference": difference,
+        "count": cell.score.count,
+        "bytes_share": cell.bytes_share,
+        "kl": cell.kl,
+        "agreement": cell.agreement.mean,
+    }
 
 
 if __name__ == "__main__":

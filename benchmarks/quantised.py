@@ -18,12 +18,15 @@ from written import write
 import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.bench.subject import prose
-from foveate.demo import smollm2
+from foveate_demo import smollm2
 
 FOLLOWING = 256
 KEEP = "snapkv{}:budget=20%,window=64"
-LAYOUTS = [(bits, group, residual) for bits in (8, 4, 2)
-           for group, residual in ((32, 128), (32, 32), (64, 32), (128, 16))]  # fmt: skip
+LAYOUTS = [
+    (bits, group, residual)
+    for bits in (8, 4, 2)
+    for group, residual in ((32, 128), (32, 32), (64, 32), (128, 16))
+]
 
 
 @torch.inference_mode()
@@ -39,8 +42,13 @@ def measure(model: PreTrainedModel, spec: str, ids: torch.Tensor, tokens: int) -
         end = session.bytes_held
     found = torch.stack(logits)
     loss = torch.nn.functional.cross_entropy(found[:-1], ids[0, tokens + 1 : tokens + FOLLOWING])
-    return {"spec": spec, "share": stats.bytes_after / stats.bytes_before, "bytes_at_end": end,
-            "nll": float(loss), "logits": found}  # fmt: skip
+    return {
+        "spec": spec,
+        "share": stats.bytes_after / stats.bytes_before,
+        "bytes_at_end": end,
+        "nll": float(loss),
+        "logits": found,
+    }
 
 
 def compared(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
@@ -54,12 +62,19 @@ def compared(row: dict[str, Any], plain: dict[str, Any]) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """A Markdown table."""
-    head = ["policy", "KV bytes, % of full", f"NLL of the next {FOLLOWING}", "same next token",
-            "KL to unquantised"]  # fmt: skip
+    head = [
+        "policy",
+        "KV bytes, % of full",
+        f"NLL of the next {FOLLOWING}",
+        "same next token",
+        "KL to unquantised",
+    ]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in rows:
-        lines.append(f"| `{row['spec']}` | {100 * row['share']:.2f} | {row['nll']:.3f} | "
-                     f"{100 * row['same_token']:.0f} % | {row['kl']:.4f} |")  # fmt: skip
+        lines.append(
+            f"| `{row['spec']}` | {100 * row['share']:.2f} | {row['nll']:.3f} | "
+            f"{100 * row['same_token']:.0f} % | {row['kl']:.4f} |"
+        )
     return "\n".join(lines)
 
 

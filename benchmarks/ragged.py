@@ -29,11 +29,19 @@ import foveate
 from foveate.bench import of_model
 from foveate.bench.peer import PRESSES
 from foveate.bench.timing import decoding, prefill
-from foveate.demo import smollm2
 from foveate.eval.model import load
+from foveate_demo import smollm2
 
-COLUMNS = ["kept", "method", "library", "cache, MiB", "of the budget", "resident, MiB",
-           "decoding, ms/token", "NLL of the next 64"]  # fmt: skip
+COLUMNS = [
+    "kept",
+    "method",
+    "library",
+    "cache, MiB",
+    "of the budget",
+    "resident, MiB",
+    "decoding, ms/token",
+    "NLL of the next 64",
+]
 SIDE = Path(__file__).with_name("ragged_side.py")
 FOLLOWING = 64
 SPECS = {  # with the window and the kernel of kvpress's presses
@@ -55,9 +63,22 @@ def text(tokenizer: PreTrainedTokenizerBase, tokens: int) -> dict[str, list[int]
 def measure(python: str, library: str, method: str, keep: float, ids: Path, repeats: int) -> Any:
     """One side, in a process of its own."""
     what = SPECS[method] if library == "foveate" else PRESSES[method] or "full"
-    command = [python, str(SIDE), "--library", library, "--what", what, "--keep", str(keep),
-               "--model", str(smollm2.cached()), "--text", str(ids),
-               "--repeats", str(repeats)]  # fmt: skip
+    command = [
+        python,
+        str(SIDE),
+        "--library",
+        library,
+        "--what",
+        what,
+        "--keep",
+        str(keep),
+        "--model",
+        str(smollm2.cached()),
+        "--text",
+        str(ids),
+        "--repeats",
+        str(repeats),
+    ]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode:
@@ -93,8 +114,10 @@ def in_turns(tokens: int, keeps: list[float], rounds: int, count: int = 8) -> di
     subject, found = of_model(load("smollm2"), tokens), {}
     with torch.no_grad():
         for keep in keeps:
-            both = [prefill(subject, foveate.policy(SPECS[name], budget=keep))
-                    for name in ("snapkv", "adakv")]  # fmt: skip
+            both = [
+                prefill(subject, foveate.policy(SPECS[name], budget=keep))
+                for name in ("snapkv", "adakv")
+            ]
             times = decoding(subject, both, rounds, count, lambda: None)
             found[keep] = times[both[1].policy.spec].ratio
     return found
@@ -134,15 +157,21 @@ def main() -> None:
                     one = measure(python, library, method, keep, ids, options.repeats)
                     found.setdefault((keep, method, library), []).append(one)
                     print(library, method, keep, one["decode_ms_per_token"], file=sys.stderr)
-    rows = [{**median(several), "method": method, "keep": keep, "processes": len(several)}
-            for (keep, method, _), several in found.items()]  # fmt: skip
+    rows = [
+        {**median(several), "method": method, "keep": keep, "processes": len(several)}
+        for (keep, method, _), several in found.items()
+    ]
     rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
     ratios = in_turns(options.tokens, options.keep, options.turns)
     told = " and ".join(f"{ratio:.2f} at {keep:.0%}" for keep, ratio in ratios.items())
-    lines = [table(rows), "", "Processes run minutes apart, and this machine's speed changes by "
-             "more than what `adakv` adds: their times show sizes, not ratios. In one process, 8 "
-             f"tokens of each in turns, medians of {options.turns} turns, a token of `adakv` takes "
-             f"as long as one of `snapkv` times {told}."]  # fmt: skip
+    lines = [
+        table(rows),
+        "",
+        "Processes run minutes apart, and this machine's speed changes by "
+        "more than what `adakv` adds: their times show sizes, not ratios. In one process, 8 "
+        f"tokens of each in turns, medians of {options.turns} turns, a token of `adakv` takes "
+        f"as long as one of `snapkv` times {told}.",
+    ]
     write("ragged", head(rows) + "\n".join(lines), {"processes": rows, "in_turns": ratios})
     print("\n".join(lines))
 

@@ -152,9 +152,13 @@ def run(
 
 
 def forced(
-    model: PreTrainedModel, library: Library, cache: DynamicCache, logits: torch.Tensor,
-    start_at: int, following: torch.Tensor,
-) -> dict[str, Any]:  # fmt: skip
+    model: PreTrainedModel,
+    library: Library,
+    cache: DynamicCache,
+    logits: torch.Tensor,
+    start_at: int,
+    following: torch.Tensor,
+) -> dict[str, Any]:
     """The loss on what follows, and the seconds of each step."""
     losses, steps = [], []
     for i, token in enumerate(following[0]):

@@ -68,8 +68,9 @@ def drawn(model: PreTrainedModel, tokens: int, kept: float, heads: str) -> Pairs
     return RaggedPairs(k, v, columns, counts, first=tokens)
 
 
-def step(model: PreTrainedModel, tokens: int, kept: float, heads: str, count: int,
-         speed: float) -> Step:  # fmt: skip
+def step(
+    model: PreTrainedModel, tokens: int, kept: float, heads: str, count: int, speed: float
+) -> Step:
     """The median decoding step, after one that makes room."""
     token = torch.tensor([[17]])
     with compress(model, foveate.full()) as session, torch.no_grad():
@@ -77,8 +78,9 @@ def step(model: PreTrainedModel, tokens: int, kept: float, heads: str, count: in
         for layer in foveate_layers(cache):
             layer.refill(drawn(model, tokens, kept, heads), tokens, tokens)
         held = sum(layer.nbytes for layer in foveate_layers(cache))
-        times = [seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU)
-                 for _ in range(count + 1)]  # fmt: skip
+        times = [
+            seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU) for _ in range(count + 1)
+        ]
     read = held + sum(p.nbytes for p in model.parameters())
     return Step(tokens, kept, heads, held, 1e3 * median(times[1:]), 1e3 * read / speed)
 
@@ -99,16 +101,24 @@ def reading_speed() -> float:
 
 def table(found: Sequence[Step]) -> list[str]:
     """One row a step."""
-    lines = ["| prompt | kept | heads | KV, MB | ms/token | bound, ms | of the bound |",
-             "|---|---|---|---|---|---|---|"]  # fmt: skip
+    lines = [
+        "| prompt | kept | heads | KV, MB | ms/token | bound, ms | of the bound |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for s in found:
-        lines.append(f"| {s.tokens:,} | {s.kept:.0%} | {s.heads} | {s.kv_bytes / 1e6:.0f} | "
-                     f"{s.ms:.1f} | {s.bound_ms:.1f} | {s.ms / s.bound_ms:.2f} |")  # fmt: skip
+        lines.append(
+            f"| {s.tokens:,} | {s.kept:.0%} | {s.heads} | {s.kv_bytes / 1e6:.0f} | "
+            f"{s.ms:.1f} | {s.bound_ms:.1f} | {s.ms / s.bound_ms:.2f} |"
+        )
     return lines
 
 
-def plot(by_tokens: Sequence[Step], by_budget: Sequence[Step], at: int,
-         read: Mapping[int, Mapping[str, Prefill]]) -> str:  # fmt: skip
+def plot(
+    by_tokens: Sequence[Step],
+    by_budget: Sequence[Step],
+    at: int,
+    read: Mapping[int, Mapping[str, Prefill]],
+) -> str:
     """Time a token against the prompt's length, and against the budget, bounds dashed; the
     prefill's time against the prompt's length.
     """
@@ -127,12 +137,18 @@ def plot(by_tokens: Sequence[Step], by_budget: Sequence[Step], at: int,
         right.plot(shares, [s.bound_ms for s in mine], f"C{colour}--", lw=0.8)
     right.set(xlabel=f"% kept of {at:,} tokens", ylim=(0, None))
     for colour, name in enumerate(("stock", *READ)):
-        of = {n: next(iter(prefills.values())) if name == "stock" else prefills[name]
-              for n, prefills in read.items()}  # fmt: skip
+        of = {
+            n: next(iter(prefills.values())) if name == "stock" else prefills[name]
+            for n, prefills in read.items()
+        }
         times = [p.alone * (1.0 if name == "stock" else p.ratio) for p in of.values()]
         reading.plot(list(of), times, f"C{colour}o-", label=name)
-    reading.set(xscale="log", yscale="log", xlabel="tokens of the prompt",
-                ylabel=f"prefill, s ({READ_LAYERS} layers)")  # fmt: skip
+    reading.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens of the prompt",
+        ylabel=f"prefill, s ({READ_LAYERS} layers)",
+    )
     for axis in (left, right, reading):
         axis.legend(frameon=False, fontsize=7)
     return svg(figure)
@@ -148,11 +164,13 @@ def main() -> None:
     a = parser.parse_args()
     loaded = load("smollm2")
     model, speed = loaded.model, reading_speed()
-    forms = [(n, kept, heads) for n in a.tokens
-             for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))]  # fmt: skip
+    forms = [
+        (n, kept, heads)
+        for n in a.tokens
+        for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))
+    ]
     wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
-    found = [step(model, *form, a.steps, speed)
-             for form in track(forms + wide, "decoding")]  # fmt: skip
+    found = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
     by_tokens, by_budget = found[: len(forms)], found[len(forms) :]
     policies = [foveate.policy(spec, budget="20%") for spec in READ]
     read = {}
@@ -163,27 +181,50 @@ def main() -> None:
             read[n] = dict(zip(READ, of.values(), strict=True))
     machine = processor(torch.device("cpu"))
     lines = [
-        "# How costs grow", "",
+        "# How costs grow",
+        "",
         f"SmolLM2-135M's shape, float32, {torch.get_num_threads()} threads of {machine}"
         f", torch {torch.__version__}, which reads {speed / 1e9:.1f} GB/s here. The bound is what "
         "reading all weights and all kept pairs once takes at that speed. Ragged heads keep 50, "
-        "100 and 150 % of the mean.", "", "![Time per token, and its bound](scaling.svg)", "",
-        "## Decoding against the prompt", "", *table(by_tokens), "",
-        f"## Decoding against the budget, {a.at:,} tokens", "", *table(by_budget), "",
-        "## Prefill against the prompt", "",
-        f"{READ_LAYERS} of the model's layers, all of which cost the same: time under the policy "
-        "(20 % kept) over the stock prefill's, which is given in seconds.", "",
-        f"| tokens | stock, s | {' | '.join(READ)} |", f"|---|---|{'---|' * len(READ)}",
-        *(f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
-          f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |" for n, of in read.items()),
+        "100 and 150 % of the mean.",
         "",
-    ]  # fmt: skip
-    write("scaling", "\n".join(lines), {
-        "by_tokens": [asdict(s) for s in by_tokens], "by_budget": [asdict(s) for s in by_budget],
-        "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
-        "bytes_per_s": speed, "machine": machine, "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-    })  # fmt: skip
+        "![Time per token, and its bound](scaling.svg)",
+        "",
+        "## Decoding against the prompt",
+        "",
+        *table(by_tokens),
+        "",
+        f"## Decoding against the budget, {a.at:,} tokens",
+        "",
+        *table(by_budget),
+        "",
+        "## Prefill against the prompt",
+        "",
+        f"{READ_LAYERS} of the model's layers, all of which cost the same: time under the policy "
+        "(20 % kept) over the stock prefill's, which is given in seconds.",
+        "",
+        f"| tokens | stock, s | {' | '.join(READ)} |",
+        f"|---|---|{'---|' * len(READ)}",
+        *(
+            f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
+            f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |"
+            for n, of in read.items()
+        ),
+        "",
+    ]
+    write(
+        "scaling",
+        "\n".join(lines),
+        {
+            "by_tokens": [asdict(s) for s in by_tokens],
+            "by_budget": [asdict(s) for s in by_budget],
+            "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
+            "bytes_per_s": speed,
+            "machine": machine,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        },
+    )
     (RESULTS / "scaling.svg").write_text(plot(by_tokens, by_budget, a.at, read), encoding="utf-8")
 
 

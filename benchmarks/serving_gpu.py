@@ -39,10 +39,17 @@ def random_llama(folder: str) -> str:
     from transformers import LlamaConfig
 
     config = LlamaConfig(
-        vocab_size=32000, hidden_size=2048, intermediate_size=8192, num_hidden_layers=16,
-        num_attention_heads=32, num_key_value_heads=8, head_dim=64, max_position_embeddings=32768,
-        architectures=["LlamaForCausalLM"], torch_dtype="bfloat16",
-    )  # fmt: skip
+        vocab_size=32000,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=32768,
+        architectures=["LlamaForCausalLM"],
+        torch_dtype="bfloat16",
+    )
     config.save_pretrained(folder)
     return folder
 
@@ -51,17 +58,30 @@ def engine(asked: argparse.Namespace, policy: str | None, eager: bool, model: st
     """A vLLM engine in this process; stock without a policy."""
     from vllm import LLM
 
-    under: dict[str, Any] = {} if policy is None else {
-        "worker_cls": "foveate.backends.vllm.Worker",
-        "additional_config": {"foveate": {"policy": policy}},
-    }  # fmt: skip
+    under: dict[str, Any] = (
+        {}
+        if policy is None
+        else {
+            "worker_cls": "foveate.backends.vllm.Worker",
+            "additional_config": {"foveate": {"policy": policy}},
+        }
+    )
     return LLM(
-        model=model, load_format="auto" if asked.model else "dummy", skip_tokenizer_init=True,
-        dtype="bfloat16", attention_backend=asked.backend, enforce_eager=eager,
-        async_scheduling=False, enable_prefix_caching=False, block_size=16,
-        num_gpu_blocks_override=asked.blocks, max_model_len=asked.prompt + asked.answer,
-        max_num_seqs=asked.requests, gpu_memory_utilization=0.8, **under,
-    )  # fmt: skip
+        model=model,
+        load_format="auto" if asked.model else "dummy",
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        attention_backend=asked.backend,
+        enforce_eager=eager,
+        async_scheduling=False,
+        enable_prefix_caching=False,
+        block_size=16,
+        num_gpu_blocks_override=asked.blocks,
+        max_model_len=asked.prompt + asked.answer,
+        max_num_seqs=asked.requests,
+        gpu_memory_utilization=0.8,
+        **under,
+    )
 
 
 def measured(asked: argparse.Namespace, policy: str | None, eager: bool) -> dict[str, Any]:
@@ -87,8 +107,11 @@ def measured(asked: argparse.Namespace, policy: str | None, eager: bool) -> dict
             llm.llm_engine.step()
             running = max(running, len(core.scheduler.running))
         seconds = time.perf_counter() - start
-    return {"seconds": seconds, "running": running,
-            "tokens": asked.requests * asked.answer / seconds}  # fmt: skip
+    return {
+        "seconds": seconds,
+        "running": running,
+        "tokens": asked.requests * asked.answer / seconds,
+    }
 
 
 def main() -> int:
@@ -109,11 +132,15 @@ def main() -> int:
     for eager in (False, True):
         for policy in (None, asked.policy):
             command = [sys.executable, *sys.argv, "--one", json.dumps([policy, eager])]
-            run = subprocess.run(command, env=os.environ | fixed, stdout=subprocess.PIPE,
-                                 text=True, check=True)  # fmt: skip
+            run = subprocess.run(
+                command, env=os.environ | fixed, stdout=subprocess.PIPE, text=True, check=True
+            )
             one = json.loads(run.stdout.splitlines()[-1])
-            print(f"| {'off' if eager else 'on'} | {policy or 'stock'} | {one['running']} | "
-                  f"{one['seconds']:.1f} | {one['tokens']:.0f} |", flush=True)  # fmt: skip
+            print(
+                f"| {'off' if eager else 'on'} | {policy or 'stock'} | {one['running']} | "
+                f"{one['seconds']:.1f} | {one['tokens']:.0f} |",
+                flush=True,
+            )
     return 0
 
 

@@ -34,9 +34,20 @@ from foveate.report.page import page
 
 TASK = "three_documents"
 PROTOCOL: Protocol = "query-aware"
-METHODS = ("snapkv:window=0.25", "mixkv:window=0.25", "adakv:window=0.25", "pyramidkv:window=0.25",
-           "prefixkv:when=after_prefill", "csp", "david", "lookm", "h2o", "tova",
-           "knorm:recent=0.25", "streaming_llm")  # fmt: skip
+METHODS = (
+    "snapkv:window=0.25",
+    "mixkv:window=0.25",
+    "adakv:window=0.25",
+    "pyramidkv:window=0.25",
+    "prefixkv:when=after_prefill",
+    "csp",
+    "david",
+    "lookm",
+    "h2o",
+    "tova",
+    "knorm:recent=0.25",
+    "streaming_llm",
+)
 BUDGETS = ("33%", "20%", "10%")
 
 
@@ -68,8 +79,15 @@ def report_of(samples: int) -> int:
     """Bytes of the page that a sweep of so many samples makes."""
     with TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        evaluate(run, tasks=TASK, methods=",".join(METHODS), budgets=",".join(BUDGETS),
-                 model="demo", protocol=PROTOCOL, limit=samples)  # fmt: skip
+        evaluate(
+            run,
+            tasks=TASK,
+            methods=",".join(METHODS),
+            budgets=",".join(BUDGETS),
+            model="demo",
+            protocol=PROTOCOL,
+            limit=samples,
+        )
         return len(page(run).encode())
 
 
@@ -80,8 +98,11 @@ def main() -> None:
     a = parser.parse_args()
     loaded, specs = load("demo"), contenders(METHODS, BUDGETS)
     samples = list(TASKS[TASK].samples(a.samples + 1, 0))
-    ways: dict[str, Any] = {"one prefill": together, "an evaluation each": apart,
-                            "`generate` each": generated}  # fmt: skip
+    ways: dict[str, Any] = {
+        "one prefill": together,
+        "an evaluation each": apart,
+        "`generate` each": generated,
+    }
     for way in ways.values():
         way(loaded, samples[-1], specs[:2])  # what is called first is slow
     found: dict[str, list[float]] = {name: [] for name in ways}
@@ -97,16 +118,27 @@ def main() -> None:
     size, count = report_of(a.samples), len(specs) * a.samples
     base = sum(found["one prefill"])
     lines = [
-        "# What a sweep costs", "",
+        "# What a sweep costs",
+        "",
         f"Foveate's demo model, {torch.get_num_threads()} threads, {len(METHODS)} methods at "
-        f"{len(BUDGETS)} budgets, {a.samples} samples of `{TASK}`, {PROTOCOL}.", "",
-        "| way | seconds a sample | to one prefill | same answers |", "|---|---|---|---|",
-        *(f"| {name} | {sum(times) / a.samples:.1f} | {sum(times) / base:.1f} | "
-          f"{same[name]} of {count} |" for name, times in found.items()), "",
-        f"The report on these answers, drawings included, has {size / 1e6:.2f} MB.", "",
-    ]  # fmt: skip
-    write("sweep", "\n".join(lines), {"seconds": found, "same": same, "policies": specs,
-                                      "report_bytes": size})  # fmt: skip
+        f"{len(BUDGETS)} budgets, {a.samples} samples of `{TASK}`, {PROTOCOL}.",
+        "",
+        "| way | seconds a sample | to one prefill | same answers |",
+        "|---|---|---|---|",
+        *(
+            f"| {name} | {sum(times) / a.samples:.1f} | {sum(times) / base:.1f} | "
+            f"{same[name]} of {count} |"
+            for name, times in found.items()
+        ),
+        "",
+        f"The report on these answers, drawings included, has {size / 1e6:.2f} MB.",
+        "",
+    ]
+    write(
+        "sweep",
+        "\n".join(lines),
+        {"seconds": found, "same": same, "policies": specs, "report_bytes": size},
+    )
 
 
 if __name__ == "__main__":

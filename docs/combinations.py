@@ -55,8 +55,9 @@ def prompt() -> dict[str, Any]:
     """Tensors of two layers, and which of the tokens are visual."""
     g = torch.Generator().manual_seed(0)
     shapes = (2 * HEADS, HEADS, HEADS)
-    layers = [tuple(torch.randn(1, h, TOKENS, 8, generator=g) for h in shapes)
-              for _ in range(LAYERS)]  # fmt: skip
+    layers = [
+        tuple(torch.randn(1, h, TOKENS, 8, generator=g) for h in shapes) for _ in range(LAYERS)
+    ]
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 4:16] = vision[:, 18:30] = vision[:, 32:44] = True
     return {"layers": layers, "vision": vision}
@@ -79,8 +80,11 @@ def table() -> str:
 
 
 def _rows(profile: Path) -> Iterator[str]:
-    own = [name for name, kind in sorted(STAGES.items())
-           if kind.__module__.startswith(PACKAGES) and name not in ELSEWHERE]  # fmt: skip
+    own = [
+        name
+        for name, kind in sorted(STAGES.items())
+        if kind.__module__.startswith(PACKAGES) and name not in ELSEWHERE
+    ]
     made = {name: stage(name, profile) for name in own}
     shares = replace(made.pop("layer_shares"), amount="50%")
     made |= {f"layer_shares(of={note})": replace(shares, of=note) for note in NOTES}
@@ -140,6 +144,12 @@ def _name(stage: Any) -> str:
 
 def _profile(folder: Path, method: str) -> Path:
     """A profile of two layers with two heads."""
-    profile = Profile(method=method, model="", layers=LAYERS, samples=1, budget="",
-                      by_layer=[[1.0, 2.0], [3.0, 4.0]])  # fmt: skip
+    profile = Profile(
+        method=method,
+        model="",
+        layers=LAYERS,
+        samples=1,
+        budget="",
+        by_layer=[[1.0, 2.0], [3.0, 4.0]],
+    )
     return profile.save(folder / f"{method}.json")

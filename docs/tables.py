@@ -158,8 +158,10 @@ def _best_first(told: dict[str, Any]) -> list[str]:
     best = {c: max(row[c] for name, row in table.items() if name != "oracle") for c in columns}
     rows = [f"| full cache: {full:.2f} | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for name, row in sorted(table.items(), key=lambda item: -sum(item[1].values())):
-        cells = [f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
-                 for c in columns]  # fmt: skip
+        cells = [
+            f"**{row[c]:.2f}**" if row[c] == best[c] and name != "oracle" else f"{row[c]:.2f}"
+            for c in columns
+        ]
         rows.append(f"| `{without_folders(name)}` | {' | '.join(cells)} |")
     return rows
 
@@ -190,7 +192,7 @@ def _share(row: dict[str, Any]) -> str:
 
 
 def _results(name: str) -> Any:
-    return json.loads((ROOT / "training" / "results" / f"{name}.json").read_text())
+    return json.loads((ROOT / "demo" / "training" / "results" / f"{name}.json").read_text())
 
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
@@ -203,7 +205,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "pairs": combinations.table,
     },
     ROOT / "tests" / "README.md": {"map": tested_by.table},
-    ROOT / "src/foveate/demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
+    ROOT / "demo/foveate_demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
 }
 
 

@@ -143,7 +143,7 @@ FAULTS = (
           "length * self.value.numerator // self.value.denominator",
           "int(length * float(self.value))",
           ("tests/core/test_amount.py",)),
-    Fault("the first token is no sink", "stages/select/keeps_recent.py",
+    Fault("the first token is no sink", "stages/select.py",
           "(pos >= 0) & (pos < self.sinks)",
           "(pos > 0) & (pos < self.sinks)",
           ("tests/stages/test_select.py",)),
@@ -168,7 +168,7 @@ FAULTS = (
           '"delta_below": delta < self.threshold',
           '"delta_below": delta > self.threshold',
           ("tests/methods/test_david.py",)),
-    Fault("LOOK-M ranks text like images", "stages/score/text_prior.py",
+    Fault("LOOK-M ranks text like images", "stages/score/wrappers.py",
           "torch.where(layer.vision, values, values + prior)",
           "values + 0 * prior",
           ("tests/methods/test_lookm.py",)),
@@ -208,12 +208,22 @@ def source_with(fault: Fault, repo: Path, into: Path) -> Path:
 
 def python(source: Path, repo: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs Python on that source, which goes before what is installed."""
-    surroundings = {**os.environ, "PYTHONPATH": str(source), "HF_HUB_OFFLINE": "1",
-                    "OMP_NUM_THREADS": "1"}  # fmt: skip
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": str(source),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
     return subprocess.run(
-        [sys.executable, *arguments], cwd=repo, env=surroundings, timeout=LONGEST, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        [sys.executable, *arguments],
+        cwd=repo,
+        env=surroundings,
+        timeout=LONGEST,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def check_found(source: Path, repo: Path) -> None:
@@ -252,12 +262,22 @@ def verdict(code: int, output: str) -> tuple[str | None, str]:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """In Markdown."""
-    rows = [f"| {one.fault.name} | {f'`{one.test}`' if one.test else f'**{one.why}**'} "
-            f"| {one.seconds:.0f} |" for one in outcomes]  # fmt: skip
+    rows = [
+        f"| {one.fault.name} | {f'`{one.test}`' if one.test else f'**{one.why}**'} "
+        f"| {one.seconds:.0f} |"
+        for one in outcomes
+    ]
     caught = sum(one.test is not None for one in outcomes)
     total = sum(one.seconds for one in outcomes)
-    return "\n".join(["| Fault | Caught by | Seconds |", "| --- | --- | --: |", *rows, "",
-                      f"{caught} of {len(outcomes)} caught, in {total:.0f} s."])  # fmt: skip
+    return "\n".join(
+        [
+            "| Fault | Caught by | Seconds |",
+            "| --- | --- | --: |",
+            *rows,
+            "",
+            f"{caught} of {len(outcomes)} caught, in {total:.0f} s.",
+        ]
+    )
 
 
 def chosen(names: Sequence[str]) -> list[Fault]:

@@ -46,9 +46,10 @@ def _row(sizes: list[int], open_pairs: set[tuple[int, int, int, int]]) -> list[i
     for column in (column for column in range(len(sizes)) if column not in chosen):
         chosen[column] = max(
             range(sizes[column]),
-            key=lambda value: sum(_pair(column, value, *one) in open_pairs
-                                  for one in chosen.items()),
-        )  # fmt: skip
+            key=lambda value: sum(
+                _pair(column, value, *one) in open_pairs for one in chosen.items()
+            ),
+        )
     return [chosen[column] for column in range(len(sizes))]
 
 

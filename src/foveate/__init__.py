@@ -10,11 +10,11 @@ from foveate.backends.hf import (
     import_head_scores,
 )
 from foveate.core.composition import policy
-from foveate.core.compress import compress_tensors
 from foveate.core.heads import Shown
 from foveate.core.method import METHODS, Paper, method
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
+from foveate.core.tensors import compress_tensors
 from foveate.errors import FoveateError
 from foveate.methods import *  # noqa: F403  # all methods, by their names
 from foveate.report.lens import Lens, lens

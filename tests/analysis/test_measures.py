@@ -44,8 +44,9 @@ for each in PROMPTS.values():
 
 def rows_of(given):
     """Every layer and row, with the columns of padding in front of it."""
-    return [(layer, row, given.pads[row]) for layer in range(len(given.layers))
-            for row in given.rows()]  # fmt: skip
+    return [
+        (layer, row, given.pads[row]) for layer in range(len(given.layers)) for row in given.rows()
+    ]
 
 
 def cosine(a, b):
@@ -66,8 +67,9 @@ def test_redundancy_is_the_mean_cosine_of_all_pairs_of_different_keys(given):
         keys = given.alone(layer, row)[1].double()
         for head, of_head in enumerate(keys):
             n = len(of_head)
-            total = sum(cosine(of_head[i], of_head[j])
-                        for i in range(n) for j in range(n) if i != j)  # fmt: skip
+            total = sum(
+                cosine(of_head[i], of_head[j]) for i in range(n) for j in range(n) if i != j
+            )
             expected = max(0.0, total / (n * (n - 1)))
             assert measured[layer][row, head].item() == pytest.approx(expected, rel=1e-4, abs=1e-5)
     assert max(float(each.max()) for each in measured) > 0.05
@@ -231,8 +233,9 @@ def test_what_stands_in_the_padding_does_not_matter(name):
 def test_a_mask_of_booleans_is_a_mask_of_ones_and_zeros():
     given = PROMPTS["a padded row"]
     for measure in MEASURES.values():
-        for a, b in zip(measure(given.layers, given.mask),
-                        measure(given.layers, given.mask.bool()), strict=True):  # fmt: skip
+        for a, b in zip(
+            measure(given.layers, given.mask), measure(given.layers, given.mask.bool()), strict=True
+        ):
             assert torch.equal(a, b)
 
 
@@ -268,8 +271,9 @@ def test_values_may_be_wider_than_keys():
     given = PROMPTS["one row"]
     wide = [(q, k, torch.cat([v, v, v], dim=-1)) for q, k, v in given.layers]
     measured = analysis.importance(wide, window=WINDOW)
-    for ours, theirs in zip(measured, analysis.importance(given.layers, window=WINDOW),
-                            strict=True):  # fmt: skip
+    for ours, theirs in zip(
+        measured, analysis.importance(given.layers, window=WINDOW), strict=True
+    ):
         assert_close(ours, theirs)  # norms, scaled by their minimum and maximum
 
 

@@ -42,10 +42,12 @@ def traced(spec, still):
         mine = session.fixed(STEPS, cache=cache) if still else session.fork(cache)
         found = answered(compiled, mine, token)
     counted = dynamo.utils.counters
-    return {"same": torch.allclose(found, expected, atol=1e-5),
-            "to the bit": torch.equal(found, expected),
-            "breaks": list(counted["graph_break"]),
-            "graphs": counted["stats"]["unique_graphs"]}  # fmt: skip
+    return {
+        "same": torch.allclose(found, expected, atol=1e-5),
+        "to the bit": torch.equal(found, expected),
+        "breaks": list(counted["graph_break"]),
+        "graphs": counted["stats"]["unique_graphs"],
+    }
 
 
 def in_place(model):

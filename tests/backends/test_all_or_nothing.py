@@ -14,8 +14,15 @@ from tests import zoo
 from tests.backends.test_attaching import fingerprint
 
 SPEC = "snapkv:budget=50%,window=4"
-STEPS = ("set_attention", "wrap", "put", "accept_both_names", "register_forward_pre_hook",
-         "register_forward_hook", "the second register_forward_hook")  # fmt: skip
+STEPS = (
+    "set_attention",
+    "wrap",
+    "put",
+    "accept_both_names",
+    "register_forward_pre_hook",
+    "register_forward_hook",
+    "the second register_forward_hook",
+)
 """Of entering a block."""
 
 

@@ -25,16 +25,20 @@ def fingerprint(model):
     return {
         "attention": dict(ALL_ATTENTION_FUNCTIONS.items()),
         "masks": dict(ALL_MASK_ATTENTION_FUNCTIONS.items()),
-        "hooks": {n: [(k, len(v)) for k, v in vars(m).items()
-                   if "hooks" in k and hasattr(v, "__len__")]
-                  for n, m in model.named_modules()},
+        "hooks": {
+            n: [(k, len(v)) for k, v in vars(m).items() if "hooks" in k and hasattr(v, "__len__")]
+            for n, m in model.named_modules()
+        },
         "attributes": {n: sorted(vars(m)) for n, m in model.named_modules()},
-        "configs": {n: (m.config.to_json_string(), m.config._attn_implementation)
-                    for n, m in model.named_modules() if hasattr(m, "config")},
+        "configs": {
+            n: (m.config.to_json_string(), m.config._attn_implementation)
+            for n, m in model.named_modules()
+            if hasattr(m, "config")
+        },
         "generate": model.generate.__func__,
         "forward": model.forward.__func__,
         "generation": model.generation_config.to_json_string(),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("family", zoo.FAMILIES)
@@ -126,9 +130,15 @@ def test_models_that_cannot_be_compressed_are_refused_with_the_reason():
 def test_a_model_of_sliding_layers_only_is_refused():
     from transformers import MistralConfig, MistralForCausalLM
 
-    config = MistralConfig(hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-                           num_attention_heads=2, num_key_value_heads=1, vocab_size=50,
-                           sliding_window=8)  # fmt: skip
+    config = MistralConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=50,
+        sliding_window=8,
+    )
     with pytest.raises(UnsupportedModel, match="sliding-window"):
         foveate.compress(MistralForCausalLM(config), "full")
 
@@ -136,8 +146,15 @@ def test_a_model_of_sliding_layers_only_is_refused():
 def test_attention_with_sinks_or_soft_caps_is_refused():
     from transformers import Gemma2Config, Gemma2ForCausalLM
 
-    config = Gemma2Config(hidden_size=32, intermediate_size=32, num_hidden_layers=2, head_dim=16,
-                          num_attention_heads=2, num_key_value_heads=1, vocab_size=50)  # fmt: skip
+    config = Gemma2Config(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        head_dim=16,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=50,
+    )
     config._attn_implementation_internal = "eager"
     model = Gemma2ForCausalLM(config)
     with foveate.compress(model, "full"), pytest.raises(UnsupportedModel, match="softcap"):
@@ -259,8 +276,10 @@ def test_reset_makes_a_cache_new():
         cache.reset()
         assert cache.get_seq_length() == 0
         session.prefill(**inputs, **{CACHE: cache})
-        assert all(torch.equal(a, layer.pairs.columns)
-                   for a, layer in zip(first, cache.layers, strict=True))  # fmt: skip
+        assert all(
+            torch.equal(a, layer.pairs.columns)
+            for a, layer in zip(first, cache.layers, strict=True)
+        )
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3"])

@@ -74,9 +74,12 @@ def test_forward_and_prefill_take_and_return_it_under_either_name(name, said):
 
 def test_two_names_of_one_cache():
     cache, other = DynamicCache(), DynamicCache()
-    for given in ({"cache": cache}, {"past_key_values": cache},
-                  {"cache": cache, "past_key_values": None},
-                  {"cache": cache, "past_key_values": cache}):  # fmt: skip
+    for given in (
+        {"cache": cache},
+        {"past_key_values": cache},
+        {"cache": cache, "past_key_values": None},
+        {"cache": cache, "past_key_values": cache},
+    ):
         assert take_cache({**given, "use_cache": True}) is cache
     assert take_cache({"use_cache": True}) is None
     with pytest.raises(ValueError, match="give one"):

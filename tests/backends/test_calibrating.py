@@ -43,8 +43,9 @@ def ratios_by_hand(model, policy, prompts):
 def pairwise(keys):
     """The mean cosine of all pairs of different keys [n, d], at least 0."""
     rows = [[x / math.sqrt(sum(y * y for y in key)) for x in key] for key in keys.tolist()]
-    cosines = [sum(x * y for x, y in zip(a, b, strict=True))
-               for i, a in enumerate(rows) for b in rows[:i]]  # fmt: skip
+    cosines = [
+        sum(x * y for x, y in zip(a, b, strict=True)) for i, a in enumerate(rows) for b in rows[:i]
+    ]
     return max(0.0, sum(cosines) / len(cosines))
 
 
@@ -92,8 +93,10 @@ def test_mixkvs_profile_is_the_mean_redundancy_of_the_keys_of_each_head(which):
 
 def test_redundancies_do_not_depend_on_the_budget():
     model, prompts = zoo.build("llama"), PROMPTS["llama"]
-    profiles = [foveate.calibrate(model, foveate.mixkv(budget=budget, window=4), prompts)
-                for budget in (0.5, 0.2, 11)]  # fmt: skip
+    profiles = [
+        foveate.calibrate(model, foveate.mixkv(budget=budget, window=4), prompts)
+        for budget in (0.5, 0.2, 11)
+    ]
     assert profiles[0] == profiles[1] == profiles[2]
 
 
@@ -225,8 +228,14 @@ def test_another_model_is_refused_before_anything_happens(tmp_path, method, othe
 @pytest.mark.parametrize("spec", ["{} + lookm.merge", "{}+david", "h2o+{}", "csp+lookm+{}"])
 @pytest.mark.parametrize("method", ["prefixkv", "mixkv"])
 def test_a_sum_with_a_profile_is_refused_on_another_model_too(tmp_path, method, spec):
-    profile = Profile(method=method, model="another", layers=3, samples=1, by_layer=[[0.5] * 2] * 3,
-                      budget="50%" if method == "prefixkv" else "")  # fmt: skip
+    profile = Profile(
+        method=method,
+        model="another",
+        layers=3,
+        samples=1,
+        by_layer=[[0.5] * 2] * 3,
+        budget="50%" if method == "prefixkv" else "",
+    )
     term = f"{method}(profile={profile.save(tmp_path / 'profile.json')})"
     policy = foveate.policy(spec.format(term), budget="50%")
     with pytest.raises(ProfileMismatch, match="'another', not of 'LlamaForCausalLM-3x64'"):
@@ -234,8 +243,14 @@ def test_a_sum_with_a_profile_is_refused_on_another_model_too(tmp_path, method, 
 
 
 def test_another_number_of_layers_is_refused_before_anything_happens(tmp_path):
-    profile = Profile(method="prefixkv", model="LlamaForCausalLM-3x64", layers=2, samples=1,
-                      budget="50%", by_layer=[0.5, 0.5])  # fmt: skip
+    profile = Profile(
+        method="prefixkv",
+        model="LlamaForCausalLM-3x64",
+        layers=2,
+        samples=1,
+        budget="50%",
+        by_layer=[0.5, 0.5],
+    )
     path = profile.save(tmp_path / "profile.json")
     with pytest.raises(ProfileMismatch, match="with 2 layers, and 3 layers are to be compressed"):
         foveate.compress(zoo.build("llama"), f"prefixkv:budget=50%,profile={path}")
@@ -280,6 +295,7 @@ def test_a_failing_prompt_leaves_the_model_as_it_was():
     model = zoo.build("llama")
     before = attached(model)
     with pytest.raises(InvalidInput, match="empty"):
-        foveate.calibrate(model, "prefixkv:budget=50%",
-                          [{"input_ids": torch.zeros(1, 0, dtype=torch.long)}])  # fmt: skip
+        foveate.calibrate(
+            model, "prefixkv:budget=50%", [{"input_ids": torch.zeros(1, 0, dtype=torch.long)}]
+        )
     assert attached(model) == before

@@ -74,8 +74,12 @@ def test_it_answers_like_the_cache_that_grows(spec, family, lengths):
             def grow(token, growing=growing, grown=grown):
                 place = positions(family, model, inputs, growing)
                 columns = growing.get_seq_length() + 1
-                return model(input_ids=token, **{CACHE: growing}, position_ids=place,
-                             attention_mask=grown[:, :columns]).logits  # fmt: skip
+                return model(
+                    input_ids=token,
+                    **{CACHE: growing},
+                    position_ids=place,
+                    attention_mask=grown[:, :columns],
+                ).logits
 
             expected = answered(grow, token)
             found = answered(stepping(family, model, inputs, still), token)
@@ -109,12 +113,14 @@ def test_nothing_moves_and_the_cache_it_was_made_of_goes_on_alone(spec):
         inputs, cache = prefilled(session, "llama", (40,))
         still = session.fixed(STEPS)
         token = inputs["input_ids"][:, -1:]
-        places = [[t.data_ptr() for t in vars(x).values() if torch.is_tensor(t)]
-                  for x in still.layers]  # fmt: skip
+        places = [
+            [t.data_ptr() for t in vars(x).values() if torch.is_tensor(t)] for x in still.layers
+        ]
         held = session.bytes_held
         answered(stepping("llama", model, inputs, still), token)
-        assert places == [[t.data_ptr() for t in vars(x).values() if torch.is_tensor(t)]
-                          for x in still.layers]  # fmt: skip
+        assert places == [
+            [t.data_ptr() for t in vars(x).values() if torch.is_tensor(t)] for x in still.layers
+        ]
         assert cache.get_seq_length() == 40
         assert session.cache is cache
         assert session.bytes_held == held

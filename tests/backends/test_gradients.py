@@ -8,8 +8,14 @@ from foveate.backends.hf.internals import CACHE
 from foveate.errors import UnsupportedCache
 from tests import zoo
 
-SPECS = ("full", "snapkv:budget=50%,window=4", "h2o:budget=50%", "kivi:bits=4,group=4",
-         "lookm:budget=50%", "adakv:budget=50%,window=4")  # fmt: skip
+SPECS = (
+    "full",
+    "snapkv:budget=50%,window=4",
+    "h2o:budget=50%",
+    "kivi:bits=4,group=4",
+    "lookm:budget=50%",
+    "adakv:budget=50%,window=4",
+)
 
 
 def trained(family):

@@ -21,8 +21,14 @@ def table(path, model, method, /, **changes):
     layers = len(compressible_layers(config))
     generator = torch.Generator().manual_seed(0)
     scores = torch.rand(layers, config.num_key_value_heads, generator=generator).pow(3)
-    fields = {"method": method, "model": model_name(model), "layers": layers, "samples": 1,
-              "budget": "", "by_layer": scores.tolist()} | changes  # fmt: skip
+    fields = {
+        "method": method,
+        "model": model_name(model),
+        "layers": layers,
+        "samples": 1,
+        "budget": "",
+        "by_layer": scores.tolist(),
+    } | changes
     return str(Profile(**fields).save(path / f"{method}.json"))
 
 

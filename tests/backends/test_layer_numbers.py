@@ -60,8 +60,9 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     n, ordinals = 20, {name: ordinal for ordinal, name in enumerate(names)}
     prompts = Prompts(POLICY, ordinals, SimpleNamespace(device="cpu"))
     prompt = Prompt(n, torch.zeros(n, dtype=torch.bool), PromptReading(POLICY, len(names)))
-    row = Row(prompt, Gap(0, 0), freed=0, budget=8, start=0, computed=0, new=n,
-              table=torch.arange(2))  # fmt: skip
+    row = Row(
+        prompt, Gap(0, 0), freed=0, budget=8, start=0, computed=0, new=n, table=torch.arange(2)
+    )
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):

@@ -15,8 +15,12 @@ from tests import zoo
 from tests.conformance.compare import check_generate
 
 SPEC = "snapkv:budget=50%,window=4"
-SIZE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1,
-        "num_attention_heads": 2}  # fmt: skip
+SIZE = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
 TOWER = {**SIZE, "image_size": 16, "patch_size": 8}
 
 
@@ -26,9 +30,14 @@ def asked(model, inputs, **how):
 
 @pytest.mark.parametrize(
     ("family", "part"),
-    [("llama", "model"), ("llava", "model"), ("llava", "model.language_model"),
-     ("qwen2_5_vl", "model.language_model"), ("gemma3", "model")],
-)  # fmt: skip
+    [
+        ("llama", "model"),
+        ("llava", "model"),
+        ("llava", "model.language_model"),
+        ("qwen2_5_vl", "model.language_model"),
+        ("gemma3", "model"),
+    ],
+)
 def test_a_part_that_is_called_in_the_block_raises(family, part):
     model, inputs = zoo.fresh(family), zoo.prompt(family)
     said = asked(model, inputs)
@@ -55,21 +64,42 @@ def test_a_generate_that_never_calls_the_model_raises(monkeypatch):
 
 
 def blip2():
-    text = {"model_type": "opt", "vocab_size": 200, "hidden_size": 64, "ffn_dim": 96,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "word_embed_proj_dim": 64,
-            "max_position_embeddings": 128, "eos_token_id": None}  # fmt: skip
+    text = {
+        "model_type": "opt",
+        "vocab_size": 200,
+        "hidden_size": 64,
+        "ffn_dim": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "word_embed_proj_dim": 64,
+        "max_position_embeddings": 128,
+        "eos_token_id": None,
+    }
     former = {**SIZE, "encoder_hidden_size": 32, "vocab_size": 200}
     model = Blip2ForConditionalGeneration(
-        Blip2Config(vision_config=TOWER, qformer_config=former, text_config=text,
-                    num_query_tokens=6, image_token_id=7, image_token_index=7)
-    )  # fmt: skip
+        Blip2Config(
+            vision_config=TOWER,
+            qformer_config=former,
+            text_config=text,
+            num_query_tokens=6,
+            image_token_id=7,
+            image_token_index=7,
+        )
+    )
     ids = torch.cat([torch.full((1, 6), 7), torch.arange(20, 50)[None]], dim=1)
     return model, model.language_model, {"input_ids": ids}
 
 
 def kosmos2():
-    text = {"vocab_size": 200, "max_position_embeddings": 128, "embed_dim": 64, "layers": 2,
-            "ffn_dim": 96, "attention_heads": 4, "eos_token_id": None}  # fmt: skip
+    text = {
+        "vocab_size": 200,
+        "max_position_embeddings": 128,
+        "embed_dim": 64,
+        "layers": 2,
+        "ffn_dim": 96,
+        "attention_heads": 4,
+        "eos_token_id": None,
+    }
     model = Kosmos2ForConditionalGeneration(
         Kosmos2Config(text_config=text, vision_config=TOWER, latent_query_num=4)
     )
@@ -127,9 +157,14 @@ def test_a_model_that_is_its_own_assistant_is_refused_by_name():
 
 @pytest.mark.parametrize(
     "spec",
-    ["snapkv:budget=50%,window=8", "adakv:budget=50%,window=8", "pyramidkv:budget=50%,window=8",
-     "snapkv(window=8)+prefixkv:budget=50%", "snapkv:budget=50%,window=8,when=over_budget"],
-)  # fmt: skip
+    [
+        "snapkv:budget=50%,window=8",
+        "adakv:budget=50%,window=8",
+        "pyramidkv:budget=50%,window=8",
+        "snapkv(window=8)+prefixkv:budget=50%",
+        "snapkv:budget=50%,window=8,when=over_budget",
+    ],
+)
 def test_a_row_shorter_than_the_window_is_kept_whole_and_refuses_nobody(spec):
     model, family = zoo.build("llama"), "llama"
     inputs = zoo.prompt(family, lengths=(5, 40))

@@ -14,8 +14,12 @@ from tests.conformance.compare import GREEDY, TOLERANCE
 from tests.conformance.policies import EVERY, of_method
 from tests.pairs import by_turns
 
-POLICIES = {**EVERY, "full": foveate.full(), "kivi": foveate.kivi(bits=4, residual=8),
-            "all fits": of_method("snapkv", 500)}  # fmt: skip
+POLICIES = {
+    **EVERY,
+    "full": foveate.full(),
+    "kivi": foveate.kivi(bits=4, residual=8),
+    "all fits": of_method("snapkv", 500),
+}
 STEPS = GREEDY["max_new_tokens"]
 
 
@@ -100,8 +104,10 @@ def test_a_forked_branch_is_saved_read_and_asked_as_any_cache(recordings, tmp_pa
         cache = branch(session, recording)
         session.save(tmp_path / "context.safetensors")
         again = session.load(tmp_path / "context.safetensors")
-        answers = [model.generate(**question, **{CACHE: c}, **GREEDY).sequences
-                   for c in (session.fork(cache), cache, again)]  # fmt: skip
+        answers = [
+            model.generate(**question, **{CACHE: c}, **GREEDY).sequences
+            for c in (session.fork(cache), cache, again)
+        ]
     assert torch.equal(answers[0], answers[1])
     assert torch.equal(answers[0], answers[2])
 

@@ -262,7 +262,7 @@ def noted(**seen):
         (noted(**{"0": [10**30, 80, 0]}), "its note 'seen'"),
         (noted(**{"0": [90, 80, 80]}), "has seen 90 tokens"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_together_is_refused_before_it_is_used(context, tmp_path, change, says):
     path, session, _ = context
     with pytest.raises(InvalidInput, match=says):

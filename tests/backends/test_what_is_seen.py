@@ -146,10 +146,13 @@ def kept_of(model, policy, inputs):
         cache = session.prefill(**inputs)
     pads = (inputs["attention_mask"] == 0).sum(-1)
     return [
-        [[[c - int(pad) for c in head if c >= 0] for head in heads]
-         for heads, pad in zip(layer.pairs.columns.tolist(), pads, strict=True)]
-        for layer in cache.layers if hasattr(layer, "pairs")
-    ]  # fmt: skip
+        [
+            [[c - int(pad) for c in head if c >= 0] for head in heads]
+            for heads, pad in zip(layer.pairs.columns.tolist(), pads, strict=True)
+        ]
+        for layer in cache.layers
+        if hasattr(layer, "pairs")
+    ]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,8 +17,13 @@ from tests import zoo
 from tests.conformance.compare import TOLERANCE
 from tests.pairs import by_turns
 
-SPECS = ("david:budget=50%", "csp:budget=50%", "snapkv:budget=50%,window=12",
-         "mixkv:budget=50%,window=12", "adakv:budget=50%,window=12")  # fmt: skip
+SPECS = (
+    "david:budget=50%",
+    "csp:budget=50%",
+    "snapkv:budget=50%,window=12",
+    "mixkv:budget=50%,window=12",
+    "adakv:budget=50%,window=12",
+)
 
 
 OTHERS = ("mllama", "paligemma", "gemma3")  # images see tokens after them, or stand elsewhere
@@ -43,8 +48,11 @@ def asked(monkeypatch):
 def read(model, inputs, spec):
     with foveate.compress(model, spec) as session:
         out = model(**inputs, use_cache=True)
-        kept = [layer.pairs.columns.tolist() for layer in session.cache.layers
-                if hasattr(layer, "pairs")]  # fmt: skip
+        kept = [
+            layer.pairs.columns.tolist()
+            for layer in session.cache.layers
+            if hasattr(layer, "pairs")
+        ]
     return out.logits, kept
 
 

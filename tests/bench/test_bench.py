@@ -17,8 +17,7 @@ from foveate.bench.dims import DIMS, config_of
 from foveate.bench.measure import ticks
 from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
-from foveate.bench.throughput import throughput
-from foveate.bench.timing import prefill
+from foveate.bench.timing import prefill, throughput
 from foveate.errors import InvalidInput, MissingPackage, ModelNotFound, UnsupportedModel
 from foveate.eval.model import load
 from tests import zoo
@@ -114,8 +113,9 @@ def test_shapes_are_those_of_the_models(name: str) -> None:
 
 
 def test_a_shape_is_cut_to_its_first_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = replace(DIMS["qwen2-vl-7b"], hidden=64, heads=4, kv_heads=2, intermediate=96,
-                   vocabulary=128)  # fmt: skip
+    tiny = replace(
+        DIMS["qwen2-vl-7b"], hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=128
+    )
     monkeypatch.setitem(DIMS, "tiny", tiny)
     subject = of_dims("tiny", 40, layers=2)
     assert subject.model.config.num_hidden_layers == 2

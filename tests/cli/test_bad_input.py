@@ -121,13 +121,17 @@ def test_images_for_a_text_model(foveate: Foveate, llama: Path, picture: Path) -
 
 @pytest.mark.parametrize(
     ("name", "says"),
-    [("kept", "names no kind of image"), ("kept.txt", "names no kind of image"),
-     ("nowhere/kept.png", "does not exist"), (".png", "names no kind of image")],
-)  # fmt: skip
+    [
+        ("kept", "names no kind of image"),
+        ("kept.txt", "names no kind of image"),
+        ("nowhere/kept.png", "does not exist"),
+        (".png", "names no kind of image"),
+    ],
+)
 def test_pictures_that_cannot_be_written_are_refused_before_anything_is_loaded(
     foveate: Foveate, picture: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str
 ) -> None:
-    monkeypatch.delattr("foveate.demo.vision.load")
+    monkeypatch.delattr("foveate_demo.vision.load")
     message = refused(foveate, "--image", picture, "--prompt", WORDS, "--picture", name)
     assert says in message
     assert repr(name) in message
@@ -197,9 +201,14 @@ def with_code(folder: Path, file: str, kind: str, name: str) -> Path:
     ],
 )
 def test_code_in_a_models_folder_is_not_run_and_not_asked_about(
-    foveate: Foveate, tmp_path: Path, request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch, family: str, file: str, kind: str,
-) -> None:  # fmt: skip
+    foveate: Foveate,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    family: str,
+    file: str,
+    kind: str,
+) -> None:
     model = shutil.copytree(request.getfixturevalue(family), tmp_path / family)
     with_code(model, file, kind, "Custom")
     monkeypatch.setattr("builtins.input", lambda *asked: pytest.fail("a question"))
@@ -272,9 +281,10 @@ def test_every_load_says_whether_code_may_run() -> None:
         (path, call)
         for path in source.rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "from_pretrained"
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "attr", "") == "from_pretrained"
         and getattr(call.func.value, "id", "").lower().startswith("auto")  # type: ignore[attr-defined]
-    ]  # fmt: skip
+    ]
     assert len(calls) > 5
     for path, call in calls:
         names = {word.arg or ast.unparse(word.value) for word in call.keywords}

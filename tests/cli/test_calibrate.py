@@ -49,9 +49,15 @@ def in_python(directory: Path, spec: str, texts: list[str]) -> Profile:
     """The same with the library alone."""
     model: Any = AutoModelForCausalLM.from_pretrained(directory)
     words = AutoTokenizer.from_pretrained(directory)
-    inputs = [words.apply_chat_template([{"role": "user", "content": text}], return_dict=True,
-                                        add_generation_prompt=True, return_tensors="pt")
-              for text in texts]  # fmt: skip
+    inputs = [
+        words.apply_chat_template(
+            [{"role": "user", "content": text}],
+            return_dict=True,
+            add_generation_prompt=True,
+            return_tensors="pt",
+        )
+        for text in texts
+    ]
     return library.calibrate(model, spec, inputs)
 
 
@@ -62,8 +68,16 @@ def test_the_file_is_one_that_run_accepts_with_its_model_and_budget(
     foveate: Foveate, as_json: Read, llama: Path, prompts: Prompts, tmp_path: Path
 ) -> None:
     out = tmp_path / "ratios.json"
-    result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama,
-                     "--prompts", prompts(*TEXTS), "--out", out)  # fmt: skip
+    result = foveate(
+        "calibrate",
+        "prefixkv:budget=50%",
+        "--model",
+        llama,
+        "--prompts",
+        prompts(*TEXTS),
+        "--out",
+        out,
+    )
     profile = measured(result, out)
     assert profile["model"] == llama.name
     assert (profile["budget"], profile["samples"]) == ("50%", 4)
@@ -82,8 +96,16 @@ def test_run_refuses_the_file_at_another_budget_and_on_another_model(
     foveate: Foveate, llama: Path, llava: Path, prompts: Prompts, tmp_path: Path
 ) -> None:
     out = tmp_path / "ratios.json"
-    foveate("calibrate", "prefixkv:budget=50%", "--model", llama, "--prompts", prompts(*TEXTS),
-            "--out", out)  # fmt: skip
+    foveate(
+        "calibrate",
+        "prefixkv:budget=50%",
+        "--model",
+        llama,
+        "--prompts",
+        prompts(*TEXTS),
+        "--out",
+        out,
+    )
     asked = ("run", "--prompt", WORDS, "--max-new-tokens", 2, "--method", f"prefixkv:profile={out}")
     message = refused(foveate(*asked, "--model", llama, "--budget", "40%"))
     assert "at the budget 50%, not 40%" in message
@@ -98,8 +120,9 @@ def test_it_measures_what_the_library_measures(
     foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path, spec: str
 ) -> None:
     out = tmp_path / "profile.json"
-    result = foveate("calibrate", spec, "--model", llama, "--prompts", prompts(*TEXTS),
-                     "--out", out)  # fmt: skip
+    result = foveate(
+        "calibrate", spec, "--model", llama, "--prompts", prompts(*TEXTS), "--out", out
+    )
     profile, expected = measured(result, out), in_python(llama, spec, TEXTS)
     for ours, theirs in zip(profile["by_layer"], expected.by_layer, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-5, abs=1e-7)
@@ -132,8 +155,18 @@ def test_samples_limits_how_many_prompts_are_read(
     foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path, given: int, read: int
 ) -> None:
     out = tmp_path / "profile.json"
-    result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama, "--out", out,
-                     "--prompts", prompts(*TEXTS), "--samples", given)  # fmt: skip
+    result = foveate(
+        "calibrate",
+        "prefixkv:budget=50%",
+        "--model",
+        llama,
+        "--out",
+        out,
+        "--prompts",
+        prompts(*TEXTS),
+        "--samples",
+        given,
+    )
     profile = measured(result, out)
     assert profile["samples"] == read
     expected = in_python(llama, "prefixkv:budget=50%", TEXTS[:read])
@@ -144,8 +177,16 @@ def test_ten_prompts_are_read_unless_told_otherwise(
     foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path
 ) -> None:
     out = tmp_path / "profile.json"
-    result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama, "--out", out,
-                     "--prompts", prompts(*TEXTS * 3))  # fmt: skip
+    result = foveate(
+        "calibrate",
+        "prefixkv:budget=50%",
+        "--model",
+        llama,
+        "--out",
+        out,
+        "--prompts",
+        prompts(*TEXTS * 3),
+    )
     assert measured(result, out)["samples"] == 10
 
 
@@ -156,7 +197,7 @@ def test_without_prompts_passages_of_the_packaged_text_are_read(
         model = AutoModelForCausalLM.from_pretrained(llama)
         return model, AutoTokenizer.from_pretrained(llama)
 
-    monkeypatch.setattr("foveate.demo.smollm2.load", load)
+    monkeypatch.setattr("foveate_demo.smollm2.load", load)
     out = tmp_path / "profile.json"
     result = foveate("calibrate", "prefixkv:budget=50%", "--samples", 2, "--out", out)
     profile = measured(result, out)
@@ -184,11 +225,13 @@ def test_prompts_have_images_or_none_and_their_files_stand_beside_the_prompts(
     (tmp_path / "pictures" / "one.png").write_bytes(picture.read_bytes())
     path = prompts(
         {"prompt": WORDS, "images": ["pictures/one.png"]},
-        {"prompt": "<image> and " + WORDS + " and <image>",
-         "images": ["pictures/one.png", str(picture)]},
+        {
+            "prompt": "<image> and " + WORDS + " and <image>",
+            "images": ["pictures/one.png", str(picture)],
+        },
         {"prompt": WORDS, "images": []},
         {"prompt": WORDS},
-    )  # fmt: skip
+    )
     out = tmp_path / "profile.json"
     asked = ("calibrate", "prefixkv:budget=50%", "--model", llava, "--prompts", path, "--out", out)
     assert "Data may name files of its own folder only" in refused(foveate(*asked))
@@ -214,8 +257,9 @@ def test_images_for_a_text_model_are_refused(
     foveate: Foveate, llama: Path, picture: Path, prompts: Prompts
 ) -> None:
     path = prompts({"prompt": WORDS, "images": [str(picture)]})
-    result = foveate("calibrate", "prefixkv", "--model", llama, "--prompts", path,
-                     "--allow-outside")  # fmt: skip
+    result = foveate(
+        "calibrate", "prefixkv", "--model", llama, "--prompts", path, "--allow-outside"
+    )
     assert "reads text only" in refused(result)
 
 
@@ -225,11 +269,22 @@ def test_images_for_a_text_model_are_refused(
 @pytest.mark.parametrize(
     "line",
     [
-        "{", "no json", "[1]", "3", "null", '"text"', "{}", '{"text": "a"}',
-        '{"prompt": "a", "images": 5}', '{"prompt": "a", "images": null}',
-        '{"prompt": "a", "images": [5]}', '{"prompt": 5}', '{"prompt": null}', '{"prompt": ["a"]}',
+        "{",
+        "no json",
+        "[1]",
+        "3",
+        "null",
+        '"text"',
+        "{}",
+        '{"text": "a"}',
+        '{"prompt": "a", "images": 5}',
+        '{"prompt": "a", "images": null}',
+        '{"prompt": "a", "images": [5]}',
+        '{"prompt": 5}',
+        '{"prompt": null}',
+        '{"prompt": ["a"]}',
     ],
-)  # fmt: skip
+)
 def test_a_line_that_is_no_prompt_is_refused_by_its_number(
     foveate: Foveate, llama: Path, tmp_path: Path, line: str
 ) -> None:
@@ -297,8 +352,9 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
 def test_prompts_that_fit_the_budget_are_refused(
     foveate: Foveate, llama: Path, prompts: Prompts
 ) -> None:
-    result = foveate("calibrate", "prefixkv:budget=500", "--model", llama, "--prompts",
-                     prompts(WORDS))  # fmt: skip
+    result = foveate(
+        "calibrate", "prefixkv:budget=500", "--model", llama, "--prompts", prompts(WORDS)
+    )
     assert "fits the budget 500" in refused(result)
 
 
@@ -329,7 +385,7 @@ def test_zero_samples_are_refused(foveate: Foveate) -> None:
 def test_what_cannot_be_calibrated_is_refused_before_the_model_is_loaded(
     foveate: Foveate, monkeypatch: pytest.MonkeyPatch, spec: str, says: str
 ) -> None:
-    monkeypatch.delattr("foveate.demo.smollm2.load")
+    monkeypatch.delattr("foveate_demo.smollm2.load")
     assert says in refused(foveate("calibrate", spec))
 
 
@@ -337,8 +393,16 @@ def test_a_place_that_cannot_be_written_to_is_refused_by_name(
     foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path
 ) -> None:
     for out in (tmp_path / "nowhere" / "profile.json", tmp_path):
-        result = foveate("calibrate", "prefixkv:budget=50%", "--model", llama,
-                         "--prompts", prompts(WORDS), "--out", out)  # fmt: skip
+        result = foveate(
+            "calibrate",
+            "prefixkv:budget=50%",
+            "--model",
+            llama,
+            "--prompts",
+            prompts(WORDS),
+            "--out",
+            out,
+        )
         assert str(out) in refused(result)
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.backends.hf.image_grid import Grid, tokens_in
+from foveate.backends.hf.modality import Grid, tokens_in
 from foveate.cli.heads import generated, shown
 from foveate.eval.model import load
 
@@ -40,8 +40,12 @@ def said_by(directory: Path, tokens: int) -> str:
     """What the model answers to the text."""
     model: Any = AutoModelForCausalLM.from_pretrained(directory)
     words = AutoTokenizer.from_pretrained(directory)
-    inputs = words.apply_chat_template([{"role": "user", "content": TEXT}], return_dict=True,
-                                       add_generation_prompt=True, return_tensors="pt")  # fmt: skip
+    inputs = words.apply_chat_template(
+        [{"role": "user", "content": TEXT}],
+        return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
+    )
     out = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)
     text: str = words.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     return text
@@ -52,8 +56,9 @@ def test_the_file_is_one_that_run_accepts(
 ) -> None:
     entry = {"prompt": TEXT, "answer": said_by(llama, 6), "spans": [{"text": "words is seen"}]}
     out = tmp_path / "heads.json"
-    result = foveate("calibrate", "headkv", "--model", llama, "--prompts", write(entry, entry),
-                     "--out", out)  # fmt: skip
+    result = foveate(
+        "calibrate", "headkv", "--model", llama, "--prompts", write(entry, entry), "--out", out
+    )
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert result.stdout.startswith(f"{out}: headkv on ")
     assert result.stdout.endswith("3 layers, 2 prompts\n")

@@ -35,11 +35,19 @@ def test_methods_lists_every_method_with_its_parameters_and_paper(
     assert listed["snapkv"]["paper"]["year"] == 2024
     assert listed["snapkv"]["paper"]["arxiv"] == "2404.14469"
     assert listed["snapkv"]["parameters"][:2] == [
-        {"name": "budget", "required": True, "default": None,
-         "takes": "an amount: 20%, 256 or 64MB"},
-        {"name": "window", "required": False, "default": 32,
-         "takes": "an int from 1 to 2147483647 or a float from 0, below 1"},
-    ]  # fmt: skip
+        {
+            "name": "budget",
+            "required": True,
+            "default": None,
+            "takes": "an amount: 20%, 256 or 64MB",
+        },
+        {
+            "name": "window",
+            "required": False,
+            "default": 32,
+            "takes": "an int from 1 to 2147483647 or a float from 0, below 1",
+        },
+    ]
 
 
 def test_the_table_of_methods_fits_100_columns(foveate: Foveate) -> None:

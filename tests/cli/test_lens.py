@@ -26,10 +26,26 @@ def test_methods_stand_side_by_side_at_the_budgets_given(
 ) -> None:
     out = tmp_path / "page.html"
     result = foveate(
-        "lens", "--model", llava, "--image", picture, "--image", picture, "--prompt", WORDS,
-        "--method", "knorm", "--method", "h2o:recent=0.25", "--budget", "25%", "--budget", "40",
-        "-o", out,
-    )  # fmt: skip
+        "lens",
+        "--model",
+        llava,
+        "--image",
+        picture,
+        "--image",
+        picture,
+        "--prompt",
+        WORDS,
+        "--method",
+        "knorm",
+        "--method",
+        "h2o:recent=0.25",
+        "--budget",
+        "25%",
+        "--budget",
+        "40",
+        "-o",
+        out,
+    )
     told = made(result, out)
     assert told.data["model"] == str(llava)
     shown = [(m["name"], [c["budget"] for c in m["choices"]]) for m in told.data["methods"]]
@@ -44,8 +60,19 @@ def test_a_spec_with_a_budget_keeps_it_and_the_others_have_four(
     foveate: Foveate, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = foveate("lens", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=30%",
-                     "--method", "vnorm", "--method", "full")  # fmt: skip
+    result = foveate(
+        "lens",
+        "--model",
+        llama,
+        "--prompt",
+        WORDS,
+        "--method",
+        "knorm:budget=30%",
+        "--method",
+        "vnorm",
+        "--method",
+        "full",
+    )
     told = made(result, Path("lens.html"))
     shown = [(m["name"], [c["budget"] for c in m["choices"]]) for m in told.data["methods"]]
     usual = ["20%", "33%", "50%", "75%"]
@@ -57,8 +84,17 @@ def test_three_methods_stand_there_by_default(
 ) -> None:
     image = tmp_path / "image.png"
     Image.new("RGB", (40, 30), "white").save(image)
-    result = foveate("lens", "--model", llava, "--image", image, "--prompt", 3 * WORDS,
-                     "-o", tmp_path / "lens.html")  # fmt: skip
+    result = foveate(
+        "lens",
+        "--model",
+        llava,
+        "--image",
+        image,
+        "--prompt",
+        3 * WORDS,
+        "-o",
+        tmp_path / "lens.html",
+    )
     told = made(result, tmp_path / "lens.html")
     assert [m["name"] for m in told.data["methods"]] == ["snapkv", "lookm", "mixkv"]
 
@@ -70,11 +106,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_loaded(
     assert "the lens cannot be written: --out" in message
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["--method", "snapvk"], "Did you mean 'snapkv'?"),
-    (["--method", "snapkv", "--budget", "5%"], "fewer than the 32 that are always kept"),
-    (["--prompt", " "], "is empty"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--method", "snapvk"], "Did you mean 'snapkv'?"),
+        (["--method", "snapkv", "--budget", "5%"], "fewer than the 32 that are always kept"),
+        (["--prompt", " "], "is empty"),
+    ],
+)
 def test_what_cannot_be_shown_is_named(
     foveate: Foveate, llama: Path, tmp_path: Path, arguments: list[str], said: str
 ) -> None:

@@ -88,8 +88,9 @@ def test_the_command_line_lists_shows_cites_and_runs_it(
     assert "far_from_mean(pull=0.5)" in foveate("show", "theirs:budget=20%,pull=0.5").stdout
     assert foveate("cite", "theirs").stdout.startswith("@")
     prompt = ("--prompt", "the quick brown fox jumps over the lazy dog " * 3)
-    run = as_json("run", "--model", llama, *prompt, "--method", "theirs:budget=50%",
-                  "--max-new-tokens", 2)  # fmt: skip
+    run = as_json(
+        "run", "--model", llama, *prompt, "--method", "theirs:budget=50%", "--max-new-tokens", 2
+    )
     assert run["rows"][-1]["method"] == "theirs"
 
 

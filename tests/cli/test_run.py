@@ -21,10 +21,10 @@ from foveate.cli.measure import Row, against, measure
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.core.composition import policy as policy_of
-from foveate.demo import PROFILES, album
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import Loaded, load
 from foveate.eval.prompt import read
+from foveate_demo import PROFILES, album
 
 from .conftest import Foveate, refused
 
@@ -103,22 +103,44 @@ def test_divergence_is_the_first_token_that_differs() -> None:
 
 
 def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
-    result = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "streaming_llm",
-                     "--budget", "25%", "--budget", "10", "--max-new-tokens", "6")  # fmt: skip
+    result = as_json(
+        "run",
+        "--model",
+        llama,
+        "--prompt",
+        WORDS,
+        "--method",
+        "streaming_llm",
+        "--budget",
+        "25%",
+        "--budget",
+        "10",
+        "--max-new-tokens",
+        "6",
+    )
     assert list(result) == ["model", "prompt", "rows"]
     assert result["model"] == str(llama)
     tokens = result["prompt"]["tokens"]
     assert result["prompt"] == {"tokens": tokens, "visual_tokens": 0, "images": 0}
     rows = result["rows"]
     assert [(row["method"], row["budget"]) for row in rows] == [
-        ("full", None), ("streaming_llm", "25%"), ("streaming_llm", "10"),
-    ]  # fmt: skip
+        ("full", None),
+        ("streaming_llm", "25%"),
+        ("streaming_llm", "10"),
+    ]
     assert [row["kept_tokens"] for row in rows] == [tokens, tokens // 4, 10]
     for row in rows:
         assert list(row) == [
-            "method", "budget", "answer", "kept_tokens", "kv_bytes", "prefill_s", "compress_s",
-            "decode_ms_per_token", "first_divergence",
-        ]  # fmt: skip
+            "method",
+            "budget",
+            "answer",
+            "kept_tokens",
+            "kv_bytes",
+            "prefill_s",
+            "compress_s",
+            "decode_ms_per_token",
+            "first_divergence",
+        ]
         assert row["prefill_s"] > 0
         assert row["compress_s"] >= 0
         assert row["decode_ms_per_token"] > 0
@@ -126,15 +148,28 @@ def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
 
 def test_the_full_row_is_what_the_model_says_on_its_own(as_json: Read, llama: Path) -> None:
     model, words = AutoModelForCausalLM.from_pretrained(llama), AutoTokenizer.from_pretrained(llama)
-    inputs = words.apply_chat_template([{"role": "user", "content": WORDS}], return_dict=True,
-                                       add_generation_prompt=True, return_tensors="pt")  # fmt: skip
+    inputs = words.apply_chat_template(
+        [{"role": "user", "content": WORDS}],
+        return_dict=True,
+        add_generation_prompt=True,
+        return_tensors="pt",
+    )
     length = inputs["input_ids"].shape[1]
     with torch.no_grad():
         cache = model(**inputs, use_cache=True)[CACHE]
     expected = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, length:]
 
-    rows = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=100%",
-                   "--max-new-tokens", 12)["rows"]  # fmt: skip
+    rows = as_json(
+        "run",
+        "--model",
+        llama,
+        "--prompt",
+        WORDS,
+        "--method",
+        "knorm:budget=100%",
+        "--max-new-tokens",
+        12,
+    )["rows"]
     whole = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     for row in rows:  # a policy that keeps everything changes nothing either
         assert row["answer"] == words.decode(expected, skip_special_tokens=True).strip()
@@ -143,8 +178,19 @@ def test_the_full_row_is_what_the_model_says_on_its_own(as_json: Read, llama: Pa
 
 
 def test_images_stand_in_front_of_the_prompt(as_json: Read, llava: Path, picture: Path) -> None:
-    result = as_json("run", "--model", llava, "--image", picture, "--image", picture,
-                     "--method", "knorm", "--max-new-tokens", 3)  # fmt: skip
+    result = as_json(
+        "run",
+        "--model",
+        llava,
+        "--image",
+        picture,
+        "--image",
+        picture,
+        "--method",
+        "knorm",
+        "--max-new-tokens",
+        3,
+    )
     assert result["prompt"]["images"] == 2
     assert result["prompt"]["visual_tokens"] == 18
     words = len("user : ") + len(DESCRIBE) + len("\nassistant : ")
@@ -160,8 +206,9 @@ def test_images_may_be_placed_in_the_prompt(as_json: Read, llava: Path, picture:
 
 
 def test_a_vision_model_reads_plain_text(as_json: Read, llava: Path) -> None:
-    result = as_json("run", "--model", llava, "--prompt", WORDS, "--method", "knorm",
-                     "--max-new-tokens", 2)  # fmt: skip
+    result = as_json(
+        "run", "--model", llava, "--prompt", WORDS, "--method", "knorm", "--max-new-tokens", 2
+    )
     assert result["prompt"]["visual_tokens"] == 0
 
 
@@ -171,8 +218,18 @@ def test_models_without_a_chat_template_read_the_plain_prompt(
     for directory, images in ((llama, []), (llava, ["--image", picture])):
         bare = shutil.copytree(directory, tmp_path / directory.name)
         (bare / "chat_template.jinja").unlink()
-        result = as_json("run", "--model", bare, "--prompt", WORDS, *images, "--method", "knorm",
-                         "--max-new-tokens", 2)  # fmt: skip
+        result = as_json(
+            "run",
+            "--model",
+            bare,
+            "--prompt",
+            WORDS,
+            *images,
+            "--method",
+            "knorm",
+            "--max-new-tokens",
+            2,
+        )
         assert result["prompt"]["tokens"] == len(WORDS) + (9 if images else 0)
 
 
@@ -196,8 +253,9 @@ def test_only_float16_is_widened_on_a_cpu(
 
 
 def test_an_answer_of_one_token_has_no_decoding_speed(as_json: Read, llama: Path) -> None:
-    result = as_json("run", "--model", llama, "--prompt", WORDS, "--method", "knorm",
-                     "--max-new-tokens", 1)  # fmt: skip
+    result = as_json(
+        "run", "--model", llama, "--prompt", WORDS, "--method", "knorm", "--max-new-tokens", 1
+    )
     assert {row["decode_ms_per_token"] for row in result["rows"]} == {None}
 
 
@@ -257,9 +315,12 @@ def test_json_says_what_is_known(as_json: Read) -> None:
     result = as_json("run", "--max-new-tokens", 4)
     told = known().evaluation
     assert result["evaluation"] == {
-        "right_answer": album.ANSWER, "task": told.task, "protocol": told.protocol,
-        "seed": told.seed, "questions": 100,
-    }  # fmt: skip
+        "right_answer": album.ANSWER,
+        "task": told.task,
+        "protocol": told.protocol,
+        "seed": told.seed,
+        "questions": 100,
+    }
     assert [row["right"] for row in result["rows"]] == [True, True, False, False]
     found = [(row["same_answers"], row["right_answers"]) for row in result["rows"]]
     assert found == [(one.same, one.right) for one in told.by_spec.values()]
@@ -280,9 +341,10 @@ def test_without_a_prompt_a_text_model_answers_about_the_packaged_text(
         model = AutoModelForCausalLM.from_pretrained(llama)
         return model, AutoTokenizer.from_pretrained(llama)
 
-    monkeypatch.setattr("foveate.demo.smollm2.load", load)
-    result = as_json("run", "--model", "smollm2", "--method", "streaming_llm",
-                     "--max-new-tokens", 2)  # fmt: skip
+    monkeypatch.setattr("foveate_demo.smollm2.load", load)
+    result = as_json(
+        "run", "--model", "smollm2", "--method", "streaming_llm", "--max-new-tokens", 2
+    )
     assert result["model"] == "SmolLM2-135M-Instruct"
     assert result["prompt"]["tokens"] > 5000  # of one byte each, in the tiny model's tokenizer
 
@@ -300,9 +362,25 @@ def test_the_picture_shows_what_was_kept(
     as_json: Read, llava: Path, picture: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "kept.png"
-    rows = as_json("run", "--model", llava, "--image", picture, "--image", picture,
-                   "--prompt", WORDS, "--method", "streaming_llm:sinks=0", "--budget", "20%",
-                   "--max-new-tokens", 2, "--picture", out)["rows"]  # fmt: skip
+    rows = as_json(
+        "run",
+        "--model",
+        llava,
+        "--image",
+        picture,
+        "--image",
+        picture,
+        "--prompt",
+        WORDS,
+        "--method",
+        "streaming_llm:sinks=0",
+        "--budget",
+        "20%",
+        "--max-new-tokens",
+        2,
+        "--picture",
+        out,
+    )["rows"]
     assert len(rows) == 2
     with Image.open(out) as page:
         light = np.asarray(page.convert("L")).astype(float)
@@ -313,7 +391,8 @@ def test_the_picture_shows_what_was_kept(
 def test_a_model_whose_tokens_have_no_known_place_gets_no_picture(
     foveate: Foveate, llava: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foveate.backends.hf.image_grid._squares", lambda tokens, images: [])
-    result = foveate("run", "--model", llava, "--image", picture, "--prompt", WORDS,
-                     "--picture", "kept.png")  # fmt: skip
+    monkeypatch.setattr("foveate.backends.hf.modality._squares", lambda tokens, images: [])
+    result = foveate(
+        "run", "--model", llava, "--image", picture, "--prompt", WORDS, "--picture", "kept.png"
+    )
     assert "the places of the 9 visual tokens on 1 image(s) are not known" in refused(result)

@@ -91,8 +91,19 @@ def test_a_bad_sum_is_one_line_on_stderr(
 
 
 def test_run_has_a_row_for_a_sum(as_json: Read, llama: Path) -> None:
-    result = as_json("run", "--model", llama, "--prompt", WORDS, "--method", SUM,
-                     "--budget", "50%", "--max-new-tokens", 4)  # fmt: skip
+    result = as_json(
+        "run",
+        "--model",
+        llama,
+        "--prompt",
+        WORDS,
+        "--method",
+        SUM,
+        "--budget",
+        "50%",
+        "--max-new-tokens",
+        4,
+    )
     full, row = result["rows"]
     assert (row["method"], row["budget"]) == (SUM, "50%")
     assert row["kept_tokens"] == result["prompt"]["tokens"] // 2
@@ -103,21 +114,47 @@ def test_run_has_a_row_for_a_sum(as_json: Read, llama: Path) -> None:
 def test_run_has_a_row_for_a_sum_that_asks_what_is_visual(
     as_json: Read, llava: Path, picture: Path
 ) -> None:
-    result = as_json("run", "--model", llava, "--image", picture, "--prompt", WORDS,
-                     "--method", "mixkv(window=4)+david", "--method", "csp+prefixkv",
-                     "--budget", "50%", "--max-new-tokens", 2)  # fmt: skip
+    result = as_json(
+        "run",
+        "--model",
+        llava,
+        "--image",
+        picture,
+        "--prompt",
+        WORDS,
+        "--method",
+        "mixkv(window=4)+david",
+        "--method",
+        "csp+prefixkv",
+        "--budget",
+        "50%",
+        "--max-new-tokens",
+        2,
+    )
     assert result["prompt"]["visual_tokens"] == 9
     tokens = result["prompt"]["tokens"]
     assert [(row["method"], row["kept_tokens"]) for row in result["rows"][1:]] == [
-        ("mixkv(window=4)+david", tokens // 2), ("csp+prefixkv", tokens // 2),
-    ]  # fmt: skip
+        ("mixkv(window=4)+david", tokens // 2),
+        ("csp+prefixkv", tokens // 2),
+    ]
 
 
 def test_the_table_of_a_run_names_the_sum_and_fits_100_columns(
     foveate: Foveate, llama: Path
 ) -> None:
-    result = foveate("run", "--model", llama, "--prompt", WORDS, "--method", SUM,
-                     "--budget", "50%", "--max-new-tokens", 2)  # fmt: skip
+    result = foveate(
+        "run",
+        "--model",
+        llama,
+        "--prompt",
+        WORDS,
+        "--method",
+        SUM,
+        "--budget",
+        "50%",
+        "--max-new-tokens",
+        2,
+    )
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert max(len(line) for line in lines) <= 100

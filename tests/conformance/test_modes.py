@@ -21,8 +21,7 @@ from .policies import LAYER_SCOPE, RANDOM
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 ANSWER = 4
 
-BEAMS = {"3 beams": {"num_beams": 3},
-         "2 of 2 beams": {"num_beams": 2, "num_return_sequences": 2}}  # fmt: skip
+BEAMS = {"3 beams": {"num_beams": 3}, "2 of 2 beams": {"num_beams": 2, "num_return_sequences": 2}}
 # Every family meets every policy in test_families.py; here every family meets every mode.
 
 
@@ -209,8 +208,10 @@ class foveate_paused:
 def test_a_prompt_of_embeddings(family, policy, how):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 40), images=0)
     ids = inputs.pop("input_ids")
-    embedded = {"attention_mask": inputs["attention_mask"],
-                "inputs_embeds": model.get_input_embeddings()(ids)}  # fmt: skip
+    embedded = {
+        "attention_mask": inputs["attention_mask"],
+        "inputs_embeds": model.get_input_embeddings()(ids),
+    }
     vision = torch.zeros_like(ids, dtype=torch.bool)
     vision[:, 20:30] = True
     with foveate.compress(model, policy, vision=vision) as session:

@@ -112,5 +112,7 @@ def compressed(policy, given):
 def sets(kept, pads):
     """[row][head] -> kept positions, counted without padding."""
     b, h, _ = kept.mask.shape
-    return [[[int(p) - pads[row] for p in kept.positions(row, head)] for head in range(h)]
-            for row in range(b)]  # fmt: skip
+    return [
+        [[int(p) - pads[row] for p in kept.positions(row, head)] for head in range(h)]
+        for row in range(b)
+    ]

@@ -13,8 +13,15 @@ from foveate.errors import InvalidBudget
 
 from .lean import lean
 
-UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3,
-         "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}  # fmt: skip
+UNITS = {
+    "B": 1,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+}
 
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=4)
 
@@ -140,10 +147,21 @@ def test_a_number_of_bytes_prints_as_text_that_reads_as_the_same_amount(raw):
 
 @pytest.mark.parametrize(
     ("raw", "text"),
-    [(0.2, "20%"), ("0.2", "20%"), ("20 %", "20%"), (0.005, "0.5%"), ("7.5%", "7.5%"), (256, "256"),
-     ("64MB", "64MB"), ("64 mb", "64MB"), ("1000KB", "1MB"), ("0.5GB", "500MB"), ("1KiB", "1024B"),
-     (1.0, "100%")],
-)  # fmt: skip
+    [
+        (0.2, "20%"),
+        ("0.2", "20%"),
+        ("20 %", "20%"),
+        (0.005, "0.5%"),
+        ("7.5%", "7.5%"),
+        (256, "256"),
+        ("64MB", "64MB"),
+        ("64 mb", "64MB"),
+        ("1000KB", "1MB"),
+        ("0.5GB", "500MB"),
+        ("1KiB", "1024B"),
+        (1.0, "100%"),
+    ],
+)
 def test_amounts_print_in_their_shortest_form(raw, text):
     assert str(Amount.of(raw)) == text
 
@@ -154,8 +172,33 @@ def test_equal_amounts_are_equal_however_they_are_written():
     assert Amount.of(1) != Amount.of(1.0)
 
 
-BAD = [0, -1, -256, math.nan, math.inf, -math.inf, 1.5, 256.0, -0.2, 0.0, True, False, None, [0.2],
-       "abc", "5 apples", "", "20%%", "0%", "-3%", "101%", "0MB", "64iB", "nan", "inf"]  # fmt: skip
+BAD = [
+    0,
+    -1,
+    -256,
+    math.nan,
+    math.inf,
+    -math.inf,
+    1.5,
+    256.0,
+    -0.2,
+    0.0,
+    True,
+    False,
+    None,
+    [0.2],
+    "abc",
+    "5 apples",
+    "",
+    "20%%",
+    "0%",
+    "-3%",
+    "101%",
+    "0MB",
+    "64iB",
+    "nan",
+    "inf",
+]
 
 
 @pytest.mark.parametrize("raw", BAD, ids=repr)

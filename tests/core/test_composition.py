@@ -16,12 +16,11 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
-from foveate.methods.csp import CrossSelfAttention
+from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
-from foveate.stages.attend import SoftmaxN
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,
@@ -64,11 +63,25 @@ BRINGS = {
     "meda": {"score", "budget", "merge"},
     **{name: {"budget"} for name in ("adakv", "pyramidkv")},
     **{name: {"score", "budget"} for name in ("tgv_kv", "vl_cache")},
-    **{name: {"score", "select"} for name in (
-        "expected_attention", "full", "h2o", "keydiff", "keyformer", "knorm", "nacl", "random",
-        "roco", "snapkv", "streaming_llm", "tova", "vnorm",
-    )},
-}  # fmt: skip
+    **{
+        name: {"score", "select"}
+        for name in (
+            "expected_attention",
+            "full",
+            "h2o",
+            "keydiff",
+            "keyformer",
+            "knorm",
+            "nacl",
+            "random",
+            "roco",
+            "snapkv",
+            "streaming_llm",
+            "tova",
+            "vnorm",
+        )
+    },
+}
 CALIBRATED = {"headkv", "sparsemm"}  # cannot be made without a profile; they bring a budget
 WRAPPING = {
     "mixkv": MixDiversity(of=OWN["score"]),
@@ -83,8 +96,9 @@ def theirs(name="theirs", stages=OWN, **options):
     def build(*, budget, recent: int = 3, text: str = "own"):
         select = replace(stages["select"], recent=recent)
         merge = replace(stages["merge"], text=text)
-        return foveate.Policy(**{**stages, "select": select, "merge": merge,
-                                 "budget": GivenCounts(amount=budget)})  # fmt: skip
+        return foveate.Policy(
+            **{**stages, "select": select, "merge": merge, "budget": GivenCounts(amount=budget)}
+        )
 
     build.__name__ = build.__qualname__ = name
     build.__module__ = "somewhere"

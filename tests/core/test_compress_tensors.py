@@ -140,8 +140,10 @@ def test_scores_are_raw_with_infinity_at_protected_and_minus_infinity_at_padded_
 def test_a_boolean_mask_and_one_of_numbers_say_the_same():
     given = prompt([6, 9])
     masks = (given.mask, given.mask.bool(), given.mask.float())
-    kept = [foveate.compress_tensors(foveate.knorm(budget=3), given.layers, attention_mask=m)[0]
-            for m in masks]  # fmt: skip
+    kept = [
+        foveate.compress_tensors(foveate.knorm(budget=3), given.layers, attention_mask=m)[0]
+        for m in masks
+    ]
     assert torch.equal(kept[0].mask, kept[1].mask)
     assert torch.equal(kept[0].mask, kept[2].mask)
 

@@ -29,17 +29,53 @@ from .users import unchecked
 
 OTHER_DIGITS = "\uff11\uff12"  # full-width 12, which int() reads
 EDGES = [
-    "nan", "inf", "-inf", "1e999", "-1e999", "-0", "-0.0", "0", "1", "-1", "1e300", "5e-324",
-    "1e-99", "1_000", OTHER_DIGITS, "\u0663", "0x10", " 7 ", "1e5", ".5", "5.", "+3", "true",
-    "null", "''", "'7'", "()", "10" * 20, "9" * 5000, str(2**31), str(2**63), "0." + "3" * 60,
-    "20%", "1e99GB", "64MB", "[1, 2]", "top_k()", "key_norm", "top_k(recent=top_k())",
-]  # fmt: skip
+    "nan",
+    "inf",
+    "-inf",
+    "1e999",
+    "-1e999",
+    "-0",
+    "-0.0",
+    "0",
+    "1",
+    "-1",
+    "1e300",
+    "5e-324",
+    "1e-99",
+    "1_000",
+    OTHER_DIGITS,
+    "\u0663",
+    "0x10",
+    " 7 ",
+    "1e5",
+    ".5",
+    "5.",
+    "+3",
+    "true",
+    "null",
+    "''",
+    "'7'",
+    "()",
+    "10" * 20,
+    "9" * 5000,
+    str(2**31),
+    str(2**63),
+    "0." + "3" * 60,
+    "20%",
+    "1e99GB",
+    "64MB",
+    "[1, 2]",
+    "top_k()",
+    "key_norm",
+    "top_k(recent=top_k())",
+]
 SPECS = [
     "snapkv:budget=20%,window=16,select=top_k(recent=8,sinks=4)",
     "mixkv+prefixkv+lookm.merge:budget=10%,window=0.5",
     "policy:score=text_prior(of=head_mean(of=column_sums)),budget=uniform(amount=4),select=top_k",
-    "kivi:bits=4", "adakv(floor=0.3)+csp:budget='64 MB'",
-]  # fmt: skip
+    "kivi:bits=4",
+    "adakv(floor=0.3)+csp:budget='64 MB'",
+]
 
 
 def made(spec):
@@ -153,8 +189,14 @@ def outcome(make, read):
 def test_numbers_at_the_ends_of_a_range_work_or_are_refused(tmp_path, owner, key, kind, limits):
     method, read, needed = METHODS[owner], prompt([40, 33], depth=2), {}
     if owner in ("headkv", "sparsemm"):
-        table = Profile(method=owner, model="", layers=2, samples=1, budget="",
-                        by_layer=[[0.0, 1e6], [1e-9, 0.5]])  # fmt: skip
+        table = Profile(
+            method=owner,
+            model="",
+            layers=2,
+            samples=1,
+            budget="",
+            by_layer=[[0.0, 1e6], [1e-9, 0.5]],
+        )
         needed = {"profile": str(table.save(tmp_path / "heads.json"))}
     budgets = ["0.0000001%", 40, MOST, f"{MOST_BYTES}B"] if "budget" in method.parameters else []
     for value in ends(kind, limits):
@@ -189,7 +231,7 @@ def test_a_spec_has_a_greatest_length_and_depth():
         ("1e99", "more than the whole prompt. Give"),
         ("-0", "keeps nothing"),
     ],
-)  # fmt: skip
+)
 def test_an_amount_has_a_least_and_a_most(raw, says):
     with pytest.raises(InvalidBudget, match=says.replace(".", r"\.")):
         Amount.of(raw)

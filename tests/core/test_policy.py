@@ -75,8 +75,13 @@ def test_but_keeps_a_stage_that_was_set_when_a_parameter_changes_later():
 
 
 def test_but_can_set_every_stage():
-    stages = {"score": ColumnSums(), "budget": Uniform(amount=9), "select": TopK(recent=2),
-              "merge": Label(text="x"), "when": OverBudget(every=2)}  # fmt: skip
+    stages = {
+        "score": ColumnSums(),
+        "budget": Uniform(amount=9),
+        "select": TopK(recent=2),
+        "merge": Label(text="x"),
+        "when": OverBudget(every=2),
+    }
     changed = foveate.knorm(budget=0.5).but(**stages)
     assert {slot: getattr(changed, slot) for slot in stages} == stages
     assert changed.name == "knorm"

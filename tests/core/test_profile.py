@@ -25,8 +25,14 @@ REDUNDANCIES = [[0.1, 0.9], [0.0, 1.0], [0.25, 0.5]]
 
 def ratios(**changes):
     """What prefixkv measures: one number a layer, at a budget."""
-    usual = {"method": "prefixkv", "model": "some-model", "layers": 3, "samples": 2,
-             "budget": "20%", "by_layer": RATIOS}  # fmt: skip
+    usual = {
+        "method": "prefixkv",
+        "model": "some-model",
+        "layers": 3,
+        "samples": 2,
+        "budget": "20%",
+        "by_layer": RATIOS,
+    }
     return Profile(**{**usual, **changes})
 
 
@@ -40,8 +46,16 @@ def written(tmp_path):
     """Writes a profile with some values changed (or, if ..., left out), as another program may."""
 
     def write(**changes):
-        values = {"method": "prefixkv", "model": "some-model", "layers": 3, "samples": 2,
-                  "budget": "20%", "by_layer": RATIOS, "schema": SCHEMA, **changes}  # fmt: skip
+        values = {
+            "method": "prefixkv",
+            "model": "some-model",
+            "layers": 3,
+            "samples": 2,
+            "budget": "20%",
+            "by_layer": RATIOS,
+            "schema": SCHEMA,
+            **changes,
+        }
         path = tmp_path / "written.json"
         path.write_text(json.dumps({k: v for k, v in values.items() if v is not ...}))
         return str(path)
@@ -63,9 +77,14 @@ def test_a_saved_profile_is_read_as_it_was(tmp_path, profile):
 def test_the_file_is_plain_json_with_the_schema(tmp_path):
     found = json.loads(ratios().save(tmp_path / "profile.json").read_text())
     assert found == {
-        "method": "prefixkv", "model": "some-model", "layers": 3, "samples": 2, "budget": "20%",
-        "by_layer": [0.3, 0.15, 0.15], "schema": "foveate-profile-1",
-    }  # fmt: skip
+        "method": "prefixkv",
+        "model": "some-model",
+        "layers": 3,
+        "samples": 2,
+        "budget": "20%",
+        "by_layer": [0.3, 0.15, 0.15],
+        "schema": "foveate-profile-1",
+    }
 
 
 def test_a_profile_that_is_saved_again_is_read_again(tmp_path):
@@ -124,8 +143,14 @@ def unreadable(tmp_path, kind):
     if kind == "a directory":
         path.mkdir()
     elif kind != "missing":
-        path.write_bytes({"empty": b"", "text": b"ratios", "cut off": b'{"schema": "fov',
-                          "bytes": b"\xff\xfe\x00"}[kind])  # fmt: skip
+        path.write_bytes(
+            {
+                "empty": b"",
+                "text": b"ratios",
+                "cut off": b'{"schema": "fov',
+                "bytes": b"\xff\xfe\x00",
+            }[kind]
+        )
     return str(path)
 
 
@@ -168,11 +193,22 @@ def test_every_file_that_is_refused_tells_how_to_make_a_good_one(written, tmp_pa
 
 @pytest.mark.parametrize(
     "by_layer",
-    [5, None, {"0": 0.3, "1": 0.15, "2": 0.15}, ["a", "b", "c"], "abc", [0.3, None, 0.15],
-     [0.3, math.nan, 0.15], [0.3, [0.15], 0.15], [0.3, 10**400, 0.15], [0.3, -0.1, 0.15],
-     [0.3, True, 0.15], [[], [], []]],
+    [
+        5,
+        None,
+        {"0": 0.3, "1": 0.15, "2": 0.15},
+        ["a", "b", "c"],
+        "abc",
+        [0.3, None, 0.15],
+        [0.3, math.nan, 0.15],
+        [0.3, [0.15], 0.15],
+        [0.3, 10**400, 0.15],
+        [0.3, -0.1, 0.15],
+        [0.3, True, 0.15],
+        [[], [], []],
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_is_no_list_of_numbers_is_refused(written, by_layer):
     path = written(by_layer=by_layer)
     with pytest.raises(InvalidInput, match="written"), unchecked():
@@ -306,9 +342,11 @@ def test_ratios_and_redundancies_are_read_off_a_run():
     run = Run(
         kept=[torch.tensor([[2, 4], [5, 5]]), torch.tensor([[8, 8], [10, 10]])],
         lengths=torch.tensor([10, 20]),
-        notes=[{"redundancy": torch.tensor([[0.0, 0.5], [0.5, 1.0]])},
-               {"redundancy": torch.tensor([[0.25, 0.0], [0.25, 0.0]])}],
-    )  # fmt: skip
+        notes=[
+            {"redundancy": torch.tensor([[0.0, 0.5], [0.5, 1.0]])},
+            {"redundancy": torch.tensor([[0.25, 0.0], [0.25, 0.0]])},
+        ],
+    )
     first, second = (0.2 + 0.4 + 0.25 + 0.25) / 4, (0.8 + 0.8 + 0.5 + 0.5) / 4
     assert CALIBRATIONS["prefixkv"].read(run) == pytest.approx([first, second])
     assert CALIBRATIONS["mixkv"].read(run) == [[0.25, 0.75], [0.25, 0.0]]
@@ -324,8 +362,9 @@ def test_a_field_of_another_type_is_refused_by_name(written, changes):
 
 
 def test_scores_that_are_all_zero_share_out_nothing(tmp_path):
-    path = Profile(method="headkv", model="", layers=2, samples=1, budget="",
-                   by_layer=[[0.0, 0.0], [0.0, 0.0]]).save(tmp_path / "heads.json")  # fmt: skip
+    path = Profile(
+        method="headkv", model="", layers=2, samples=1, budget="", by_layer=[[0.0, 0.0], [0.0, 0.0]]
+    ).save(tmp_path / "heads.json")
     with pytest.raises(InvalidInput, match="scores no head above 0"):
         foveate.headkv(budget="10%", profile=str(path))
 

@@ -15,10 +15,19 @@ from foveate.errors import InvalidInput
 from tests.core.lean import lean
 from tests.core.prompts import prompt
 
-SPECS = ("snapkv:budget=6,window=3", "h2o:budget=6", "knorm:budget=6", "adakv:budget=6,window=3",
-         "snapkv(window=3)+prefixkv:budget=6", "mixkv(window=3)+david:budget=6", "csp:budget=6",
-         "lookm:budget=6", "roco:budget=6", "keyformer:budget=6",
-         "streaming_llm:budget=6")  # fmt: skip
+SPECS = (
+    "snapkv:budget=6,window=3",
+    "h2o:budget=6",
+    "knorm:budget=6",
+    "adakv:budget=6,window=3",
+    "snapkv(window=3)+prefixkv:budget=6",
+    "mixkv(window=3)+david:budget=6",
+    "csp:budget=6",
+    "lookm:budget=6",
+    "roco:budget=6",
+    "keyformer:budget=6",
+    "streaming_llm:budget=6",
+)
 
 
 def literal(policy, layers):
@@ -46,10 +55,24 @@ def passes(layer, sizes):
         image = None if slots.image is None else slots.image[:, :, :end]
         spot = None if slots.spot is None else slots.spot[:, :, :end]
         q_image = None if slots.q_image is None else slots.q_image[:, start:end]
-        shown = replace(slots, pos=slots.pos[:, :, :end], q_pos=slots.q_pos[:, start:end],
-                        image=image, spot=spot, q_image=q_image)  # fmt: skip
-        yield replace(layer, q=layer.q[:, :, start:end], k=layer.k[:, :, :end],
-                      v=layer.v[:, :, :end], slots=shown), end  # fmt: skip
+        shown = replace(
+            slots,
+            pos=slots.pos[:, :, :end],
+            q_pos=slots.q_pos[:, start:end],
+            image=image,
+            spot=spot,
+            q_image=q_image,
+        )
+        yield (
+            replace(
+                layer,
+                q=layer.q[:, :, start:end],
+                k=layer.k[:, :, :end],
+                v=layer.v[:, :, :end],
+                slots=shown,
+            ),
+            end,
+        )
 
 
 def read(policy, layers, sizes):
@@ -75,8 +98,11 @@ def cut(draw, total):
 
 @pytest.mark.parametrize("spec", SPECS)
 @settings(lean, max_examples=30)
-@given(data=st.data(), lengths=st.lists(st.integers(8, 14), min_size=1, max_size=3),
-       seed=st.integers(0, 99))  # fmt: skip
+@given(
+    data=st.data(),
+    lengths=st.lists(st.integers(8, 14), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+)
 def test_any_passes_keep_what_a_single_one_keeps(spec, data, lengths, seed):
     policy, total = foveate.policy(spec), max(lengths)
     made = prompt(lengths, h=2, g=2, d=4, depth=3, seed=seed)

@@ -10,10 +10,10 @@ import foveate
 from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
+from foveate.methods.csp import SoftmaxN
 from foveate.methods.david import RULES
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
-from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.score import (
     ColumnSums,
@@ -210,8 +210,9 @@ CALIBRATED = {"headkv", "sparsemm"}
 
 @pytest.mark.parametrize("name", sorted(CALIBRATED))
 def test_a_spec_with_a_profile_reads_back(name, tmp_path):
-    path = Profile(method=name, model="", layers=2, samples=1, budget="",
-                   by_layer=[[1.0, 2.0], [3.0, 4.0]]).save(tmp_path / "heads, 1.json")  # fmt: skip
+    path = Profile(
+        method=name, model="", layers=2, samples=1, budget="", by_layer=[[1.0, 2.0], [3.0, 4.0]]
+    ).save(tmp_path / "heads, 1.json")
     made = foveate.METHODS[name](budget="10%", profile=str(path), as_released=True, window=16)
     assert_reads_back(made)
 

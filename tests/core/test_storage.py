@@ -26,8 +26,10 @@ class Token:
 
 def as_tensors(tokens):
     """[b][h][n] tokens as keys and values."""
-    return (torch.tensor([[[t.k for t in head] for head in row] for row in tokens]),
-            torch.tensor([[[t.v for t in head] for head in row] for row in tokens]))  # fmt: skip
+    return (
+        torch.tensor([[[t.k for t in head] for head in row] for row in tokens]),
+        torch.tensor([[[t.v for t in head] for head in row] for row in tokens]),
+    )
 
 
 def new_tokens(b, h, n):
@@ -47,8 +49,9 @@ def held_tensors(thing):
 
 def bytes_held(pairs):
     """Counted in storages, so that a view of something larger counts in full."""
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-                for t in held_tensors(pairs)}  # fmt: skip
+    storages = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held_tensors(pairs)
+    }
     return sum(size for address, size in storages.items() if address)
 
 
@@ -59,9 +62,13 @@ class Model:
         self.rows, self.fixed, self.next_column = rows, fixed, next_column
 
     def append(self, tokens):
-        self.rows = [[held + [(self.next_column + i, t) for i, t in enumerate(new)]
-                      for held, new in zip(heads, row, strict=True)]
-                     for heads, row in zip(self.rows, tokens, strict=True)]  # fmt: skip
+        self.rows = [
+            [
+                held + [(self.next_column + i, t) for i, t in enumerate(new)]
+                for held, new in zip(heads, row, strict=True)
+            ]
+            for heads, row in zip(self.rows, tokens, strict=True)
+        ]
         self.next_column += len(tokens[0][0])
 
     @property
@@ -107,9 +114,12 @@ class Storage(RuleBasedStateMachine):
     """Random operations on stored pairs and on lists, and on forks of both."""
 
     @initialize(
-        b=st.integers(1, 3), h=st.integers(1, 3), n=st.integers(1, 8), data=st.data(),
+        b=st.integers(1, 3),
+        h=st.integers(1, 3),
+        n=st.integers(1, 8),
+        data=st.data(),
         ragged=st.booleans(),
-    )  # fmt: skip
+    )
     def begin(self, b, h, n, data, ragged):
         tokens = new_tokens(b, h, n)
         if ragged:
@@ -122,11 +132,13 @@ class Storage(RuleBasedStateMachine):
         columns = torch.arange(n).expand(b, h, n)
         self.pairs = store(*as_tensors(tokens), columns, torch.tensor(kept), first=n)
         self.model = Model(
-            [[[(i, tokens[r][g][i]) for i in range(n) if kept[r][g][i]] for g in range(h)]
-             for r in range(b)],
+            [
+                [[(i, tokens[r][g][i]) for i in range(n) if kept[r][g][i]] for g in range(h)]
+                for r in range(b)
+            ],
             [[sum(kept[r][g]) for g in range(h)] for r in range(b)],
             n,
-        )  # fmt: skip
+        )
         same = len({count for row in self.model.fixed for count in row}) == 1
         assert isinstance(self.pairs, DensePairs if same else RaggedPairs)
         assert self.pairs.compressed

@@ -18,12 +18,11 @@ from foveate.errors import (
     ProfileMismatch,
     UnknownMethod,
 )
-from foveate.methods.csp import CrossSelf, CrossSelfAttention
+from foveate.methods.csp import CrossSelf, CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
-from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention
@@ -225,8 +224,9 @@ def test_a_paper_that_two_terms_share_is_cited_once():
 
 
 def ratios_in(path):
-    profile = Profile(method="prefixkv", model="m", layers=2, samples=1, budget="10%",
-                      by_layer=[0.15, 0.05])  # fmt: skip
+    profile = Profile(
+        method="prefixkv", model="m", layers=2, samples=1, budget="10%", by_layer=[0.15, 0.05]
+    )
     return str(profile.save(path))
 
 
@@ -266,25 +266,46 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
         ("mixvk+prefixkv:budget=20%", UnknownMethod, ["'mixvk'", "Did you mean 'mixkv'?"]),
         ("mixkv+zzz.merge:budget=20%", UnknownMethod, ["'zzz'", "Known: adakv, csp"]),
         ("mixkv+policy:budget=20%", UnknownMethod, ["'policy'", "Known: adakv, csp"]),
-        ("mixkv+lookm.mege:budget=20%", InvalidSpec,
-         ["'lookm.mege'", "no stage 'mege'", "Did you mean 'merge'?"]),
-        ("mixkv+lookm.window:budget=20%", InvalidSpec,
-         ["no stage 'window'", "Known: attend, budget, merge, score, select, store, when"]),
-        ("mixkv.score+prefixkv:budget=20%", InvalidSpec,
-         ["'mixkv.score'", "the first method of a sum gives all its stages"]),
+        (
+            "mixkv+lookm.mege:budget=20%",
+            InvalidSpec,
+            ["'lookm.mege'", "no stage 'mege'", "Did you mean 'merge'?"],
+        ),
+        (
+            "mixkv+lookm.window:budget=20%",
+            InvalidSpec,
+            ["no stage 'window'", "Known: attend, budget, merge, score, select, store, when"],
+        ),
+        (
+            "mixkv.score+prefixkv:budget=20%",
+            InvalidSpec,
+            ["'mixkv.score'", "the first method of a sum gives all its stages"],
+        ),
         ("mixkv.score:budget=20%", InvalidSpec, ["'mixkv.score'", "the first method"]),
         ("+mixkv:budget=20%", InvalidSpec, ["'+mixkv' adds nothing", "beside a plus sign"]),
         ("mixkv+:budget=20%", InvalidSpec, ["'mixkv+' adds nothing", "beside a plus sign"]),
         (" mixkv + : budget=20%", InvalidSpec, ["adds nothing", "beside a plus sign"]),
         ("+:budget=20%", InvalidSpec, ["'+' adds nothing"]),
-        ("mixkv+prefixkv:budget=20%,windw=4", InvalidParameter,
-         ["no method of mixkv+prefixkv", "'windw'", "Did you mean 'window'?"]),
-        ("mixkv+prefixkv:budget=20%,sinks=4", InvalidParameter,
-         ["no method of mixkv+prefixkv", "'sinks'", "Known: budget, counted_from"]),
-        ("mixkv(windw=4)+prefixkv:budget=20%", InvalidParameter,
-         ["mixkv has no parameter 'windw'", "Did you mean 'window'?"]),
-        ("mixkv+prefixkv(window=4):budget=20%", InvalidParameter,
-         ["prefixkv has no parameter 'window'"]),
+        (
+            "mixkv+prefixkv:budget=20%,windw=4",
+            InvalidParameter,
+            ["no method of mixkv+prefixkv", "'windw'", "Did you mean 'window'?"],
+        ),
+        (
+            "mixkv+prefixkv:budget=20%,sinks=4",
+            InvalidParameter,
+            ["no method of mixkv+prefixkv", "'sinks'", "Known: budget, counted_from"],
+        ),
+        (
+            "mixkv(windw=4)+prefixkv:budget=20%",
+            InvalidParameter,
+            ["mixkv has no parameter 'windw'", "Did you mean 'window'?"],
+        ),
+        (
+            "mixkv+prefixkv(window=4):budget=20%",
+            InvalidParameter,
+            ["prefixkv has no parameter 'window'"],
+        ),
         ("mixkv(window=4)+prefixkv:budget=20%,window=8", InvalidParameter, ["'window'"]),
         ("mixkv+prefixkv", InvalidParameter, ["needs a budget", "budget=20%"]),
         ("full+mixkv", InvalidParameter, ["mixkv needs a budget", "budget=20%"]),
@@ -292,20 +313,35 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
         ("mixkv+prefixkv:budget=20", InvalidBudget, ["budget 20", "32 tokens", "lower the window"]),
         ("mixkv+prefixkv(8):budget=20%", InvalidSpec, ["'8' is not of the form key=value"]),
         ("mixkv+prefixkv(distance=8:budget=20%", InvalidSpec, ["unclosed parenthesis"]),
-        ("mixkv+prefixkv(distance=8)9:budget=20%", InvalidSpec,
-         ["'prefixkv(distance=8)9'", "method.stage or method(key=value)"]),
-        ("mixkv,prefixkv:budget=20%", InvalidSpec,
-         ["'mixkv,prefixkv'", "write method, method.stage or method(key=value)"]),
+        (
+            "mixkv+prefixkv(distance=8)9:budget=20%",
+            InvalidSpec,
+            ["'prefixkv(distance=8)9'", "method.stage or method(key=value)"],
+        ),
+        (
+            "mixkv,prefixkv:budget=20%",
+            InvalidSpec,
+            ["'mixkv,prefixkv'", "write method, method.stage or method(key=value)"],
+        ),
         ("mixkv+2lookm:budget=20%", InvalidSpec, ["'2lookm'"]),
         ("mixkv+lookm.merge.score:budget=20%", InvalidSpec, ["'lookm.merge.score'"]),
-        ("mixkv+prefixkv(when=after_prefill):budget=20%", InvalidParameter,
-         ["prefixkv has no parameter 'when'"]),
-        ("mixkv+prefixkv:budget=20%,when=after_prefil", UnknownMethod,
-         ["Did you mean 'after_prefill'?"]),
-        ("prefixkv+lookm:budget=20%,merging=pivotal", InvalidParameter,
-         ["merging='pivotal'", "'position', 'feature'"]),
+        (
+            "mixkv+prefixkv(when=after_prefill):budget=20%",
+            InvalidParameter,
+            ["prefixkv has no parameter 'when'"],
+        ),
+        (
+            "mixkv+prefixkv:budget=20%,when=after_prefil",
+            UnknownMethod,
+            ["Did you mean 'after_prefill'?"],
+        ),
+        (
+            "prefixkv+lookm:budget=20%,merging=pivotal",
+            InvalidParameter,
+            ["merging='pivotal'", "'position', 'feature'"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sum_that_cannot_be_read_says_what_is_wrong_with_it(spec, error, says):
     with pytest.raises(error) as refused, unchecked():
         foveate.policy(spec)
@@ -386,10 +422,12 @@ def test_a_parameter_may_be_what_makes_another_one_possible(spec):
     [
         ("mixkv+csp:budget=20", foveate.csp(budget=20)),
         ("mixkv+snapkv(window=4):budget=10", foveate.snapkv(budget=10, window=4)),
-        ("prefixkv+mixkv:budget=10",
-         foveate.prefixkv(budget=10).but(score=MixDiversity(of=HeadMean(of=ColumnSums())))),
+        (
+            "prefixkv+mixkv:budget=10",
+            foveate.prefixkv(budget=10).but(score=MixDiversity(of=HeadMean(of=ColumnSums()))),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_selection_that_is_not_part_of_the_sum_does_not_limit_its_budget(spec, same):
     assert foveate.policy(spec) == same
 

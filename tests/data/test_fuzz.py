@@ -54,8 +54,15 @@ def refused_or(read: Callable[[], Any]) -> None:
 # ------------------------------------------------------------------- images
 
 NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 256, (9, 11, 4), dtype=np.uint8))
-MODES = {"PNG": ("RGBA", "P", "I;16"), "TIFF": ("RGBA", "CMYK", "I;16", "F"), "PPM": ("RGB", "I"),
-         "GIF": ("P",), "ICO": ("RGBA",), "JPEG": ("RGB", "CMYK"), "TGA": ("RGBA",)}  # fmt: skip
+MODES = {
+    "PNG": ("RGBA", "P", "I;16"),
+    "TIFF": ("RGBA", "CMYK", "I;16", "F"),
+    "PPM": ("RGB", "I"),
+    "GIF": ("P",),
+    "ICO": ("RGBA",),
+    "JPEG": ("RGB", "CMYK"),
+    "TGA": ("RGBA",),
+}
 IMAGES = [(form, mode) for form in FORMATS for mode in MODES.get(form, ("RGB",))]
 
 
@@ -80,13 +87,33 @@ def test_image_files(form: str, mode: str, data: st.DataObject) -> None:
 
 # ------------------------------------------------------------------- benchmarks and prompts
 
-IMAGE = {"image": "a.png", "imgname": "a.png", "image_path": "a.png", "img_filename": "a.png",
-         "imagename": "../a.png"}  # fmt: skip
-ASKED = {"questionId": 3, "question_id": 3, "question": "?", "query": "?", "label": "14",
-         "answers": ["x", "y"], "instruction": "close", "bbox": [1, 2, 3, 4], "data_type": "icon",
-         "dataset_name": "x", "type": "y", "answer": "x", "capability": ["ocr"], "image_id": "a",
-         "reference_strs": ["a", "b"], "id": "7",
-         "conversations": [{"value": "<image>"}, {"value": "It."}], **IMAGE}  # fmt: skip
+IMAGE = {
+    "image": "a.png",
+    "imgname": "a.png",
+    "image_path": "a.png",
+    "img_filename": "a.png",
+    "imagename": "../a.png",
+}
+ASKED = {
+    "questionId": 3,
+    "question_id": 3,
+    "question": "?",
+    "query": "?",
+    "label": "14",
+    "answers": ["x", "y"],
+    "instruction": "close",
+    "bbox": [1, 2, 3, 4],
+    "data_type": "icon",
+    "dataset_name": "x",
+    "type": "y",
+    "answer": "x",
+    "capability": ["ocr"],
+    "image_id": "a",
+    "reference_strs": ["a", "b"],
+    "id": "7",
+    "conversations": [{"value": "<image>"}, {"value": "It."}],
+    **IMAGE,
+}
 FILES: dict[str, dict[str, Any]] = {
     "docvqa": {"val_v1.0.json": {"data": [ASKED, ASKED]}},
     "chartqa": {"test_human.json": [ASKED], "test_augmented.json": [ASKED]},
@@ -96,12 +123,16 @@ FILES: dict[str, dict[str, Any]] = {
     "screenspot_v2": {f"screenspot_{one}_v2.json": [ASKED] for one in ("mobile", "desktop", "web")},
     "mm_vet": {"mm-vet.json": {"v1": ASKED}},
     "llava_description": {"detail_1k.json": [ASKED]},
-    "mathvista": {"testmini.json": {"1": problem(image="a.png", choices=["a", "b"])},
-                  "query.json": {"1": "q"}},
-    "longbench_trec": {"trec.jsonl": long_record(["x"], all_classes=["x", "y"]),
-                       "dataset2prompt.json": {"trec": "{context}{input}"}},
+    "mathvista": {
+        "testmini.json": {"1": problem(image="a.png", choices=["a", "b"])},
+        "query.json": {"1": "q"},
+    },
+    "longbench_trec": {
+        "trec.jsonl": long_record(["x"], all_classes=["x", "y"]),
+        "dataset2prompt.json": {"trec": "{context}{input}"},
+    },
     "milebench_s5": {"nuscenes/nuscenes.json": content("multi-choice", MOVING)},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -116,9 +147,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 SMALL = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=9),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=9),
     st.sampled_from(["\ud800", "../../etc/passwd", "/dev/zero", "a\0b", 10**400, "x" * 5000]),
-)  # fmt: skip
+)
 VALUES = st.recursive(
     SMALL, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3)
 )
@@ -163,8 +198,12 @@ def test_benchmarks(task: str, folder: Path, data: st.DataObject) -> None:
     refused_or(lambda: asked_of(task, folder))
 
 
-PROMPT = {"prompt": "Which?", "images": ["a.png"], "answer": "x",
-          "spans": [{"text": "x", "image": 0, "box": [0, 1, 2, 3]}, {"text": "Wh"}]}  # fmt: skip
+PROMPT = {
+    "prompt": "Which?",
+    "images": ["a.png"],
+    "answer": "x",
+    "spans": [{"text": "x", "image": 0, "box": [0, 1, 2, 3]}, {"text": "Wh"}],
+}
 
 
 @given(data=st.data())
@@ -181,8 +220,11 @@ def test_prompts_files(folder: Path, data: st.DataObject) -> None:
 
 # ------------------------------------------------------------------- parquet
 
-PICTURES = {"struct": {"bytes": image_file("PNG", "RGBA"), "path": "a.png"}, "path": "a.png",
-            "bytes": image_file("PNG", "RGBA")}  # fmt: skip
+PICTURES = {
+    "struct": {"bytes": image_file("PNG", "RGBA"), "path": "a.png"},
+    "path": "a.png",
+    "bytes": image_file("PNG", "RGBA"),
+}
 
 
 @pytest.mark.parametrize("kind", sorted(PICTURES))

@@ -35,9 +35,15 @@ def seen(held: bytes) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(
     ("form", "kind"),
-    [("PNG", np.uint16), ("TIFF", np.uint16), ("TIFF", ">u2"), ("PPM", np.int32),
-     ("TIFF", np.int32), ("TIFF", np.float32)],
-)  # fmt: skip
+    [
+        ("PNG", np.uint16),
+        ("TIFF", np.uint16),
+        ("TIFF", ">u2"),
+        ("PPM", np.int32),
+        ("TIFF", np.int32),
+        ("TIFF", np.float32),
+    ],
+)
 def test_a_ramp_of_16_bits_has_256_shades(form: str, kind: Any) -> None:
     pixels = seen(encoded(Image.fromarray(RAMP.astype(kind)), form))
     assert (pixels == np.arange(256).reshape(16, 16, 1)).all()
@@ -51,9 +57,13 @@ def test_dark_grey_of_16_bits_stays_dark() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "values", "expected"),
-    [(np.float32, [0, 0.2, 1.0], [0, 51, 255]), (np.float32, [0, 1, 255.0], [0, 1, 255]),
-     (np.int32, [0, 1, 255], [0, 1, 255]), (np.int32, [0, 257, 65535], [0, 1, 255])],
-)  # fmt: skip
+    [
+        (np.float32, [0, 0.2, 1.0], [0, 51, 255]),
+        (np.float32, [0, 1, 255.0], [0, 1, 255]),
+        (np.int32, [0, 1, 255], [0, 1, 255]),
+        (np.int32, [0, 257, 65535], [0, 1, 255]),
+    ],
+)
 def test_grey_of_32_bits_is_scaled_by_the_white_that_its_values_say(
     kind: Any, values: list[float], expected: list[int]
 ) -> None:
@@ -90,12 +100,19 @@ def _deep_grey() -> bytes:
 
 @pytest.mark.parametrize(
     "held",
-    [encoded(BLACK_ON_CLEAR, "PNG"), encoded(BLACK_ON_CLEAR.convert("LA"), "PNG"),
-     encoded(BLACK_ON_CLEAR, "WEBP", lossless=True), encoded(BLACK_ON_CLEAR, "TIFF"),
-     encoded(BLACK_ON_CLEAR, "GIF"), _palette_in_bytes(), _deep_grey(),
-     _clear_shade("RGB", (9, 9, 9)), _clear_shade("L", 9)],
+    [
+        encoded(BLACK_ON_CLEAR, "PNG"),
+        encoded(BLACK_ON_CLEAR.convert("LA"), "PNG"),
+        encoded(BLACK_ON_CLEAR, "WEBP", lossless=True),
+        encoded(BLACK_ON_CLEAR, "TIFF"),
+        encoded(BLACK_ON_CLEAR, "GIF"),
+        _palette_in_bytes(),
+        _deep_grey(),
+        _clear_shade("RGB", (9, 9, 9)),
+        _clear_shade("L", 9),
+    ],
     ids=["RGBA", "LA", "WebP", "TIFF", "GIF", "palette", "16 bits", "RGB shade", "L shade"],
-)  # fmt: skip
+)
 def test_black_on_clear_is_black_on_white(held: bytes) -> None:
     pixels = seen(held)
     assert pixels[0, 1].tolist() == [0, 0, 0]
@@ -119,11 +136,14 @@ def test_a_clear_shade_of_48_bit_colour_is_found() -> None:
 
     clear, other = (0x1200, 0x3400, 0x5600), (0x0000, 0x0000, 0x0000)
     row = b"\0" + struct.pack(">6H", *clear, *other)
-    held = b"\x89PNG\r\n\x1a\n" + b"".join([
-        chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)),
-        chunk(b"tRNS", struct.pack(">3H", *clear)), chunk(b"IDAT", zlib.compress(row)),
-        chunk(b"IEND", b""),
-    ])  # fmt: skip
+    held = b"\x89PNG\r\n\x1a\n" + b"".join(
+        [
+            chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 1, 16, 2, 0, 0, 0)),
+            chunk(b"tRNS", struct.pack(">3H", *clear)),
+            chunk(b"IDAT", zlib.compress(row)),
+            chunk(b"IEND", b""),
+        ]
+    )
     assert seen(held)[0].tolist() == [[255, 255, 255], [0, 0, 0]]
 
 

@@ -45,13 +45,22 @@ def test_what_is_no_text_is_named_by_file_and_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "at column 2"), ('{"a":\n }', "at line 2, column 2"), ('{"a": NaN}', "NaN is no number"),
-     ('{"a": -Infinity}', "-Infinity is no"), ('{"a": 1e999}', "1e999 is no .* too large"),
-     (f'{{"a": {"9" * 5000}}}', "integer string"), ("[" * 100_000, "nested too deep"),
-     ('{"a": ' * 100_000, "nested too deep"), ('{"a": 1, "a": 2}', "key 'a' is there twice"),
-     ("", "at column 1"), ("[1]", r"has to be an object, not \[1\]"), ("null", "not None")],
+    [
+        ("{", "at column 2"),
+        ('{"a":\n }', "at line 2, column 2"),
+        ('{"a": NaN}', "NaN is no number"),
+        ('{"a": -Infinity}', "-Infinity is no"),
+        ('{"a": 1e999}', "1e999 is no .* too large"),
+        (f'{{"a": {"9" * 5000}}}', "integer string"),
+        ("[" * 100_000, "nested too deep"),
+        ('{"a": ' * 100_000, "nested too deep"),
+        ('{"a": 1, "a": 2}', "key 'a' is there twice"),
+        ("", "at column 1"),
+        ("[1]", r"has to be an object, not \[1\]"),
+        ("null", "not None"),
+    ],
     ids=lambda value: value[:12],
-)  # fmt: skip
+)
 def test_what_is_no_json_object_is_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
@@ -76,22 +85,48 @@ def test_a_file_of_records_holds_a_list_or_lines_of_them(tmp_path: Path) -> None
 
 
 GOOD: list[tuple[str, tuple[Any, ...], Any, Any]] = [
-    ("text", (), "a", "a"), ("text_or_number", (), 0.57, "0.57"), ("texts", (), ["a"], ("a",)),
-    ("text_or_number", (), 2**70, str(2**70)), ("texts_or_numbers", (), ["a", 1], ("a", "1")),
-    ("one_or_more", (), "a", ("a",)), ("one_or_more", (), ["a", 2], ("a", "2")),
-    ("number", (), 0.5, 0.5), ("numbers", (2,), [1, 2.5], (1, 2.5)), ("index", (3,), 2, 2),
-]  # fmt: skip
+    ("text", (), "a", "a"),
+    ("text_or_number", (), 0.57, "0.57"),
+    ("texts", (), ["a"], ("a",)),
+    ("text_or_number", (), 2**70, str(2**70)),
+    ("texts_or_numbers", (), ["a", 1], ("a", "1")),
+    ("one_or_more", (), "a", ("a",)),
+    ("one_or_more", (), ["a", 2], ("a", "2")),
+    ("number", (), 0.5, 0.5),
+    ("numbers", (2,), [1, 2.5], (1, 2.5)),
+    ("index", (3,), 2, 2),
+]
 BAD: list[tuple[str, tuple[Any, ...], Any]] = [
-    ("text", (), 1), ("text", (), None), ("text", (), ["a"]), ("text", (), b"a"),
-    ("text", (), "\ud800"), ("text_or_number", (), True), ("text_or_number", (), {}),
-    ("texts", (), "stop"), ("texts", (), [1]), ("texts", (), {"a": 1}), ("texts", (), None),
-    ("texts_or_numbers", (), [None]), ("one_or_more", (), {}), ("one_or_more", (), []),
+    ("text", (), 1),
+    ("text", (), None),
+    ("text", (), ["a"]),
+    ("text", (), b"a"),
+    ("text", (), "\ud800"),
+    ("text_or_number", (), True),
+    ("text_or_number", (), {}),
+    ("texts", (), "stop"),
+    ("texts", (), [1]),
+    ("texts", (), {"a": 1}),
+    ("texts", (), None),
+    ("texts_or_numbers", (), [None]),
+    ("one_or_more", (), {}),
+    ("one_or_more", (), []),
     ("one_or_more", (), [["a"]]),
-    ("number", (), "1"), ("number", (), True), ("number", (), float("nan")),
-    ("number", (), 10**400), ("numbers", (4,), [1, 2, 3]), ("numbers", (1,), "1"),
-    ("index", (3,), 3), ("index", (3,), -1), ("index", (3,), 1.0), ("index", (3,), True),
-    ("record", (), []), ("records", (), {}), ("records", (1,), []), ("records", (), [1]),
-]  # fmt: skip
+    ("number", (), "1"),
+    ("number", (), True),
+    ("number", (), float("nan")),
+    ("number", (), 10**400),
+    ("numbers", (4,), [1, 2, 3]),
+    ("numbers", (1,), "1"),
+    ("index", (3,), 3),
+    ("index", (3,), -1),
+    ("index", (3,), 1.0),
+    ("index", (3,), True),
+    ("record", (), []),
+    ("records", (), {}),
+    ("records", (1,), []),
+    ("records", (), [1]),
+]
 
 
 @pytest.mark.parametrize(("kind", "more", "value", "expected"), GOOD)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from foveate.demo import album, vision
+from foveate_demo import album, vision
 
 
 class Demo(NamedTuple):
@@ -33,8 +33,10 @@ def demo() -> Demo:
 
 def ask(processor: Any, images: Any, question: str) -> Any:
     """A question about images, as the model's inputs."""
-    parts = [*({"type": "image", "image": image} for image in images),
-             {"type": "text", "text": question}]  # fmt: skip
+    parts = [
+        *({"type": "image", "image": image} for image in images),
+        {"type": "text", "text": question},
+    ]
     chat = [{"role": "user", "content": parts}]
     return processor.apply_chat_template(chat, tokenize=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foveate.demo import cache
+from foveate_demo import cache
 
 BIG = b"weights" * 1000
 

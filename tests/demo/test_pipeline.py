@@ -8,7 +8,7 @@ import pytest
 from transformers import ImageTextToTextPipeline, pipeline
 
 import foveate
-from foveate.demo import album
+from foveate_demo import album
 
 from .conftest import Demo, ask
 
@@ -38,8 +38,10 @@ def test_chats_are_answered_as_by_generate_alone_and_in_batches(
     first, second, _ = album.images()
     asked = [(WHERE, [first]), ("Where is it, and what is written?", [second])]
     chats = [chat(question, images) for question, images in asked]
-    alone = [demo._replace(inputs=ask(demo.processor, images, question)).answer()
-             for question, images in asked]  # fmt: skip
+    alone = [
+        demo._replace(inputs=ask(demo.processor, images, question)).answer()
+        for question, images in asked
+    ]
     assert len(set(alone)) == 2
     assert [said(pipe, one) for one in chats] == [[answer] for answer in alone]
     for size in (1, 2):

@@ -10,8 +10,8 @@ from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from foveate.demo.processor import IMAGE, DemoProcessor, fit, pixel_values, worded
 from foveate.errors import InvalidInput
+from foveate_demo.processor import IMAGE, DemoProcessor, fit, pixel_values, worded
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +21,12 @@ def processor() -> DemoProcessor:
     words = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="?", pad_token="?", padding_side="left",
+        tokenizer_object=words,
+        unk_token="?",
+        pad_token="?",
+        padding_side="left",
         additional_special_tokens=[IMAGE],
-    )  # fmt: skip
+    )
     return DemoProcessor(tokenizer)
 
 
@@ -33,9 +36,17 @@ def image(width: int, height: int) -> Image.Image:
 
 @pytest.mark.parametrize(
     ("given", "rows"),
-    [((384, 24), 1), ((384, 240), 10), ((768, 480), 10), ((100, 100), 16), ((384, 3), 1),
-     ((10, 4000), 32), ((4000, 10), 1), ((383, 250), 10)],
-)  # fmt: skip
+    [
+        ((384, 24), 1),
+        ((384, 240), 10),
+        ((768, 480), 10),
+        ((100, 100), 16),
+        ((384, 3), 1),
+        ((10, 4000), 32),
+        ((4000, 10), 1),
+        ((383, 250), 10),
+    ],
+)
 def test_images_become_whole_rows_of_cells(given: tuple[int, int], rows: int) -> None:
     fitted = fit(image(*given))
     assert fitted.size == (384, 24 * rows)
@@ -108,11 +119,13 @@ def test_one_image_stands_alone_and_several_are_numbered() -> None:
 
 
 def test_turns_follow_each_other() -> None:
-    text, images = worded([
-        {"role": "user", "content": "What is it?"},
-        {"role": "assistant", "content": "A bird."},
-        {"role": "user", "content": [{"type": "text", "text": "Where?"}]},
-    ])  # fmt: skip
+    text, images = worded(
+        [
+            {"role": "user", "content": "What is it?"},
+            {"role": "assistant", "content": "A bird."},
+            {"role": "user", "content": [{"type": "text", "text": "Where?"}]},
+        ]
+    )
     assert text == "Question: What is it?\nAnswer: A bird.\nQuestion: Where?\nAnswer:"
     assert images == []
 
@@ -126,8 +139,9 @@ def test_a_continued_message_is_left_open_and_conversations_come_in_batches(
     )
     shown = {"role": "user", "content": [{"type": "image", "image": image(384, 24)}]}
     assert processor.apply_chat_template([[shown], said[:1]]) == [
-        "<image>\nAnswer:", "Question: What\nAnswer:",
-    ]  # fmt: skip
+        "<image>\nAnswer:",
+        "Question: What\nAnswer:",
+    ]
     inputs = processor.apply_chat_template([[shown], said[:1]], tokenize=True)
     assert inputs["attention_mask"].sum(1).tolist() == [18, 5]
 
@@ -135,13 +149,16 @@ def test_a_continued_message_is_left_open_and_conversations_come_in_batches(
 def test_an_image_may_be_a_file(processor: DemoProcessor, tmp_path: Path) -> None:
     image(384, 24).save(tmp_path / "a.png")
     for source in ("image", "url", "path"):
-        _, (read,) = worded([{"role": "user", "content": [
-            {"type": "image", source: str(tmp_path / "a.png")}]}])  # fmt: skip
+        _, (read,) = worded(
+            [{"role": "user", "content": [{"type": "image", source: str(tmp_path / "a.png")}]}]
+        )
         assert read.tobytes() == image(384, 24).tobytes()
     (tmp_path / "b.png").write_text("no image")
-    for part, says in (({"type": "image", "url": str(tmp_path / "b.png")}, "b.png"),
-                       ({"type": "image", "image": 3}, "'int'"),
-                       ({"type": "video", "url": "a.mp4"}, "'video'")):  # fmt: skip
+    for part, says in (
+        ({"type": "image", "url": str(tmp_path / "b.png")}, "b.png"),
+        ({"type": "image", "image": 3}, "'int'"),
+        ({"type": "video", "url": "a.mp4"}, "'video'"),
+    ):
         with pytest.raises(InvalidInput, match=says):
             worded([{"role": "user", "content": [part]}])
 
@@ -150,6 +167,7 @@ def test_the_template_words_and_reads(processor: DemoProcessor) -> None:
     content = [{"type": "image", "image": image(384, 24)}, {"type": "text", "text": "What"}]
     chat = [{"role": "user", "content": content}]
     assert processor.apply_chat_template(chat) == "<image>\nQuestion: What\nAnswer:"
-    inputs = processor.apply_chat_template(chat, tokenize=True, add_generation_prompt=True,
-                                           return_dict=True, return_tensors="pt")  # fmt: skip
+    inputs = processor.apply_chat_template(
+        chat, tokenize=True, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+    )
     assert inputs["input_ids"].tolist() == [[*[1] * 16, 2, 3, 4, 6, 3]]

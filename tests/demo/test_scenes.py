@@ -8,7 +8,7 @@ import font_source_serif_pro
 import numpy as np
 import pytest
 
-from foveate.demo.scenes import (
+from foveate_demo.scenes import (
     CELL,
     SLOTS,
     chart,
@@ -20,7 +20,7 @@ from foveate.demo.scenes import (
     some_facts,
     table,
 )
-from foveate.demo.scenes.words import PICTURES
+from foveate_demo.scenes.words import PICTURES
 
 FONTS = tuple(
     Path(package.__file__).parent / "files" / name

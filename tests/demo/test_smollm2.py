@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.demo import smollm2
 from foveate.errors import ModelNotFound
+from foveate_demo import smollm2
 
 TEXT = "Sight, at 3 o'clock:\n\n  the fovea sees  12.5 degrees?\tNaïve — no; only 2.\r\n"
 

@@ -16,8 +16,8 @@ from transformers import (
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.demo import album, smollm2, vision
 from foveate.errors import ModelNotFound
+from foveate_demo import album, smollm2, vision
 
 from .conftest import Demo, ask
 

@@ -32,13 +32,17 @@ def names(tmp_path, monkeypatch):
         answer = model.generate(**first, max_new_tokens=64)[:, 170:]
     told = zoo.append("llava", first, answer)
     return {
-        "foveate": foveate, "model": model, "policy": policy, "inputs": first, "turn_1": first,
+        "foveate": foveate,
+        "model": model,
+        "policy": policy,
+        "inputs": first,
+        "turn_1": first,
         "turn_2": zoo.extend("llava", told, new_text=50, images=1).cached,
         "questions": [zoo.extend("llava", first, new_text=5, seed=s).cached for s in (1, 2)],
         "tokenizer": None,
         "mask": first["input_ids"] == model.config.image_token_id,
         "layers": [tuple(torch.randn(1, heads, 170, 8) for heads in (4, 2, 2))],
-    }  # fmt: skip
+    }
 
 
 def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):

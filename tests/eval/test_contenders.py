@@ -17,12 +17,18 @@ from foveate.methods.pyramidkv import Pyramid
         ("mixkv(window=4)+lookm:budget=9", "mixkv(window=4)+lookm", "9"),
         ("knorm:budget=20%,store=kivi(bits=4)", "knorm:store=kivi(bits=4)", "20%"),
         ("knorm:store=kivi(bits=4)", "knorm:store=kivi(bits=4)", ""),
-        ("snapkv:budget=pyramid(amount=9%,beta=4),window=8",
-         "snapkv:budget=pyramid(beta=4),window=8", "9%"),
-        ("policy:score=key_norm(),budget=uniform(amount=30%)",
-         "policy:score=key_norm(),budget=uniform()", "30%"),
+        (
+            "snapkv:budget=pyramid(amount=9%,beta=4),window=8",
+            "snapkv:budget=pyramid(beta=4),window=8",
+            "9%",
+        ),
+        (
+            "policy:score=key_norm(),budget=uniform(amount=30%)",
+            "policy:score=key_norm(),budget=uniform()",
+            "30%",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_spec_in_two_columns(spec: str, method: str, budget: str) -> None:
     assert named(spec) == Named(method, budget)
 

@@ -16,8 +16,16 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 
-SETTINGS = ["--tasks", "document,chart", "--methods", "oracle,snapkv:window=4,lookm",
-            "--budgets", "50%,80%", "--limit", "3"]  # fmt: skip
+SETTINGS = [
+    "--tasks",
+    "document,chart",
+    "--methods",
+    "oracle,snapkv:window=4,lookm",
+    "--budgets",
+    "50%,80%",
+    "--limit",
+    "3",
+]
 TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
 
 
@@ -48,8 +56,10 @@ def test_there_is_a_row_for_every_sample_and_contender(whole: Path) -> None:
     specs = json.loads((whole / "run.json").read_text())["specs"]
     assert [(row["task"], row["sample"], row["spec"]) for row in rows] == [
         (task, str(n), spec)
-        for task in ("document", "chart") for n in range(3) for spec in ("full", *specs)
-    ]  # fmt: skip
+        for task in ("document", "chart")
+        for n in range(3)
+        for spec in ("full", *specs)
+    ]
     assert len(specs) == 6
     configuration = json.loads((whole / "run.json").read_text())
     assert configuration["protocol"] == "query-aware"
@@ -65,8 +75,13 @@ def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not(
     out = tmp_path / "results"
     command = [sys.executable, "-m", "tests.eval.killing", str(kills), str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "--model", directory, *SETTINGS], env=environment,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        [*command, "--model", directory, *SETTINGS],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.splitlines()[-1]) == kills
     assert rows_in(out) == rows_in(whole)
@@ -76,8 +91,16 @@ def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not(
 
 def test_what_is_refused_is_a_row_and_the_run_goes_on(directory: str, tmp_path: Path) -> None:
     """The prompts have 49, 57 and 48 tokens: half of two of them is less than the window."""
-    asked = ["--tasks", "document", "--methods", "snapkv:window=26,random", "--budgets", "50%",
-             "--timed", "1"]  # fmt: skip
+    asked = [
+        "--tasks",
+        "document",
+        "--methods",
+        "snapkv:window=26,random",
+        "--budgets",
+        "50%",
+        "--timed",
+        "1",
+    ]
     spec, out = "snapkv:budget=50%,window=26", tmp_path / "results"
     texts = []
     for more in ([], ["--resume"]):  # which tries what was refused again
@@ -137,8 +160,20 @@ def test_a_judge_scores_and_without_one_the_command_says_so(
     (data / "mm-vet.json").write_text(json.dumps({"v1_0": record}))
     module = SimpleNamespace(ask=lambda prompt: "0.4")
     monkeypatch.setitem(sys.modules, "my_judge", module)
-    command = ["eval", "--model", directory, "--tasks", f"mm_vet={data}", "--budgets", "50%",
-               "--methods", "random", "--timed", "0", "--out"]  # fmt: skip
+    command = [
+        "eval",
+        "--model",
+        directory,
+        "--tasks",
+        f"mm_vet={data}",
+        "--budgets",
+        "50%",
+        "--methods",
+        "random",
+        "--timed",
+        "0",
+        "--out",
+    ]
     for more, score in (([], None), (["--judge", "my_judge:ask"], 0.4)):
         out = tmp_path / str(score)
         result = CliRunner().invoke(app, [*command, str(out), *more])

@@ -26,10 +26,12 @@ from foveate.eval.sample import PLACE, Sample, Task
 from foveate.eval.tasks import find_task
 
 SPECS = contenders(
-    separate("oracle,snapkv:window=4,h2o,adakv:window=4,lookm,mixkv(window=4)+prefixkv,knorm,random,"
-             "h2o:recent=0.25,when=over_budget,snapkv:window=4,store=kivi(bits=4,residual=4)"),
+    separate(
+        "oracle,snapkv:window=4,h2o,adakv:window=4,lookm,mixkv(window=4)+prefixkv,knorm,random,"
+        "h2o:recent=0.25,when=over_budget,snapkv:window=4,store=kivi(bits=4,residual=4)"
+    ),
     ["30%", "60%"],
-)  # fmt: skip
+)
 TASK = find_task("three_documents")
 TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
 
@@ -95,8 +97,12 @@ def test_a_question_that_comes_later_is_not_compressed(loaded: Loaded) -> None:
     assert row["tokens"] == cut < prompt.tokens
     with foveate.compress(model, spec) as session, torch.no_grad():
         session.expect(cut)
-        out = model(input_ids=ids[:, :cut], pixel_values=prompt.inputs["pixel_values"],
-                    **{CACHE: None}, use_cache=True)  # fmt: skip
+        out = model(
+            input_ids=ids[:, :cut],
+            pixel_values=prompt.inputs["pixel_values"],
+            **{CACHE: None},
+            use_cache=True,
+        )
         cache, fed, said = out[CACHE], ids[:, cut:], []
         assert session.stats.kept_tokens == cut // 2
         for _ in range(TASK.longest):
@@ -140,8 +146,10 @@ def test_what_is_thought_of_the_reference_is_what_a_stock_cache_without_the_rest
                 into.append(out.logits[0, -1])
     nll = -sum(float(x.log_softmax(-1)[t]) for x, t in zip(q, reference, strict=True))
     assert row["nll"] == pytest.approx(nll / len(reference), rel=1e-4)
-    kl = [float((a.softmax(-1) * (a.log_softmax(-1) - b.log_softmax(-1))).sum())
-          for a, b in zip(p, q, strict=True)]  # fmt: skip
+    kl = [
+        float((a.softmax(-1) * (a.log_softmax(-1) - b.log_softmax(-1))).sum())
+        for a, b in zip(p, q, strict=True)
+    ]
     assert row["kl"] == pytest.approx(sum(kl) / len(kl), rel=1e-3)
     assert full["kl"] == 0
 
@@ -177,18 +185,22 @@ def test_the_score_after_the_first_token_leaves_it_out_on_both_sides(loaded: Loa
 
 def test_a_list_of_specs_is_cut_between_specs_alone() -> None:
     assert separate("snapkv,h2o:recent=0.25,group=max, knorm ") == [
-        "snapkv", "h2o:recent=0.25,group=max", "knorm",
-    ]  # fmt: skip
+        "snapkv",
+        "h2o:recent=0.25,group=max",
+        "knorm",
+    ]
     assert separate("mixkv(window=4)+lookm,policy:score=recency(),budget=uniform(amount=8)") == [
-        "mixkv(window=4)+lookm", "policy:score=recency(),budget=uniform(amount=8)",
-    ]  # fmt: skip
+        "mixkv(window=4)+lookm",
+        "policy:score=recency(),budget=uniform(amount=8)",
+    ]
 
 
 def test_without_evidence_there_is_no_oracle_and_everyone_else(loaded: Loaded) -> None:
     (drawn,) = samples(1)
     asked = Sample("0", "What?", ("this",), drawn.images)
-    full, oracle, other = measured(loaded, TASK, asked, ["oracle:budget=20%", "random:budget=20%"],
-                                   "query-aware")  # fmt: skip
+    full, oracle, other = measured(
+        loaded, TASK, asked, ["oracle:budget=20%", "random:budget=20%"], "query-aware"
+    )
     assert "no oracle for them" in oracle["error"]["message"]
     assert {"score", "kl"} <= full.keys() & other.keys()
 
@@ -221,8 +233,12 @@ def test_what_foveate_refuses_is_a_row_and_other_errors_end_the_run(
             next(rows)
         return
     refused, other = rows
-    assert refused == {"task": TASK.name, "sample": "0", "spec": "random:budget=50%",
-                       "error": {"type": "InvalidInput", "message": "no grade"}}  # fmt: skip
+    assert refused == {
+        "task": TASK.name,
+        "sample": "0",
+        "spec": "random:budget=50%",
+        "error": {"type": "InvalidInput", "message": "no grade"},
+    }
     assert other["score"] == 1.0
 
 
@@ -264,9 +280,13 @@ def test_images_stand_where_the_text_has_places_for_them(loaded: Loaded) -> None
     (drawn,) = samples(1)
     a, b, c = drawn.images
     prompt = read(loaded, f"First {PLACE} then {PLACE}{PLACE} end", [a, b, c])
-    text = "".join(loaded.tokenizer.decode([i]) for i, seen in
-                   zip(prompt.inputs["input_ids"][0].tolist(), prompt.vision.tolist(), strict=True)
-                   if not seen)  # fmt: skip
+    text = "".join(
+        loaded.tokenizer.decode([i])
+        for i, seen in zip(
+            prompt.inputs["input_ids"][0].tolist(), prompt.vision.tolist(), strict=True
+        )
+        if not seen
+    )
     changes = prompt.vision.int().diff().ne(0).sum()
     assert changes == 4  # text, image, text, two images, text
     assert "First" in text
@@ -283,8 +303,10 @@ def test_a_long_text_loses_its_middle(loaded: Loaded) -> None:
     assert shortened(loaded.tokenizer, text, len(ids)) == text
     assert shortened(loaded.tokenizer, text, None) == text
     asked = Sample("0", "Who?", ("x",), context=text)
-    rows = [next(iter(measured(loaded, TASK, asked, [], "query-agnostic", longest_prompt=most)))
-            for most in (None, 40)]  # fmt: skip
+    rows = [
+        next(iter(measured(loaded, TASK, asked, [], "query-agnostic", longest_prompt=most)))
+        for most in (None, 40)
+    ]
     assert rows[1]["tokens"] < rows[0]["tokens"]
 
 

@@ -20,7 +20,7 @@ from foveate.cli.app import app
 from foveate.errors import ClusterFailed, InvalidParameter, MissingPackage, ModelNotFound
 from foveate.eval.executors import Job, find_executor
 from foveate.eval.executors import ray as cluster
-from foveate.eval.executors.local import Local
+from foveate.eval.executors.job import Local
 from foveate.eval.executors.ray import RayCluster
 from foveate.eval.executors.share import Share, share
 from foveate.eval.sample import Sample

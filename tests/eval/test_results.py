@@ -41,9 +41,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 DAMAGED = [
-    b'{"task": "t", "sample"', b"\x00\x00\x00\x00", b"\xff\xfe", b"[1, 2]", b"7", b"[" * 100_000,
-    b'{"task": "t", "sample": "9"}', b'{"task": "t", "sample": 9, "spec": "full"}',
-]  # fmt: skip
+    b'{"task": "t", "sample"',
+    b"\x00\x00\x00\x00",
+    b"\xff\xfe",
+    b"[1, 2]",
+    b"7",
+    b"[" * 100_000,
+    b'{"task": "t", "sample": "9"}',
+    b'{"task": "t", "sample": 9, "spec": "full"}',
+]
 
 
 @pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:12]))
@@ -96,8 +102,12 @@ def test_a_second_writer_is_refused_until_the_first_is_gone(folder: Path) -> Non
         "time.sleep(600)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", holds, str(folder)], env=environment,
-                          stdout=subprocess.PIPE, text=True) as other:  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", holds, str(folder)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         before = (folder / "rows.jsonl").read_bytes()

@@ -10,10 +10,15 @@ from foveate.core.slots import Slots
 
 
 def layer_of(
-    attention: Tensor, heads: int, pos: Tensor | None = None, q_pos: Tensor | None = None,
-    values: Tensor | None = None, image: Tensor | None = None, tokens: Tensor | None = None,
+    attention: Tensor,
+    heads: int,
+    pos: Tensor | None = None,
+    q_pos: Tensor | None = None,
+    values: Tensor | None = None,
+    image: Tensor | None = None,
+    tokens: Tensor | None = None,
     **more: object,
-) -> Layer:  # fmt: skip
+) -> Layer:
     """Keys are the unit vectors, so queries of log p have p for their softmax.
 
     Args:

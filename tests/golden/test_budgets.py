@@ -27,17 +27,23 @@ def assert_one_of_the_best(kept, head, theirs, window):
 
 
 def windowed(args):
-    return {"window": args["window_size"], "kernel": args["kernel_size"],
-            "pool": args["pooling"].removesuffix("pool")}  # fmt: skip
+    return {
+        "window": args["window_size"],
+        "kernel": args["kernel_size"],
+        "pool": args["pooling"].removesuffix("pool"),
+    }
 
 
 @pytest.mark.parametrize("file", ADAKV)
 def test_adakv_keeps_what_the_release_keeps(file):
     given, args = load(file)
     policy = foveate.adakv(
-        budget=args["base_capacity"], floor=args["floor_alpha"],
-        normalised=args["normalize"], as_released=True, **windowed(args),
-    )  # fmt: skip
+        budget=args["base_capacity"],
+        floor=args["floor_alpha"],
+        normalised=args["normalize"],
+        as_released=True,
+        **windowed(args),
+    )
     kept = foveate.compress_tensors(policy, [(given["query"], given["key"], given["value"])])[0]
     assert kept.counts[0].tolist() == given["head_lens"].tolist()
     starts = given["cu_klen"].tolist()
@@ -50,8 +56,9 @@ def test_adakv_keeps_what_the_release_keeps(file):
 def test_adakv_without_the_rounding_of_the_release_keeps_exactly_the_budget(file):
     given, args = load(file)
     budget = args["base_capacity"]
-    policy = foveate.adakv(budget=budget, floor=args["floor_alpha"],
-                           normalised=args["normalize"], **windowed(args))  # fmt: skip
+    policy = foveate.adakv(
+        budget=budget, floor=args["floor_alpha"], normalised=args["normalize"], **windowed(args)
+    )
     kept = foveate.compress_tensors(policy, [(given["query"], given["key"], given["value"])])[0]
     assert int(kept.counts.sum()) == budget * kept.counts.shape[1]
     assert (kept.counts[0] - given["head_lens"]).abs().max() <= 2
@@ -75,8 +82,9 @@ def test_pyramidkvs_table_is_that_of_the_release():
 
 def test_pyramidkv_keeps_what_the_release_keeps():
     given, args = load("pyramidkv_mid")
-    policy = foveate.pyramidkv(budget=args["max_capacity_prompt"], beta=args["beta"],
-                               as_released=True, **windowed(args))  # fmt: skip
+    policy = foveate.pyramidkv(
+        budget=args["max_capacity_prompt"], beta=args["beta"], as_released=True, **windowed(args)
+    )
     layer = (given["query"], given["key"], given["value"])
     for index, kept in enumerate(foveate.compress_tensors(policy, [layer] * 8)):
         theirs = given[f"kept_idx_layer{index}"]
@@ -142,11 +150,16 @@ def test_sparsemm_keeps_what_the_release_keeps(tmp_path):
     given, args = load("sparsemm_update_mean")
     scores = load("sparsemm_capacity")[0]["kvscore_synth"]
     path = tmp_path / "heads.json"
-    Profile(method="sparsemm", model="", layers=28, samples=1, budget="",
-            by_layer=scores.tolist()).save(path)  # fmt: skip
-    policy = foveate.sparsemm(budget=args["base_capacity"],
-                              profile=str(path), ratio=args["ratio"], as_released=True,
-                              **windowed(args))  # fmt: skip
+    Profile(
+        method="sparsemm", model="", layers=28, samples=1, budget="", by_layer=scores.tolist()
+    ).save(path)
+    policy = foveate.sparsemm(
+        budget=args["base_capacity"],
+        profile=str(path),
+        ratio=args["ratio"],
+        as_released=True,
+        **windowed(args),
+    )
     layer = (given["query"], given["key"], given["value"])
     kept = foveate.compress_tensors(policy, [layer] * 28)[args["layer_idx"]]
     assert kept.counts[0].tolist() == given["head_lens"].tolist()

@@ -117,8 +117,9 @@ def test_the_noise_of_keyformer_is_gumbels_and_follows_from_positions():
     rows, columns = noise[0, 0, 0, :-1].flatten(), noise[0, 0, 0, 1:].flatten()
     assert abs(float(torch.corrcoef(torch.stack([rows, columns]))[0, 1])) < 0.01
     assert abs(float(torch.corrcoef(noise[0].view(4, -1))[0, 1])) < 0.01
-    part = GumbelSums(seed=3).noise(replace(layer, q=q[:, :, 7:], slots=layer.slots.from_query(7)),
-                                    slice(3, 9))  # fmt: skip
+    part = GumbelSums(seed=3).noise(
+        replace(layer, q=q[:, :, 7:], slots=layer.slots.from_query(7)), slice(3, 9)
+    )
     assert torch.equal(part, noise[:, :, :, 10:16])
     assert not torch.equal(GumbelSums(seed=4).noise(layer, slice(0, 300)), noise)
 
@@ -131,8 +132,13 @@ def test_nacls_proxy_scores_and_its_kept_set_are_those_of_the_release():
     recent = int(length * args["token_protect_ratio"]) - sinks
     best = int(length * args["proxy_token_keep_ratio"])
     lots = int(length * args["random_token_keep_ratio"])
-    policy = foveate.nacl(budget=sinks + recent + best + lots, proxies=proxies, sinks=sinks,
-                          recent=recent, drawn=lots / (best + lots) + 1e-9)  # fmt: skip
+    policy = foveate.nacl(
+        budget=sinks + recent + best + lots,
+        proxies=proxies,
+        sinks=sinks,
+        recent=recent,
+        drawn=lots / (best + lots) + 1e-9,
+    )
     plain = policy.but(select=foveate.stages.select.TopK(), score=ProxyAttention(proxies=proxies))
     scores = foveate.compress_tensors(plain, [(q, k, v)])[0].scores
     assert_close(scores, given["proxy_score"], rtol=1e-4, atol=1e-6)
@@ -182,9 +188,11 @@ def test_medas_entropy_is_that_of_the_release(kind, file):
     else:
         layer = replace(
             layer_of(given["attn"][0], given["attn"].shape[1], image=image),
-            q=given["query"], k=given["key"], v=given["key"],
+            q=given["query"],
+            k=given["key"],
+            v=given["key"],
             scale=given["key"].shape[-1] ** -0.5,
-        )  # fmt: skip
+        )
     found = measure(layer).notes["entropy"]
     assert_close(found[0], given[f"{file}_entropy"], rtol=1e-4, atol=1e-5)
 

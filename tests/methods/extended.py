@@ -23,8 +23,9 @@ def mixed(extrinsic: list[list[float]], k: Tensor, v: Tensor) -> Tensor:
     """
     redundancies = mixkv.redundancy(k).clamp_min(0).tolist()
     out = []
-    for importance, keys, values, r in zip(extrinsic, k.double(), v.double(), redundancies,
-                                           strict=True):  # fmt: skip
+    for importance, keys, values, r in zip(
+        extrinsic, k.double(), v.double(), redundancies, strict=True
+    ):
         seen = len(importance)
         inner = mixkv.scaled([float(x.norm()) for x in values[:seen]], like=importance)
         unit = [key / key.norm() for key in keys]

@@ -50,8 +50,10 @@ def flags_of(given, row, threshold):
     """DAVID's switch, layer by layer."""
     if not any(given.images[row]):
         return [False] * DEPTH
-    rates = [david.ncar(*given.alone(layer, row)[:2], given.images[row], WINDOW)
-             for layer in range(DEPTH)]  # fmt: skip
+    rates = [
+        david.ncar(*given.alone(layer, row)[:2], given.images[row], WINDOW)
+        for layer in range(DEPTH)
+    ]
     return david.decoupled_flags(rates, threshold)
 
 
@@ -88,9 +90,11 @@ MIXED_EVERYWHERE = MixDiversity(
 def test_mixkv_on_the_budgets_of_prefixkv_with_the_merge_of_lookm(budget, lengths):
     given = varied(lengths, seed=1)
     policy = foveate.Policy(
-        score=MIXED_EVERYWHERE, budget=PrefixBudget(amount=budget),
-        select=TopK(recent=WINDOW), merge=MergeNearest(how="pivotal"),
-    )  # fmt: skip
+        score=MIXED_EVERYWHERE,
+        budget=PrefixBudget(amount=budget),
+        select=TopK(recent=WINDOW),
+        merge=MergeNearest(how="pivotal"),
+    )
 
     def expected(layer, row, tokens):
         scores, length = mixed_everywhere(given, row), given.lengths[row]
@@ -131,14 +135,17 @@ def test_mixkv_with_the_switch_of_david(budget, lengths):
 def test_csp_on_the_budgets_of_prefixkv(budget, lengths):
     given = varied(lengths, ["two images", "text last"][: len(lengths)], seed=3)
     policy = foveate.Policy(
-        score=CrossSelfAttention(window=WINDOW), budget=PrefixBudget(amount=budget),
+        score=CrossSelfAttention(window=WINDOW),
+        budget=PrefixBudget(amount=budget),
         select=CrossSelf(recent=WINDOW, cross_ratio=0.3),
-    )  # fmt: skip
+    )
 
     def expected(layer, row, tokens):
         length = given.lengths[row]
-        parts = [csp.scores(*given.alone(layer, row)[:2], given.images[row], WINDOW, 0)
-                 for layer in range(DEPTH)]  # fmt: skip
+        parts = [
+            csp.scores(*given.alone(layer, row)[:2], given.images[row], WINDOW, 0)
+            for layer in range(DEPTH)
+        ]
         sums = [own + cross for own, cross in parts]
         counts = prefix_counts(sums, recent_of(length), tokens)
         own, cross = (part[:, :-WINDOW] for part in parts[layer])
@@ -164,8 +171,9 @@ def test_mixkv_on_the_budgets_of_prefixkv_with_the_switch_of_david_and_the_merge
         scores, length = mixed_everywhere(given, row), given.lengths[row]
         counts = prefix_counts(scores, recent_of(length), tokens)
         decoupled = flags_of(given, row, 0.1)[layer]
-        return david.kept(scores[layer], given.images[row], WINDOW, counts[layer] - WINDOW, 1.0,
-                          decoupled)  # fmt: skip
+        return david.kept(
+            scores[layer], given.images[row], WINDOW, counts[layer] - WINDOW, 1.0, decoupled
+        )
 
     assert_keeps(policy, given, expected)
     assert_exact(policy, given, budget)

@@ -15,8 +15,7 @@ from torch.testing import assert_close
 import foveate
 from foveate.core.protocols import Softmax
 from foveate.errors import InvalidParameter, MissingModality
-from foveate.methods.csp import CrossSelfAttention
-from foveate.stages.attend import SoftmaxN
+from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.stages.score import HeadMean
 from tests.golden.vectors import papers
 from tests.literal import csp as literal
@@ -40,9 +39,13 @@ def of_golden(file, **options):
     prompt = recorded([(given["q"], given["k"], given["v"])], given["image_mask"])
     recent = int(prompt.columns * float(settings["recent_ratio"]))
     assert recent == GOLDEN[file]
-    asked = {"budget": given["kept_indices_in_cache_order"].shape[1], "recent": recent,
-             "cross_ratio": float(settings["cross_ratio"]), "n": float(settings["n"]),
-             "bias": float(settings["kv_recent_bias"])}  # fmt: skip
+    asked = {
+        "budget": given["kept_indices_in_cache_order"].shape[1],
+        "recent": recent,
+        "cross_ratio": float(settings["cross_ratio"]),
+        "n": float(settings["n"]),
+        "bias": float(settings["kv_recent_bias"]),
+    }
     return given, prompt, foveate.csp(**{**asked, **options})
 
 
@@ -112,8 +115,9 @@ def test_joined_lists_hold_twice_what_both_name(layout, cross_ratio, head_mean):
     the lists end.
     """
     given = visual([30, 24], layout, g=2, seed=14)
-    policy = foveate.csp(budget=16, recent=6, cross_ratio=cross_ratio, head_mean=head_mean,
-                         combine="concat")  # fmt: skip
+    policy = foveate.csp(
+        budget=16, recent=6, cross_ratio=cross_ratio, head_mean=head_mean, combine="concat"
+    )
     (kept,) = given.keeps(policy)
     (union,) = given.keeps(policy.but(combine="union"))
     assert torch.equal(kept.mask, union.mask)
@@ -140,8 +144,9 @@ def test_joined_lists_hold_twice_what_both_name(layout, cross_ratio, head_mean):
 def test_of_recorded_prompts_it_keeps_the_filled_union(file, more, head_mean):
     _, prompt, policy = of_golden(file, head_mean=head_mean)
     recent, budget = GOLDEN[file], int(policy.amount.value) + more
-    assert_keeps(policy.but(budget=budget), prompt, literally(prompt, recent=recent,
-                 head_mean=head_mean))  # fmt: skip
+    assert_keeps(
+        policy.but(budget=budget), prompt, literally(prompt, recent=recent, head_mean=head_mean)
+    )
 
 
 # ------------------------------------------------------------------------------- random prompts
@@ -171,8 +176,18 @@ def filled(chosen, wanted, before):
     return sorted([*chosen, *rest[: wanted - len(chosen)]])
 
 
-def literally(given, *, recent=None, window=None, share=None, n=1, cross_ratio=0.5,
-              combine="union", head_mean=False, scores=literal.scores):  # fmt: skip
+def literally(
+    given,
+    *,
+    recent=None,
+    window=None,
+    share=None,
+    n=1,
+    cross_ratio=0.5,
+    combine="union",
+    head_mean=False,
+    scores=literal.scores,
+):
     """The positions that a row keeps, by the literal; ``window`` queries vote, as many as are kept
     if that is not said.
     """
@@ -189,8 +204,10 @@ def literally(given, *, recent=None, window=None, share=None, n=1, cross_ratio=0
         free = tokens - kept
         k_cross = math.floor(free * round(10 * cross_ratio) / 10)
         last = list(range(length - kept, length))
-        found = [filled(row, free, length - kept) + last
-                 for row in grow(own, cross, free - k_cross, k_cross)]  # fmt: skip
+        found = [
+            filled(row, free, length - kept) + last
+            for row in grow(own, cross, free - k_cross, k_cross)
+        ]
         return found * heads if head_mean else found
 
     return expected

@@ -29,10 +29,14 @@ def of_golden(file, **options):
     layers = [tuple(given[f"{name}.{layer}"] for name in "qkv") for layer in range(8)]
     recent, selected = int(settings["B_r"]), int(settings["B_s"])
     policy = foveate.david(
-        budget=recent + selected, recent=recent, rho=float(settings["rho"]),
-        threshold=float(settings["theta_T"]), kernel=int(settings["kernel"]), pool_window=True,
+        budget=recent + selected,
+        recent=recent,
+        rho=float(settings["rho"]),
+        threshold=float(settings["theta_T"]),
+        kernel=int(settings["kernel"]),
+        pool_window=True,
         **options,
-    )  # fmt: skip
+    )
     return given, recorded(layers, given["image_mask"]), policy, recent
 
 
@@ -114,8 +118,19 @@ def sinking(lengths, layout="two images", *, depth=4, **options):
     return made
 
 
-def literally(given, *, recent=RECENT, share=None, rule="delta_below", threshold=0.3, rho=1.0,
-              split="text", normalised=True, kernel=5, pool_window=False):  # fmt: skip
+def literally(
+    given,
+    *,
+    recent=RECENT,
+    share=None,
+    rule="delta_below",
+    threshold=0.3,
+    rho=1.0,
+    split="text",
+    normalised=True,
+    kernel=5,
+    pool_window=False,
+):
     """The positions that a row keeps, and its layers' flags, by the literal."""
 
     def flags(row, window):
@@ -140,8 +155,15 @@ def literally(given, *, recent=RECENT, share=None, rule="delta_below", threshold
         else:  # the recent tokens are not candidates, and are not seen by the pooling either
             before = literal.pooled(scores[:, : k.shape[1] - kept_last], kernel)
             pooled = torch.cat([before, scores[:, k.shape[1] - kept_last :]], -1)
-        return literal.kept(pooled, given.images[row], kept_last, tokens - kept_last, rho,
-                            flags(row, window)[layer], split)  # fmt: skip
+        return literal.kept(
+            pooled,
+            given.images[row],
+            kept_last,
+            tokens - kept_last,
+            rho,
+            flags(row, window)[layer],
+            split,
+        )
 
     expected.flags = flags
     return expected
@@ -339,8 +361,14 @@ def test_over_a_score_without_a_window_the_rate_is_that_of_the_last_queries(wind
 
     def expected(layer, row, tokens):
         q, k, _ = given.alone(layer, row)
-        return literal.kept(lookm.importance(q, k), given.images[row], RECENT, tokens - RECENT,
-                            1.0, flags[row][layer])  # fmt: skip
+        return literal.kept(
+            lookm.importance(q, k),
+            given.images[row],
+            RECENT,
+            tokens - RECENT,
+            1.0,
+            flags[row][layer],
+        )
 
     assert_keeps(policy, given, expected)
 

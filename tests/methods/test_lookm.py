@@ -119,8 +119,16 @@ def maximum_over_the_group(q, k):
     return each.view(k.shape[0], group, -1).amax(1)
 
 
-def literally(given, *, recent=None, share=0.5, text_prior=True, sinks=0, protect_text=False,
-              importance=literal.importance):  # fmt: skip
+def literally(
+    given,
+    *,
+    recent=None,
+    share=0.5,
+    text_prior=True,
+    sinks=0,
+    protect_text=False,
+    importance=literal.importance,
+):
     """The positions that a row keeps, by the literal."""
 
     def expected(layer, row, tokens):
@@ -160,8 +168,9 @@ def test_every_merge_with_and_without_the_prior_is_that_of_the_literal(
     merging, text_prior, similarity_filter, layout
 ):
     given = visual([28], layout, g=2, seed=1)
-    policy = foveate.lookm(budget=12, merging=merging, text_prior=text_prior,
-                           similarity_filter=similarity_filter)  # fmt: skip
+    policy = foveate.lookm(
+        budget=12, merging=merging, text_prior=text_prior, similarity_filter=similarity_filter
+    )
     assert_keeps(policy, given, literally(given, text_prior=text_prior))
     assert_merges(policy, given, merging, similarity_filter)
 

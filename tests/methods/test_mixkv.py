@@ -43,9 +43,11 @@ PRINTED = {
 def of_golden(file, **options):
     given, settings = papers(file)
     policy = foveate.mixkv(
-        budget=int(settings["budget_incl_window"]), window=int(settings["window"]),
-        kernel=int(settings["kernel"]), **options,
-    )  # fmt: skip
+        budget=int(settings["budget_incl_window"]),
+        window=int(settings["window"]),
+        kernel=int(settings["kernel"]),
+        **options,
+    )
     (kept,) = recorded([(given["q"], given["k"], given["v"])], given["image_mask"]).keeps(policy)
     return given, kept
 
@@ -94,8 +96,9 @@ def test_redundancy_is_what_the_release_measures(file):
 
 
 def table_in(path, rows):
-    profile = Profile(method="mixkv", model="none", layers=len(rows), samples=1, budget="",
-                      by_layer=rows)  # fmt: skip
+    profile = Profile(
+        method="mixkv", model="none", layers=len(rows), samples=1, budget="", by_layer=rows
+    )
     return str(profile.save(path / "redundancies.json"))
 
 

@@ -125,9 +125,12 @@ def decode(rule, tokens, kept, steps):
     for step in range(1, steps + 1):
         held.append(tokens + step - 1)
         moment = Moment(
-            prompt=False, stored=torch.tensor([[len(held)]]), seen=torch.tensor([tokens + step]),
-            length=torch.tensor([tokens]), kept=torch.tensor([[len(kept)]]),
-        )  # fmt: skip
+            prompt=False,
+            stored=torch.tensor([[len(held)]]),
+            seen=torch.tensor([tokens + step]),
+            length=torch.tensor([tokens]),
+            kept=torch.tensor([[len(kept)]]),
+        )
         if rule(moment):
             stays = rule.keeps(moment, slots=len(held))[0, 0].tolist()
             held = [token for token, stay in zip(held, stays, strict=True) if stay]
@@ -181,9 +184,10 @@ def test_every_layer_keeps_the_prefix_of_one_share_of_importance(h, g, budget):
     counts = literal_counts(importances, tokens_of(budget, 30))
     assert len(set(counts)) > (budget not in (3, 29))  # these leave no room to differ
     assert_keeps(
-        foveate.prefixkv(budget=budget), given,
+        foveate.prefixkv(budget=budget),
+        given,
         lambda layer, row, tokens: [literal.kept(importances[layer], counts[layer])] * h,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,8 +231,14 @@ def test_kept_pairs_are_the_averages_of_themselves_and_what_matches_them(lengths
 
 
 def profile_in(path, ratios, budget="40%"):
-    profile = Profile(method="prefixkv", model="none", layers=len(ratios), samples=1,
-                      budget=budget, by_layer=ratios)  # fmt: skip
+    profile = Profile(
+        method="prefixkv",
+        model="none",
+        layers=len(ratios),
+        samples=1,
+        budget=budget,
+        by_layer=ratios,
+    )
     return str(profile.save(path / "ratios.json"))
 
 
@@ -239,14 +249,18 @@ def test_a_profile_replaces_the_search_and_the_total_stays_exact(tmp_path):
     by_hand = {30: [21, 9, 6], 20: [14, 6, 4]}
     assert [sum(counts) for counts in by_hand.values()] == [36, 24]
     assert_keeps(
-        policy, given,
-        lambda layer, row, tokens: [
-            literal.kept(
-                literal_importances(given, row)[layer],
-                by_hand[given.lengths[row]][layer],
-            )
-        ] * 2,
-    )  # fmt: skip
+        policy,
+        given,
+        lambda layer, row, tokens: (
+            [
+                literal.kept(
+                    literal_importances(given, row)[layer],
+                    by_hand[given.lengths[row]][layer],
+                )
+            ]
+            * 2
+        ),
+    )
 
 
 @pytest.mark.parametrize(

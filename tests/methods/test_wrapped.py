@@ -14,8 +14,10 @@ LAYERS, HEADS, TOKENS = 3, 2, 40
 @pytest.fixture(scope="module")
 def prompt():
     g = torch.Generator().manual_seed(0)
-    layers = [tuple(torch.randn(1, h, TOKENS, 8, generator=g) for h in (4, HEADS, HEADS))
-              for _ in range(LAYERS)]  # fmt: skip
+    layers = [
+        tuple(torch.randn(1, h, TOKENS, 8, generator=g) for h in (4, HEADS, HEADS))
+        for _ in range(LAYERS)
+    ]
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 3:28] = True
     return {"layers": layers, "vision": vision}
@@ -26,8 +28,14 @@ def written(name, tmp_path):
     parameters = foveate.METHODS[name].parameters
     if "profile" not in parameters or parameters["profile"].default is None:
         return name
-    profile = Profile(method=name, model="", layers=LAYERS, samples=1, budget="",
-                      by_layer=[[1.0, 2.0], [3.0, 4.0], [0.5, 0.1]])  # fmt: skip
+    profile = Profile(
+        method=name,
+        model="",
+        layers=LAYERS,
+        samples=1,
+        budget="",
+        by_layer=[[1.0, 2.0], [3.0, 4.0], [0.5, 0.1]],
+    )
     return f"{name}(profile='{profile.save(tmp_path / 'heads.json')}')"
 
 

@@ -151,8 +151,9 @@ def test_attention_with_sums_is_that_of_sdpa_over_several_blocks():
     torch.manual_seed(0)
     q, k, v = torch.randn(2, 6, 300, 16), torch.randn(2, 2, 300, 16), torch.randn(2, 2, 300, 16)
     out, sums = attention_with_sums(q, k, v, 0.25)
-    stock = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True,
-                                                             enable_gqa=True)  # fmt: skip
+    stock = torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, is_causal=True, enable_gqa=True
+    )
     assert_close(out, stock, rtol=1e-5, atol=1e-5)
     assert_close(sums.sum(-1), torch.full((2, 6), 300.0))
 

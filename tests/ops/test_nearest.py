@@ -146,10 +146,11 @@ def literal_position(pos, kept):
 @given(
     heads=st.lists(
         st.lists(st.tuples(st.integers(1, 4), st.booleans()), min_size=9, max_size=9),
-        min_size=1, max_size=4,
+        min_size=1,
+        max_size=4,
     ),
     pads=st.integers(0, 8),
-)  # fmt: skip
+)
 def test_the_kept_slot_of_the_nearest_token_is_found_with_gaps_and_padding(heads, pads):
     """Gaps of up to 4 tokens; of two kept tokens at the same distance the earlier is taken."""
     gaps = torch.tensor([[gap for gap, _ in head] for head in heads])

@@ -48,9 +48,13 @@ def ragged(draw):
 
 @lean
 @given(
-    lengths=ragged(), t=st.integers(1, 5), g=st.integers(1, 3), d=st.integers(1, 5),
-    e=st.integers(1, 5), seed=st.integers(0, 99),
-)  # fmt: skip
+    lengths=ragged(),
+    t=st.integers(1, 5),
+    g=st.integers(1, 3),
+    d=st.integers(1, 5),
+    e=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
 @example(lengths=[[0, 0]], t=1, g=1, d=2, e=2, seed=0)
 def test_it_is_one_softmax_per_head_over_body_and_tail(lengths, t, g, d, e, seed):
     bodies, arguments = case(lengths, t, g, d, e, seed=seed)

@@ -105,10 +105,16 @@ def attention_over_one_more_pair(q, k, v, scale, n, visible):
 
 @lean
 @given(
-    b=st.integers(1, 2), h=st.integers(1, 3), g=st.integers(1, 3), m=st.integers(1, 3),
-    slots=st.integers(1, 7), n=st.sampled_from(NUMBERS), heads=st.booleans(),
-    density=st.sampled_from([0.0, 0.5, 1.0]), seed=st.integers(0, 99),
-)  # fmt: skip
+    b=st.integers(1, 2),
+    h=st.integers(1, 3),
+    g=st.integers(1, 3),
+    m=st.integers(1, 3),
+    slots=st.integers(1, 7),
+    n=st.sampled_from(NUMBERS),
+    heads=st.booleans(),
+    density=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+)
 def test_attention_is_that_over_one_more_pair_with_a_value_of_zeros(
     b, h, g, m, slots, n, heads, density, seed
 ):

@@ -72,10 +72,13 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
     directory: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
     documents = [
-        {"images": [str(pictures[i]), str(pictures[i + 1])], "question": f"What is {i}?",
-         "answer": "x"}
+        {
+            "images": [str(pictures[i]), str(pictures[i + 1])],
+            "question": f"What is {i}?",
+            "answer": "x",
+        }
         for i in range(2)
-    ]  # fmt: skip
+    ]
     (tmp_path / "documents.jsonl").write_text("".join(json.dumps(d) + "\n" for d in documents))
     tasks = tmp_path / "tasks"
     tasks.mkdir()
@@ -84,18 +87,38 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
         text = TASK.format(name=name, messages=name, documents=tmp_path / "documents.jsonl")
         (tasks / f"{name}.yaml").write_text(text)
     command = [
-        sys.executable, "-m", "lmms_eval", "--model", "foveate", "--tasks", "two,none",
-        "--model_args", f"pretrained={directory},method='{SPEC}'", "--include_path", str(tasks),
-        "--output_path", str(tmp_path / "out"), "--log_samples", "--system_instruction", "Be brief",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "lmms_eval",
+        "--model",
+        "foveate",
+        "--tasks",
+        "two,none",
+        "--model_args",
+        f"pretrained={directory},method='{SPEC}'",
+        "--include_path",
+        str(tasks),
+        "--output_path",
+        str(tmp_path / "out"),
+        "--log_samples",
+        "--system_instruction",
+        "Be brief",
+    ]
     environment = {**os.environ, "HF_HOME": str(tmp_path / "hub")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     expected = {
-        name: [said(directory, SPEC, f"{BRIEF}user : {images}{d['question']}\nassistant : ",
-                    [Path(path) for path in d["images"] if images]) for d in documents]
+        name: [
+            said(
+                directory,
+                SPEC,
+                f"{BRIEF}user : {images}{d['question']}\nassistant : ",
+                [Path(path) for path in d["images"] if images],
+            )
+            for d in documents
+        ]
         for name, images in (("two", "<image> and <image>"), ("none", ""))
-    }  # fmt: skip
+    }
     for name, answers in expected.items():
         (path,) = (tmp_path / "out").rglob(f"*_samples_{name}.jsonl")
         rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -203,8 +226,14 @@ class Task:
     """What lmms-eval's tasks make of a document: a text, and messages without what is before it."""
 
     def __init__(self, **config: Any):
-        given = {"task": "task", "num_fewshot": 0, "description": "", "fewshot_delimiter": "\n\n",
-                 "doc_to_messages": None, "doc_to_visual": None}  # fmt: skip
+        given = {
+            "task": "task",
+            "num_fewshot": 0,
+            "description": "",
+            "fewshot_delimiter": "\n\n",
+            "doc_to_messages": None,
+            "doc_to_visual": None,
+        }
         self.config = SimpleNamespace(**{**given, **config})
         self.sampler = SimpleNamespace(docs=["Why?"])
 

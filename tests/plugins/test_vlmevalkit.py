@@ -44,9 +44,11 @@ class BaseModel:
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The plug-in, imported beside the stand-in."""
     contents: dict[str, dict[str, Any]] = {
-        "vlmeval": {}, "vlmeval.vlm": {}, "vlmeval.vlm.base": {"BaseModel": BaseModel},
+        "vlmeval": {},
+        "vlmeval.vlm": {},
+        "vlmeval.vlm.base": {"BaseModel": BaseModel},
         "vlmeval.config": {"supported_VLM": {"GPT4o": None}},
-    }  # fmt: skip
+    }
     for name, content in contents.items():
         module = ModuleType(name)
         vars(module).update(content)
@@ -59,23 +61,29 @@ def test_a_registered_model_answers_interleaved_messages(
     plugin: Any, directory: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
     log = tmp_path / "kv.jsonl"
-    plugin.register("Qwen2.5-VL-tiny", pretrained=str(directory), method=SPEC, max_new_tokens=6,
-                    log=log)  # fmt: skip
+    plugin.register(
+        "Qwen2.5-VL-tiny", pretrained=str(directory), method=SPEC, max_new_tokens=6, log=log
+    )
     model = plugin.supported_VLM["Qwen2.5-VL-tiny"](use_vllm=False)  # as for such names it is built
     model.set_dump_image(None)
     first, second = (str(path) for path in pictures[:2])
     message = [
-        {"type": "text", "value": "Is "}, {"type": "image", "value": first},
-        {"type": "text", "value": " as "}, {"type": "image", "value": second},
+        {"type": "text", "value": "Is "},
+        {"type": "image", "value": first},
+        {"type": "text", "value": " as "},
+        {"type": "image", "value": second},
         {"type": "text", "value": "?"},
-    ]  # fmt: skip
+    ]
     expected = [
         said(directory, SPEC, "user : Is <image> as <image>?\nassistant : ", pictures[:2]),
         said(directory, SPEC, "user : <image>Who?\nassistant : ", pictures[:1]),
         said(directory, SPEC, "user : Who is it?\nassistant : ", []),
     ]
-    answers = [model.generate(message, "MMBench"), model.generate([first, "Who?"]),
-               model.generate("Who is it?")]  # fmt: skip
+    answers = [
+        model.generate(message, "MMBench"),
+        model.generate([first, "Who?"]),
+        model.generate("Who is it?"),
+    ]
     assert answers == [one.text for one in expected]
     rows = [json.loads(line) for line in log.read_text().splitlines()]
     assert [row.pop("dataset") for row in rows] == ["MMBench", None, None]

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from foveate.report.charts import against_bytes, axes, svg
-from foveate.report.key import MARKERS, PALETTE
+from foveate.report.charts import MARKERS, PALETTE, against_bytes, axes, svg
 from foveate.report.summary import FULL, Cell, Estimate
 
 from .hostile import SPECS
@@ -14,9 +13,20 @@ SCORE = Estimate(0.5, 0.4, 0.6, 10)
 
 
 def cell(spec, share):
-    return Cell(task="t", spec=spec, score=SCORE, difference=None, bytes_share=share, kl=0.0,
-                nll=0.0, agreement=SCORE, rouge=None, perplexity=None, compress_s=0.0,
-                decode_s_per_token=None)  # fmt: skip
+    return Cell(
+        task="t",
+        spec=spec,
+        score=SCORE,
+        difference=None,
+        bytes_share=share,
+        kl=0.0,
+        nll=0.0,
+        agreement=SCORE,
+        rouge=None,
+        perplexity=None,
+        compress_s=0.0,
+        decode_s_per_token=None,
+    )
 
 
 def drawn(specs):
@@ -36,9 +46,11 @@ def test_every_line_is_named_in_full_and_no_two_look_alike():
 def test_files_are_named_without_folders_where_that_tells_them_apart():
     specs = [f"headkv:budget=20%,profile={path}.json" for path in ("a/b/one", "a/two", "b/two")]
     assert [entry.name for entry in drawn(specs).key] == [
-        "headkv:profile=one.json", "headkv:profile=a/two.json", "headkv:profile=b/two.json",
+        "headkv:profile=one.json",
+        "headkv:profile=a/two.json",
+        "headkv:profile=b/two.json",
         "full cache",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_sign_has_the_colour_and_the_dashes_of_its_line():

@@ -12,7 +12,7 @@ from playwright.sync_api import Page
 from foveate.report.lens import compared
 from foveate.report.lens.chosen import Choice, Seen
 from foveate.report.lens.page import page as lens_page
-from foveate.report.lens.words import Word
+from foveate.report.lens.prompt import Word
 from foveate.report.page import page as report_page
 from tests.browser import OpenPage, overflow
 

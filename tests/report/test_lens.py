@@ -26,8 +26,12 @@ from .lens_data import Scripts, Told
 
 BUDGETS = ("30%", "12", *(f"{p}%" for p in range(40, 95, 5)))  # more than a byte has bits
 IMAGES = {"llava": 1, "qwen2_vl": 1, "gemma3": 1, "llama": 0}
-POLICIES = {**EVERY, "full": foveate.full(), "kivi": foveate.kivi(bits=4, residual=8),
-            "all fits": of_method("snapkv", 500)}  # fmt: skip
+POLICIES = {
+    **EVERY,
+    "full": foveate.full(),
+    "kivi": foveate.kivi(bits=4, residual=8),
+    "all fits": of_method("snapkv", 500),
+}
 EVIL = '<script>alert(1)</script></script><img src=x onerror="alert(2)">&amp;'
 
 
@@ -38,8 +42,10 @@ def prompt(family: str, tokens: int = 40) -> tuple[Any, dict[str, Any], list[Ima
 
 def columns(cache: Any) -> list[list[list[int]]]:
     """The tokens that a compressed cache holds, by layer and head."""
-    return [[sorted(set(head) - {-1}) for head in layer.pairs.columns[0].tolist()]
-            for layer in foveate_layers(cache)]  # fmt: skip
+    return [
+        [sorted(set(head) - {-1}) for head in layer.pairs.columns[0].tolist()]
+        for layer in foveate_layers(cache)
+    ]
 
 
 def lens_on(family: str, policies: list[Any], **more: Any) -> foveate.Lens:
@@ -134,14 +140,16 @@ def test_the_page_is_small() -> None:
     """Noise, which nothing makes smaller; the size of a model of 32 layers with 8 KV heads each."""
     from foveate.report.lens.chosen import Choice, Seen
     from foveate.report.lens.page import page
-    from foveate.report.lens.words import Word
+    from foveate.report.lens.prompt import Word
 
     draw = torch.Generator().manual_seed(0)
     choices = [
-        [Choice(policy, torch.rand(256, 600, generator=draw) < 0.5, scores)
-         for policy in compared(["knorm"], ["5%", "10%", "20%", "40%", "60%"])[0]]
+        [
+            Choice(policy, torch.rand(256, 600, generator=draw) < 0.5, scores)
+            for policy in compared(["knorm"], ["5%", "10%", "20%", "40%", "60%"])[0]
+        ]
         for scores in torch.rand(3, 256, 600, generator=draw)
-    ]  # fmt: skip
+    ]
     text = page("m", Seen(list(range(32)), [8] * 32, choices), [Word("a", False)] * 600, [], [])
     assert 1_000_000 < len(text) < 3_000_000
 
@@ -200,9 +208,11 @@ def test_a_lens_needs_one_prompt_without_padding() -> None:
         (zoo.prompt("llama", lengths=(9, 9)), r"input_ids has shape \(2, 9\)"),
         ({"inputs_embeds": torch.zeros(1, 9, 64)}, "input_ids has shape None"),
         (zoo.row("llama", zoo.prompt("llama", lengths=(9, 20)), 0), None),
-        ({"input_ids": torch.ones(1, 9).long(), "attention_mask": torch.arange(9)[None] > 2},
-         "3 of 9 tokens are masked"),
-    ):  # fmt: skip
+        (
+            {"input_ids": torch.ones(1, 9).long(), "attention_mask": torch.arange(9)[None] > 2},
+            "3 of 9 tokens are masked",
+        ),
+    ):
         if message is None:
             foveate.lens(session, words, inputs)
             continue

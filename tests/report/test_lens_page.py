@@ -56,8 +56,13 @@ def held(page: Page, method: int) -> list[float]:
 def expected(told: Told, method: int, layer: int, head: int, budget: int) -> list[float]:
     """The same from the page's data; -1 for all."""
     kept = told.mask("kept", method, budget)
-    some = [one for i, heads in enumerate(kept) if layer in (-1, i)
-            for j, one in enumerate(heads) if head in (-1, j)]  # fmt: skip
+    some = [
+        one
+        for i, heads in enumerate(kept)
+        if layer in (-1, i)
+        for j, one in enumerate(heads)
+        if head in (-1, j)
+    ]
     return [sum(token in one for one in some) / len(some) for token in range(told.tokens)]
 
 
@@ -70,8 +75,10 @@ def test_sliders_change_what_is_bright(lens: Path, told: Told, open_page: OpenPa
     with open_page(lens) as page:
         page.wait_for_selector(READY)
         assert page.locator(".method h2").all_inner_texts() == [
-            "snapkv:window=4", "adakv:window=4", "knorm",
-        ]  # fmt: skip
+            "snapkv:window=4",
+            "adakv:window=4",
+            "knorm",
+        ]
         seen = set()
         for layer, head, budget in ((-1, -1, 0), (0, 0, 0), (2, 1, 1), (1, -1, 2), (-1, 1, 1)):
             for name, value in (("layer", layer), ("head", head), ("budget", budget)):
@@ -94,8 +101,10 @@ def test_bars_are_as_high_as_what_a_layer_keeps(
         page.wait_for_selector(READY)
         page.locator("#head").fill("1")
         page.locator("#layer").fill("2")
-        shares = [[sum(expected(told, method, layer, 1, 0)) / 60 for layer in range(3)]
-                  for method in range(len(SPECS))]  # fmt: skip
+        shares = [
+            [sum(expected(told, method, layer, 1, 0)) / 60 for layer in range(3)]
+            for method in range(len(SPECS))
+        ]
         assert len(set(shares[1])) > 1  # adakv's heads share a layer's budget
         heights: list[list[float]] = page.evaluate(
             """() => [...document.querySelectorAll(".bars")].map((bars) =>
@@ -124,10 +133,13 @@ def test_cells_lie_on_their_patches(lens: Path, told: Told, open_page: OpenPage)
                 assert cell is not None
                 down, across = divmod(index, 3)
                 middle = (cell["x"] + cell["width"] / 2, cell["y"] + cell["height"] / 2)
-                assert middle == pytest.approx((
-                    frame["x"] + frame["width"] * (across + 0.5) / 3,
-                    frame["y"] + frame["height"] * (down + 0.5) / 3,
-                ), abs=0.5)  # fmt: skip
+                assert middle == pytest.approx(
+                    (
+                        frame["x"] + frame["width"] * (across + 0.5) / 3,
+                        frame["y"] + frame["height"] * (down + 0.5) / 3,
+                    ),
+                    abs=0.5,
+                )
 
 
 def test_the_keyboard_reaches_every_slider_and_every_token(lens: Path, open_page: OpenPage) -> None:
@@ -163,10 +175,16 @@ def test_up_and_down_go_by_rows_of_an_image(lens: Path, told: Told, open_page: O
     with open_page(lens) as page:
         page.wait_for_selector(READY)
         page.locator(f"[data-at='{places[1]}']").first.focus()
-        for key, there in (("ArrowDown", places[4]), ("ArrowDown", places[7]),
-                           ("ArrowDown", places[8] + 1), ("ArrowUp", places[8]),
-                           ("ArrowUp", places[5]), ("ArrowUp", places[2]),
-                           ("ArrowUp", places[0] - 1), ("ArrowDown", places[0])):  # fmt: skip
+        for key, there in (
+            ("ArrowDown", places[4]),
+            ("ArrowDown", places[7]),
+            ("ArrowDown", places[8] + 1),
+            ("ArrowUp", places[8]),
+            ("ArrowUp", places[5]),
+            ("ArrowUp", places[2]),
+            ("ArrowUp", places[0] - 1),
+            ("ArrowDown", places[0]),
+        ):
             page.keyboard.press(key)
             assert focused(page) == there, key
 

@@ -12,8 +12,7 @@ from transformers import CLIPImageProcessorPil, TokenizersBackend
 from foveate.report import Grid
 from foveate.report.lens.packed import NO_SCORE, coded, tables
 from foveate.report.lens.page import parts
-from foveate.report.lens.pictures import as_seen, data_uri
-from foveate.report.lens.words import Word, words
+from foveate.report.lens.prompt import Word, as_seen, data_uri, words
 from tests.zoo.directory import tokenizer
 
 
@@ -69,8 +68,9 @@ def test_special_tokens_are_named() -> None:
     reader = bytes_of()
     start = reader.convert_tokens_to_ids("<|im_start|>")
     assert words(reader, [start, reader.encode("a")[0]]) == [
-        Word("<|im_start|>", special=True), Word("a", special=False),
-    ]  # fmt: skip
+        Word("<|im_start|>", special=True),
+        Word("a", special=False),
+    ]
     assert words(tokenizer(), [1])[0] == Word("<s>", special=True)
 
 

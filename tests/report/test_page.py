@@ -20,9 +20,15 @@ from foveate.report.summary import cells, estimate, mean_difference
 from tests.browser import OpenPage, overflow
 
 CONFIGURATION = {
-    "schema": "foveate-results-1", "model": "tiny", "tasks": ["document"], "specs": [],
-    "protocol": "query-aware", "limit": 4, "seed": 0, "versions": {"foveate": "0.1.0"},
-}  # fmt: skip
+    "schema": "foveate-results-1",
+    "model": "tiny",
+    "tasks": ["document"],
+    "specs": [],
+    "protocol": "query-aware",
+    "limit": 4,
+    "seed": 0,
+    "versions": {"foveate": "0.1.0"},
+}
 SCORES = {
     "full": [1, 1, 1, 0],
     "oracle:budget=20%": [1, 1, 1, 0],
@@ -35,15 +41,28 @@ SCORES = {
 def row(spec: str, sample: int, score: float, task: str = "document") -> dict[str, Any]:
     share = 100 if spec == "full" else int(spec.split("=")[1].strip("%"))
     return {
-        "task": task, "sample": str(sample), "spec": spec, "prediction": "x", "answers": ["x"],
-        "score": score, "kv_bytes": share, "kv_bytes_full": 100, "kl": 0.5, "nll": 1.0,
-        "agreement": 0.75, "compress_s": 0.01, "decode_s_per_token": 0.05 if not sample else None,
-    }  # fmt: skip
+        "task": task,
+        "sample": str(sample),
+        "spec": spec,
+        "prediction": "x",
+        "answers": ["x"],
+        "score": score,
+        "kv_bytes": share,
+        "kv_bytes_full": 100,
+        "kl": 0.5,
+        "nll": 1.0,
+        "agreement": 0.75,
+        "compress_s": 0.01,
+        "decode_s_per_token": 0.05 if not sample else None,
+    }
 
 
 def rows(**scores: list[float]) -> list[dict[str, Any]]:
-    return [row(spec, i, score) for spec, each in (scores or SCORES).items()
-            for i, score in enumerate(each)]  # fmt: skip
+    return [
+        row(spec, i, score)
+        for spec, each in (scores or SCORES).items()
+        for i, score in enumerate(each)
+    ]
 
 
 @pytest.fixture
@@ -214,8 +233,10 @@ def test_what_nothing_scored_has_no_score_but_what_differs_from_the_full_cache(
     tmp_path: Path,
 ) -> None:
     told = [(1.0, 30), (2.0, 10)] * 10
-    found = [{**one, "score": None, "rouge_full": 0.4, "reference_nll": nll, "reference_tokens": n}
-             for one, (nll, n) in zip(rows(), told, strict=True)]  # fmt: skip
+    found = [
+        {**one, "score": None, "rouge_full": 0.4, "reference_nll": nll, "reference_tokens": n}
+        for one, (nll, n) in zip(rows(), told, strict=True)
+    ]
     snapkv = {cell.spec: cell for cell in cells(found)}["snapkv:budget=20%"]
     assert snapkv.score is snapkv.difference is None
     assert snapkv.rouge == pytest.approx(0.4)
@@ -237,8 +258,11 @@ def test_text_from_data_is_escaped(tmp_path: Path) -> None:
 
 
 def test_a_budget_at_which_methods_cannot_be_told_apart_is_named(tmp_path: Path) -> None:
-    many = {"full": [1] * 40, "oracle:budget=20%": [1] * 38 + [0] * 2,
-            "random:budget=20%": [1] * 5 + [0] * 35}  # fmt: skip
+    many = {
+        "full": [1] * 40,
+        "oracle:budget=20%": [1] * 38 + [0] * 2,
+        "random:budget=20%": [1] * 5 + [0] * 35,
+    }
     text = page(written(tmp_path, rows(**many)))
     assert "cannot tell methods apart" not in text
     few = {"oracle:budget=5%": [0] * 40, "random:budget=5%": [0] * 40}

@@ -10,13 +10,20 @@ from .hostile import NAMES, PILE
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        ("\u202eabc", "[U+202E]abc"), ("a\nb\x00\x1b", "a[U+000A]b[U+0000][U+001B]"),
-        ("\ud83d", "[U+D83D]"), ("\u200b\ufeff", "[U+200B][U+FEFF]"),
-        ("👩\u200d👧", "👩\u200d👧"), ("a\u200d", "a[U+200D]"), ("क\u200dष", "क\u200dष"),
-        (PILE, "e\u0301\u0301\u0301[+57 marks]"), (f"{PILE}a", "e\u0301\u0301\u0301[+57 marks]a"),
-        ("\u0301a", "\u25cc\u0301a"), ("日本語 é", "日本語 é"), ("", ""),
+        ("\u202eabc", "[U+202E]abc"),
+        ("a\nb\x00\x1b", "a[U+000A]b[U+0000][U+001B]"),
+        ("\ud83d", "[U+D83D]"),
+        ("\u200b\ufeff", "[U+200B][U+FEFF]"),
+        ("👩\u200d👧", "👩\u200d👧"),
+        ("a\u200d", "a[U+200D]"),
+        ("क\u200dष", "क\u200dष"),
+        (PILE, "e\u0301\u0301\u0301[+57 marks]"),
+        (f"{PILE}a", "e\u0301\u0301\u0301[+57 marks]a"),
+        ("\u0301a", "\u25cc\u0301a"),
+        ("日本語 é", "日本語 é"),
+        ("", ""),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_seen_has_its_code(text: str, seen: str) -> None:
     assert shown(text) == seen
     assert shown(seen) == seen

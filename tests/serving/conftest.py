@@ -30,11 +30,20 @@ def llama(tmp_path_factory):
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=512, hidden_size=128, intermediate_size=256, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=2048,
-        bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False,
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        tie_word_embeddings=False,
         initializer_range=0.3,
-    )  # fmt: skip
+    )
     folder = tmp_path_factory.mktemp("llama")
     LlamaForCausalLM(config).float().eval().save_pretrained(folder)
     return str(folder)

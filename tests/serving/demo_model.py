@@ -16,7 +16,7 @@ from vllm.multimodal.inputs import MultiModalFieldConfig
 from vllm.multimodal.parse import ImageSize
 from vllm.multimodal.processing import BaseMultiModalProcessor, PromptReplacement
 
-from foveate.demo.processor import COLUMNS, IMAGE, MAX_ROWS, PATCH, DemoProcessor
+from foveate_demo.processor import COLUMNS, IMAGE, MAX_ROWS, PATCH, DemoProcessor
 
 ARCHITECTURE = "FoveateDemo"
 

@@ -40,11 +40,18 @@ def engine(model, policy=None, tiers=8, **options):
     ours = {"foveate": {"policy": policy, "tiers": tiers}}
     under = {} if policy is None else {"worker_cls": WORKER, "additional_config": ours}
     settings = {
-        "dtype": "float32", "enforce_eager": True, "max_model_len": 1024, "max_num_seqs": 8,
-        "block_size": 32, "num_gpu_blocks_override": 64, "kv_cache_memory_bytes": 64 << 20,
-        "enable_prefix_caching": False, "max_logprobs": -1, "skip_tokenizer_init": True,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "max_model_len": 1024,
+        "max_num_seqs": 8,
+        "block_size": 32,
+        "num_gpu_blocks_override": 64,
+        "kv_cache_memory_bytes": 64 << 20,
+        "enable_prefix_caching": False,
+        "max_logprobs": -1,
+        "skip_tokenizer_init": True,
         "disable_log_stats": True,
-    }  # fmt: skip
+    }
     llm = LLM(model=model, **(settings | under | options))
     try:
         yield llm

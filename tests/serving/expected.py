@@ -31,9 +31,13 @@ def answer(model, inputs, policy, tokens, block=32):
     model.generation_config.eos_token_id = None  # answers go on, as vLLM's with ignore_eos
     with foveate.compress(model, policy.but(budget=kept)):
         out = model.generate(
-            **inputs, **{CACHE: cache}, max_new_tokens=tokens, do_sample=False,
-            output_logits=True, return_dict_in_generate=True,
-        )  # fmt: skip
+            **inputs,
+            **{CACHE: cache},
+            max_new_tokens=tokens,
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
     return Expected(
         prompt=inputs["input_ids"][0].tolist(),
         vision=visual_tokens(model.config, inputs["input_ids"])[0],

@@ -51,12 +51,17 @@ def batch_of(rows, table, device):
     ends = torch.tensor([c + n for c, n in rows], dtype=torch.int32)
     starts = new.cumsum(0, dtype=torch.int32)
     return shim.CommonAttentionMetadata(
-        query_start_loc=starts.to(device), query_start_loc_cpu=starts, seq_lens=ends.to(device),
-        seq_lens_cpu_upper_bound=ends, num_reqs=len(rows), num_actual_tokens=int(starts[-1]),
-        max_query_len=int(new.max()), max_seq_len=int(ends.max()),
+        query_start_loc=starts.to(device),
+        query_start_loc_cpu=starts,
+        seq_lens=ends.to(device),
+        seq_lens_cpu_upper_bound=ends,
+        num_reqs=len(rows),
+        num_actual_tokens=int(starts[-1]),
+        max_query_len=int(new.max()),
+        max_seq_len=int(ends.max()),
         block_table_tensor=table.to(device),
         slot_mapping=torch.arange(int(starts[-1])).to(device),
-    )  # fmt: skip
+    )
 
 
 def passes(spec, device, gpu=None):
@@ -67,9 +72,10 @@ def passes(spec, device, gpu=None):
         modality="image", mm_position=SimpleNamespace(offset=5, length=20, is_embed=None)
     )
     runner = SimpleNamespace(
-        device=device, requests={name: SimpleNamespace(mm_features=[image]) for name in names},
+        device=device,
+        requests={name: SimpleNamespace(mm_features=[image]) for name in names},
         input_batch=SimpleNamespace(req_ids=names, num_prompt_tokens=np.array(REQUESTS)),
-    )  # fmt: skip
+    )
     builder, implementation = Builder(), Implementation()
     plain = shim.FullAttentionSpec(
         block_size=BLOCK, num_kv_heads=HEADS, head_size=D, dtype=torch.float32

@@ -25,9 +25,13 @@ class OnGPU(torch.Tensor):
     @staticmethod
     def __new__(cls, held):
         return torch.Tensor._make_wrapper_subclass(
-            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(),
-            dtype=held.dtype, device=GPU,
-        )  # fmt: skip
+            cls,
+            held.shape,
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            device=GPU,
+        )
 
     def __init__(self, held):
         self.held = held

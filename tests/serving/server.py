@@ -24,10 +24,24 @@ from tests.serving.engine import WORKER
 MODULE = "vllm.entrypoints.openai.api_server"
 START, STOP, ANSWER = 300, 30, 120  # seconds at most
 OPTIONS = (
-    "--host", "127.0.0.1", "--dtype", "float32", "--enforce-eager", "--max-model-len", "1024",
-    "--max-num-seqs", "8", "--block-size", "32", "--num-gpu-blocks-override", "64",
-    "--kv-cache-memory-bytes", str(64 << 20), "--worker-cls", WORKER,
-)  # fmt: skip
+    "--host",
+    "127.0.0.1",
+    "--dtype",
+    "float32",
+    "--enforce-eager",
+    "--max-model-len",
+    "1024",
+    "--max-num-seqs",
+    "8",
+    "--block-size",
+    "32",
+    "--num-gpu-blocks-override",
+    "64",
+    "--kv-cache-memory-bytes",
+    str(64 << 20),
+    "--worker-cls",
+    WORKER,
+)
 
 
 class Server(NamedTuple):
@@ -64,16 +78,28 @@ def server(model, policy, log: Path, *options):
     port = free_port()
     configuration = json.dumps({"foveate": {"policy": policy}})
     command = [
-        sys.executable, "-m", MODULE, "--model", model, "--port", str(port), *OPTIONS,
-        "--additional-config", configuration, *options,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        MODULE,
+        "--model",
+        model,
+        "--port",
+        str(port),
+        *OPTIONS,
+        "--additional-config",
+        configuration,
+        *options,
+    ]
     counts = log.parent / "counts"
     counts.mkdir()
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
             env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(counts)},
-        )  # fmt: skip
+        )
     one = Server(f"http://127.0.0.1:{port}", process)
     try:
         wait_until_it_answers(one, log)

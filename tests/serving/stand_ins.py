@@ -10,10 +10,27 @@ import torch
 
 
 def attend(
-    q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k, softmax_scale, causal,
-    block_table, window_size, softcap, scheduler_metadata, alibi_slopes, dynamic_causal, s_aux,
-    mask_mod, aux_tensors, **scales,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    out,
+    cu_seqlens_q,
+    max_seqlen_q,
+    seqused_k,
+    max_seqlen_k,
+    softmax_scale,
+    causal,
+    block_table,
+    window_size,
+    softcap,
+    scheduler_metadata,
+    alibi_slopes,
+    dynamic_causal,
+    s_aux,
+    mask_mod,
+    aux_tensors,
+    **scales,
+):
     """FlashAttention over pages, [p, s, h, d] each, row by row."""
     others = (scheduler_metadata, alibi_slopes, dynamic_causal, s_aux, mask_mod, aux_tensors)
     assert all(other is None for other in others)
@@ -24,11 +41,11 @@ def attend(
     for row, length in enumerate(ends):
         new = q[starts[row] : starts[row + 1]]
         keys, values = (
-            t[block_table[row].long()].flatten(0, 1)[:length].repeat_interleave(
-                q.shape[1] // t.shape[2], dim=1
-            )
+            t[block_table[row].long()]
+            .flatten(0, 1)[:length]
+            .repeat_interleave(q.shape[1] // t.shape[2], dim=1)
             for t in (k, v)
-        )  # fmt: skip
+        )
         logits = torch.einsum("qhd,khd->hqk", new, keys) * softmax_scale
         seen = torch.arange(length)[None] <= torch.arange(length - len(new), length)[:, None]
         weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
@@ -63,8 +80,9 @@ def attending_with(backend):
 
     with contextlib.ExitStack() as stack:
         for name, kernel in {
-            "flash_attn_varlen_func": attend, "reshape_and_cache_flash": write
-        }.items():  # fmt: skip
+            "flash_attn_varlen_func": attend,
+            "reshape_and_cache_flash": write,
+        }.items():
             stack.enter_context(mock.patch.object(flash_attn, name, kernel, create=True))
         chosen = mock.patch.object(selector, "_cached_get_attn_backend", return_value=OnCPU)
         stack.enter_context(chosen)

@@ -100,25 +100,47 @@ def test_builders_and_implementations_are_called_like_this():
     build = ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]
     assert parameters(shim.CPUAttentionMetadataBuilder.build) == build
     forward = parameters(shim.CPUAttentionBackendImpl.forward)
-    assert forward[:8] == ["self", "layer", "query", "key", "value", "kv_cache", "attn_metadata",
-                           "output"]  # fmt: skip
+    assert forward[:8] == [
+        "self",
+        "layer",
+        "query",
+        "key",
+        "value",
+        "kv_cache",
+        "attn_metadata",
+        "output",
+    ]
     assert shim.CPUAttentionBackend.forward_includes_kv_cache_update is False
 
 
 def test_common_metadata_has_these_fields():
     names = {field.name for field in dataclasses.fields(shim.CommonAttentionMetadata)}
     assert names >= {
-        "query_start_loc", "query_start_loc_cpu", "seq_lens", "num_reqs", "num_actual_tokens",
-        "max_query_len", "max_seq_len", "block_table_tensor", "slot_mapping",
-    }  # fmt: skip
+        "query_start_loc",
+        "query_start_loc_cpu",
+        "seq_lens",
+        "num_reqs",
+        "num_actual_tokens",
+        "max_query_len",
+        "max_seq_len",
+        "block_table_tensor",
+        "slot_mapping",
+    }
     assert not hasattr(shim.CPUAttentionMetadata, "__slots__")
 
 
 def test_pairs_are_written_through_this_operator():
     assert parameters(shim.cpu_ops.cpu_attn_reshape_and_cache) == [
-        "key", "value", "key_cache", "value_cache", "slot_mapping", "isa", "k_scale", "v_scale",
+        "key",
+        "value",
+        "key_cache",
+        "value_cache",
+        "slot_mapping",
+        "isa",
+        "k_scale",
+        "v_scale",
         "kv_cache_dtype",
-    ]  # fmt: skip
+    ]
 
 
 def test_pages_read_back_what_the_operator_writes():

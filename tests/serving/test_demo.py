@@ -4,17 +4,20 @@ from random import Random
 
 import pytest
 
-from foveate.demo import album, questions, vision
-from foveate.demo.processor import worded
 from foveate.eval.tasks.drawn import FONTS
+from foveate_demo import album, questions, vision
+from foveate_demo.processor import worded
 from tests.serving import demo_model, expected
 from tests.serving.engine import engine, serve
 
 POLICY, TOKENS = "mixkv:budget=25%", 8
 OPTIONS = {
-    "skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 3}, "max_logprobs": 5,
-    "kv_cache_memory_bytes": 256 << 20, "hf_overrides": {"architectures": ["FoveateDemo"]},
-}  # fmt: skip
+    "skip_tokenizer_init": False,
+    "limit_mm_per_prompt": {"image": 3},
+    "max_logprobs": 5,
+    "kv_cache_memory_bytes": 256 << 20,
+    "hf_overrides": {"architectures": ["FoveateDemo"]},
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +45,10 @@ def test_the_demo_model_answers_as_under_transformers(demo):
     model, processor, folder = demo
     given, wanted, values = [], [], []
     for images, question, value in asked():
-        parts = [*({"type": "image", "image": image} for image in images),
-                 {"type": "text", "text": question}]  # fmt: skip
+        parts = [
+            *({"type": "image", "image": image} for image in images),
+            {"type": "text", "text": question},
+        ]
         text, _ = worded([{"role": "user", "content": parts}])
         given.append(demo_model.asked(text, images))
         inputs = processor(images=images, text=text)

@@ -25,8 +25,9 @@ def model(llama):
 def test_keeping_everything_is_stock_flash_attn(llama):
     answers = []
     for backend, policy in (
-        (flash_attention().backend, None), (FoveateFlash, "snapkv:budget=100%,window=8")
-    ):  # fmt: skip
+        (flash_attention().backend, None),
+        (FoveateFlash, "snapkv:budget=100%,window=8"),
+    ):
         with attending_with(backend), engine(llama, policy, **SIZES) as llm:
             answers.append(serve(llm, prompts(LENGTHS), tokens=8))
     check_same(answers[1], answers[0])

@@ -31,10 +31,21 @@ def test_backends_are_made_of_these_parts(name):
     assert stock.backend.get_builder_cls() is stock.builder
     assert stock.backend.forward_includes_kv_cache_update is False
     assert parameters(stock.builder.build) == [
-        "self", "common_prefix_len", "common_attn_metadata", "fast_build"]  # fmt: skip
+        "self",
+        "common_prefix_len",
+        "common_attn_metadata",
+        "fast_build",
+    ]
     assert parameters(stock.implementation.forward)[:8] == [
-        "self", "layer", "query", "key", "value", "kv_cache", "attn_metadata", "output",
-    ]  # fmt: skip
+        "self",
+        "layer",
+        "query",
+        "key",
+        "value",
+        "kv_cache",
+        "attn_metadata",
+        "output",
+    ]
     assert parameters(stock.builder.get_cudagraph_support) == ["vllm_config", "kv_cache_spec"]
 
 
@@ -74,9 +85,13 @@ def test_pages_are_read_and_written_in_vllms_own_views(layout):
     strides = compute_layout_strides(spec, count, len(layers), KVCacheLayout[layout])
     size = count * len(layers) * spec.page_size_bytes
     given = {
-        "size": size, "layers": layers, "shared_by": layers, "offset": 0,
-        "layer_stride": strides[0], "block_stride": strides[1],
-    }  # fmt: skip
+        "size": size,
+        "layers": layers,
+        "shared_by": layers,
+        "offset": 0,
+        "layer_stride": strides[0],
+        "block_stride": strides[1],
+    }
     names = {field.name for field in dataclasses.fields(KVCacheTensor) if field.init}
     tensor = KVCacheTensor(**{name: value for name, value in given.items() if name in names})
     raw = torch.zeros(size, dtype=torch.int8)
@@ -133,8 +148,11 @@ def test_workers_have_these_methods():
 
 def platform(**true):
     asked = {name: lambda: False for name in ("is_cpu", "is_cuda")}
-    return SimpleNamespace(**asked, device_name="rocm") if not true else SimpleNamespace(
-        **(asked | {name: lambda: True for name in true}), device_name="")  # fmt: skip
+    return (
+        SimpleNamespace(**asked, device_name="rocm")
+        if not true
+        else SimpleNamespace(**(asked | {name: lambda: True for name in true}), device_name="")
+    )
 
 
 def test_platforms_are_chosen_by_name():
@@ -161,17 +179,25 @@ def test_layers_with_other_things_in_their_pages_are_refused(changes):
 
 
 POLICIES = [
-    "snapkv:budget=25%,window=8", "h2o:budget=25%", "mixkv:budget=25%,window=8", "csp:budget=25%",
-    "lookm:budget=25%", "knorm:budget=40", "david:budget=25%",
-]  # fmt: skip
+    "snapkv:budget=25%,window=8",
+    "h2o:budget=25%",
+    "mixkv:budget=25%,window=8",
+    "csp:budget=25%",
+    "lookm:budget=25%",
+    "knorm:budget=40",
+    "david:budget=25%",
+]
 
 
 def test_nothing_of_the_cpus_is_mixed_into_the_gpus():
     """On a GPU that is pretended; and while metadata is built, nobody waits for it."""
     run = subprocess.run(
         [sys.executable, "-m", "tests.serving.gpu_pretended", *POLICIES],
-        capture_output=True, text=True, check=False, env=os.environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
+    )
     assert run.returncode == 0, run.stderr[-4000:]
     for told in json.loads(run.stdout.splitlines()[-1]).values():
         assert all(told["same"])

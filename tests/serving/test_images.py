@@ -43,12 +43,14 @@ def by_transformers(folder, policy, given, tokens=TOKENS):
     return [
         expected.answer(
             model,
-            processor(text=[one["prompt"]], images=one["multi_modal_data"]["image"],
-                      return_tensors="pt"),
-            policy, tokens,
+            processor(
+                text=[one["prompt"]], images=one["multi_modal_data"]["image"], return_tensors="pt"
+            ),
+            policy,
+            tokens,
         )
         for one in given
-    ]  # fmt: skip
+    ]
 
 
 def test_keeping_everything_of_images_is_stock_vllm(tiny_folder):

@@ -37,10 +37,14 @@ def options(request):
     backend, eager = request.param
     torch.backends.cuda.matmul.allow_tf32 = False
     return {
-        "attention_backend": backend, "dtype": TYPES[backend][0], "enforce_eager": eager,
-        "async_scheduling": False, "block_size": BLOCK, "num_gpu_blocks_override": 256,
+        "attention_backend": backend,
+        "dtype": TYPES[backend][0],
+        "enforce_eager": eager,
+        "async_scheduling": False,
+        "block_size": BLOCK,
+        "num_gpu_blocks_override": 256,
         "gpu_memory_utilization": 0.5,
-    }  # fmt: skip
+    }
 
 
 def answers(llama, policy, given, options, tokens=24):

@@ -22,10 +22,19 @@ def tiny(tmp_path_factory):
     """The folder of a Llama of two layers."""
     torch.manual_seed(1)
     config = LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=64, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=LONGEST,
-        bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.5,
-    )  # fmt: skip
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        max_position_embeddings=LONGEST,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        initializer_range=0.5,
+    )
     folder = tmp_path_factory.mktemp("tiny")
     LlamaForCausalLM(config).float().eval().save_pretrained(folder)
     return str(folder)
@@ -69,9 +78,14 @@ def test_a_thousand_requests(tiny, known, monkeypatch):
     )
     draw = random.Random(1)
     with engine(
-        tiny, str(POLICY), max_model_len=LONGEST, num_gpu_blocks_override=POOL, max_num_seqs=12,
-        max_num_batched_tokens=96, max_logprobs=0,
-    ) as llm:  # fmt: skip
+        tiny,
+        str(POLICY),
+        max_model_len=LONGEST,
+        num_gpu_blocks_override=POOL,
+        max_num_seqs=12,
+        max_num_batched_tokens=96,
+        max_logprobs=0,
+    ) as llm:
         front, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core
         manager = core.scheduler.kv_cache_manager
         free = manager.block_pool.get_num_free_blocks

@@ -9,10 +9,20 @@ from foveate.errors import UnsupportedEngine
 from tests.serving.engine import engine
 
 BLOOM = BloomForCausalLM, BloomConfig(vocab_size=128, hidden_size=64, n_layer=2, n_head=2)
-GEMMA2 = Gemma2ForCausalLM, Gemma2Config(
-    vocab_size=128, hidden_size=64, intermediate_size=64, num_hidden_layers=2, head_dim=32,
-    num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=1024, sliding_window=128,
-)  # fmt: skip
+GEMMA2 = (
+    Gemma2ForCausalLM,
+    Gemma2Config(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        head_dim=32,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=1024,
+        sliding_window=128,
+    ),
+)
 
 
 @pytest.mark.parametrize(("made", "said"), [(BLOOM, "ALiBi"), (GEMMA2, "soft cap")])

@@ -29,9 +29,14 @@ def config(llama):
     from vllm.engine.arg_utils import EngineArgs
 
     return EngineArgs(
-        model=llama, dtype="float32", max_model_len=512, max_num_seqs=8, block_size=BLOCK,
-        enforce_eager=True, skip_tokenizer_init=True,
-    ).create_engine_config()  # fmt: skip
+        model=llama,
+        dtype="float32",
+        max_model_len=512,
+        max_num_seqs=8,
+        block_size=BLOCK,
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+    ).create_engine_config()
 
 
 def spec():
@@ -49,9 +54,10 @@ def prompts(*requests):
         req_ids=names, num_prompt_tokens=lengths, num_computed_tokens_cpu=computed
     )
     runner = SimpleNamespace(
-        device="cpu", input_batch=batch,
+        device="cpu",
+        input_batch=batch,
         requests={name: SimpleNamespace(mm_features=[]) for name in names},
-    )  # fmt: skip
+    )
     return Prompts(policy("snapkv:budget=25%,window=8"), {"layer": 0}, runner)
 
 
@@ -63,11 +69,17 @@ def common(*rows, padding=0):
     table = torch.randperm(n * COLUMNS).view(n, COLUMNS).int() + 1
     table[len(rows) :] = 0
     return shim.CommonAttentionMetadata(
-        query_start_loc=starts, query_start_loc_cpu=starts, seq_lens=ends,
-        seq_lens_cpu_upper_bound=ends.clone(), num_reqs=n, num_actual_tokens=int(starts[-1]),
-        max_query_len=int(new.max()), max_seq_len=int(ends.max()), block_table_tensor=table,
+        query_start_loc=starts,
+        query_start_loc_cpu=starts,
+        seq_lens=ends,
+        seq_lens_cpu_upper_bound=ends.clone(),
+        num_reqs=n,
+        num_actual_tokens=int(starts[-1]),
+        max_query_len=int(new.max()),
+        max_seq_len=int(ends.max()),
+        block_table_tensor=table,
         slot_mapping=torch.arange(int(starts[-1])),
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(params=BUILDERS)
@@ -221,13 +233,16 @@ def dispatcher(config):
     from vllm.config import CompilationMode
     from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 
-    settings, changed = config.compilation_config, {
-        "cudagraph_mode": shim.CUDAGraphMode.FULL_AND_PIECEWISE,
-        "cudagraph_capture_sizes": [1, 2, 4, 8],
-        "max_cudagraph_capture_size": 8,
-        "mode": CompilationMode.VLLM_COMPILE,
-        "splitting_ops": list(config.compilation_config._attention_ops),
-    }  # fmt: skip
+    settings, changed = (
+        config.compilation_config,
+        {
+            "cudagraph_mode": shim.CUDAGraphMode.FULL_AND_PIECEWISE,
+            "cudagraph_capture_sizes": [1, 2, 4, 8],
+            "max_cudagraph_capture_size": 8,
+            "mode": CompilationMode.VLLM_COMPILE,
+            "splitting_ops": list(config.compilation_config._attention_ops),
+        },
+    )
     with contextlib.ExitStack() as stack:
         for name, value in changed.items():
             stack.enter_context(mock.patch.object(settings, name, value))
@@ -243,8 +258,9 @@ def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
     answering = prompts((300, 305), (129, 129))
     assert dispatcher.dispatch(**asked)[0] == shim.CUDAGraphMode.FULL
     for known, mode in (
-        (reading, shim.CUDAGraphMode.PIECEWISE), (answering, shim.CUDAGraphMode.FULL)
-    ):  # fmt: skip
+        (reading, shim.CUDAGraphMode.PIECEWISE),
+        (answering, shim.CUDAGraphMode.FULL),
+    ):
         plain = dispatcher.dispatch
         without_full_graphs(dispatcher, lambda known=known: known.reading)
         with known.serving():

@@ -30,9 +30,13 @@ def asked(images):
     parts = [{"type": "image_url", "image_url": {"url": data_url(image)}} for image in images]
     said = {"type": "text", "text": QUESTION}
     return {
-        "model": "tiny", "messages": [{"role": "user", "content": [*parts, said]}],
-        "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True, "return_token_ids": True,
-    }  # fmt: skip
+        "model": "tiny",
+        "messages": [{"role": "user", "content": [*parts, said]}],
+        "max_tokens": TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
 
 
 def test_an_image_question_over_http_is_answered_as_offline(running, tiny_folder):

@@ -19,9 +19,13 @@ LONGEST = 1024
 def profile(llama, tmp_path_factory):
     """Ratios that sort the layers otherwise than they stand: mean 25 %."""
     return Profile(
-        method="prefixkv", model=llama.split("/")[-1], layers=4, samples=1, budget="25%",
+        method="prefixkv",
+        model=llama.split("/")[-1],
+        layers=4,
+        samples=1,
+        budget="25%",
         by_layer=[0.2, 0.45, 0.05, 0.3],
-    ).save(tmp_path_factory.mktemp("profile") / "prefixkv.json")  # fmt: skip
+    ).save(tmp_path_factory.mktemp("profile") / "prefixkv.json")
 
 
 PREFIX = "prefixkv:budget=25%,profile={},when=after_prefill"

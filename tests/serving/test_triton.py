@@ -22,10 +22,20 @@ QUARTER = "snapkv:budget=25%,window=8"
 def found(llama):
     """Of stock vLLM, of everything kept, and of a quarter."""
     run = subprocess.run(
-        [sys.executable, "-m", "tests.serving.triton_interpreted", llama, "",
-         "snapkv:budget=100%,window=8", QUARTER],
-        capture_output=True, text=True, check=False, env=os.environ,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.serving.triton_interpreted",
+            llama,
+            "",
+            "snapkv:budget=100%,window=8",
+            QUARTER,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ,
+    )
     assert run.returncode == 0, run.stderr[-4000:]
     return [served(one) for one in json.loads(run.stdout.splitlines()[-1])]
 

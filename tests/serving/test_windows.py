@@ -13,11 +13,20 @@ from tests.serving.test_llama import check_against_transformers
 POLICY = "snapkv:budget=25%,window=8"
 LENGTHS = (300, 64, 171)
 CONFIG = Gemma3TextConfig(
-    vocab_size=512, hidden_size=64, intermediate_size=128, num_hidden_layers=4, head_dim=32,
-    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=1024, pad_token_id=0,
-    query_pre_attn_scalar=32, sliding_window=64, initializer_range=0.3,
+    vocab_size=512,
+    hidden_size=64,
+    intermediate_size=128,
+    num_hidden_layers=4,
+    head_dim=32,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=1024,
+    pad_token_id=0,
+    query_pre_attn_scalar=32,
+    sliding_window=64,
+    initializer_range=0.3,
     layer_types=["sliding_attention", "full_attention"] * 2,
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

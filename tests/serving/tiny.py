@@ -22,9 +22,15 @@ from transformers import (
 )
 
 QWEN_TOKENS = (
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>",
-    "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>",
-)  # fmt: skip
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
@@ -57,27 +63,54 @@ def qwen2_vl(folder):
     )
     tokenizer.save_pretrained(folder)
     write_json(
-        folder / "preprocessor_config.json", image_processor_type="Qwen2VLImageProcessor",
-        processor_class="Qwen2VLProcessor", min_pixels=56 * 56, max_pixels=28 * 28 * 400,
-        patch_size=14, temporal_patch_size=2, merge_size=2, image_mean=[0.5] * 3,
+        folder / "preprocessor_config.json",
+        image_processor_type="Qwen2VLImageProcessor",
+        processor_class="Qwen2VLProcessor",
+        min_pixels=56 * 56,
+        max_pixels=28 * 28 * 400,
+        patch_size=14,
+        temporal_patch_size=2,
+        merge_size=2,
+        image_mean=[0.5] * 3,
         image_std=[0.5] * 3,
-    )  # fmt: skip
+    )
     end, _, turn, first, last, _, image, video = tokenizer.convert_tokens_to_ids(list(QWEN_TOKENS))
     rope = {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 10000.0}
     text = {
-        "vocab_size": len(tokenizer), "hidden_size": 128, "intermediate_size": 256,
-        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 4096, "rope_parameters": rope, "tie_word_embeddings": False,
-        "initializer_range": 0.2, "bos_token_id": end, "eos_token_id": turn, "pad_token_id": end,
-    }  # fmt: skip
+        "vocab_size": len(tokenizer),
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "rope_parameters": rope,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
+        "bos_token_id": end,
+        "eos_token_id": turn,
+        "pad_token_id": end,
+    }
     vision = {
-        "depth": 2, "embed_dim": 64, "hidden_size": 128, "num_heads": 2, "mlp_ratio": 2,
-        "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "in_channels": 3,
-    }  # fmt: skip
+        "depth": 2,
+        "embed_dim": 64,
+        "hidden_size": 128,
+        "num_heads": 2,
+        "mlp_ratio": 2,
+        "patch_size": 14,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "in_channels": 3,
+    }
     config = Qwen2VLConfig(
-        text_config=text, vision_config=vision, image_token_id=image, video_token_id=video,
-        vision_start_token_id=first, vision_end_token_id=last, tie_word_embeddings=False,
-    )  # fmt: skip
+        text_config=text,
+        vision_config=vision,
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=first,
+        vision_end_token_id=last,
+        tie_word_embeddings=False,
+    )
     torch.manual_seed(0)
     Qwen2VLForConditionalGeneration(config).float().eval().save_pretrained(folder)
     return str(folder)
@@ -90,18 +123,30 @@ PINPOINTS = [[56, 112], [112, 56], [112, 112]]
 def llava(folder):
     """LLaVA on a Llama: 4 layers, 4 query heads, 2 KV heads; 64 tokens an image."""
     return _llava(
-        folder, 112, LlavaConfig, LlavaForConditionalGeneration, LlavaProcessor, CLIPImageProcessor,
-        crop_size={"height": 112, "width": 112}, size={"shortest_edge": 112},
-    )  # fmt: skip
+        folder,
+        112,
+        LlavaConfig,
+        LlavaForConditionalGeneration,
+        LlavaProcessor,
+        CLIPImageProcessor,
+        crop_size={"height": 112, "width": 112},
+        size={"shortest_edge": 112},
+    )
 
 
 def llava_next(folder):
     """LLaVA-NeXT: an overview of 16 tokens and up to 4 tiles with line ends."""
     return _llava(
-        folder, 56, LlavaNextConfig, LlavaNextForConditionalGeneration, LlavaNextProcessor,
-        LlavaNextImageProcessor, crop_size={"height": 56, "width": 56},
-        size={"shortest_edge": 56}, image_grid_pinpoints=PINPOINTS,
-    )  # fmt: skip
+        folder,
+        56,
+        LlavaNextConfig,
+        LlavaNextForConditionalGeneration,
+        LlavaNextProcessor,
+        LlavaNextImageProcessor,
+        crop_size={"height": 56, "width": 56},
+        size={"shortest_edge": 56},
+        image_grid_pinpoints=PINPOINTS,
+    )
 
 
 def _llava(folder, side, config, model, processor, image_processor, **sizes):
@@ -110,26 +155,50 @@ def _llava(folder, side, config, model, processor, image_processor, **sizes):
     )
     pad, begin, end, image, *_ = tokenizer.convert_tokens_to_ids(list(LLAVA_TOKENS))
     processor(
-        image_processor=image_processor(**sizes), tokenizer=tokenizer, patch_size=14,
-        vision_feature_select_strategy="default", num_additional_image_tokens=1,
+        image_processor=image_processor(**sizes),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
         chat_template=tokenizer.chat_template,
-    ).save_pretrained(folder)  # fmt: skip
+    ).save_pretrained(folder)
     text = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=128, intermediate_size=256, num_hidden_layers=4,
-        num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=4096,
-        bos_token_id=begin, eos_token_id=end, pad_token_id=pad, initializer_range=0.2,
-        architectures=["LlamaForCausalLM"], tie_word_embeddings=False,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=4096,
+        bos_token_id=begin,
+        eos_token_id=end,
+        pad_token_id=pad,
+        initializer_range=0.2,
+        architectures=["LlamaForCausalLM"],
+        tie_word_embeddings=False,
+    )
     vision = CLIPVisionConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=2,
-        image_size=side, patch_size=14, projection_dim=64, initializer_factor=5.0,
-    )  # fmt: skip
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        image_size=side,
+        patch_size=14,
+        projection_dim=64,
+        initializer_factor=5.0,
+    )
     grid = {k: v for k, v in sizes.items() if k == "image_grid_pinpoints"}
     torch.manual_seed(0)
     made = model(
-        config(vision_config=vision, text_config=text, image_token_index=image,
-               tie_word_embeddings=False, **grid)
-    )  # fmt: skip
+        config(
+            vision_config=vision,
+            text_config=text,
+            image_token_index=image,
+            tie_word_embeddings=False,
+            **grid,
+        )
+    )
     made.float().eval().save_pretrained(folder)
     name_as_on_the_hub(folder / "model.safetensors")
     return str(folder)

@@ -75,9 +75,11 @@ def test_the_nearest_position_takes_over_with_equal_weights(lengths, density, se
     kept = some(layer, density, seed)
     merged = MergeNearest(by="position", how="averaged")(scored(layer), kept)
     assert_as_literal(
-        layer, kept, merged,
+        layer,
+        kept,
+        merged,
         lambda k, v, at: [prefixkv.merge(x, at, "position", k) for x in (k, v)],
-    )  # fmt: skip
+    )
 
 
 @lean
@@ -125,9 +127,12 @@ def test_where_nothing_is_left_out_keys_and_values_are_those_given(stage):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
     "stage",
-    [*(MergeNearest(how=how) for how in HOW), MergeNearest(by="position"),
-     MergeNearest(how="weighted", similarity_filter=True)],
-)  # fmt: skip
+    [
+        *(MergeNearest(how=how) for how in HOW),
+        MergeNearest(by="position"),
+        MergeNearest(how="weighted", similarity_filter=True),
+    ],
+)
 def test_half_precision_is_merged_in_float32_and_rounded_once(stage, dtype):
     full = random_layer([40, 30], d=8, seed=2)
     half = layer_of(full.q.to(dtype), full.k.to(dtype), full.v.to(dtype), pads=[0, 10])

@@ -66,11 +66,15 @@ def literal_window(layer, window, kernel, pool, group):
 
 @lean
 @given(
-    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=2), h=st.integers(1, 2),
-    g=st.integers(1, 3), window=st.integers(1, 5), kernel=st.sampled_from([1, 3, 5, 7]),
-    pool=st.sampled_from(["avg", "max", "none"]), group=st.sampled_from(["mean", "max"]),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=2),
+    h=st.integers(1, 2),
+    g=st.integers(1, 3),
+    window=st.integers(1, 5),
+    kernel=st.sampled_from([1, 3, 5, 7]),
+    pool=st.sampled_from(["avg", "max", "none"]),
+    group=st.sampled_from(["mean", "max"]),
     seed=st.integers(0, 9),
-)  # fmt: skip
+)
 def test_window_attention_is_what_the_window_pays_reduced_and_pooled(
     lengths, h, g, window, kernel, pool, group, seed
 ):
@@ -113,8 +117,10 @@ def test_window_attention_follows_the_models_own_mask():
     scores = WindowAttention(window=2, pool="none")(changed(layer, mask=mask)).values[0, 0]
     assert scores[3] == 0.0
     for slot in (0, 1, 2, 4, 5, 6):
-        weights = [softmax_of(layer, 0, 0, i - 9, [s for s in range(i + 1) if s != 3])[slot]
-                   for i in (7, 8)]  # fmt: skip
+        weights = [
+            softmax_of(layer, 0, 0, i - 9, [s for s in range(i + 1) if s != 3])[slot]
+            for i in (7, 8)
+        ]
         assert float(scores[slot]) == pytest.approx(sum(weights) / 2, rel=1e-4)
 
 
@@ -127,10 +133,14 @@ def passes_of(layer, sizes):
     for size in sizes:
         end = start + size
         yield changed(
-            layer, q=layer.q[:, :, start:end], q_pos=layer.q_pos[:, start:end],
-            k=layer.k[:, :, :end], v=layer.v[:, :, :end], pos=layer.pos[:, :, :end],
+            layer,
+            q=layer.q[:, :, start:end],
+            q_pos=layer.q_pos[:, start:end],
+            k=layer.k[:, :, :end],
+            v=layer.v[:, :, :end],
+            pos=layer.pos[:, :, :end],
             mask=None if layer.slots.mask is None else layer.slots.mask[:, :, start:end, :end],
-        )  # fmt: skip
+        )
         start = end
 
 
@@ -139,8 +149,9 @@ def observed_in(score, passes):
     state = {}
     for layer in passes:
         slots = layer.k.shape[2]
-        state = {name: torch.nn.functional.pad(t, (0, slots - t.shape[2]))
-                 for name, t in state.items()}  # fmt: skip
+        state = {
+            name: torch.nn.functional.pad(t, (0, slots - t.shape[2])) for name, t in state.items()
+        }
         state = score.observe(replace(layer, state=state))
     return state
 
@@ -198,8 +209,15 @@ def test_column_sums_go_on_over_slots_that_differ_between_heads():
     whole = random_layer([5], g=1)
     k = torch.stack([whole.k[:, head, pos[0, head]] for head in (0, 1)], 1)
     before = torch.tensor([[[3.0, 2.0, 1.0, 0.0], [6.0, 5.0, 4.0, 0.0]]])
-    layer = changed(whole, q=whole.q[:, :, -1:], q_pos=torch.tensor([[4]]), k=k, v=k, pos=pos,
-                    state={"received": before})  # fmt: skip
+    layer = changed(
+        whole,
+        q=whole.q[:, :, -1:],
+        q_pos=torch.tensor([[4]]),
+        k=k,
+        v=k,
+        pos=pos,
+        state={"received": before},
+    )
     after = ColumnSums().observe(layer)["received"]
     for head in (0, 1):
         weights = softmax_of(whole, 0, head, -1, pos[0, head].tolist())
@@ -212,8 +230,15 @@ def test_column_sums_skip_the_empty_slots_of_shorter_heads():
     pos = torch.tensor([[[0, 2, 4], [-1, 3, 4]]])
     whole = random_layer([5], g=1)
     k = torch.stack([whole.k[:, head, pos[0, head].clamp_min(0)] for head in (0, 1)], 1)
-    layer = changed(whole, q=whole.q[:, :, -1:], q_pos=torch.tensor([[4]]), k=k, v=k, pos=pos,
-                    state={"received": torch.zeros(1, 2, 3)})  # fmt: skip
+    layer = changed(
+        whole,
+        q=whole.q[:, :, -1:],
+        q_pos=torch.tensor([[4]]),
+        k=k,
+        v=k,
+        pos=pos,
+        state={"received": torch.zeros(1, 2, 3)},
+    )
     after = ColumnSums().observe(layer)["received"]
     for head, slots in ((0, [0, 2, 4]), (1, [3, 4])):
         weights = list(softmax_of(whole, 0, head, -1, slots).values())
@@ -229,11 +254,15 @@ def test_column_sums_skip_the_empty_slots_of_shorter_heads():
 def test_norms_are_computed_in_float32_key_norms_the_lower_the_better(dtype):
     layer = random_layer([9], d=5)
     layer = replace(layer, k=layer.k.to(dtype), v=layer.v.to(dtype), q=layer.q.to(dtype))
-    for values, tensor, sign in ((KeyNorm()(layer).values, layer.k, -1),
-                                 (ValueNorm()(layer).values, layer.v, 1)):  # fmt: skip
+    for values, tensor, sign in (
+        (KeyNorm()(layer).values, layer.k, -1),
+        (ValueNorm()(layer).values, layer.v, 1),
+    ):
         assert values.dtype == torch.float32
-        expected = [[[sign * math.sqrt(sum(x * x for x in vector)) for vector in head]
-                     for head in row] for row in tensor.double().tolist()]  # fmt: skip
+        expected = [
+            [[sign * math.sqrt(sum(x * x for x in vector)) for vector in head] for head in row]
+            for row in tensor.double().tolist()
+        ]
         assert_close(values.double(), torch.tensor(expected, dtype=torch.float64))
 
 
@@ -251,8 +280,10 @@ def test_a_random_draw_depends_on_seed_layer_head_and_position_alone():
     assert torch.equal(padded[0, :, 14:], drawn[:, :3])
     assert torch.equal(padded[1, :, :6], drawn)
     assert bool(((drawn >= 0) & (drawn < 1)).all())
-    others = [RandomScore(seed=6)(short).values[0],
-              RandomScore(seed=5)(replace(short, ordinal=1)).values[0]]  # fmt: skip
+    others = [
+        RandomScore(seed=6)(short).values[0],
+        RandomScore(seed=5)(replace(short, ordinal=1)).values[0],
+    ]
     assert len({tuple(t.flatten().tolist()) for t in [drawn, *others]}) == 3
     assert drawn[0].tolist() != drawn[1].tolist()
 

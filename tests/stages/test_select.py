@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.errors import InvalidParameter
-from foveate.stages.select import TopK
-from foveate.stages.select.top_k import by_partition, by_top_k, highest
+from foveate.stages.select import TopK, by_partition, by_top_k, highest
 from tests.core.lean import lean
 from tests.core.users import unchecked
 

@@ -45,8 +45,10 @@ def heads_of(pairs):
     """The keys and values of every head, in order."""
     padded = pairs.padded()
     held = (padded.columns >= 0).flatten(0, 1)
-    return [(k[m], v[m]) for k, v, m in zip(padded.k.flatten(0, 1), padded.v.flatten(0, 1), held,
-                                            strict=True)]  # fmt: skip
+    return [
+        (k[m], v[m])
+        for k, v, m in zip(padded.k.flatten(0, 1), padded.v.flatten(0, 1), held, strict=True)
+    ]
 
 
 @settings(lean, max_examples=60)
@@ -73,9 +75,13 @@ class QuantisedStorage(Storage):
     """In groups of one every number is exact, so the pairs still behave as lists do."""
 
     @initialize(
-        b=st.integers(1, 3), h=st.integers(1, 3), n=st.integers(1, 8), data=st.data(),
-        ragged=st.booleans(), residual=st.integers(0, 5),
-    )  # fmt: skip
+        b=st.integers(1, 3),
+        h=st.integers(1, 3),
+        n=st.integers(1, 8),
+        data=st.data(),
+        ragged=st.booleans(),
+        residual=st.integers(0, 5),
+    )
     def begin(self, b, h, n, data, ragged, residual):
         Storage.begin(self, b, h, n, data, ragged)
         self.pairs = Kivi(group=1, residual=residual)(self.pairs)
@@ -99,10 +105,16 @@ class QuantisedStorage(Storage):
         kept &= slots >= 0
         self.pairs = self.pairs.only(kept)
         self.model.rows = [
-            [[pair for pair, keep in zip(head, mask[len(mask) - len(head) :], strict=True) if keep]
-             for head, mask in zip(heads, masks, strict=True)]
+            [
+                [
+                    pair
+                    for pair, keep in zip(head, mask[len(mask) - len(head) :], strict=True)
+                    if keep
+                ]
+                for head, mask in zip(heads, masks, strict=True)
+            ]
             for heads, masks in zip(self.model.rows, kept.tolist(), strict=True)
-        ]  # fmt: skip
+        ]
         self.model.fixed = [[len(head) for head in heads] for heads in self.model.rows]
 
 

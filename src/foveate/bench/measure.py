@@ -9,16 +9,18 @@ import torch
 
 from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.subject import Subject
-from foveate.bench.throughput import Throughput, room_for_caches, throughput
 from foveate.bench.timing import (
     Decoding,
     Filled,
     Prefill,
     Prefills,
+    Throughput,
     decoding,
     prefill,
     prefills,
+    room_for_caches,
     stock,
+    throughput,
 )
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy

@@ -10,13 +10,10 @@ from typer.core import TyperGroup
 import foveate
 from foveate.cli.bench import benchmark
 from foveate.cli.calibrate import calibrate
-from foveate.cli.cite import cite
+from foveate.cli.catalogue import cite, methods, show
 from foveate.cli.eval import evaluate
-from foveate.cli.lens import lens
-from foveate.cli.methods import methods
-from foveate.cli.report import report
+from foveate.cli.pages import lens, report
 from foveate.cli.run import run
-from foveate.cli.show import show
 from foveate.errors import FoveateError
 
 

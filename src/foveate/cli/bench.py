@@ -17,7 +17,7 @@ from foveate.bench.dims import DIMS
 from foveate.bench.measure import ticks
 from foveate.bench.peer import kvpress
 from foveate.cli import console, options
-from foveate.cli.model import model_option
+from foveate.cli.options import model_option
 from foveate.cli.policies import policies
 from foveate.cli.rows import broken
 from foveate.core.amount import Amount

@@ -12,10 +12,9 @@ from PIL import Image
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console, options
-from foveate.cli.files import check_writable, prompts_of, words_of
 from foveate.cli.heads import from_file, generated, shown
-from foveate.cli.model import model_option
-from foveate.cli.prompt import QUESTION, passages
+from foveate.cli.options import model_option
+from foveate.cli.prompt import QUESTION, check_writable, passages, prompts_of, words_of
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.heads import HEAD_READINGS

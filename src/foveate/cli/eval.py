@@ -12,7 +12,7 @@ from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.model import model_option
+from foveate.cli.options import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT, short
 from foveate.cli.rows import broken
 from foveate.eval.benchmarks import BENCHMARKS

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from foveate.cli.files import prompts_of, words_of
+from foveate.cli.prompt import prompts_of, words_of
 from foveate.core.heads import Shown
 from foveate.data import Folder, Record
-from foveate.demo.questions import document
-from foveate.demo.scenes import BUILT_IN, CELL, Scene
 from foveate.errors import InvalidInput
 from foveate.eval.evidence import tokens_of
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read
 from foveate.eval.sample import Box, Sample, Span
+from foveate_demo.questions import document
+from foveate_demo.scenes import BUILT_IN, CELL, Scene
 
 EXPECTED = (
     '{"prompt": TEXT, "images": [FILE, ...], "answer": TEXT, "spans": [{"text": TEXT, "image": 0, '

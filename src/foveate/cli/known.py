@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from foveate.cli.measure import Row
 from foveate.cli.policies import short
-from foveate.demo import FIGURES, album
 from foveate.eval.contenders import Named, named
+from foveate_demo import FIGURES, album
 
 
 class Figures(NamedTuple):

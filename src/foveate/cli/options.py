@@ -1,11 +1,13 @@
-"""Options of several commands: what is asked, about which images, under which methods."""
+"""Options of several commands: the model, the question, the images, the methods."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+
+from foveate.eval.model import READS, SEES
 
 Images = Annotated[
     list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
@@ -32,3 +34,10 @@ Specs = Annotated[
     list[str] | None,
     typer.Option(metavar="SPEC", help="snapkv, or h2o:budget=256,recent=0.25; repeatable."),
 ]
+
+
+def model_option(default: str) -> Any:
+    """The option --model of several commands."""
+    shipped = f"{SEES} (sees) or {READS} (text only)"
+    words = f"A directory, a hub id, or what comes with Foveate: {shipped}. [default: {default}]"
+    return typer.Option(metavar="MODEL", help=words, show_default=False)

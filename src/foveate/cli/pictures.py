@@ -8,9 +8,9 @@ from pathlib import Path
 import typer
 from PIL import Image
 
-from foveate.cli.files import check_writable
 from foveate.cli.measure import Measured, Row
 from foveate.cli.policies import short
+from foveate.cli.prompt import check_writable
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded

@@ -9,8 +9,8 @@ from pathlib import Path
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
-from foveate.demo import PROFILES
 from foveate.eval.contenders import at_each
+from foveate_demo import PROFILES
 
 METHODS_BY_DEFAULT = ("snapkv", "lookm", "mixkv")
 # On the demo model: one that keeps its answers at 10 %, and two well-known ones beside it. How

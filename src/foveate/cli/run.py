@@ -14,7 +14,7 @@ from rich.text import Text
 from foveate.cli import console, options, pictures
 from foveate.cli.known import Known, known
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
-from foveate.cli.model import model_option
+from foveate.cli.options import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT, ON_THE_DEMO, policies, short
 from foveate.cli.prompt import question
 from foveate.cli.rows import rendered

@@ -87,8 +87,10 @@ class Amount:
                     f"bytes over all layers. Give at least that."
                 )
             return torch.full_like(lengths, each)
-        kept = [max(1, length * self.value.numerator // self.value.denominator)
-                for length in lengths.tolist()]  # fmt: skip
+        kept = [
+            max(1, length * self.value.numerator // self.value.denominator)
+            for length in lengths.tolist()
+        ]
         return torch.tensor(kept, dtype=lengths.dtype, device=lengths.device)
 
     def __str__(self) -> str:

@@ -37,8 +37,12 @@ class Paper:
     @property
     def bibtex(self) -> str:
         """The paper's BibTeX entry."""
-        lines = [f"  title = {{{self.title}}}", f"  author = {{{' and '.join(self.authors)}}}",
-                 f"  year = {{{self.year}}}", f"  booktitle = {{{self.venue}}}"]  # fmt: skip
+        lines = [
+            f"  title = {{{self.title}}}",
+            f"  author = {{{' and '.join(self.authors)}}}",
+            f"  year = {{{self.year}}}",
+            f"  booktitle = {{{self.venue}}}",
+        ]
         if self.arxiv:
             lines += [f"  eprint = {{{self.arxiv}}}", "  archiveprefix = {arXiv}"]
         return f"@inproceedings{{{self.key},\n" + ",\n".join(lines) + "\n}"

@@ -151,8 +151,9 @@ def _check_fields(path: Path, found: Mapping[str, Any]) -> None:
     for name, expected in get_type_hints(Profile).items():
         if expected in (int, str) and name in found and type(found[name]) is not expected:
             what = "whole number" if expected is int else "text"
-            raise InvalidInput(f"{path} is not a profile: its {name} is no {what}, but "
-                               f"{shown(found[name])}.")  # fmt: skip
+            raise InvalidInput(
+                f"{path} is not a profile: its {name} is no {what}, but {shown(found[name])}."
+            )
     if "by_layer" in found and not _is_table(found["by_layer"]):
         raise InvalidInput(
             f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.least} to "
@@ -166,8 +167,11 @@ def _is_table(found: Any) -> bool:
         return False
     lists = [row if isinstance(row, list) else [row] for row in found]
     alike = len({(isinstance(a, list), len(b)) for a, b in zip(found, lists, strict=True)}) == 1
-    return alike and bool(lists[0]) and all(type(x) in (int, float) and x in NUMBERS
-                                            for row in lists for x in row)  # fmt: skip
+    return (
+        alike
+        and bool(lists[0])
+        and all(type(x) in (int, float) and x in NUMBERS for row in lists for x in row)
+    )
 
 
 Reading = Callable[[Run], Numbers]

@@ -94,8 +94,10 @@ class Remembered:
 
     def grown(self, slots: int) -> Mapping[str, Tensor]:
         """The running sums, with zeros for the slots that are new."""
-        return {name: torch.nn.functional.pad(t, (0, slots - t.shape[-1]))
-                for name, t in self.state.items()}  # fmt: skip
+        return {
+            name: torch.nn.functional.pad(t, (0, slots - t.shape[-1]))
+            for name, t in self.state.items()
+        }
 
     def compact(self, kept: Bool[Tensor, "b h n"]) -> None:
         """The running sums of the kept slots alone."""

@@ -23,8 +23,20 @@ from foveate.data.texts import read_bytes, reason
 from foveate.errors import InvalidInput
 
 # What pictures come in. Pillow knows more, and runs another program for one of them (EPS).
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "TGA", "ICO", "JPEG2000",
-           "AVIF")  # fmt: skip
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "DIB",
+    "TIFF",
+    "PPM",
+    "TGA",
+    "ICO",
+    "JPEG2000",
+    "AVIF",
+)
 SIXTEEN_BITS = ("PNG", "PPM")  # whose grey with more than 8 bits reaches up to 65535, always
 HIGHEST = 65535
 

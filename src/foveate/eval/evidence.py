@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from PIL import Image
 
-from foveate.backends.hf.image_grid import Grid, grids, tokens_in
+from foveate.backends.hf.modality import Grid, grids, tokens_in
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt

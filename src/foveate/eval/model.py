@@ -95,7 +95,7 @@ class _Source(NamedTuple):
 
 def _shipped(name: str) -> Loaded:
     """A model that comes with Foveate; imported here, as loading its code takes a while."""
-    from foveate.demo import smollm2, vision
+    from foveate_demo import smollm2, vision
 
     model, reader = vision.load() if name == SEES else smollm2.load()
     return Loaded(SHIPPED[name], _placed(model), reader, sees=name == SEES)

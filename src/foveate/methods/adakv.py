@@ -22,12 +22,11 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, Planned, Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import within
-from foveate.stages.budget.uniform import Uniform
+from foveate.stages.budget.shares import Uniform
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
-from foveate.stages.select import TopK
-from foveate.stages.select.top_k import highest
+from foveate.stages.select import TopK, highest
 
 
 @stage("across_heads")
@@ -113,7 +112,7 @@ class AcrossHeads:
         code="https://github.com/FFY0/AdaKV",
     ),
     adds=("budget",),
-)  # fmt: skip
+)
 def adakv(
     *,
     budget: Amount,

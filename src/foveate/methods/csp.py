@@ -35,15 +35,113 @@ from foveate.core.protocols import NoMerge, Softmax
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
-from foveate.stages.attend import SoftmaxN
 from foveate.stages.budget import Uniform
-from foveate.stages.recent import most_recent
+from foveate.stages.recent import most_recent, part
 from foveate.stages.score import HeadMean
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import by_modality, paid_by_modality
-from foveate.stages.select.keeps_recent import KeepsRecent
-from foveate.stages.select.lists import beyond_lists
-from foveate.stages.select.top_k import highest
+from foveate.stages.select import KeepsRecent, highest
+
+Combine = Literal["union", "and", "concat"]
+
+
+@stage("cross_self_attention")
+@dataclass(frozen=True, kw_only=True)
+class CrossSelfAttention:
+    """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
+    and over those of the other (part "cross"), reduced over the query heads of a KV head.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    window: Window = 0.5
+    n: Factor = 1.0
+    group: Reduction = "mean"
+
+    def queries(self, tokens: int) -> int:
+        return most_recent(self.window, tokens)
+
+    def window_weights(self, slots: Slots, groups: int) -> WindowWeights:
+        return by_modality(slots, self.window, self.n, groups, self.group)
+
+    def __call__(self, layer: Layer) -> Scores:
+        by_text, by_vision = paid_by_modality(layer, self.window, self.n, self.group).unbind(2)
+        own = torch.where(layer.vision, by_vision, by_text)
+        cross = torch.where(layer.vision, by_text, by_vision)
+        return Scores(own + cross, parts={"self": own, "cross": cross})
+
+
+def beyond_lists(
+    who: str, scored: Scored, counts: Int[Tensor, "b h"], cross_ratio: float
+) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h n"]]:
+    """Eq. 2: how many places each slot stands behind the end of the list by the part "self", and
+    of that by "cross"; negative: it is on the list. What can be in no list is n places behind or
+    more.
+
+    The lists share what ``counts`` leave beside the protected slots: ``cross_ratio`` of it, as
+    written (0.29 of 100 is 29) and rounded down, is the length of the second.
+
+    Raises:
+        InvalidParameter: a score without these parts; ``who`` asked for them.
+    """
+    parts, values = scored.scores.parts, scored.scores.values
+    if not {"self", "cross"} <= parts.keys():
+        raise InvalidParameter(
+            f"the {who} draws on self and cross scores, and this score has "
+            "none. Use it with score=cross_self_attention, alone or inside head_mean."
+        )
+    free = values.isfinite()
+    k = counts - (values == torch.inf).sum(-1)
+    cross = part(k, cross_ratio)
+    return (
+        _places(parts["self"], free) - (k - cross)[..., None],
+        _places(parts["cross"], free) - cross[..., None],
+    )
+
+
+def _places(scores: Float[Tensor, "b h n"], free: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
+    """Each slot's place in the order of the highest scores, from 0; of equal ones the earlier is
+    first. What is not ``free`` or scores zero is in no list: 2 n, past the end of any.
+    """
+    listed = free & (scores > 0)
+    order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
+    return order.argsort(dim=-1).masked_fill(~listed, 2 * scores.shape[-1])
+
+
+@stage("cross_self")
+@dataclass(frozen=True, kw_only=True)
+class CrossSelf(KeepsRecent):
+    """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
+    K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
+    intersection, "and") fills the budget. A token enters no list in which it scores zero.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    cross_ratio: Share = 0.5
+    combine: Literal["union", "and"] = "union"
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        values = scored.scores.values
+        free, protected = values.isfinite(), values == torch.inf
+        growth = torch.stack(beyond_lists("selection cross_self", scored, counts, self.cross_ratio))
+        late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
+        first, second = growth.amin(0), growth.amax(0)
+        on_both = torch.where(second < late // 2, second, late + first)
+        order = first if self.combine == "union" else on_both
+        ranks = (-order).float().masked_fill(~free, -torch.inf)
+        return protected | highest(ranks, counts - protected.sum(-1))
+
+
+@stage("softmax_n")
+@dataclass(frozen=True, kw_only=True)
+class SoftmaxN:
+    """exp(x_i) / (n + sum_j exp(x_j)) in the attention over a compressed layer, for any n >= 0.
+
+    The same as one more pair, with the logit log n and a value of zeros.
+
+    Source: CSP (arXiv:2412.04652), eq. 7.
+    """
+
+    n: Factor = 1.0
 
 
 @stage("doubles")
@@ -77,58 +175,6 @@ class Doubles:
         order = (~double).to(torch.uint8).argsort(dim=-1, stable=True)
         here = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
         return torch.where(copies, order.gather(2, place.clamp_min(0)), here)
-
-
-Combine = Literal["union", "and", "concat"]
-
-
-@stage("cross_self_attention")
-@dataclass(frozen=True, kw_only=True)
-class CrossSelfAttention:
-    """Eq. 1: the window's softmax-n, summed over queries of the key's own modality (part "self")
-    and over those of the other (part "cross"), reduced over the query heads of a KV head.
-    """
-
-    head_by_head: ClassVar[bool] = True
-    window: Window = 0.5
-    n: Factor = 1.0
-    group: Reduction = "mean"
-
-    def queries(self, tokens: int) -> int:
-        return most_recent(self.window, tokens)
-
-    def window_weights(self, slots: Slots, groups: int) -> WindowWeights:
-        return by_modality(slots, self.window, self.n, groups, self.group)
-
-    def __call__(self, layer: Layer) -> Scores:
-        by_text, by_vision = paid_by_modality(layer, self.window, self.n, self.group).unbind(2)
-        own = torch.where(layer.vision, by_vision, by_text)
-        cross = torch.where(layer.vision, by_text, by_vision)
-        return Scores(own + cross, parts={"self": own, "cross": cross})
-
-
-@stage("cross_self")
-@dataclass(frozen=True, kw_only=True)
-class CrossSelf(KeepsRecent):
-    """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
-    K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
-    intersection, "and") fills the budget. A token enters no list in which it scores zero.
-    """
-
-    head_by_head: ClassVar[bool] = True
-    cross_ratio: Share = 0.5
-    combine: Literal["union", "and"] = "union"
-
-    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
-        values = scored.scores.values
-        free, protected = values.isfinite(), values == torch.inf
-        growth = torch.stack(beyond_lists("selection cross_self", scored, counts, self.cross_ratio))
-        late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
-        first, second = growth.amin(0), growth.amax(0)
-        order = first if self.combine == "union" else torch.where(
-            second < late // 2, second, late + first)  # fmt: skip
-        ranks = (-order).float().masked_fill(~free, -torch.inf)
-        return protected | highest(ranks, counts - protected.sum(-1))
 
 
 @method(

@@ -40,18 +40,18 @@ from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import budget_of, most_recent, part, recent_tokens
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import on_average, paid_on_average
-from foveate.stages.select.keeps_recent import KeepsRecent
-from foveate.stages.select.top_k import highest
+from foveate.stages.select import KeepsRecent, highest
 
 Rule = Literal["delta_below", "delta_above", "theta_below", "always", "never"]
 RULES = ("delta_below", "delta_above", "theta_below", "always", "never")
 Split = Literal["text", "algorithm"]
 
 
-def ncar(attention: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"],
-         valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b"]:  # fmt: skip
+def ncar(
+    attention: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"], valid: Bool[Tensor, "b h n"]
+) -> Float[Tensor, "b"]:
     """Eq. 6: what visual tokens get of the last queries' attention (its mean over queries and
     heads) over what an even share would be; zero without images.
     """
@@ -135,7 +135,8 @@ class Decoupled(KeepsRecent):
         to_vision = part(places, share)  # line 28
         to_vision = torch.maximum(torch.minimum(to_vision, visual), places - textual)
         apart = highest(values.masked_fill(~(free & vision), -torch.inf), to_vision) | highest(
-            values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision)  # fmt: skip
+            values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision
+        )
         return torch.where(decoupled[:, None, None], apart | protected, highest(values, counts))
 
 
@@ -170,11 +171,13 @@ def david(
     `recent` (tokens, or a share of the budget) are the observation window and kept; `rho` is visual
     over text tokens: 2 for reading, 1 for mathematics in the paper.
     """
-    attention = WindowAttention(window=recent, kernel=kernel, pool="max", group=group,
-                                pool_window=pool_window)  # fmt: skip
+    attention = WindowAttention(
+        window=recent, kernel=kernel, pool="max", group=group, pool_window=pool_window
+    )
     return Policy(
-        score=ModalityFusion(of=attention, window=recent, threshold=threshold, rule=rule,
-                             normalised=normalised),
+        score=ModalityFusion(
+            of=attention, window=recent, threshold=threshold, rule=rule, normalised=normalised
+        ),
         budget=Uniform(amount=budget),
         select=Decoupled(recent=recent, rho=rho, split=split),
-    )  # fmt: skip
+    )

@@ -21,8 +21,16 @@ from foveate.stages.when import FixedSlot
 @method(
     Paper(
         title="Efficient Inference of Vision Instruction-Following Models with Elastic Cache",
-        authors=("Liu, Zuyan", "Liu, Benlin", "Wang, Jiahui", "Dong, Yuhao", "Chen, Guangyi",
-                 "Rao, Yongming", "Krishna, Ranjay", "Lu, Jiwen"),
+        authors=(
+            "Liu, Zuyan",
+            "Liu, Benlin",
+            "Wang, Jiahui",
+            "Dong, Yuhao",
+            "Chen, Guangyi",
+            "Rao, Yongming",
+            "Krishna, Ranjay",
+            "Lu, Jiwen",
+        ),
         year=2024,
         venue="European Conference on Computer Vision",
         key="liu2024elastic",
@@ -30,7 +38,7 @@ from foveate.stages.when import FixedSlot
         code="https://github.com/liuzuyan/ElasticCache",
     ),
     adds=("score", "select", "merge", "when"),
-)  # fmt: skip
+)
 def elastic_cache(
     *,
     budget: Amount,

@@ -78,7 +78,7 @@ class ExpectedAttention:
         arxiv="2510.00636",
         code="https://github.com/NVIDIA/kvpress",
     ),
-)  # fmt: skip
+)
 def expected_attention(
     *,
     budget: Amount,

@@ -13,7 +13,7 @@ from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import ColumnSums
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.select import TopK
 
 
@@ -22,9 +22,18 @@ from foveate.stages.select import TopK
         title="H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language "
         "Models",
         authors=(
-            "Zhang, Zhenyu", "Sheng, Ying", "Zhou, Tianyi", "Chen, Tianlong", "Zheng, Lianmin",
-            "Cai, Ruisi", "Song, Zhao", "Tian, Yuandong", "R{\\'e}, Christopher", "Barrett, Clark",
-            "Wang, Zhangyang", "Chen, Beidi",
+            "Zhang, Zhenyu",
+            "Sheng, Ying",
+            "Zhou, Tianyi",
+            "Chen, Tianlong",
+            "Zheng, Lianmin",
+            "Cai, Ruisi",
+            "Song, Zhao",
+            "Tian, Yuandong",
+            "R{\\'e}, Christopher",
+            "Barrett, Clark",
+            "Wang, Zhangyang",
+            "Chen, Beidi",
         ),
         year=2023,
         venue="Advances in Neural Information Processing Systems",
@@ -32,7 +41,7 @@ from foveate.stages.select import TopK
         arxiv="2306.14048",
         code="https://github.com/FMInference/H2O",
     )
-)  # fmt: skip
+)
 def h2o(*, budget: Amount, recent: Recent = 0.5, group: Reduction = "mean") -> Policy:
     """Keeps the tokens that received the most attention from all queries, and the most recent.
 

@@ -26,7 +26,7 @@ from foveate.core.policy import Policy
 from foveate.stages.budget import HeadTable
 from foveate.stages.budget.head_table import Temperature
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -36,7 +36,12 @@ from foveate.stages.select import TopK
         title="Not All Heads Matter: A Head-Level KV Cache Compression Method with Integrated "
         "Retrieval and Reasoning",
         authors=(
-            "Fu, Yu", "Cai, Zefan", "Asi, Abedelkadir", "Xiong, Wayne", "Dong, Yue", "Xiao, Wen",
+            "Fu, Yu",
+            "Cai, Zefan",
+            "Asi, Abedelkadir",
+            "Xiong, Wayne",
+            "Dong, Yue",
+            "Xiao, Wen",
         ),
         year=2025,
         venue="International Conference on Learning Representations",
@@ -45,7 +50,7 @@ from foveate.stages.select import TopK
         code="https://github.com/FYYFU/HeadKV",
     ),
     adds=("budget",),
-)  # fmt: skip
+)
 def headkv(
     *,
     budget: Amount,

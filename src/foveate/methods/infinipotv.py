@@ -32,7 +32,7 @@ from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import part
 from foveate.stages.score import TextPrior, ValueNorm
-from foveate.stages.select.top_k import TopK, highest
+from foveate.stages.select import TopK, highest
 from foveate.stages.when import OverBudget
 
 
@@ -148,7 +148,7 @@ class NovelFirst(TopK):
         code="https://github.com/aiha-lab/InfiniPot-V",
     ),
     adds=("score", "select", "when"),
-)  # fmt: skip
+)
 def infinipotv(
     *,
     budget: Amount,

@@ -41,14 +41,20 @@ class KeyDifference:
     Paper(
         title="KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in "
         "Resource-Constrained Environments",
-        authors=("Park, Junyoung", "Jones, Dalton", "Morse, Matthew J.", "Goel, Raghavv",
-                 "Lee, Mingu", "Lott, Chris"),
+        authors=(
+            "Park, Junyoung",
+            "Jones, Dalton",
+            "Morse, Matthew J.",
+            "Goel, Raghavv",
+            "Lee, Mingu",
+            "Lott, Chris",
+        ),
         year=2025,
         venue="Advances in Neural Information Processing Systems",
         key="park2025keydiff",
         arxiv="2504.15364",
     ),
-)  # fmt: skip
+)
 def keydiff(
     *,
     budget: Amount,

@@ -21,9 +21,8 @@ from foveate.core.parameters import Factor, Range, Recent, Seed
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
-from foveate.stages.score.groups import Reduction, over_group
-from foveate.stages.score.noise import gumbel
-from foveate.stages.score.rows import blocks, seen
+from foveate.stages.score.attention_free import gumbel
+from foveate.stages.score.rows import Reduction, blocks, over_group, seen
 from foveate.stages.select import TopK
 
 Tau = Annotated[float, Range(0.001, 1_000_000)]
@@ -85,15 +84,21 @@ class GumbelSums:
     Paper(
         title="Keyformer: KV Cache Reduction through Key Tokens Selection for Efficient Generative "
         "Inference",
-        authors=("Adnan, Muhammad", "Arunkumar, Akhil", "Jain, Gaurav", "Nair, Prashant J.",
-                 "Soloveychik, Ilya", "Kamath, Purushotham"),
+        authors=(
+            "Adnan, Muhammad",
+            "Arunkumar, Akhil",
+            "Jain, Gaurav",
+            "Nair, Prashant J.",
+            "Soloveychik, Ilya",
+            "Kamath, Purushotham",
+        ),
         year=2024,
         venue="Machine Learning and Systems",
         key="adnan2024keyformer",
         arxiv="2403.09054",
         code="https://github.com/d-matrix-ai/keyformer-llm",
     ),
-)  # fmt: skip
+)
 def keyformer(
     *,
     budget: Amount,

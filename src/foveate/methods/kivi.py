@@ -24,8 +24,14 @@ from foveate.stages.store.kivi import Bits
     Paper(
         title="KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache",
         authors=(
-            "Liu, Zirui", "Yuan, Jiayi", "Jin, Hongye", "Zhong, Shaochen", "Xu, Zhaozhuo",
-            "Braverman, Vladimir", "Chen, Beidi", "Hu, Xia",
+            "Liu, Zirui",
+            "Yuan, Jiayi",
+            "Jin, Hongye",
+            "Zhong, Shaochen",
+            "Xu, Zhaozhuo",
+            "Braverman, Vladimir",
+            "Chen, Beidi",
+            "Hu, Xia",
         ),
         year=2024,
         venue="International Conference on Machine Learning",
@@ -34,7 +40,7 @@ from foveate.stages.store.kivi import Bits
         code="https://github.com/jy-yuan/KIVI",
     ),
     adds=("store",),
-)  # fmt: skip
+)
 def kivi(*, bits: Bits = 2, group: Positive = 32, residual: Count = 128) -> Policy:
     """Holds all but the last pairs in 2, 4 or 8 bits; adds to any method."""
     return Policy(

@@ -1,7 +1,7 @@
 """LOOK-M: look once. Text first, and what is not kept merges into what is.
 
 Prompts are read text first, so text tokens are ranked before visual ones (eqs. 4 and 5:
-`stages/score/text_prior.py`), and the important and the recent are kept (eqs. 6 to 8). Every other
+`stages/score/wrappers.py`), and the important and the recent are kept (eqs. 6 to 8). Every other
 pair merges into the kept one whose key is nearest (eq. 9), averaged, pivotal or weighted (eqs. 10
 to 12: `stages/merge/nearest.py`). Once, after the prefill, with keys after RoPE.
 
@@ -26,7 +26,7 @@ from foveate.core.protocols import NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, TextPrior
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.select import TopK
 
 
@@ -35,8 +35,14 @@ from foveate.stages.select import TopK
         title="LOOK-M: Look-Once Optimization in KV Cache for Efficient Multimodal Long-Context "
         "Inference",
         authors=(
-            "Wan, Zhongwei", "Wu, Ziang", "Liu, Che", "Huang, Jinfa", "Zhu, Zhihong", "Jin, Peng",
-            "Wang, Longyue", "Yuan, Li",
+            "Wan, Zhongwei",
+            "Wu, Ziang",
+            "Liu, Che",
+            "Huang, Jinfa",
+            "Zhu, Zhihong",
+            "Jin, Peng",
+            "Wang, Longyue",
+            "Yuan, Li",
         ),
         year=2024,
         venue="Findings of the Association for Computational Linguistics: EMNLP",
@@ -46,7 +52,7 @@ from foveate.stages.select import TopK
     ),
     adds=("score", "merge"),
     wraps=True,
-)  # fmt: skip
+)
 def lookm(
     *,
     budget: Amount,
@@ -64,8 +70,9 @@ def lookm(
     with and without `text_prior`; "none" without it is H2O.
     """
     sums = ColumnSums(group=group)
-    nearest = MergeNearest(how="pivotal" if merging == "none" else merging,
-                           similarity_filter=similarity_filter)  # fmt: skip
+    nearest = MergeNearest(
+        how="pivotal" if merging == "none" else merging, similarity_filter=similarity_filter
+    )
     return Policy(
         score=TextPrior(of=sums) if text_prior else sums,
         budget=Uniform(amount=budget),

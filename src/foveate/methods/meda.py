@@ -54,8 +54,10 @@ class AttentionEntropy:
         if self.kind == "all":
             entropy = _mean_entropy(layer, seen(layer))
         else:
-            image, text = (layer.valid[:, :1, None] & kind[:, :1, None]
-                           for kind in (layer.vision, ~layer.vision))  # fmt: skip
+            image, text = (
+                layer.valid[:, :1, None] & kind[:, :1, None]
+                for kind in (layer.vision, ~layer.vision)
+            )
             real = (layer.q_pos >= 0)[:, None, :, None]
             looks = layer.q_vision[:, None, :, None]
             entropy = _mean_entropy(layer, ~looks & real & image)
@@ -75,8 +77,7 @@ def _mean_entropy(layer: Layer, visible: Bool[Tensor, "b #h m n"]) -> Float[Tens
 @method(
     Paper(
         title="MEDA: Dynamic KV Cache Allocation for Efficient Multimodal Long-Context Inference",
-        authors=("Wan, Zhongwei", "Shen, Hui", "Wang, Xin", "Liu, Che", "Mai, Zheda",
-                 "Zhang, Mi"),
+        authors=("Wan, Zhongwei", "Shen, Hui", "Wang, Xin", "Liu, Che", "Mai, Zheda", "Zhang, Mi"),
         year=2025,
         venue="North American Chapter of the Association for Computational Linguistics",
         key="wan2025meda",
@@ -84,7 +85,7 @@ def _mean_entropy(layer: Layer, visible: Bool[Tensor, "b #h m n"]) -> Float[Tens
         code="https://github.com/AIoT-MLSys-Lab/MEDA",
     ),
     adds=("score", "budget", "merge"),
-)  # fmt: skip
+)
 def meda(
     *,
     budget: Amount,

@@ -36,8 +36,8 @@ from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import before, is_recent
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
 from foveate.stages.score.normalise import over_tokens, over_tokens_before
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -141,9 +141,11 @@ class MixDiversity:
         return Scores(values, parts, {**scores.notes, "redundancy": r})
 
     def _mixed(
-        self, importance: Float[Tensor, "b h n"], div: Float[Tensor, "b h n"],
+        self,
+        importance: Float[Tensor, "b h n"],
+        div: Float[Tensor, "b h n"],
         r: Float[Tensor, "b h 1"],
-    ) -> Float[Tensor, "b h n"]:  # fmt: skip
+    ) -> Float[Tensor, "b h n"]:
         if self.mix == "headwise":
             return mixed(importance, div, r)
         if self.mix == "sum":
@@ -198,7 +200,13 @@ def mixkv(
     "headwise" with a profile (offline), or without (online).
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
-    score = MixDiversity(of=attention, window=window, intrinsic=intrinsic, mix=mix,
-                         diversity_scale=diversity_scale, normalise_over=normalise_over,
-                         profile=profile)  # fmt: skip
+    score = MixDiversity(
+        of=attention,
+        window=window,
+        intrinsic=intrinsic,
+        mix=mix,
+        diversity_scale=diversity_scale,
+        normalise_over=normalise_over,
+        profile=profile,
+    )
     return Policy(score=score, budget=Uniform(amount=budget), select=TopK(recent=window))

@@ -22,11 +22,10 @@ from foveate.core.spec import stage
 from foveate.ops.window_attention import window_attention
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import most_recent
-from foveate.stages.score.groups import Reduction, over_group
-from foveate.stages.score.noise import gumbel
+from foveate.stages.score.attention_free import gumbel
+from foveate.stages.score.rows import Reduction, over_group
 from foveate.stages.score.window import window_of
-from foveate.stages.select.keeps_recent import KeepsEnds
-from foveate.stages.select.top_k import highest
+from foveate.stages.select import KeepsEnds, highest
 
 
 @stage("proxy_attention")
@@ -90,16 +89,25 @@ class TopAndDrawn(KeepsEnds):
     Paper(
         title="NACL: A General and Effective KV Cache Eviction Framework for LLMs at Inference "
         "Time",
-        authors=("Chen, Yilong", "Wang, Guoxia", "Shang, Junyuan", "Cui, Shiyao",
-                 "Zhang, Zhenyu", "Liu, Tingwen", "Wang, Shuohuan", "Sun, Yu", "Yu, Dianhai",
-                 "Wu, Hua"),
+        authors=(
+            "Chen, Yilong",
+            "Wang, Guoxia",
+            "Shang, Junyuan",
+            "Cui, Shiyao",
+            "Zhang, Zhenyu",
+            "Liu, Tingwen",
+            "Wang, Shuohuan",
+            "Sun, Yu",
+            "Yu, Dianhai",
+            "Wu, Hua",
+        ),
         year=2024,
         venue="Association for Computational Linguistics",
         key="chen2024nacl",
         arxiv="2408.03675",
         code="https://github.com/PaddlePaddle/Research",
     ),
-)  # fmt: skip
+)
 def nacl(
     *,
     budget: Amount,

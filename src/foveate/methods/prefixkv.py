@@ -42,8 +42,7 @@ from foveate.stages.merge.nearest import By
 from foveate.stages.score import ColumnSums, HeadMean
 from foveate.stages.score.normalise import over_tokens
 from foveate.stages.select import TopK
-from foveate.stages.when import FixedSlot
-from foveate.stages.when.fixed_slot import From
+from foveate.stages.when import FixedSlot, From
 
 STEPS = 64
 
@@ -186,8 +185,15 @@ def ratios(run: Run) -> Numbers:
         title="PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following Models Need "
         "for Efficient Generation",
         authors=(
-            "Wang, Ao", "Chen, Hui", "Li, Jiaxin", "Tan, Jianchao", "Zhang, Kefeng",
-            "Cai, Xunliang", "Lin, Zijia", "Han, Jungong", "Ding, Guiguang",
+            "Wang, Ao",
+            "Chen, Hui",
+            "Li, Jiaxin",
+            "Tan, Jianchao",
+            "Zhang, Kefeng",
+            "Cai, Xunliang",
+            "Lin, Zijia",
+            "Han, Jungong",
+            "Ding, Guiguang",
         ),
         year=2025,
         venue="Advances in Neural Information Processing Systems",
@@ -196,7 +202,7 @@ def ratios(run: Run) -> Numbers:
         code="https://github.com/THU-MIG/PrefixKV",
     ),
     adds=("budget", "when"),
-)  # fmt: skip
+)
 def prefixkv(
     *,
     budget: Amount,

@@ -25,7 +25,7 @@ from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import fill, heads_of
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -111,8 +111,17 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
     Paper(
         title="PyramidKV: Dynamic KV Cache Compression based on Pyramidal Information Funneling",
         authors=(
-            "Cai, Zefan", "Zhang, Yichi", "Gao, Bofei", "Liu, Yuliang", "Li, Yucheng",
-            "Liu, Tianyu", "Lu, Keming", "Xiong, Wayne", "Dong, Yue", "Hu, Junjie", "Xiao, Wen",
+            "Cai, Zefan",
+            "Zhang, Yichi",
+            "Gao, Bofei",
+            "Liu, Yuliang",
+            "Li, Yucheng",
+            "Liu, Tianyu",
+            "Lu, Keming",
+            "Xiong, Wayne",
+            "Dong, Yue",
+            "Hu, Junjie",
+            "Xiao, Wen",
         ),
         year=2025,
         venue="Conference on Language Modeling",
@@ -121,7 +130,7 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
         code="https://github.com/Zefan-Cai/KVCache-Factory",
     ),
     adds=("budget",),
-)  # fmt: skip
+)
 def pyramidkv(
     *,
     budget: Amount,

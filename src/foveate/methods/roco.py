@@ -24,8 +24,7 @@ from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.score.rows import rows, seen
-from foveate.stages.select.keeps_recent import KeepsEnds
-from foveate.stages.select.top_k import highest
+from foveate.stages.select import KeepsEnds, highest
 
 
 @stage("mean_attention")
@@ -103,7 +102,7 @@ class Robust(KeepsEnds):
         arxiv="2402.06262",
         code="https://github.com/DRSY/EasyKV",
     ),
-)  # fmt: skip
+)
 def roco(
     *,
     budget: Amount,

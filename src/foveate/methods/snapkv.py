@@ -14,7 +14,7 @@ from foveate.core.parameters import Kernel, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -23,8 +23,15 @@ from foveate.stages.select import TopK
     Paper(
         title="SnapKV: LLM Knows What You are Looking for Before Generation",
         authors=(
-            "Li, Yuhong", "Huang, Yingbing", "Yang, Bowen", "Venkitesh, Bharat", "Locatelli, Acyr",
-            "Ye, Hanchen", "Cai, Tianle", "Lewis, Patrick", "Chen, Deming",
+            "Li, Yuhong",
+            "Huang, Yingbing",
+            "Yang, Bowen",
+            "Venkitesh, Bharat",
+            "Locatelli, Acyr",
+            "Ye, Hanchen",
+            "Cai, Tianle",
+            "Lewis, Patrick",
+            "Chen, Deming",
         ),
         year=2024,
         venue="Advances in Neural Information Processing Systems",
@@ -32,7 +39,7 @@ from foveate.stages.select import TopK
         arxiv="2404.14469",
         code="https://github.com/FasterDecoding/SnapKV",
     )
-)  # fmt: skip
+)
 def snapkv(
     *,
     budget: Amount,

@@ -21,7 +21,7 @@ from foveate.core.parameters import Kernel, Share, Window
 from foveate.core.policy import Policy
 from foveate.stages.budget import HeadTable
 from foveate.stages.score import WindowAttention
-from foveate.stages.score.groups import Reduction
+from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK
 
@@ -30,7 +30,10 @@ from foveate.stages.select import TopK
     Paper(
         title="SparseMM: Head Sparsity Emerges from Visual Concept Responses in MLLMs",
         authors=(
-            "Wang, Jiahui", "Liu, Zuyan", "Rao, Yongming", "Lu, Jiwen",
+            "Wang, Jiahui",
+            "Liu, Zuyan",
+            "Rao, Yongming",
+            "Lu, Jiwen",
         ),
         year=2025,
         venue="International Conference on Computer Vision",
@@ -39,7 +42,7 @@ from foveate.stages.select import TopK
         code="https://github.com/CR400AF-A/SparseMM",
     ),
     adds=("budget",),
-)  # fmt: skip
+)
 def sparsemm(
     *,
     budget: Amount,

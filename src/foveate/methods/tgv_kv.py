@@ -65,8 +65,13 @@ def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
     Paper(
         title="TGV-KV: Text-Grounded KV Eviction for Vision-Language Models",
         authors=(
-            "Liu, Jizhihui", "Han, Ruizi", "Zhang, Miao", "Shao, Rui", "Liu, Xuebo",
-            "Guan, Weili", "Wang, Yaowei",
+            "Liu, Jizhihui",
+            "Han, Ruizi",
+            "Zhang, Miao",
+            "Shao, Rui",
+            "Liu, Xuebo",
+            "Guan, Weili",
+            "Wang, Yaowei",
         ),
         year=2026,
         venue="arXiv",
@@ -75,7 +80,7 @@ def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
         code="https://github.com/Danielement321/TGV-KV",
     ),
     adds=("score", "budget"),
-)  # fmt: skip
+)
 def tgv_kv(
     *,
     budget: Amount,

@@ -17,15 +17,14 @@ from foveate.stages.select import TopK
 @method(
     Paper(
         title="Transformers are Multi-State RNNs",
-        authors=("Oren, Matanel", "Hassid, Michael", "Yarden, Nir", "Adi, Yossi",
-                 "Schwartz, Roy"),
+        authors=("Oren, Matanel", "Hassid, Michael", "Yarden, Nir", "Adi, Yossi", "Schwartz, Roy"),
         year=2024,
         venue="Empirical Methods in Natural Language Processing",
         key="oren2024tova",
         arxiv="2401.06104",
         code="https://github.com/schwartz-lab-NLP/TOVA",
     ),
-)  # fmt: skip
+)
 def tova(
     *,
     budget: Amount,

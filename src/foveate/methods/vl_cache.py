@@ -19,8 +19,7 @@ from foveate.core.parameters import Recent, ShareBetween
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
-from foveate.stages.score.groups import Reduction, over_group
-from foveate.stages.score.rows import rows
+from foveate.stages.score.rows import Reduction, over_group, rows
 from foveate.stages.select import TopK
 
 
@@ -79,7 +78,7 @@ def _after_the_last_image(layer: Layer) -> Bool[Tensor, "b m"]:
         arxiv="2410.23317",
     ),
     adds=("score", "budget"),
-)  # fmt: skip
+)
 def vl_cache(
     *,
     budget: Amount,

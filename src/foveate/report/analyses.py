@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foveate.eval.contenders import named
-from foveate.report.charts import axes, svg
-from foveate.report.key import MARKERS, PALETTE, Entry, brief, entry, style
+from foveate.report.charts import MARKERS, PALETTE, Entry, axes, brief, entry, style, svg
 from foveate.report.shown import short, without_folders
 from foveate.report.summary import FULL, Rows, bytes_shares
 
@@ -109,23 +108,46 @@ def _distributions(prompts: Sequence[Mapping[str, Any]]) -> str:
 
 
 CHARTS: tuple[tuple[str, Callable[[Sequence[Any]], str], str, str], ...] = (
-    ("redundancy", _heads, "Redundancy of keys",
-     "Bright heads hold keys that are alike, and lose little if one stands for several (MixKV, "
-     "Fig. 2)."),
-    ("lorenz", _lorenz, "How concentrated attention is",
-     "The steeper a layer's curve rises, the fewer tokens it needs (PrefixKV, Fig. 2)."),
-    ("gini", _curve("Gini coefficient"), "Gini coefficient of each layer",
-     "0: all tokens matter alike; 1: one holds everything (PrefixKV, Fig. 4)."),
-    ("divergence", _curve("Jensen-Shannon divergence, bits"), "Self- against cross-attention",
-     "How differently queries weigh tokens of their own kind and of the other (CSP, Fig. 1 c)."),
-    ("ncar", _curve("normalised cross attention rate"), "Fusion of the modalities",
-     "Attention that images get from the last queries, over an even share; DAVID keeps the "
-     "modalities apart until it settles (eq. 6)."),
-    ("received", _curve("attention received, even shares", "a text token", "an image token"),
-     "What text and images receive",
-     "From all queries, mean over heads; 1 is what each token would get if attention were even "
-     "(LOOK-M, Fig. 2). The first token is left out."),
-)  # fmt: skip
+    (
+        "redundancy",
+        _heads,
+        "Redundancy of keys",
+        "Bright heads hold keys that are alike, and lose little if one stands for several (MixKV, "
+        "Fig. 2).",
+    ),
+    (
+        "lorenz",
+        _lorenz,
+        "How concentrated attention is",
+        "The steeper a layer's curve rises, the fewer tokens it needs (PrefixKV, Fig. 2).",
+    ),
+    (
+        "gini",
+        _curve("Gini coefficient"),
+        "Gini coefficient of each layer",
+        "0: all tokens matter alike; 1: one holds everything (PrefixKV, Fig. 4).",
+    ),
+    (
+        "divergence",
+        _curve("Jensen-Shannon divergence, bits"),
+        "Self- against cross-attention",
+        "How differently queries weigh tokens of their own kind and of the other (CSP, Fig. 1 c).",
+    ),
+    (
+        "ncar",
+        _curve("normalised cross attention rate"),
+        "Fusion of the modalities",
+        "Attention that images get from the last queries, over an even share; DAVID keeps the "
+        "modalities apart until it settles (eq. 6).",
+    ),
+    (
+        "received",
+        _curve("attention received, even shares", "a text token", "an image token"),
+        "What text and images receive",
+        "From all queries, mean over heads; 1 is what each token would get if attention were even "
+        "(LOOK-M, Fig. 2). The first token is left out.",
+    ),
+)
 
 
 def _of_errors(rows: Rows) -> Iterator[Figure]:

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from foveate.backends.hf.image_grid import Grid
+from foveate.backends.hf.modality import Grid
 from foveate.report.shown import short, shown, width
 
 _NIGHT = (14, 17, 27)

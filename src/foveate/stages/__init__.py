@@ -1,5 +1,5 @@
 """Parts that two or more methods share: scores, budgets, selections, merges, and when."""
 
-from foveate.stages import attend, budget, merge, score, select, store, when
+from foveate.stages import budget, merge, score, select, store, when
 
-__all__ = ["attend", "budget", "merge", "score", "select", "store", "when"]
+__all__ = ["budget", "merge", "score", "select", "store", "when"]

@@ -17,9 +17,10 @@ def served():
     """Every method that needs nothing but a budget and can be served, and some of their options."""
     specs = [*METHODS, "mixkv+lookm.merge", "csp+pyramidkv.budget"]
     given = [f"{spec}:budget=50%" for spec in specs] + [
-        "csp:budget=50%,head_mean=true", "snapkv:budget=50%,group=max,window=4",
+        "csp:budget=50%,head_mean=true",
+        "snapkv:budget=50%,group=max,window=4",
         "lookm:budget=50%,similarity_filter=true",
-    ]  # fmt: skip
+    ]
     for spec in given:
         try:
             policy = foveate.policy(spec)

@@ -24,9 +24,13 @@ from foveate.errors import (
 
 def profile(folder, ratios):
     return Profile(
-        method="prefixkv", model="tiny", layers=len(ratios), samples=1, budget="20%",
+        method="prefixkv",
+        model="tiny",
+        layers=len(ratios),
+        samples=1,
+        budget="20%",
         by_layer=ratios,
-    ).save(folder / "profile.json")  # fmt: skip
+    ).save(folder / "profile.json")
 
 
 def test_policy_of_the_additional_configuration_goes_before_the_variable():
@@ -160,8 +164,13 @@ def test_settings_that_do_not_go_together_are_named(name, value, said):
 
 
 def test_layers_that_cannot_be_compressed_beside_each_other_are_named():
-    fine = {"compressed": ["a"], "others": [], "sharing": [], "prefix_caching": False,
-            "tiers": True}  # fmt: skip
+    fine = {
+        "compressed": ["a"],
+        "others": [],
+        "sharing": [],
+        "prefix_caching": False,
+        "tiers": True,
+    }
     check_layers(**fine)
     check_layers(**fine | {"prefix_caching": True, "tiers": False})
     check_layers(**fine | {"others": ["window"], "tiers": False})

@@ -9,8 +9,12 @@ from foveate.errors import UnsupportedEngine
 
 
 def model(**changes):
-    plain = {"is_encoder_decoder": False, "is_mm_prefix_lm": False, "runner_type": "generate",
-             "enable_prompt_embeds": False}  # fmt: skip
+    plain = {
+        "is_encoder_decoder": False,
+        "is_mm_prefix_lm": False,
+        "runner_type": "generate",
+        "enable_prompt_embeds": False,
+    }
     return SimpleNamespace(**plain | changes)
 
 

@@ -38,9 +38,20 @@ def test_a_tier_is_a_group_of_vllms_and_few_pages_are_unused(most):
 
 @pytest.mark.parametrize(
     ("layers", "sizes"),
-    [(28, [4] * 7), (32, [4] * 8), (36, [6] * 6), (40, [5] * 8), (80, [10] * 8), (24, [3] * 8),
-     (26, [4, 4, 4, 4, 4, 3, 3]), (31, [4] * 7 + [3]), (4, [1] * 4), (9, [3] * 3), (1, [1])],
-)  # fmt: skip
+    [
+        (28, [4] * 7),
+        (32, [4] * 8),
+        (36, [6] * 6),
+        (40, [5] * 8),
+        (80, [10] * 8),
+        (24, [3] * 8),
+        (26, [4, 4, 4, 4, 4, 3, 3]),
+        (31, [4] * 7 + [3]),
+        (4, [1] * 4),
+        (9, [3] * 3),
+        (1, [1]),
+    ],
+)
 def test_tiers_of_common_depths(layers, sizes):
     assert [len(part) for part in cut(list(range(layers)), 8)] == sizes
 
@@ -54,9 +65,13 @@ def asked(policy, prompt, depth):
 
 def prefix(folder, ratios, budget):
     path = Profile(
-        method="prefixkv", model="tiny", layers=len(ratios), samples=1, budget=budget,
+        method="prefixkv",
+        model="tiny",
+        layers=len(ratios),
+        samples=1,
+        budget=budget,
         by_layer=ratios,
-    ).save(folder / "profile.json")  # fmt: skip
+    ).save(folder / "profile.json")
     return foveate.policy(f"prefixkv:budget={budget},profile={path},when=after_prefill")
 
 

@@ -41,8 +41,9 @@ def test_samples_of_one_name_are_told_apart(textvqa: Any, folder: Folder) -> Non
     path = textvqa(ASKED, ASKED, ASKED | {"question_id": "7#2"}, ASKED)
     names = [one.name for one in samples(find_task(f"textvqa={path}"))]
     assert names == ["7", "7#2", "7#2#2", "7#3"]
-    path = folder([], **{"trec.jsonl": [long_record(["x"])] * 2,
-                         "dataset2prompt": {"trec": "{context}"}})  # fmt: skip
+    path = folder(
+        [], **{"trec.jsonl": [long_record(["x"])] * 2, "dataset2prompt": {"trec": "{context}"}}
+    )
     names = [one.name for one in samples(find_task(f"longbench_trec={path}"))]
     assert names == ["trec/7f", "trec/7f#2"]
 
@@ -68,13 +69,19 @@ def test_one_key_for_two_records_is_refused(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("made", "says"),
-    [({"answers": "stop"}, "field 'answers' is 'stop'; it has to be a list of texts, at least 1"),
-     ({"answers": [1]}, "the field 'answers'"),
-     ({"answers": []}, r"the field 'answers' is \[\]"),
-     ({"question": 5}, "the field 'question' is 5"),
-     ({"question": None}, "the field 'question' is None"), ({"question_id": []}, "'question_id'"),
-     ({"image_id": {}}, "the field 'image_id'")],
-)  # fmt: skip
+    [
+        (
+            {"answers": "stop"},
+            "field 'answers' is 'stop'; it has to be a list of texts, at least 1",
+        ),
+        ({"answers": [1]}, "the field 'answers'"),
+        ({"answers": []}, r"the field 'answers' is \[\]"),
+        ({"question": 5}, "the field 'question' is 5"),
+        ({"question": None}, "the field 'question' is None"),
+        ({"question_id": []}, "'question_id'"),
+        ({"image_id": {}}, "the field 'image_id'"),
+    ],
+)
 def test_a_field_of_another_type_is_named(textvqa: Any, made: dict[str, Any], says: str) -> None:
     path = textvqa(ASKED, ASKED | made)
     with pytest.raises(InvalidInput, match=says) as caught:
@@ -137,9 +144,14 @@ def test_a_cell_holds_an_image_in_any_way(tmp_path: Path, kind: str) -> None:
     Image.new("RGB", (6, 5), "red").save(out, "PNG")
     held, text = out.getvalue(), base64.encodebytes(out.getvalue()).decode()
     (tmp_path / "red.png").write_bytes(held)
-    cells = {"struct": {"bytes": held, "path": "no.png"}, "bytes": held, "base64": text,
-             "data": f"data:image/png;base64,{text}", "path": "red.png",
-             "struct path": {"bytes": None, "path": "red.png"}}  # fmt: skip
+    cells = {
+        "struct": {"bytes": held, "path": "no.png"},
+        "bytes": held,
+        "base64": text,
+        "data": f"data:image/png;base64,{text}",
+        "path": "red.png",
+        "struct path": {"bytes": None, "path": "red.png"},
+    }
     row = {"question_id": 1, "question": "?", "answers": ["x"], "image": cells[kind]}
     file = tmp_path / "validation-00000-of-00001.parquet"
     pq.write_table(pa.Table.from_pylist([row]), file)
@@ -162,7 +174,18 @@ def test_the_command_line_allows_it(
     place = tmp_path_factory.mktemp("beside")
     Image.new("RGB", (30, 30)).save(place / "a.jpg")
     path = textvqa(ASKED | {"image_id": f"../../{place.name}/a"})
-    asked = ["eval", "--model", directory, "--tasks", f"textvqa={path}", "--timed", "0",
-             "--methods", "snapkv:window=4", "--budgets", "50%"]  # fmt: skip
+    asked = [
+        "eval",
+        "--model",
+        directory,
+        "--tasks",
+        f"textvqa={path}",
+        "--timed",
+        "0",
+        "--methods",
+        "snapkv:window=4",
+        "--budgets",
+        "50%",
+    ]
     result = CliRunner().invoke(app, [*asked, "--out", str(place / "out"), "--allow-outside"])
     assert result.exit_code == 0, (result.stderr, result.exception)

@@ -29,8 +29,13 @@ class Echo:
 
 @pytest.fixture
 def mm_vet(folder: Folder) -> Any:
-    record = {"imagename": "v1_0.png", "question": "What is x?", "answer": "-1<AND>-5",
-              "imagesource": "", "capability": ["ocr", "math"]}  # fmt: skip
+    record = {
+        "imagename": "v1_0.png",
+        "question": "What is x?",
+        "answer": "-1<AND>-5",
+        "imagesource": "",
+        "capability": ["ocr", "math"],
+    }
     return folder(["images/v1_0.png"], **{"mm-vet": {"v1_0": record}})
 
 
@@ -70,25 +75,46 @@ def test_other_words_are_no_grade(mm_vet: Any, reply: str) -> None:
 
 
 def problem(**more: Any) -> dict[str, Any]:
-    return {"question": "q", "image": "images/1.jpg", "choices": None, "unit": None,
-            "precision": None, "answer": "7", "question_type": "free_form",
-            "answer_type": "integer", "pid": "1", "metadata": {}, **more}  # fmt: skip
+    return {
+        "question": "q",
+        "image": "images/1.jpg",
+        "choices": None,
+        "unit": None,
+        "precision": None,
+        "answer": "7",
+        "question_type": "free_form",
+        "answer_type": "integer",
+        "pid": "1",
+        "metadata": {},
+        **more,
+    }
 
 
-CHOICES = {"question_type": "multi_choice", "answer_type": "text", "choices": ["6cm", "7 cm", "up"],
-           "answer": "7 cm"}  # fmt: skip
+CHOICES = {
+    "question_type": "multi_choice",
+    "answer_type": "text",
+    "choices": ["6cm", "7 cm", "up"],
+    "answer": "7 cm",
+}
 
 
 @pytest.mark.parametrize(
     ("made", "said", "found", "score", "asked"),
-    [({}, "7", "", 1.0, False), ({}, "It is 7.", "7.0", 1.0, True), ({}, "eh", "seven", 0.0, True),
-     ({"answer_type": "float", "precision": 1.0, "answer": "1.2"}, "about", "1.23", 1.0, True),
-     ({"answer_type": "float", "precision": 1, "answer": "1.2"}, "1.2", "", 1.0, False),
-     ({"answer_type": "list", "answer": "[1, 2]"}, "1 and 2", "[1, 2]", 1.0, True),
-     (CHOICES, "7 cm", "", 1.0, False), (CHOICES, "I say B", "B", 1.0, True),
-     (CHOICES, "I say b", "(b) 7 cm", 1.0, True), (CHOICES, "hm", "7cn", 0.0, True),
-     (CHOICES, "hm", "A", 0.0, True), ({}, "", "", 0.0, False)],
-)  # fmt: skip
+    [
+        ({}, "7", "", 1.0, False),
+        ({}, "It is 7.", "7.0", 1.0, True),
+        ({}, "eh", "seven", 0.0, True),
+        ({"answer_type": "float", "precision": 1.0, "answer": "1.2"}, "about", "1.23", 1.0, True),
+        ({"answer_type": "float", "precision": 1, "answer": "1.2"}, "1.2", "", 1.0, False),
+        ({"answer_type": "list", "answer": "[1, 2]"}, "1 and 2", "[1, 2]", 1.0, True),
+        (CHOICES, "7 cm", "", 1.0, False),
+        (CHOICES, "I say B", "B", 1.0, True),
+        (CHOICES, "I say b", "(b) 7 cm", 1.0, True),
+        (CHOICES, "hm", "7cn", 0.0, True),
+        (CHOICES, "hm", "A", 0.0, True),
+        ({}, "", "", 0.0, False),
+    ],
+)
 def test_mathvista_is_extracted_and_compared(
     folder: Folder, made: dict[str, Any], said: str, found: str, score: float, asked: bool
 ) -> None:
@@ -125,8 +151,10 @@ def test_mathvista_needs_every_prompt(folder: Folder) -> None:
 
 
 def test_descriptions_have_a_reference(folder: Folder) -> None:
-    talk = [{"from": "human", "value": "Describe this.\n<image>"},
-            {"from": "gpt", "value": "A man in a boat."}]  # fmt: skip
+    talk = [
+        {"from": "human", "value": "Describe this.\n<image>"},
+        {"from": "gpt", "value": "A man in a boat."},
+    ]
     record = {"id": "000000123", "image": "coco/train2017/1.jpg", "conversations": talk}
     path = folder(["coco/train2017/1.jpg"], detail_1k=[record])
     task = find_task(f"llava_description={path}")
@@ -140,9 +168,13 @@ def test_descriptions_have_a_reference(folder: Folder) -> None:
 def test_a_judge_is_a_callable_of_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(ask=Echo("1"), number=3))
     assert find_judge("mine:ask")("?") == "1"
-    for name, says in [("mine", "written module:callable"), ("mine:", "written module:callable"),
-                       ("nowhere.at.all:ask", "cannot be imported"), ("mine:tell", "no 'tell'"),
-                       ("mine:number", "no 'number'")]:  # fmt: skip
+    for name, says in [
+        ("mine", "written module:callable"),
+        ("mine:", "written module:callable"),
+        ("nowhere.at.all:ask", "cannot be imported"),
+        ("mine:tell", "no 'tell'"),
+        ("mine:number", "no 'number'"),
+    ]:
         with pytest.raises(InvalidInput, match=says):
             find_judge(name)
 

@@ -13,15 +13,29 @@ from tests.eval.benchmarks.conftest import Folder, samples
 
 
 def record(answers: list[str], **more: Any) -> dict[str, Any]:
-    return {"input": "Who {asks}?", "context": "Long {text}.", "answers": answers, "length": 9,
-            "dataset": "x", "language": "en", "all_classes": None, "_id": "7f", **more}  # fmt: skip
+    return {
+        "input": "Who {asks}?",
+        "context": "Long {text}.",
+        "answers": answers,
+        "length": 9,
+        "dataset": "x",
+        "language": "en",
+        "all_classes": None,
+        "_id": "7f",
+        **more,
+    }
 
 
 @pytest.mark.parametrize("beside", ["", "config/"])
 def test_a_prompt_is_the_authors_with_context_and_input(folder: Folder, beside: str) -> None:
     prompts = {"qasper": "Read.\n\n{context}\n\nNow: {input}\nAnswer:"}
-    path = folder([], **{"data/qasper.jsonl": [record(["The red cat", "none"])] * 2,
-                         f"{beside}dataset2prompt": prompts})  # fmt: skip
+    path = folder(
+        [],
+        **{
+            "data/qasper.jsonl": [record(["The red cat", "none"])] * 2,
+            f"{beside}dataset2prompt": prompts,
+        },
+    )
     task = find_task(f"longbench_qasper={path}")
     one, _ = samples(task)
     assert one.text == "Read.\n\nLong {text}.\n\nNow: Who {asks}?\nAnswer:"
@@ -34,9 +48,14 @@ def test_a_prompt_is_the_authors_with_context_and_input(folder: Folder, beside: 
 def test_six_sets_are_plain_and_four_end_with_the_first_line(folder: Folder) -> None:
     prompts = {"trec": "{context}\n{input}", "lcc": "{context}Next line of code:\n"}
     classes = ["City", "Date"]
-    path = folder([], **{"trec.jsonl": [record(["City"], all_classes=classes)],
-                         "lcc.jsonl": [record(["return x"])],
-                         "dataset2prompt": prompts})  # fmt: skip
+    path = folder(
+        [],
+        **{
+            "trec.jsonl": [record(["City"], all_classes=classes)],
+            "lcc.jsonl": [record(["return x"])],
+            "dataset2prompt": prompts,
+        },
+    )
     trec, lcc = (find_task(f"longbench_{name}={path}") for name in ("trec", "lcc"))
     (kind,), (code,) = samples(trec), samples(lcc)
     assert kind.plain

@@ -16,18 +16,31 @@ from tests.eval.benchmarks.conftest import Folder, samples
 def content(kind: str, *instances: dict[str, Any]) -> dict[str, Any]:
     """A set's file."""
     data = [
-        {"sample_id": i, "task_instruction_id": 1, "task_instance": one["in"],
-         "response": one["out"], "image_quantity_level": "Few"}
+        {
+            "sample_id": i,
+            "task_instruction_id": 1,
+            "task_instance": one["in"],
+            "response": one["out"],
+            "image_quantity_level": "Few",
+        }
         for i, one in enumerate(instances)
-    ]  # fmt: skip
-    meta = {"task_instruction": ["Not this.", "Look and answer."], "question_type": kind,
-            "num_sample": len(data)}  # fmt: skip
+    ]
+    meta = {
+        "task_instruction": ["Not this.", "Look and answer."],
+        "question_type": kind,
+        "num_sample": len(data),
+    }
     return {"meta_data": meta, "data": data}
 
 
-MOVING = {"in": {"context": "{image#1}{image#2} Which way?", "images_path": ["a.jpg", "b.jpg"],
-                 "choice_list": ["to the left", "to the right"]},
-          "out": "to the right"}  # fmt: skip
+MOVING = {
+    "in": {
+        "context": "{image#1}{image#2} Which way?",
+        "images_path": ["a.jpg", "b.jpg"],
+        "choice_list": ["to the left", "to the right"],
+    },
+    "out": "to the right",
+}
 
 
 def test_the_sets_make_twelve_tasks() -> None:
@@ -43,8 +56,11 @@ def test_a_prompt_is_instruction_context_and_choices(folder: Folder) -> None:
     task = find_task(f"milebench_t3={path}")
     found = samples(task)
     assert [one.name for one in found] == [
-        "EgocentricNavigation/0", "MovingDirection/0", "EgocentricNavigation/1", "MovingDirection/1"
-    ]  # fmt: skip
+        "EgocentricNavigation/0",
+        "MovingDirection/0",
+        "EgocentricNavigation/1",
+        "MovingDirection/1",
+    ]
     one = found[0]
     assert one.text == (
         f"Look and answer.\n{PLACE}{PLACE} Which way?\nChoice list: \nA. to the left\n"
@@ -59,14 +75,28 @@ def test_a_prompt_is_instruction_context_and_choices(folder: Folder) -> None:
 
 def test_open_answers_needles_and_many_choices(folder: Folder) -> None:
     pages = {"in": {"context": "See {table#1}: how much?", "images_path": ["a.jpg"]}, "out": 214}
-    change = {"in": {"context": "{image#1} {image#2} What changed?",
-                     "images_path": ["a.jpg", "a.jpg"]}, "out": "The red ball moved."}  # fmt: skip
-    many = {"in": {"context": "{image#1} Who?", "images_path": ["a.jpg"],
-                   "choice_list": [f"name {i}" for i in range(30)]}, "out": "name 3"}  # fmt: skip
-    sets = {"TextNeedleInAHaystack": ("open-ended", pages), "MMCoQA": ("open-ended", pages),
-            "ALFRED": ("open-ended", change), "GPR1200": ("multi-choice", many)}  # fmt: skip
-    path = folder([f"{name}/images/a.jpg" for name in sets],
-                  **{f"{name}/{name}": content(*made) for name, made in sets.items()})  # fmt: skip
+    change = {
+        "in": {"context": "{image#1} {image#2} What changed?", "images_path": ["a.jpg", "a.jpg"]},
+        "out": "The red ball moved.",
+    }
+    many = {
+        "in": {
+            "context": "{image#1} Who?",
+            "images_path": ["a.jpg"],
+            "choice_list": [f"name {i}" for i in range(30)],
+        },
+        "out": "name 3",
+    }
+    sets = {
+        "TextNeedleInAHaystack": ("open-ended", pages),
+        "MMCoQA": ("open-ended", pages),
+        "ALFRED": ("open-ended", change),
+        "GPR1200": ("multi-choice", many),
+    }
+    path = folder(
+        [f"{name}/images/a.jpg" for name in sets],
+        **{f"{name}/{name}": content(*made) for name, made in sets.items()},
+    )
     needle = find_task(f"milebench_n1={path}")
     (one,) = samples(needle)
     assert one.text == f"Look and answer.\nSee {PLACE}: how much?"

@@ -26,22 +26,60 @@ TEXT, TEXTS, NUMBER = pa.string(), pa.list_(pa.string()), pa.int64()
 
 # columns and types of each repository, whether they are read or not
 SCHEMAS = {
-    "docvqa": {"questionId": TEXT, "question": TEXT, "question_types": TEXTS, "image": IMAGE,
-               "docId": NUMBER, "ucsf_document_id": TEXT, "ucsf_document_page_no": TEXT,
-               "answers": TEXTS, "data_split": TEXT},
+    "docvqa": {
+        "questionId": TEXT,
+        "question": TEXT,
+        "question_types": TEXTS,
+        "image": IMAGE,
+        "docId": NUMBER,
+        "ucsf_document_id": TEXT,
+        "ucsf_document_page_no": TEXT,
+        "answers": TEXTS,
+        "data_split": TEXT,
+    },
     "chartqa": {"type": TEXT, "question": TEXT, "answer": TEXT, "image": IMAGE},
-    "textvqa": {"image_id": TEXT, "question_id": NUMBER, "question": TEXT,
-                "question_tokens": TEXTS, "image": IMAGE, "image_width": NUMBER,
-                "image_height": NUMBER, "answers": TEXTS, "set_name": TEXT, "ocr_tokens": TEXTS},
-    "ocrbench": {"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": TEXTS,
-                 "image": IMAGE},
-    "textcaps": {"question_id": TEXT, "question": TEXT, "image": IMAGE, "image_id": TEXT,
-                 "caption_str": TEXTS, "reference_strs": TEXTS},
-    "mathvista": {"pid": TEXT, "question": TEXT, "image": TEXT, "decoded_image": IMAGE,
-                  "choices": TEXTS, "unit": TEXT, "precision": pa.float64(), "answer": TEXT,
-                  "question_type": TEXT, "answer_type": TEXT,
-                  "metadata": pa.struct({"split": TEXT}), "query": TEXT},
-}  # fmt: skip
+    "textvqa": {
+        "image_id": TEXT,
+        "question_id": NUMBER,
+        "question": TEXT,
+        "question_tokens": TEXTS,
+        "image": IMAGE,
+        "image_width": NUMBER,
+        "image_height": NUMBER,
+        "answers": TEXTS,
+        "set_name": TEXT,
+        "ocr_tokens": TEXTS,
+    },
+    "ocrbench": {
+        "dataset": TEXT,
+        "question": TEXT,
+        "question_type": TEXT,
+        "answer": TEXTS,
+        "image": IMAGE,
+    },
+    "textcaps": {
+        "question_id": TEXT,
+        "question": TEXT,
+        "image": IMAGE,
+        "image_id": TEXT,
+        "caption_str": TEXTS,
+        "reference_strs": TEXTS,
+    },
+    "mathvista": {
+        "pid": TEXT,
+        "question": TEXT,
+        "image": TEXT,
+        "decoded_image": IMAGE,
+        "choices": TEXTS,
+        "unit": TEXT,
+        "precision": pa.float64(),
+        "answer": TEXT,
+        "question_type": TEXT,
+        "answer_type": TEXT,
+        "metadata": pa.struct({"split": TEXT}),
+        "query": TEXT,
+    },
+}
 
 
 def drawn(colour: str, form: str = "PNG", mode: str = "RGB") -> dict[str, Any]:
@@ -73,8 +111,15 @@ def colour(sample: Sample) -> Any:
 
 
 def test_docvqa_is_read_from_all_shards_of_its_validation_split_alone(shards: Write) -> None:
-    rows = [{"questionId": str(i), "question": f"q{i}?", "answers": ["x", f"a{i}"],
-             "image": drawn("red" if i % 2 else "blue")} for i in range(40)]  # fmt: skip
+    rows = [
+        {
+            "questionId": str(i),
+            "question": f"q{i}?",
+            "answers": ["x", f"a{i}"],
+            "image": drawn("red" if i % 2 else "blue"),
+        }
+        for i in range(40)
+    ]
     shards("docvqa", "DocVQA/test", [{"questionId": "no", "question": "no", "image": drawn("red")}])
     shards("docvqa", "InfographicVQA/validation", rows[3:4])
     path = shards("docvqa", "DocVQA/validation", rows[:21], rows[21:], [])
@@ -92,9 +137,14 @@ def test_docvqa_is_read_from_all_shards_of_its_validation_split_alone(shards: Wr
 
 
 def test_chartqa_is_numbered_part_by_part(shards: Write) -> None:
-    rows = [{"type": kind, "question": "?", "answer": answer, "image": drawn("red", mode="P")}
-            for kind, answer in (("human_test", "14"), ("human_test", "Yes"),
-                                 ("augmented_test", "0.57"))]  # fmt: skip
+    rows = [
+        {"type": kind, "question": "?", "answer": answer, "image": drawn("red", mode="P")}
+        for kind, answer in (
+            ("human_test", "14"),
+            ("human_test", "Yes"),
+            ("augmented_test", "0.57"),
+        )
+    ]
     task = find_task(f"chartqa={shards('chartqa', 'data/test', rows)}")
     found = samples(task)
     assert [one.name for one in found] == ["human/0", "human/1", "augmented/0"]
@@ -104,19 +154,35 @@ def test_chartqa_is_numbered_part_by_part(shards: Write) -> None:
 
 def test_textvqa_and_ocrbench(shards: Write, tmp_path: Path) -> None:
     people = ["dakota"] * 4 + ["no"] * 6
-    path = shards("textvqa", "data/validation", [
-        {"question_id": 34602, "question": "brand?", "answers": people, "image": drawn("red")}
-    ])  # fmt: skip
+    path = shards(
+        "textvqa",
+        "data/validation",
+        [{"question_id": 34602, "question": "brand?", "answers": people, "image": drawn("red")}],
+    )
     task = find_task(f"textvqa={path}")
     (one,) = samples(task)
     assert (one.name, one.answers) == ("34602", tuple(people))
     assert task.metric("Dakota", one) == 1.0
-    path = shards("ocrbench", "data/test", [
-        {"dataset": "IIIT5K", "question_type": "Regular Text Recognition", "question": "what?",
-         "answer": ["CENTRE"], "image": drawn("red", "JPEG")},
-        {"dataset": "HME100k", "question_type": "Handwritten Mathematical Expression Recognition",
-         "question": "LaTeX?", "answer": ["\\frac { 1 } {X}"], "image": drawn("red", mode="L")},
-    ])  # fmt: skip
+    path = shards(
+        "ocrbench",
+        "data/test",
+        [
+            {
+                "dataset": "IIIT5K",
+                "question_type": "Regular Text Recognition",
+                "question": "what?",
+                "answer": ["CENTRE"],
+                "image": drawn("red", "JPEG"),
+            },
+            {
+                "dataset": "HME100k",
+                "question_type": "Handwritten Mathematical Expression Recognition",
+                "question": "LaTeX?",
+                "answer": ["\\frac { 1 } {X}"],
+                "image": drawn("red", mode="L"),
+            },
+        ],
+    )
     task = find_task(f"ocrbench={path}")
     text, formula = samples(task)
     assert (text.name, formula.name) == ("0", "1")
@@ -126,19 +192,28 @@ def test_textvqa_and_ocrbench(shards: Write, tmp_path: Path) -> None:
 
 
 def test_textcaps_scores_are_those_of_the_release(shards: Write, folder: Folder) -> None:
-    captions = {"a": ["a red stop sign", "stop sign in red"], "b": ["a bottle of wine"] * 2,
-                "c": ["a bus to Rome", "the bus"]}  # fmt: skip
-    rows = [{"image_id": name, "caption_str": several, "image": drawn("red")}
-            for name, several in captions.items()]  # fmt: skip
+    captions = {
+        "a": ["a red stop sign", "stop sign in red"],
+        "b": ["a bottle of wine"] * 2,
+        "c": ["a bus to Rome", "the bus"],
+    }
+    rows = [
+        {"image_id": name, "caption_str": several, "image": drawn("red")}
+        for name, several in captions.items()
+    ]
     path = shards("textcaps", "data/val", rows[:2], rows[2:])
     task = find_task(f"textcaps={path}")
     hub = samples(task)
     for shard in (path / "data").iterdir():
         shard.unlink()
-    records = [{"image_id": name, "caption_str": one, "reference_strs": several}
-               for name, several in captions.items() for one in several]  # fmt: skip
-    folder([f"train_images/{name}.jpg" for name in captions],
-           **{"TextCaps_0.1_val": {"data": records}})  # fmt: skip
+    records = [
+        {"image_id": name, "caption_str": one, "reference_strs": several}
+        for name, several in captions.items()
+        for one in several
+    ]
+    folder(
+        [f"train_images/{name}.jpg" for name in captions], **{"TextCaps_0.1_val": {"data": records}}
+    )
     released = samples(task)
     assert [(one.name, one.answers) for one in hub] == [(o.name, o.answers) for o in released]
     for one, other in zip(hub, released, strict=True):
@@ -147,13 +222,32 @@ def test_textcaps_scores_are_those_of_the_release(shards: Write, folder: Folder)
 
 
 def test_mathvista_has_its_prompts_in_the_rows(shards: Write) -> None:
-    path = shards("mathvista", "data/testmini", [
-        {"pid": "1", "query": "Hint.\nq", "image": "images/1.jpg", "decoded_image": drawn("blue"),
-         "answer": "1.2", "question_type": "free_form", "answer_type": "float", "precision": 1.0},
-        {"pid": "2", "query": "which?", "image": "images/2.jpg", "decoded_image": drawn("red"),
-         "answer": "7 cm", "question_type": "multi_choice", "answer_type": "text",
-         "choices": ["6 cm", "7 cm"]},
-    ])  # fmt: skip
+    path = shards(
+        "mathvista",
+        "data/testmini",
+        [
+            {
+                "pid": "1",
+                "query": "Hint.\nq",
+                "image": "images/1.jpg",
+                "decoded_image": drawn("blue"),
+                "answer": "1.2",
+                "question_type": "free_form",
+                "answer_type": "float",
+                "precision": 1.0,
+            },
+            {
+                "pid": "2",
+                "query": "which?",
+                "image": "images/2.jpg",
+                "decoded_image": drawn("red"),
+                "answer": "7 cm",
+                "question_type": "multi_choice",
+                "answer_type": "text",
+                "choices": ["6 cm", "7 cm"],
+            },
+        ],
+    )
     task = find_task(f"mathvista={path}", Echo("B"))
     free, choice = samples(task)
     assert (free.name, free.question, colour(free)) == ("1", "Hint.\nq", (0, 0, 255))
@@ -186,10 +280,14 @@ def test_what_is_missing_or_broken_is_named(shards: Write, monkeypatch: pytest.M
         r"00000-of-00001.parquet, row 1, field 'image' holds no image",
         [good, good | {"image": None}],
     )
-    says(r"row 0, field 'image': .* holds no a.png",
-         [good | {"image": {"bytes": None, "path": "a.png"}}])  # fmt: skip
-    says(r"row 0, field 'image' cannot be read as an image",
-         [good | {"image": {"bytes": b"GIF", "path": ""}}])  # fmt: skip
+    says(
+        r"row 0, field 'image': .* holds no a.png",
+        [good | {"image": {"bytes": None, "path": "a.png"}}],
+    )
+    says(
+        r"row 0, field 'image' cannot be read as an image",
+        [good | {"image": {"bytes": b"GIF", "path": ""}}],
+    )
     says(
         r"row 0: the field 'answers' is None; it has to be a list of texts, at least 1",
         [good | {"answers": None}],

@@ -13,12 +13,16 @@ from tests.eval.benchmarks.conftest import Folder, samples
 
 
 def test_docvqa(folder: Folder) -> None:
-    record = {"questionId": 337, "question": "what is the date?",
-              "image": "documents/xnbl0037_1.png",
-              "docId": 279, "ucsf_document_id": "xnbl0037", "answers": ["1/8/93", "8 Jan"],
-              "data_split": "val"}  # fmt: skip
-    path = folder(["documents/xnbl0037_1.png"],
-                  **{"val_v1.0_withQT": {"data": [record]}})  # fmt: skip
+    record = {
+        "questionId": 337,
+        "question": "what is the date?",
+        "image": "documents/xnbl0037_1.png",
+        "docId": 279,
+        "ucsf_document_id": "xnbl0037",
+        "answers": ["1/8/93", "8 Jan"],
+        "data_split": "val",
+    }
+    path = folder(["documents/xnbl0037_1.png"], **{"val_v1.0_withQT": {"data": [record]}})
     task = find_task(f"docvqa={path}")
     (one,) = samples(task)
     assert one.name == "337"
@@ -30,8 +34,10 @@ def test_docvqa(folder: Folder) -> None:
 
 def test_chartqa_has_what_people_asked_first(folder: Folder) -> None:
     human = [{"imgname": "166.png", "query": "How many?", "label": "14"}]
-    more = [{"imgname": "7.png", "query": "Who?", "label": "Inspired"},
-            {"imgname": "7.png", "query": "What share?", "label": "0.57"}]  # fmt: skip
+    more = [
+        {"imgname": "7.png", "query": "Who?", "label": "Inspired"},
+        {"imgname": "7.png", "query": "What share?", "label": "0.57"},
+    ]
     path = folder(["png/166.png", "png/7.png"], test_human=human, test_augmented=more)
     task = find_task(f"chartqa={path}")
     found = samples(task)
@@ -43,12 +49,23 @@ def test_chartqa_has_what_people_asked_first(folder: Folder) -> None:
 
 def test_ocrbench_compares_formulae_without_blanks(folder: Folder) -> None:
     records = [
-        {"dataset_name": "IIIT5K", "type": "Regular Text Recognition", "id": 0,
-         "image_path": "IIIT5K/1.png", "question": "what is written?", "answers": ["CENTRE"]},
-        {"dataset_name": "HME100k", "type": "Handwritten Mathematical Expression Recognition",
-         "id": 1, "image_path": "HME/2.png", "question": "write LaTeX",
-         "answers": ["\\frac { 1 } {X}"]},
-    ]  # fmt: skip
+        {
+            "dataset_name": "IIIT5K",
+            "type": "Regular Text Recognition",
+            "id": 0,
+            "image_path": "IIIT5K/1.png",
+            "question": "what is written?",
+            "answers": ["CENTRE"],
+        },
+        {
+            "dataset_name": "HME100k",
+            "type": "Handwritten Mathematical Expression Recognition",
+            "id": 1,
+            "image_path": "HME/2.png",
+            "question": "write LaTeX",
+            "answers": ["\\frac { 1 } {X}"],
+        },
+    ]
     path = folder(["IIIT5K/1.png", "HME/2.png"], OCRBench=records)
     task = find_task(f"ocrbench={path}")
     text, formula = samples(task)
@@ -59,15 +76,32 @@ def test_ocrbench_compares_formulae_without_blanks(folder: Folder) -> None:
 
 @pytest.mark.parametrize(
     ("said", "right"),
-    [("[100, 50, 120, 60]", 1.0), ("[0.5, 0.5, 0.6, 0.6]", 1.0), ("click (110, 55)", 1.0),
-     ("0.55,0.55", 1.0), ("[10, 50, 12, 60]", 0.0), ("[100, 50]", 1.0), ("[99, 50]", 0.0),
-     ("nowhere", 0.0), ("7", 0.0)],
-)  # fmt: skip
+    [
+        ("[100, 50, 120, 60]", 1.0),
+        ("[0.5, 0.5, 0.6, 0.6]", 1.0),
+        ("click (110, 55)", 1.0),
+        ("0.55,0.55", 1.0),
+        ("[10, 50, 12, 60]", 0.0),
+        ("[100, 50]", 1.0),
+        ("[99, 50]", 0.0),
+        ("nowhere", 0.0),
+        ("7", 0.0),
+    ],
+)
 def test_screenspot_wants_the_centre_in_the_box(folder: Folder, said: str, right: float) -> None:
-    record = {"img_filename": "a.png", "bbox": [100, 50, 20, 10], "instruction": "close",
-              "data_type": "icon", "data_source": "windows"}  # fmt: skip
-    path = folder(["screenspotv2_image/a.png"], screenspot_mobile_v2=[record],
-                  screenspot_desktop_v2=[], screenspot_web_v2=[record])  # fmt: skip
+    record = {
+        "img_filename": "a.png",
+        "bbox": [100, 50, 20, 10],
+        "instruction": "close",
+        "data_type": "icon",
+        "data_source": "windows",
+    }
+    path = folder(
+        ["screenspotv2_image/a.png"],
+        screenspot_mobile_v2=[record],
+        screenspot_desktop_v2=[],
+        screenspot_web_v2=[record],
+    )
     task = find_task(f"screenspot_v2={path}")
     one, other = samples(task)
     assert (one.name, other.name) == ("mobile/0", "web/0")
@@ -77,8 +111,12 @@ def test_screenspot_wants_the_centre_in_the_box(folder: Folder, said: str, right
 
 def test_textvqa_asks_ten_people(folder: Folder) -> None:
     people = ["nous les gosses"] * 4 + ["dakota"] * 2 + ["The Dakota"] * 2 + ["no"] * 2
-    record = {"question_id": 34602, "question": "what is the brand?", "image_id": "003a8a",
-              "answers": people}  # fmt: skip
+    record = {
+        "question_id": 34602,
+        "question": "what is the brand?",
+        "image_id": "003a8a",
+        "answers": people,
+    }
     path = folder(["train_images/003a8a.jpg"], **{"TextVQA_0.5.1_val": {"data": [record]}})
     task = find_task(f"textvqa={path}")
     (one,) = samples(task)
@@ -90,12 +128,19 @@ def test_textvqa_asks_ten_people(folder: Folder) -> None:
 
 
 def test_textcaps_has_one_sample_an_image_and_weighs_words_over_all(folder: Folder) -> None:
-    captions = {"a": ["a red stop sign", "stop sign in red"], "b": ["a bottle of wine"] * 2,
-                "c": ["a bus to Rome", "the bus"]}  # fmt: skip
-    records = [{"image_id": name, "caption_str": one, "reference_strs": several}
-               for name, several in captions.items() for one in several]  # fmt: skip
-    path = folder([f"train_images/{name}.jpg" for name in captions],
-                  **{"TextCaps_0.1_val": {"data": records}})  # fmt: skip
+    captions = {
+        "a": ["a red stop sign", "stop sign in red"],
+        "b": ["a bottle of wine"] * 2,
+        "c": ["a bus to Rome", "the bus"],
+    }
+    records = [
+        {"image_id": name, "caption_str": one, "reference_strs": several}
+        for name, several in captions.items()
+        for one in several
+    ]
+    path = folder(
+        [f"train_images/{name}.jpg" for name in captions], **{"TextCaps_0.1_val": {"data": records}}
+    )
     task = find_task(f"textcaps={path}")
     found = samples(task)
     assert [one.name for one in found] == ["a", "b", "c"]

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-WORDS = ("a the cat cats dog Dog's sat on mat two 2 3.5 1,000 don't dont somebody'd yes/no U.S. "
-         "b-c (d) no . , ! end. A B C paragraph 7 12 none ten").split()  # fmt: skip
+WORDS = (
+    "a the cat cats dog Dog's sat on mat two 2 3.5 1,000 don't dont somebody'd yes/no U.S. "
+    "b-c (d) no . , ! end. A B C paragraph 7 12 none ten"
+).split()
 
 Texts = Callable[..., str]
 

@@ -39,19 +39,35 @@ def test_anls_is_the_best_similarity_that_reaches_a_half() -> None:
 
 @pytest.mark.parametrize(
     ("said", "answer", "score"),
-    [("Lisbon", "lisbon", 1.0), ("Lisbo", "Lisbon", 5 / 6), ("Oslo", "Lisbon", 0.0),
-     ("  a  b ", "a b", 1.0), ("", "a", 0.0)],
-)  # fmt: skip
+    [
+        ("Lisbon", "lisbon", 1.0),
+        ("Lisbo", "Lisbon", 5 / 6),
+        ("Oslo", "Lisbon", 0.0),
+        ("  a  b ", "a b", 1.0),
+        ("", "a", 0.0),
+    ],
+)
 def test_anls_by_hand(said: str, answer: str, score: float) -> None:
     assert anls(said, sample(answer)) == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
     ("said", "answer", "right"),
-    [("104", "100", True), ("95", "100", True), ("106", "100", False), ("-104", "-100", True),
-     ("50%", "0.5", True), ("0.49", "50%", True), ("Red", "red", True), ("red.", "red", False),
-     ("0", "0", True), ("0.0", "0", False), ("1", "0", False), ("about 100", "100", False)],
-)  # fmt: skip
+    [
+        ("104", "100", True),
+        ("95", "100", True),
+        ("106", "100", False),
+        ("-104", "-100", True),
+        ("50%", "0.5", True),
+        ("0.49", "50%", True),
+        ("Red", "red", True),
+        ("red.", "red", False),
+        ("0", "0", True),
+        ("0.0", "0", False),
+        ("1", "0", False),
+        ("about 100", "100", False),
+    ],
+)
 def test_relaxed_accuracy_forgives_five_percent_of_a_number(
     said: str, answer: str, right: bool
 ) -> None:
@@ -68,9 +84,16 @@ def test_exact_and_contains() -> None:
 
 @pytest.mark.parametrize(
     ("said", "answer", "right"),
-    [("It is 360.", "360", True), ("1360", "360", False), ("36", "360", False),
-     ("Mary's birthday: 26 august\n1999!", "26 August 1999", True), ("at 10:35.", "10:35", True),
-     ("10", "10:35", False), ("4.50", "4", False), ("", "a", False)],
-)  # fmt: skip
+    [
+        ("It is 360.", "360", True),
+        ("1360", "360", False),
+        ("36", "360", False),
+        ("Mary's birthday: 26 august\n1999!", "26 August 1999", True),
+        ("at 10:35.", "10:35", True),
+        ("10", "10:35", False),
+        ("4.50", "4", False),
+        ("", "a", False),
+    ],
+)
 def test_an_answer_is_said_word_for_word(said: str, answer: str, right: bool) -> None:
     assert says(said, sample(answer)) == says(said, sample("else", answer)) == float(right)

@@ -69,14 +69,19 @@ def test_the_only_reference_again_is_ten_and_nothing_is_nought() -> None:
 
 @pytest.mark.parametrize(
     ("caption", "expected"),
-    [("A sign that says 'Don't walk'.", "a sign that says do n't walk"),
-     ("It's John's book, isn't it?", "it 's john 's book is n't it"),
-     ("Price: $4.50 (close-up)", "price $ 4.50 -lrb- close-up -rrb-"),
-     ("A bottle of Dr. Pepper... in the U.S.A. team.", "a bottle of dr. pepper in the u.s.a. team"),
-     ("the players' 5th 7-up, 5.1-inch", "the players 5th 7-up 5.1-inch"),
-     ("cannot; gonna be John O'Brien at Macy's", "can not gon na be john o'brien at macy 's"),
-     ("at 10:30, 1,000 people & co", "at 10:30 1,000 people & co")],
-)  # fmt: skip
+    [
+        ("A sign that says 'Don't walk'.", "a sign that says do n't walk"),
+        ("It's John's book, isn't it?", "it 's john 's book is n't it"),
+        ("Price: $4.50 (close-up)", "price $ 4.50 -lrb- close-up -rrb-"),
+        (
+            "A bottle of Dr. Pepper... in the U.S.A. team.",
+            "a bottle of dr. pepper in the u.s.a. team",
+        ),
+        ("the players' 5th 7-up, 5.1-inch", "the players 5th 7-up 5.1-inch"),
+        ("cannot; gonna be John O'Brien at Macy's", "can not gon na be john o'brien at macy 's"),
+        ("at 10:30, 1,000 people & co", "at 10:30 1,000 people & co"),
+    ],
+)
 def test_captions_are_cut_as_stanfords_program_cuts_them(caption: str, expected: str) -> None:
     """What is expected is what the program says of these captions."""
     assert words(caption) == expected.split()

@@ -136,8 +136,10 @@ def test_chinese_is_cut_into_words(monkeypatch: pytest.MonkeyPatch, texts: Texts
 
         def clean(text: str) -> list[str]:
             ignored = string.punctuation + longbench.CHINESE
-            kept = ["".join("".join(c for c in w.lower() if c not in ignored).split())
-                    for w in cut(text, False)]  # fmt: skip
+            kept = [
+                "".join("".join(c for c in w.lower() if c not in ignored).split())
+                for w in cut(text, False)
+            ]
             return [word for word in kept if word]
 
         expected = f1(clean(said), clean(right))

@@ -32,8 +32,9 @@ def match(text: str, option: dict[str, str]) -> str:
     if text == "":
         return "C"
     try:
-        found = re.search("(" + "|".join(prepared(f"{k} {v}") for k, v in option.items()) + ")",
-                          text, re.S)  # fmt: skip
+        found = re.search(
+            "(" + "|".join(prepared(f"{k} {v}") for k, v in option.items()) + ")", text, re.S
+        )
         if found:
             return found.group(0)[0].upper()
         bare = {k: prepared(v).replace(" ", "") for k, v in option.items()}
@@ -57,17 +58,38 @@ def judged(said: str, right: str, choices: list[str]) -> float:
 
 def test_choices_are_found_as_the_script_finds_them(texts: Texts) -> None:
     r, right_ones = random.Random(2), 0
-    pool = ["red cat", "a dog", "(left)", "Yes", "no", "1,000", "$5*2", "Up/down", "it's", "2.5",
-            "Moving left.", "b"]  # fmt: skip
+    pool = [
+        "red cat",
+        "a dog",
+        "(left)",
+        "Yes",
+        "no",
+        "1,000",
+        "$5*2",
+        "Up/down",
+        "it's",
+        "2.5",
+        "Moving left.",
+        "b",
+    ]
     for _ in range(600):
         choices = r.sample(pool, r.randint(2, 5)) if r.random() < 0.9 else r.choices(pool, k=40)
         right = r.choice(choices)
         letter = chr(65 + r.randrange(len(choices)))
-        said = r.choice([
-            "", letter, letter.lower(), f"{letter}.", f"{letter}. {r.choice(choices)}",
-            f"The answer is {r.choice(choices)}.", r.choice(choices).upper(), texts(4),
-            f"{letter} or {r.choice('ABC')}", right,
-        ])  # fmt: skip
+        said = r.choice(
+            [
+                "",
+                letter,
+                letter.lower(),
+                f"{letter}.",
+                f"{letter}. {r.choice(choices)}",
+                f"The answer is {r.choice(choices)}.",
+                r.choice(choices).upper(),
+                texts(4),
+                f"{letter} or {r.choice('ABC')}",
+                right,
+            ]
+        )
         sample = Sample("0", "?", (right,), facts={"choices": choices})
         expected = judged(said, right, choices)
         assert choice(said, sample) == expected, (said, right, choices)
@@ -77,9 +99,16 @@ def test_choices_are_found_as_the_script_finds_them(texts: Texts) -> None:
 
 @pytest.mark.parametrize(
     ("said", "right", "score"),
-    [("", "three", 1.0), ("B. two", "two", 1.0), ("It is two.", "two", 1.0), ("b", "two", 1.0),
-     ("c", "two", 0.0), ("a cab", "one", 0.0), ("A", "one", 1.0)],
-)  # fmt: skip
+    [
+        ("", "three", 1.0),
+        ("B. two", "two", 1.0),
+        ("It is two.", "two", 1.0),
+        ("b", "two", 1.0),
+        ("c", "two", 0.0),
+        ("a cab", "one", 0.0),
+        ("A", "one", 1.0),
+    ],
+)
 def test_choices_by_hand(said: str, right: str, score: float) -> None:
     sample = Sample("0", "?", (right,), facts={"choices": ("one", "two", "three")})
     assert choice(said, sample) == score

@@ -40,8 +40,12 @@ def samples(name: str, count: int = 12, seed: int = 0) -> list[Sample]:
 
 
 def content(sample: Sample) -> tuple[object, ...]:
-    return (sample.text, sample.answers, sample.evidence,
-            tuple(image.tobytes() for image in sample.images))  # fmt: skip
+    return (
+        sample.text,
+        sample.answers,
+        sample.evidence,
+        tuple(image.tobytes() for image in sample.images),
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

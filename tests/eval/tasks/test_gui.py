@@ -26,8 +26,15 @@ from tests.browser import chromium
 
 __all__ = ["chromium"]
 
-ICONS = {"Home": "home", "Back": "back", "Forward": "forward", "Pan": "move",
-         "Zoom": "zoom_to_rect", "Subplots": "subplots", "Save": "filesave"}  # fmt: skip
+ICONS = {
+    "Home": "home",
+    "Back": "back",
+    "Forward": "forward",
+    "Pan": "move",
+    "Zoom": "zoom_to_rect",
+    "Subplots": "subplots",
+    "Save": "filesave",
+}
 COUNT = 8
 
 

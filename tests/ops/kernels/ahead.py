@@ -80,8 +80,19 @@ def every(dtype, d, b, h, g, n, w):
             torch.zeros(len(flat), d * bits // 8, dtype=torch.uint8),
             flat[:, :4].clone(),
         )
-        coded = codes.Coded(packed, flat[:4], flat[:4], starts[:1].expand(len(flat)), packed,
-                            scales, scales, starts, n, bits, 32)  # fmt: skip
+        coded = codes.Coded(
+            packed,
+            flat[:4],
+            flat[:4],
+            starts[:1].expand(len(flat)),
+            packed,
+            scales,
+            scales,
+            starts,
+            n,
+            bits,
+            32,
+        )
         rest = codes.Rest(flat, flat, starts, n)
         codes.quantised_decode(q[:, :, :1], coded, rest, k, v, 1.0, 0.0)
     compiled("window_attention").window_attention(q[:, :, :w], k, seen[:, :, :w], 1.0, 0.0)

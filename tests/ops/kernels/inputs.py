@@ -4,9 +4,15 @@ import torch
 
 # every type, and head sizes that are powers of two and that are not
 KINDS = [
-    (torch.float32, 64), (torch.float32, 80), (torch.float32, 96), (torch.float32, 128),
-    (torch.float32, 256), (torch.float16, 80), (torch.bfloat16, 80), (torch.bfloat16, 128),
-]  # fmt: skip
+    (torch.float32, 64),
+    (torch.float32, 80),
+    (torch.float32, 96),
+    (torch.float32, 128),
+    (torch.float32, 256),
+    (torch.float16, 80),
+    (torch.bfloat16, 80),
+    (torch.bfloat16, 128),
+]
 
 
 class Draw:

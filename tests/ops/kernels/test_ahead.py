@@ -13,8 +13,12 @@ SHARED = 99 * 1024  # bytes that the least of the GPUs since 2020 gives a progra
 def test_every_kernel_compiles_for_a_gpu_and_fits_into_its_shared_memory(dtype, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.ops.kernels.ahead", dtype, "128"]
-    done = subprocess.run(command, env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
-                          capture_output=True, text=True)  # fmt: skip
+    done = subprocess.run(
+        command,
+        env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     taken = [line.split() for line in done.stdout.splitlines()]
     assert len(taken) >= 50

@@ -26,8 +26,10 @@ def test_sums_are_the_references_for_every_type_and_head_size(dtype, d):
     assert_close(ours, column_sums(q, k, d**-0.5, None, pads), **CLOSE)
 
 
-@pytest.mark.parametrize(("m", "n", "pads"), [(1, 1, None), (1, 130, [1]), (130, 130, [129]),
-                                              (65, 66, None), (20, 20, [20])])  # fmt: skip
+@pytest.mark.parametrize(
+    ("m", "n", "pads"),
+    [(1, 1, None), (1, 130, [1]), (130, 130, [129]), (65, 66, None), (20, 20, [20])],
+)
 def test_sums_are_the_references_for_odd_lengths(m, n, pads):
     draw = Draw(seed=1)
     q, k = draw.channels_first(1, 3, m, 24), draw.channels_first(1, 1, n, 24)

@@ -50,14 +50,15 @@ OPERATORS = {
         q, k, v, torch.ones(len(q), 1, 1, q.shape[2]), 0.5, impl="triton"
     ),
     "window_attention": lambda q, k, v: (
-        window_attention(q, k, kept(k)[:, :, None].expand(-1, -1, q.shape[2], -1), 0.5,
-                         impl="triton"),
+        window_attention(
+            q, k, kept(k)[:, :, None].expand(-1, -1, q.shape[2], -1), 0.5, impl="triton"
+        ),
     ),
     "ragged_decode": decoded,
     "mix_statistics": lambda q, k, v: mix_statistics(k, v, kept(k), impl="triton"),
     "compaction": lambda q, k, v: compacted(k, v),
     "nearest_by_cosine": lambda q, k, v: nearest_by_cosine(k, kept(k), impl="triton"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -72,8 +72,14 @@ def test_launches_depend_on_shapes_alone_if_lengths_are_on_the_device(monkeypatc
         launches.append([])
         arguments = inputs(Draw(seed=4), lengths, t=40)
         starts = torch.tensor([0, *accumulate(lengths)])
-        ours = ragged_decode(*arguments, 0.5, starts=starts, longest=230,
-                             tail_length=torch.tensor([counted]), impl="triton")  # fmt: skip
+        ours = ragged_decode(
+            *arguments,
+            0.5,
+            starts=starts,
+            longest=230,
+            tail_length=torch.tensor([counted]),
+            impl="triton",
+        )
         *body, tail_k, tail_v = arguments
         expected = ragged_decode(*body, tail_k[:, :, :counted], tail_v[:, :, :counted], 0.5)
         assert_close(ours, expected, rtol=0.0, atol=1e-5)

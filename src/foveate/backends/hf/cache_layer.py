@@ -272,12 +272,20 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Shows the pass to the policy, and holds what it keeps."""
         with self.watch.running(queries.q.device):
             k, v, columns = self._padded()
-            self.read(Layer(
-                q=queries.q.detach(), k=k.detach(), v=v.detach(),
-                slots=self._slots(queries, columns), scale=queries.scale,
-                ordinal=self.ordinal, model_index=self.model_index, depth=self.state.depth,
-                column_sums=out.column_sums, window_sums=out.window_sums,
-            ))  # fmt: skip
+            self.read(
+                Layer(
+                    q=queries.q.detach(),
+                    k=k.detach(),
+                    v=v.detach(),
+                    slots=self._slots(queries, columns),
+                    scale=queries.scale,
+                    ordinal=self.ordinal,
+                    model_index=self.model_index,
+                    depth=self.state.depth,
+                    column_sums=out.column_sums,
+                    window_sums=out.window_sums,
+                )
+            )
 
     def _padded(self) -> Padded:
         """All slots held."""

@@ -253,9 +253,12 @@ def _check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
     unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
     for seen, which in (
         ("wrote nothing into the cache that it was given", empty),
-        ("attended by another way than transformers' attention interface, or to other keys than "
-         "those that the cache returned", unread),
-    ):  # fmt: skip
+        (
+            "attended by another way than transformers' attention interface, or to other keys than "
+            "those that the cache returned",
+            unread,
+        ),
+    ):
         if which:
             raise UnsupportedModel(
                 f"{type(model).__name__} (transformers {transformers.__version__}) was not "

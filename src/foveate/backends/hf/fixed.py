@@ -41,8 +41,12 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
         )
     own = CacheState(state.policy, state.link, state.depth)
     own.follow(state)
-    return Cache(layers=[FixedLayer(_held(layer, i), layer.seen, own, room)
-                         for i, layer in enumerate(cache.layers)])  # fmt: skip
+    return Cache(
+        layers=[
+            FixedLayer(_held(layer, i), layer.seen, own, room)
+            for i, layer in enumerate(cache.layers)
+        ]
+    )
 
 
 def state_of(cache: object) -> CacheState | None:
@@ -154,18 +158,31 @@ class FixedLayer(CacheLayerMixin):
     # Attention
 
     def attend(
-        self, base: Attend, query: Tensor, mask: Tensor | None, scale: float,
+        self,
+        base: Attend,
+        query: Tensor,
+        mask: Tensor | None,
+        scale: float,
         summable: bool = False,
-    ) -> Output:  # fmt: skip
+    ) -> Output:
         """Attention over what counts. The model's mask is not needed: all that is held of a prompt
         and all that was decoded is seen.
         """
         if self._body is not None:
             body = self._body
             decoded = ragged_decode(
-                query, body.flat_k, body.flat_v, body.lengths, self._k, self._v, scale, self._n,
-                starts=body.starts, longest=body.longest_body, tail_length=self.used.view(1),
-            )  # fmt: skip
+                query,
+                body.flat_k,
+                body.flat_v,
+                body.lengths,
+                self._k,
+                self._v,
+                scale,
+                self._n,
+                starts=body.starts,
+                longest=body.longest_body,
+                tail_length=self.used.view(1),
+            )
             return refused(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
         out = over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)

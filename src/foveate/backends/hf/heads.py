@@ -149,8 +149,10 @@ def _scores(
     longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
     with compress(model, observing(watching, decodes=True)):
         said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False)
-    tokens = [tokenizer.decode([token], skip_special_tokens=True)
-              for token in said[0, ids.shape[1] :].tolist()]  # fmt: skip
+    tokens = [
+        tokenizer.decode([token], skip_special_tokens=True)
+        for token in said[0, ids.shape[1] :].tolist()
+    ]
     found = []
     for layer in range(len(compressible_layers(text_config(model)))):
         noticed = torch.stack(watching.noticed[layer])[: len(tokens)]

@@ -36,5 +36,4 @@ class Never:
 
 def observing(score: Score, *, decodes: bool) -> Policy:
     """The policy under which the score sees every layer, and nothing is compressed."""
-    return Policy(score=score, budget=Uniform(amount=1), select=TopK(),
-                  when=Never(decodes=decodes))  # fmt: skip
+    return Policy(score=score, budget=Uniform(amount=1), select=TopK(), when=Never(decodes=decodes))

@@ -59,8 +59,13 @@ def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
     return hashlib.sha256(vocabulary.encode()).hexdigest()
 
 
-def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy,
-         tokenizer: PreTrainedTokenizerBase | None) -> Path:  # fmt: skip
+def save(
+    path: Path,
+    cache: DynamicCache,
+    model: PreTrainedModel,
+    policy: Policy,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> Path:
     """Writes the cache, whole or not at all; spare room is left out."""
     layers = foveate_layers(cache)
     if not layers or not layers[0].is_initialized or layers[0].armed:
@@ -83,8 +88,13 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
     tensors["pads"] = state.pads  # type: ignore[assignment]
     if state.vision is not None and state.vision_known:
         tensors["vision"] = state.vision
-    note = {"schema": SCHEMA, "model": model_fingerprint(model), "policy": policy.spec,
-            "tokenizer": tokenizer_fingerprint(tokenizer), "seen": json.dumps(seen)}  # fmt: skip
+    note = {
+        "schema": SCHEMA,
+        "model": model_fingerprint(model),
+        "policy": policy.spec,
+        "tokenizer": tokenizer_fingerprint(tokenizer),
+        "seen": json.dumps(seen),
+    }
     note["digest"] = saved.digest(note, tensors)
     with files.replacing(path) as part:
         try:
@@ -94,8 +104,13 @@ def save(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy
     return path
 
 
-def load(path: Path, cache: DynamicCache, model: PreTrainedModel, policy: Policy,
-         tokenizer: PreTrainedTokenizerBase | None) -> None:  # fmt: skip
+def load(
+    path: Path,
+    cache: DynamicCache,
+    model: PreTrainedModel,
+    policy: Policy,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
     """Fills a converted, empty cache from a file; not before all of it was checked."""
     found = saved.read(path)
     _check(path, found.note, model, policy, tokenizer)
@@ -158,8 +173,13 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
                 layer.memory.images = images[0][:, : layer.seen][:, -queries.shape[2] :]
 
 
-def _check(path: Path, note: dict[str, str], model: PreTrainedModel, policy: Policy,
-           tokenizer: PreTrainedTokenizerBase | None) -> None:  # fmt: skip
+def _check(
+    path: Path,
+    note: dict[str, str],
+    model: PreTrainedModel,
+    policy: Policy,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
     if note["model"] != model_fingerprint(model):
         raise CacheMismatch(
             f"{path} was written with another model (other configuration or weights). Load it "

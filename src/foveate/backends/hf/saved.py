@@ -20,12 +20,26 @@ FIELDS = ("model", "policy", "tokenizer", "seen")
 
 # Axes: b rows, h KV heads, n slots, d and e channels of keys and values; see Pairs.tensors.
 SHAPES = {
-    "k": "b h n d", "v": "b h n e", "flat_k": "f d", "flat_v": "f e", "counts": "b h",
-    "body.k": "p w", "body.k_least": "G d", "body.k_step": "G d", "body.sizes": "G",
-    "body.v": "p u", "body.v_least": "p c", "body.v_step": "p c", "body.columns": "p",
-    "body.counts": "b h", "kept": "b h", "queries": "b q m d", "running": "b h t",
-    "keys": "b h n d", "values": "b h n e",
-}  # fmt: skip
+    "k": "b h n d",
+    "v": "b h n e",
+    "flat_k": "f d",
+    "flat_v": "f e",
+    "counts": "b h",
+    "body.k": "p w",
+    "body.k_least": "G d",
+    "body.k_step": "G d",
+    "body.sizes": "G",
+    "body.v": "p u",
+    "body.v_least": "p c",
+    "body.v_step": "p c",
+    "body.columns": "p",
+    "body.counts": "b h",
+    "kept": "b h",
+    "queries": "b q m d",
+    "running": "b h t",
+    "keys": "b h n d",
+    "values": "b h n e",
+}
 WHOLE = {"counts", "columns", "kept", "body.sizes", "body.columns", "body.counts"}  # numbers
 CODES = {"body.k", "body.v"}
 FAULT = "Make it anew: read the context and save it again."
@@ -48,8 +62,10 @@ class Saved(NamedTuple):
         """
         try:
             found = json.loads(self.note["seen"])
-            fits = all(all(type(n) is int and 0 <= n < 2**31 for n in each) and each
-                       for each in found.values())  # fmt: skip
+            fits = all(
+                all(type(n) is int and 0 <= n < 2**31 for n in each) and each
+                for each in found.values()
+            )
         except (ValueError, TypeError, AttributeError, RecursionError):
             fits = False
         if not fits:
@@ -134,8 +150,14 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     return known["b"]
 
 
-def _check_tensor(saved: Saved, index: int, name: str, tensor: Tensor,
-                  beside: Mapping[str, Tensor], known: dict[str, int]) -> None:  # fmt: skip
+def _check_tensor(
+    saved: Saved,
+    index: int,
+    name: str,
+    tensor: Tensor,
+    beside: Mapping[str, Tensor],
+    known: dict[str, int],
+) -> None:
     kind = "running" if name.startswith("running.") else name
     axes = {**SHAPES, "columns": "f" if "flat_k" in beside else "b h s"}.get(kind)
     what = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
@@ -144,10 +166,14 @@ def _check_tensor(saved: Saved, index: int, name: str, tensor: Tensor,
     whole = tensor.dtype in (torch.int16, torch.int32, torch.int64)
     right = tensor.dtype == torch.uint8 if name in CODES else whole == (name in WHOLE)
     names = axes.split()
-    fits = right and len(names) == tensor.dim() and all(
-        known.setdefault(axis, length) == length
-        for axis, length in zip(names, tensor.shape, strict=True)
-    )  # fmt: skip
+    fits = (
+        right
+        and len(names) == tensor.dim()
+        and all(
+            known.setdefault(axis, length) == length
+            for axis, length in zip(names, tensor.shape, strict=True)
+        )
+    )
     if not fits:
         saved.refuse(
             f"layer {index}'s tensor {name!r} is {what}, and has to be [{axes}] with "

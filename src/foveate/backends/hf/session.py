@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.backends.hf import fixed, persist
+from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
-from foveate.backends.hf.held import held_share
 from foveate.backends.hf.internals import CACHE, Cache, take_cache
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
@@ -73,8 +75,12 @@ class Session:
         self._calls.attach()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:  # fmt: skip
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._calls.detach()
 
     # Results
@@ -166,8 +172,13 @@ class Session:
         """Makes a cache that holds a finished prompt the latest one."""
         self._calls.adopt(cache)
 
-    def save(self, path: str | Path, *, cache: DynamicCache | None = None,
-             tokenizer: PreTrainedTokenizerBase | None = None) -> Path:  # fmt: skip
+    def save(
+        self,
+        path: str | Path,
+        *,
+        cache: DynamicCache | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> Path:
         """Writes a compressed cache to a safetensors file, with the model's fingerprint and a
         digest of all that is in it: whole, or not at all.
 
@@ -178,8 +189,9 @@ class Session:
         known_state(cache)
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
-    def load(self, path: str | Path, *,
-             tokenizer: PreTrainedTokenizerBase | None = None) -> DynamicCache:  # fmt: skip
+    def load(
+        self, path: str | Path, *, tokenizer: PreTrainedTokenizerBase | None = None
+    ) -> DynamicCache:
         """Reads a cache that ``save`` wrote, in this or another process.
 
         Raises:
@@ -191,3 +203,15 @@ class Session:
         persist.load(Path(path), cache, self.model, self.policy, tokenizer)
         self._calls.cache = cache
         return cache
+
+
+def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:
+    """Of all KV heads of these layers, the share that holds each token seen."""
+    return torch.stack([_held(layer) for layer in layers]).mean(0)
+
+
+def _held(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+    columns = layer.pairs.columns  # -1 where a slot is empty
+    held = torch.zeros(*columns.shape[:2], layer.seen + 1, device=columns.device)
+    held.scatter_(2, columns % (layer.seen + 1), 1.0)
+    return held[..., : layer.seen].mean(1)

@@ -189,8 +189,9 @@ def rows_of(
             gaps[place] = gap
         elif (budget := room.budget(length, block)) < length:
             table, freed = common.block_table_tensor[place], gap.blocks * block
-            rows.append(Row(prompts.prompt(place), gap, freed, budget, starts[place], computed,
-                            new, table))  # fmt: skip
+            rows.append(
+                Row(prompts.prompt(place), gap, freed, budget, starts[place], computed, new, table)
+            )
     return rows, gaps
 
 
@@ -230,8 +231,17 @@ class Compressing:
         if step.again is not None:
             tokens, metadata = step.again
             later = torch.empty_like(output[tokens])
-            plain(layer, query[tokens], key[tokens], value[tokens], kv_cache, metadata, later,
-                  *more, **options)  # fmt: skip
+            plain(
+                layer,
+                query[tokens],
+                key[tokens],
+                value[tokens],
+                kv_cache,
+                metadata,
+                later,
+                *more,
+                **options,
+            )
             output[tokens] = later
         return out
 

@@ -57,6 +57,13 @@ def write(
     """Writes pairs into these slots of the pool. ``layer`` is vLLM's attention layer."""
     keys, values = halves(cache)
     cpu_ops.cpu_attn_reshape_and_cache(
-        k.contiguous(), v.contiguous(), keys, values, slots, layer.isa,
-        k_scale=layer._k_scale_float, v_scale=layer._v_scale_float, kv_cache_dtype="auto",
-    )  # fmt: skip
+        k.contiguous(),
+        v.contiguous(),
+        keys,
+        values,
+        slots,
+        layer.isa,
+        k_scale=layer._k_scale_float,
+        v_scale=layer._v_scale_float,
+        kv_cache_dtype="auto",
+    )

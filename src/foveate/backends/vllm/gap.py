@@ -105,8 +105,9 @@ class Room:
                 "Give a share of the prompt (20%) or a number of tokens."
             )
         share = amount.value if amount.kind == "fraction" else None
-        return cls(share=share, tokens=int(amount.value) if share is None else 0,
-                   least=max(1, least))  # fmt: skip
+        return cls(
+            share=share, tokens=int(amount.value) if share is None else 0, least=max(1, least)
+        )
 
     def average(self, prompt: int) -> int:
         """The budget of a prompt, on average over the layers; a share is rounded down, as

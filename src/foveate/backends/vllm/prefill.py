@@ -90,8 +90,16 @@ def _layer(
     )
     slots = whole.from_query(row.computed).with_budget(torch.tensor([row.budget], device=k.device))
     model_index, depth = prompts.model_indices[ordinal], len(prompts.ordinals)
-    return Layer(q=q, k=k, v=v, slots=slots, scale=scale, ordinal=ordinal,
-                 model_index=model_index, depth=depth)  # fmt: skip
+    return Layer(
+        q=q,
+        k=k,
+        v=v,
+        slots=slots,
+        scale=scale,
+        ordinal=ordinal,
+        model_index=model_index,
+        depth=depth,
+    )
 
 
 def _moved(found: pipeline.Kept, tokens: int) -> Kept:

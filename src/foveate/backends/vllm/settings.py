@@ -14,7 +14,7 @@ from foveate.core.protocols import Foreseeable, wrapped
 from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy, suggest
 from foveate.methods.adakv import AcrossHeads
 from foveate.stages.budget import HeadTable, Uniform
-from foveate.stages.select.keeps_recent import KeepsRecent
+from foveate.stages.select import KeepsRecent
 
 VARIABLE = "FOVEATE_POLICY"
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
@@ -69,24 +69,36 @@ def check_policy(policy: Policy) -> None:
     """
     budget, select = policy.budget, policy.select
     if isinstance(budget, (AcrossHeads, HeadTable)):
-        raise _refused(policy, f"its budget {budget!r} gives the heads of a layer different "
-                       "numbers of tokens; head budgets are not supported here")  # fmt: skip
+        raise _refused(
+            policy,
+            f"its budget {budget!r} gives the heads of a layer different "
+            "numbers of tokens; head budgets are not supported here",
+        )
     if isinstance(budget, Foreseeable) and not budget.foreseeable:
-        raise _refused(policy, f"its budget {budget!r} is found from each prompt's scores; give it "
-                       "profile=FILE, which 'foveate calibrate' makes")  # fmt: skip
+        raise _refused(
+            policy,
+            f"its budget {budget!r} is found from each prompt's scores; give it "
+            "profile=FILE, which 'foveate calibrate' makes",
+        )
     if not isinstance(budget, (Uniform, Foreseeable)):
-        raise _refused(policy, f"its budget {budget!r} depends on more than the prompt's length. "
-                       "Use uniform, pyramid, or prefix_budget with a profile")  # fmt: skip
+        raise _refused(
+            policy,
+            f"its budget {budget!r} depends on more than the prompt's length. "
+            "Use uniform, pyramid, or prefix_budget with a profile",
+        )
     if policy.when.decodes or policy.when.reads:
-        raise _refused(policy, f"{policy.when!r} evicts at other times than the prompt's end. Use "
-                       "when=after_prefill")  # fmt: skip
+        raise _refused(
+            policy,
+            f"{policy.when!r} evicts at other times than the prompt's end. Use when=after_prefill",
+        )
     if policy.attend.n:
         raise _refused(policy, f"{policy.attend!r} changes the model's softmax. Leave it out")
     if not policy.store.exact:
         raise _refused(policy, f"{policy.store!r} holds pairs in codes. Use store=full_precision")
     if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
-        raise _refused(policy, f"what {select!r} always keeps depends on more than the prompt's "
-                       "length")  # fmt: skip
+        raise _refused(
+            policy, f"what {select!r} always keeps depends on more than the prompt's length"
+        )
     Room.of(policy.amount, select.protects)
 
 

@@ -114,9 +114,12 @@ class Serving:
         logger.info(
             "Foveate compresses the prompts of %d layers (KV cache groups of %s): %s, in blocks of "
             "%d tokens; %s.",
-            len(self.ordinals), ", ".join(str(group.layers) for group in groups), self.policy,
-            block, seen_at(),
-        )  # fmt: skip
+            len(self.ordinals),
+            ", ".join(str(group.layers) for group in groups),
+            self.policy,
+            block,
+            seen_at(),
+        )
 
     def _attach(self, builder: Any, block: int) -> None:
         if not isinstance(builder, Rewriting) or builder.block_size != block:

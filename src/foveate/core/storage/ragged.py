@@ -29,8 +29,9 @@ class RaggedPairs:
         self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
         self._hold(body_counts)
         shape = (*body_counts.shape, 0)
-        self.tail = DensePairs(k.new_empty(*shape, k.shape[1]), v.new_empty(*shape, v.shape[1]),
-                               first=first)  # fmt: skip
+        self.tail = DensePairs(
+            k.new_empty(*shape, k.shape[1]), v.new_empty(*shape, v.shape[1]), first=first
+        )
 
     def _hold(self, counts: Int[Tensor, "b h"]) -> None:
         """Where each head's body starts, on the device and, for what runs on the host, here."""
@@ -93,8 +94,14 @@ class RaggedPairs:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor held, by name, without spare room."""
-        return {"flat_k": self.flat_k, "flat_v": self.flat_v, "columns": self.flat_columns,
-                "counts": self.body_counts, "k": self.tail.k, "v": self.tail.v}  # fmt: skip
+        return {
+            "flat_k": self.flat_k,
+            "flat_v": self.flat_v,
+            "columns": self.flat_columns,
+            "counts": self.body_counts,
+            "k": self.tail.k,
+            "v": self.tail.v,
+        }
 
     def padded(self) -> Padded:
         """All slots, padded to the longest head: a transient copy."""

@@ -26,7 +26,7 @@ def find_executor(
         from foveate.eval.executors.ray import RayCluster
 
         return RayCluster(model, protocol, workers, trust_remote_code)
-    from foveate.eval.executors.local import Local
+    from foveate.eval.executors.job import Local
 
     if workers not in (None, 1):
         raise InvalidParameter(

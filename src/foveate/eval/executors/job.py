@@ -1,4 +1,4 @@
-"""The work that executors share out: one sample under the policies that lack a row."""
+"""One sample under the policies that lack a row, and the executor that is this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from foveate.eval.measure import measured
-from foveate.eval.model import Loaded
+from foveate.eval.model import Loaded, load
 from foveate.eval.reading import Protocol
 from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
@@ -59,3 +59,21 @@ def versions() -> dict[str, Any]:
     """What results depend on, beside the configuration."""
     names = ("foveate", "torch", "transformers")
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
+
+
+class Local(AbstractContextManager[Execute]):
+    """Loads the model when it is entered."""
+
+    def __init__(self, model: str, protocol: Protocol, trust_remote_code: bool = False):
+        self.model, self.protocol, self.trusted = model, protocol, trust_remote_code
+
+    def __enter__(self) -> Execute:
+        self._loaded = load(self.model, self.trusted)
+        return self._execute
+
+    def __exit__(self, *error: Any) -> None:
+        del self._loaded
+
+    def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, Iterator[Row]]]:
+        for job in jobs:
+            yield job, answered(self._loaded, job, self.protocol)

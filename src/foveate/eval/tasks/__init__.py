@@ -9,8 +9,6 @@ from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
 from foveate.eval.tasks import (
-    description,
-    difference,
     drawn,
     gui_icon,
     gui_text,
@@ -19,8 +17,6 @@ from foveate.eval.tasks import (
 )
 
 __all__ = [
-    "description",
-    "difference",
     "drawn",
     "find_task",
     "find_tasks",

@@ -1,20 +1,17 @@
-"""Questions about drawn pages, charts and pictures, which the demo model can read, too.
-
-The line in which the answer stands is the evidence. A right answer repeats what is asked for
-("Room: 214"), as the demo model was taught, or gives the value alone.
-"""
+"""Tasks on drawn pages: questions about forms, charts and pictures, a description, a difference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 
-from foveate.demo import questions
-from foveate.demo.questions import Album
-from foveate.demo.scenes import BUILT_IN, CELL, WIDTH
-from foveate.demo.scenes.documents import Fonts
-from foveate.eval.metrics import anls, exact, relaxed
-from foveate.eval.sample import TASKS, Sample, Span, Task
+from foveate.eval.metrics import anls, exact, relaxed, rouge_l, says
+from foveate.eval.sample import TASKS, Sample, Span, Task, task
+from foveate_demo import questions
+from foveate_demo.questions import Album
+from foveate_demo.scenes import BUILT_IN, CELL, WIDTH, Scene, form, some_facts
+from foveate_demo.scenes.documents import Facts, Fonts
+from foveate_demo.scenes.words import FIELDS
 
 Draw = Callable[[Random, Fonts], Album]
 FONTS: Fonts = (BUILT_IN,)
@@ -56,3 +53,70 @@ for _name, _kind, _metric, _summary in (
     ("naming_needle", questions.which_picture, exact, "Three pictures; which of them shows it."),
 ):
     TASKS[_name] = Task(_name, _summary, _drawn(_name, _kind), _metric, longest=16)
+
+
+@task("description", metric=rouge_l, longest=96, reference=True)
+def description(count: int, seed: int) -> Iterator[Sample]:
+    """All lines of a form; by ROUGE-L and perplexity."""
+    for number in range(count):
+        r = Random(f"description/{seed}/{number}")
+        page = form(r, (BUILT_IN,), some_facts(r, r.randint(3, 6)))
+        lines = [(row, text) for row, text in enumerate(page.says) if text]
+        yield Sample(
+            name=str(number),
+            question="Describe this image: write down every line that stands on it.",
+            answers=("\n".join(text for _, text in lines),),
+            images=(page.image,),
+            evidence=tuple(
+                Span(text, 0, (0, row * CELL, WIDTH, (row + 1) * CELL)) for row, text in lines
+            ),
+        )
+
+
+FACTS = 4
+NAMES = sorted(set(FIELDS) - {"Date"})  # "due date" would say it, too
+
+
+@task("spot_the_difference", metric=says)
+def spot_the_difference(count: int, seed: int) -> Iterator[Sample]:
+    """Two drawings of one form, one value changed; which field is it?"""
+    for number in range(count):
+        r = Random(f"spot_the_difference/{seed}/{number}")
+        facts = list(some_facts(r, FACTS, NAMES))
+        place = r.randrange(FACTS)
+        name, value = facts[place]
+        other = _another(r, name, value)
+        changed = [*facts[:place], (name, other), *facts[place + 1 :]]
+        pages = _alike(r, (facts, changed))
+        yield Sample(
+            name=str(number),
+            question="The two images differ in one line. Which field has changed?",
+            answers=(name,),
+            images=tuple(page.image for page in pages),
+            evidence=tuple(_line(page, i, place) for i, page in enumerate(pages)),
+            facts={"values": (value, other)},
+        )
+
+
+def _alike(r: Random, both: Sequence[Facts]) -> list[Scene]:
+    """One page of each, drawn in the same way; again in another, where the changed line moves
+    others (it may be too long for a column, for example).
+    """
+    while True:
+        way = r.getrandbits(32)
+        pages = [form(Random(way), (BUILT_IN,), facts, rows=6) for facts in both]
+        rows = range(len(pages[0].says))
+        if sum(pages[0].where[row] != pages[1].where[row] for row in rows) <= 1:
+            return pages
+
+
+def _line(page: Scene, image: int, place: int) -> Span:
+    row = page.facts[place][2]
+    return Span(page.says[row], image, (0, row * CELL, WIDTH, (row + 1) * CELL))
+
+
+def _another(r: Random, name: str, value: str) -> str:
+    """Another value of the field."""
+    while (other := FIELDS[name](r)) == value:
+        continue
+    return other

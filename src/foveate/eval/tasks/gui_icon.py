@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from foveate.demo.scenes.words import FIELDS
 from foveate.errors import MissingPackage
 from foveate.eval.benchmarks.screenspot import inside
 from foveate.eval.browser import window
 from foveate.eval.sample import Sample, task
 from foveate.eval.tasks.screen import SIZE, Shot, asked, chosen, targets
+from foveate_demo.scenes.words import FIELDS
 
 FRAME = 110  # pixels of height for title, toolbar and margins
 STYLES = ("page.css", "boilerplate.css", "fbm.css", "mpl.css")

@@ -14,12 +14,12 @@ from random import Random
 
 from PIL import Image, ImageDraw
 
-from foveate.demo.scenes import BUILT_IN, CELL, WIDTH
-from foveate.demo.scenes.drawing import any_style, font
-from foveate.demo.scenes.words import FIELDS
 from foveate.errors import InvalidInput, MissingPackage
 from foveate.eval.metrics import says
 from foveate.eval.sample import Sample, Span, task
+from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
+from foveate_demo.scenes.drawing import any_style, font
+from foveate_demo.scenes.words import FIELDS
 
 PHOTOGRAPHS = (
     "astronaut.png",

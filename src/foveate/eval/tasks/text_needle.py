@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from random import Random
 
-from foveate.demo.scenes.words import FIELDS, OWNED, PEOPLE
 from foveate.eval.metrics import says
 from foveate.eval.sample import TASKS, Sample, Span, Task
+from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
 
 SHORT, LONG = 90, 2000  # words of the text around the needle
 

@@ -85,20 +85,46 @@ def _softmax(
     values = k if v is None else v
     block = rows(k if e <= d else values)
     run(
-        _softmax_kernel, b * hq * triton.cdiv(m, block), q,
-        q, k, values, seen, pads, out, lse,
-        *q.stride(), *k.stride(), *values.stride(), *seen.stride(),
-        hq, hq // h, m, n, d, e, scale * LOG2E,
-        HAS_V=v is not None, HAS_MASK=mask is not None,
-        D=power(d), E=power(e), M=block, N=block,
-    )  # fmt: skip
+        _softmax_kernel,
+        b * hq * triton.cdiv(m, block),
+        q,
+        q,
+        k,
+        values,
+        seen,
+        pads,
+        out,
+        lse,
+        *q.stride(),
+        *k.stride(),
+        *values.stride(),
+        *seen.stride(),
+        hq,
+        hq // h,
+        m,
+        n,
+        d,
+        e,
+        scale * LOG2E,
+        HAS_V=v is not None,
+        HAS_MASK=mask is not None,
+        D=power(d),
+        E=power(e),
+        M=block,
+        N=block,
+    )
     return out, lse
 
 
 def _sums(
-    q: Tensor, k: Tensor, scale: float, mask: Tensor | None, pads: Tensor, lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    scale: float,
+    mask: Tensor | None,
+    pads: Tensor,
+    lse: Tensor,
     counts: Float[Tensor, "b c g m"] | None = None,
-) -> Float[Tensor, "b hq *c n"]:  # fmt: skip
+) -> Float[Tensor, "b hq *c n"]:
     """Over all queries alike, or ``c`` sums in which each counts as told."""
     b, hq, m, d = q.shape
     h, n = k.shape[1], k.shape[2]
@@ -108,13 +134,34 @@ def _sums(
     seen = q if mask is None else mask.expand(b, h, m, n).view(torch.uint8)
     block = rows(k)
     run(
-        _sums_kernel, b * hq * triton.cdiv(n, block), q,
-        q, k, seen, pads, lse, counted, sums,
-        *q.stride(), *k.stride(), *seen.stride(), *counted.stride(),
-        hq, hq // h, m, n, c, d, scale * LOG2E,
-        HAS_MASK=mask is not None, COUNTED=counts is not None,
-        C=power(c), D=power(d), M=block, N=block,
-    )  # fmt: skip
+        _sums_kernel,
+        b * hq * triton.cdiv(n, block),
+        q,
+        q,
+        k,
+        seen,
+        pads,
+        lse,
+        counted,
+        sums,
+        *q.stride(),
+        *k.stride(),
+        *seen.stride(),
+        *counted.stride(),
+        hq,
+        hq // h,
+        m,
+        n,
+        c,
+        d,
+        scale * LOG2E,
+        HAS_MASK=mask is not None,
+        COUNTED=counts is not None,
+        C=power(c),
+        D=power(d),
+        M=block,
+        N=block,
+    )
     return sums[:, :, 0] if counts is None else sums
 
 
@@ -132,12 +179,43 @@ def _visible(seen, row, slot, seen_m, seen_n, m, n, HAS_MASK: tl.constexpr):
 @triton.jit
 @no_type_check
 def _softmax_kernel(
-    q, k, v, seen, pads, out, lse,
-    q_b, q_h, q_m, q_d, k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_e, seen_b, seen_h, seen_m, seen_n,
-    hq, g, m, n, d, e, scale,
-    HAS_V: tl.constexpr, HAS_MASK: tl.constexpr,
-    D: tl.constexpr, E: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    seen,
+    pads,
+    out,
+    lse,
+    q_b,
+    q_h,
+    q_m,
+    q_d,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    v_b,
+    v_h,
+    v_n,
+    v_e,
+    seen_b,
+    seen_h,
+    seen_m,
+    seen_n,
+    hq,
+    g,
+    m,
+    n,
+    d,
+    e,
+    scale,
+    HAS_V: tl.constexpr,
+    HAS_MASK: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+):
     """One block of queries of one query head."""
     blocks = tl.cdiv(m, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)  # counted through all rows
@@ -184,13 +262,43 @@ def _softmax_kernel(
 @triton.jit
 @no_type_check
 def _sums_kernel(
-    q, k, seen, pads, lse, counts, sums,
-    q_b, q_h, q_m, q_d, k_b, k_h, k_n, k_d, seen_b, seen_h, seen_m, seen_n,
-    counts_b, counts_c, counts_g, counts_m,
-    hq, g, m, n, c, d, scale,
-    HAS_MASK: tl.constexpr, COUNTED: tl.constexpr,
-    C: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    seen,
+    pads,
+    lse,
+    counts,
+    sums,
+    q_b,
+    q_h,
+    q_m,
+    q_d,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    seen_b,
+    seen_h,
+    seen_m,
+    seen_n,
+    counts_b,
+    counts_c,
+    counts_g,
+    counts_m,
+    hq,
+    g,
+    m,
+    n,
+    c,
+    d,
+    scale,
+    HAS_MASK: tl.constexpr,
+    COUNTED: tl.constexpr,
+    C: tl.constexpr,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+):
     """One block of slots of one query head."""
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)

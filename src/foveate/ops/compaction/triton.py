@@ -34,22 +34,67 @@ def compaction(
     mask = kept.view(torch.uint8)
     block = rows(k if d >= e else v)
     run(
-        _copy_kernel, b * h * triton.cdiv(n, block), k,
-        k, v, columns, mask, starts, flat_k, flat_v, flat_columns,
-        *k.stride(), *v.stride(), *columns.stride(), *mask.stride(), h, n, d, e,
-        D=power(d), E=power(e), N=block, WIDE=WIDE,
-    )  # fmt: skip
+        _copy_kernel,
+        b * h * triton.cdiv(n, block),
+        k,
+        k,
+        v,
+        columns,
+        mask,
+        starts,
+        flat_k,
+        flat_v,
+        flat_columns,
+        *k.stride(),
+        *v.stride(),
+        *columns.stride(),
+        *mask.stride(),
+        h,
+        n,
+        d,
+        e,
+        D=power(d),
+        E=power(e),
+        N=block,
+        WIDE=WIDE,
+    )
     return Compacted(flat_k, flat_v, flat_columns)
 
 
 @triton.jit
 @no_type_check
 def _copy_kernel(
-    k, v, columns, mask, starts, flat_k, flat_v, flat_columns,
-    k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_e, columns_b, columns_h, columns_n,
-    mask_b, mask_h, mask_n, h, n, d, e,
-    D: tl.constexpr, E: tl.constexpr, N: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
+    k,
+    v,
+    columns,
+    mask,
+    starts,
+    flat_k,
+    flat_v,
+    flat_columns,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    v_b,
+    v_h,
+    v_n,
+    v_e,
+    columns_b,
+    columns_h,
+    columns_n,
+    mask_b,
+    mask_h,
+    mask_n,
+    h,
+    n,
+    d,
+    e,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    N: tl.constexpr,
+    WIDE: tl.constexpr,
+):
     """One block of slots of one head."""
     blocks = tl.cdiv(n, N)
     head = (tl.program_id(0) // blocks).to(tl.int64)

@@ -34,16 +34,47 @@ def mix_statistics(
     sums = empty(b * h, parts, d, like=k, dtype=torch.float32)
     counts = empty(b * h, parts, like=k, dtype=torch.float32)
     run(
-        _sums_kernel, b * h * parts, k,
-        k, v, real, key_norm, value_norm, sums, counts,
-        *k.stride(), *v.stride(), *real.stride(), h, n, d, e,
-        D=power(d), E=power(e), PART=part, N=block,
-    )  # fmt: skip
+        _sums_kernel,
+        b * h * parts,
+        k,
+        k,
+        v,
+        real,
+        key_norm,
+        value_norm,
+        sums,
+        counts,
+        *k.stride(),
+        *v.stride(),
+        *real.stride(),
+        h,
+        n,
+        d,
+        e,
+        D=power(d),
+        E=power(e),
+        PART=part,
+        N=block,
+    )
     run(
-        _diversity_kernel, b * h * parts, k,
-        k, real, sums, counts, diversity, redundancy,
-        *k.stride(), *real.stride(), h, n, d, D=power(d), PART=part, N=block,
-    )  # fmt: skip
+        _diversity_kernel,
+        b * h * parts,
+        k,
+        k,
+        real,
+        sums,
+        counts,
+        diversity,
+        redundancy,
+        *k.stride(),
+        *real.stride(),
+        h,
+        n,
+        d,
+        D=power(d),
+        PART=part,
+        N=block,
+    )
     return MixStatistics(of_slots, redundancy)
 
 
@@ -61,10 +92,33 @@ def _directions(k, real, slot, column, k_n, k_d, real_n, n, d):
 @triton.jit
 @no_type_check
 def _sums_kernel(
-    k, v, real, key_norm, value_norm, sums, counts,
-    k_b, k_h, k_n, k_d, v_b, v_h, v_n, v_e, real_b, real_h, real_n, h, n, d, e,
-    D: tl.constexpr, E: tl.constexpr, PART: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    k,
+    v,
+    real,
+    key_norm,
+    value_norm,
+    sums,
+    counts,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    v_b,
+    v_h,
+    v_n,
+    v_e,
+    real_b,
+    real_h,
+    real_n,
+    h,
+    n,
+    d,
+    e,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    PART: tl.constexpr,
+    N: tl.constexpr,
+):
     """One part of one head."""
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)
@@ -92,10 +146,26 @@ def _sums_kernel(
 @triton.jit
 @no_type_check
 def _diversity_kernel(
-    k, real, sums, counts, diversity, redundancy,
-    k_b, k_h, k_n, k_d, real_b, real_h, real_n, h, n, d,
-    D: tl.constexpr, PART: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    k,
+    real,
+    sums,
+    counts,
+    diversity,
+    redundancy,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    real_b,
+    real_h,
+    real_n,
+    h,
+    n,
+    d,
+    D: tl.constexpr,
+    PART: tl.constexpr,
+    N: tl.constexpr,
+):
     """One part of one head; the first part writes the head's redundancy as well."""
     parts = tl.cdiv(n, PART)
     head = (tl.program_id(0) // parts).to(tl.int64)

@@ -24,10 +24,23 @@ def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) 
     cosine = empty(b, h, n, like=k, dtype=torch.float32)
     block = min(32, rows(k))  # of float32, whatever the keys are
     run(
-        _nearest_kernel, b * h * triton.cdiv(n, block), k,
-        k, index.contiguous(), counts, slot, cosine, *k.stride(), h, n, index.shape[2], d,
-        D=power(d), M=block, N=block,
-    )  # fmt: skip
+        _nearest_kernel,
+        b * h * triton.cdiv(n, block),
+        k,
+        k,
+        index.contiguous(),
+        counts,
+        slot,
+        cosine,
+        *k.stride(),
+        h,
+        n,
+        index.shape[2],
+        d,
+        D=power(d),
+        M=block,
+        N=block,
+    )
     return Nearest(slot, cosine)
 
 
@@ -42,9 +55,23 @@ def _unit(keys):
 @triton.jit
 @no_type_check
 def _nearest_kernel(
-    k, index, counts, slots, cosines, k_b, k_h, k_n, k_d, h, n, most, d,
-    D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    k,
+    index,
+    counts,
+    slots,
+    cosines,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    h,
+    n,
+    most,
+    d,
+    D: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+):
     """One block of slots of one head."""
     blocks = tl.cdiv(n, M)
     head = (tl.program_id(0) // blocks).to(tl.int64)

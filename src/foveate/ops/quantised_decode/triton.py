@@ -29,16 +29,36 @@ def quantised_decode(
 ) -> Float[Tensor, "b hq 1 e"]:
     """Numbers are rounded to their type when they are read back, as the reference does."""
     scales = (coded.k_least, coded.k_step, coded.v_least, coded.v_step)
-    check("quantised_decode", q, rest.k, rest.v, tail_k, tail_v, *scales,
-          beside=(coded.k, coded.v, coded.group, coded.starts, rest.starts))  # fmt: skip
+    check(
+        "quantised_decode",
+        q,
+        rest.k,
+        rest.v,
+        tail_k,
+        tail_v,
+        *scales,
+        beside=(coded.k, coded.v, coded.group, coded.starts, rest.starts),
+    )
     (b, h, t, d), e = tail_k.shape, tail_v.shape[3]
     pairs = len(coded.k) + len(rest.k) + b * h * t
     chunk = chunk_size(pairs, rows(tail_k if d >= e else tail_v), q.device)
     first = -(-coded.longest // chunk)
     parts = room(q, e, first - (-rest.longest // chunk) - (-t // chunk))
     _attend_codes(parts, first, q, coded, h, e, scale, chunk)
-    attend(parts, first, q, rest.k, rest.v, rest.starts, rest.longest, tail_k, tail_v, None,
-           scale, chunk)  # fmt: skip
+    attend(
+        parts,
+        first,
+        q,
+        rest.k,
+        rest.v,
+        rest.starts,
+        rest.longest,
+        tail_k,
+        tail_v,
+        None,
+        scale,
+        chunk,
+    )
     return joined(parts, q, n)
 
 
@@ -49,13 +69,33 @@ def _attend_codes(
     b, hq, _, d = q.shape
     held = [x.contiguous() for x in coded[:8]]
     run(
-        _codes_kernel, b * h * early, q,
-        q, *held, *parts, q.stride(0), q.stride(1), q.stride(3),
-        h, hq // h, d, e, coded.k.shape[1], coded.v.shape[1], coded.v_least.shape[1],
-        early, parts.tops.shape[1], chunk, scale * LOG2E,
-        BITS=coded.bits, CHANNELS=coded.channels,
-        G=power(hq // h), D=power(d), E=power(e), N=16,
-    )  # fmt: skip
+        _codes_kernel,
+        b * h * early,
+        q,
+        q,
+        *held,
+        *parts,
+        q.stride(0),
+        q.stride(1),
+        q.stride(3),
+        h,
+        hq // h,
+        d,
+        e,
+        coded.k.shape[1],
+        coded.v.shape[1],
+        coded.v_least.shape[1],
+        early,
+        parts.tops.shape[1],
+        chunk,
+        scale * LOG2E,
+        BITS=coded.bits,
+        CHANNELS=coded.channels,
+        G=power(hq // h),
+        D=power(d),
+        E=power(e),
+        N=16,
+    )
 
 
 @triton.jit
@@ -88,11 +128,39 @@ def _scaled(numbers, least, step, at, inside):
 @triton.jit(do_not_specialize=["early", "total_chunks"])
 @no_type_check
 def _codes_kernel(
-    q, k, k_least, k_step, group, v, v_least, v_step, starts, mixed, tops, totals,
-    q_b, q_h, q_d, h, g, d, e, k_width, v_width, v_groups, early, total_chunks, chunk, scale,
-    BITS: tl.constexpr, CHANNELS: tl.constexpr,
-    G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    k_least,
+    k_step,
+    group,
+    v,
+    v_least,
+    v_step,
+    starts,
+    mixed,
+    tops,
+    totals,
+    q_b,
+    q_h,
+    q_d,
+    h,
+    g,
+    d,
+    e,
+    k_width,
+    v_width,
+    v_groups,
+    early,
+    total_chunks,
+    chunk,
+    scale,
+    BITS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    N: tl.constexpr,
+):
     """One chunk of one KV head's codes."""
     head = (tl.program_id(0) // early).to(tl.int64)
     which = tl.program_id(0) % early

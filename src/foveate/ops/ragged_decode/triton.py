@@ -85,14 +85,40 @@ def attend(
     (b, hq, _, d), (h, t, e) = q.shape, tail_v.shape[1:]
     total = parts.tops.shape[1]
     run(
-        _chunk_kernel, b * h * (total - first), q,
-        q, flat_k, flat_v, tail_k, tail_v, starts, starts if tail_length is None else tail_length,
-        *parts, q.stride(0), q.stride(1), q.stride(3), *flat_k.stride(), *flat_v.stride(),
-        *tail_k.stride(), *tail_v.stride(),
-        h, hq // h, d, e, t, -(-longest // chunk), first, total, chunk, scale * LOG2E,
-        COUNTED=tail_length is not None, G=power(hq // h), D=power(d), E=power(e),
+        _chunk_kernel,
+        b * h * (total - first),
+        q,
+        q,
+        flat_k,
+        flat_v,
+        tail_k,
+        tail_v,
+        starts,
+        starts if tail_length is None else tail_length,
+        *parts,
+        q.stride(0),
+        q.stride(1),
+        q.stride(3),
+        *flat_k.stride(),
+        *flat_v.stride(),
+        *tail_k.stride(),
+        *tail_v.stride(),
+        h,
+        hq // h,
+        d,
+        e,
+        t,
+        -(-longest // chunk),
+        first,
+        total,
+        chunk,
+        scale * LOG2E,
+        COUNTED=tail_length is not None,
+        G=power(hq // h),
+        D=power(d),
+        E=power(e),
         N=rows(tail_k if d >= e else tail_v),
-    )  # fmt: skip
+    )
 
 
 def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor, "b hq 1 e"]:
@@ -100,9 +126,17 @@ def joined(parts: Parts, q: Float[Tensor, "b hq 1 d"], n: float) -> Float[Tensor
     (b, hq), (chunks, e) = q.shape[:2], parts.mixed.shape[1:]
     out = empty(b, hq, 1, e, like=q)
     run(
-        _join_kernel, b * hq, q, *parts, out, e, chunks, math.log2(n) if n else -math.inf,
-        E=power(e), CHUNKS=power(chunks),
-    )  # fmt: skip
+        _join_kernel,
+        b * hq,
+        q,
+        *parts,
+        out,
+        e,
+        chunks,
+        math.log2(n) if n else -math.inf,
+        E=power(e),
+        CHUNKS=power(chunks),
+    )
     return out
 
 
@@ -145,12 +179,47 @@ def _attend(q, k, v, begin, end, k_n, k_d, v_n, v_e, d, e, scale, D, E, N: tl.co
 @triton.jit(do_not_specialize=["t", "early", "before", "total_chunks"])
 @no_type_check
 def _chunk_kernel(
-    q, k, v, tail_k, tail_v, starts, tail_length, mixed, tops, totals,
-    q_b, q_h, q_d, k_n, k_d, v_n, v_e,
-    tail_k_b, tail_k_h, tail_k_n, tail_k_d, tail_v_b, tail_v_h, tail_v_n, tail_v_e,
-    h, g, d, e, t, early, before, total_chunks, chunk, scale,
-    COUNTED: tl.constexpr, G: tl.constexpr, D: tl.constexpr, E: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    tail_k,
+    tail_v,
+    starts,
+    tail_length,
+    mixed,
+    tops,
+    totals,
+    q_b,
+    q_h,
+    q_d,
+    k_n,
+    k_d,
+    v_n,
+    v_e,
+    tail_k_b,
+    tail_k_h,
+    tail_k_n,
+    tail_k_d,
+    tail_v_b,
+    tail_v_h,
+    tail_v_n,
+    tail_v_e,
+    h,
+    g,
+    d,
+    e,
+    t,
+    early,
+    before,
+    total_chunks,
+    chunk,
+    scale,
+    COUNTED: tl.constexpr,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    N: tl.constexpr,
+):
     """One chunk of one KV head's body or tail; ``before`` chunks of every head are not of these."""
     chunks = total_chunks - before
     head = (tl.program_id(0) // chunks).to(tl.int64)  # KV heads, counted through all rows
@@ -165,9 +234,22 @@ def _chunk_kernel(
         begin = tl.minimum(which * chunk, length).to(tl.int32)
         end = tl.minimum((which + 1) * chunk, length).to(tl.int32)
         top, total, out = _attend(
-            queries, k + start * k_n, v + start * v_n, begin, end, k_n, k_d, v_n, v_e,
-            d, e, scale, D, E, N,
-        )  # fmt: skip
+            queries,
+            k + start * k_n,
+            v + start * v_n,
+            begin,
+            end,
+            k_n,
+            k_d,
+            v_n,
+            v_e,
+            d,
+            e,
+            scale,
+            D,
+            E,
+            N,
+        )
     else:
         end = t
         if COUNTED:
@@ -175,9 +257,22 @@ def _chunk_kernel(
         begin = tl.minimum((which - early) * chunk, end)
         end = tl.minimum((which - early + 1) * chunk, end)
         top, total, out = _attend(
-            queries, tail_k + b * tail_k_b + of * tail_k_h, tail_v + b * tail_v_b + of * tail_v_h,
-            begin, end, tail_k_n, tail_k_d, tail_v_n, tail_v_e, d, e, scale, D, E, N,
-        )  # fmt: skip
+            queries,
+            tail_k + b * tail_k_b + of * tail_k_h,
+            tail_v + b * tail_v_b + of * tail_v_h,
+            begin,
+            end,
+            tail_k_n,
+            tail_k_d,
+            tail_v_n,
+            tail_v_e,
+            d,
+            e,
+            scale,
+            D,
+            E,
+            N,
+        )
     at = (head * g + group) * total_chunks + before + which
     tl.store(tops + at, top, mask=group < g)
     tl.store(totals + at, total, mask=group < g)

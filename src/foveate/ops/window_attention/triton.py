@@ -36,15 +36,42 @@ def window_attention(
     seen = visible.expand(b, h, w, -1).view(torch.uint8)
     programs = b * hq * triton.cdiv(w, queries) * blocks
     run(
-        _logits_kernel, programs, q,
-        q, k, seen, out, tops, totals, *q.stride(), *k.stride(), *seen.stride(),
-        hq, hq // h, w, slots, before, d, scale * LOG2E, D=power(d), W=queries, N=block,
-    )  # fmt: skip
+        _logits_kernel,
+        programs,
+        q,
+        q,
+        k,
+        seen,
+        out,
+        tops,
+        totals,
+        *q.stride(),
+        *k.stride(),
+        *seen.stride(),
+        hq,
+        hq // h,
+        w,
+        slots,
+        before,
+        d,
+        scale * LOG2E,
+        D=power(d),
+        W=queries,
+        N=block,
+    )
     run(
-        _weights_kernel, b * hq * w * triton.cdiv(slots, WIDE), q,
-        out, tops, totals, slots, blocks, math.log2(n) if n else -math.inf,
-        BLOCKS=power(blocks), N=WIDE,
-    )  # fmt: skip
+        _weights_kernel,
+        b * hq * w * triton.cdiv(slots, WIDE),
+        q,
+        out,
+        tops,
+        totals,
+        slots,
+        blocks,
+        math.log2(n) if n else -math.inf,
+        BLOCKS=power(blocks),
+        N=WIDE,
+    )
     return out.view(b, h, hq // h, w, slots)
 
 
@@ -66,10 +93,35 @@ WIDE = 1024  # slots of one query that are divided together
 @triton.jit
 @no_type_check
 def _logits_kernel(
-    q, k, seen, out, tops, totals,
-    q_b, q_h, q_w, q_d, k_b, k_h, k_n, k_d, seen_b, seen_h, seen_w, seen_n,
-    hq, g, w, n, before, d, scale, D: tl.constexpr, W: tl.constexpr, N: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    seen,
+    out,
+    tops,
+    totals,
+    q_b,
+    q_h,
+    q_w,
+    q_d,
+    k_b,
+    k_h,
+    k_n,
+    k_d,
+    seen_b,
+    seen_h,
+    seen_w,
+    seen_n,
+    hq,
+    g,
+    w,
+    n,
+    before,
+    d,
+    scale,
+    D: tl.constexpr,
+    W: tl.constexpr,
+    N: tl.constexpr,
+):
     """One block of queries of one query head, over one block of slots."""
     blocks = tl.cdiv(n, N)
     block = tl.program_id(0) % blocks
@@ -98,9 +150,7 @@ def _logits_kernel(
 
 @triton.jit
 @no_type_check
-def _weights_kernel(
-    out, tops, totals, n, blocks, log_n, BLOCKS: tl.constexpr, N: tl.constexpr
-):  # fmt: skip
+def _weights_kernel(out, tops, totals, n, blocks, log_n, BLOCKS: tl.constexpr, N: tl.constexpr):
     """Some slots of one query; log n is one more logit, whose weight is left out."""
     parts = tl.cdiv(n, N)
     line = (tl.program_id(0) // parts).to(tl.int64)

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf import Recording, record
 from foveate.backends.hf.support import compressible_layers, text_config
-from foveate.core.compress import compress_layers
 from foveate.core.policy import Policy
+from foveate.core.tensors import compress_layers
 
 
 class Choice(NamedTuple):

@@ -9,12 +9,11 @@ from typing import Any
 
 from PIL import Image
 
-from foveate.backends.hf.image_grid import Grid
+from foveate.backends.hf.modality import Grid
 from foveate.eval.contenders import budget_of, label
 from foveate.report.lens.chosen import Choice, Seen
 from foveate.report.lens.packed import Packet, planes, table, tables
-from foveate.report.lens.pictures import data_uri
-from foveate.report.lens.words import Word
+from foveate.report.lens.prompt import Word, data_uri
 from foveate.report.shown import shown
 from foveate.report.template import rendered, text_of
 

@@ -13,8 +13,7 @@ from PIL import Image
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Session
-from foveate.backends.hf.image_grid import grids
-from foveate.backends.hf.modality import visual_token_ids
+from foveate.backends.hf.modality import grids, visual_token_ids
 from foveate.backends.hf.support import model_name
 from foveate.core import files
 from foveate.core.policy import Policy
@@ -22,8 +21,7 @@ from foveate.errors import InvalidInput
 from foveate.eval.contenders import at_each
 from foveate.report.lens.chosen import seen
 from foveate.report.lens.page import page
-from foveate.report.lens.pictures import as_seen
-from foveate.report.lens.words import words
+from foveate.report.lens.prompt import as_seen, words
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Budgets: how many slots each KV head of each layer keeps."""
 
 from foveate.stages.budget.head_table import HeadTable
-from foveate.stages.budget.shares import LayerShares
-from foveate.stages.budget.uniform import Uniform
+from foveate.stages.budget.shares import LayerShares, Uniform
 
 __all__ = ["HeadTable", "LayerShares", "Uniform"]

@@ -74,8 +74,12 @@ class HeadTable:
         profile.check_layers(one.layer.depth)
         profile.check_heads(one.layer)
         scores = tuple(map(tuple, profile.by_layer))
-        rows = zip(tokens.tolist(), one.protected.amax(-1).tolist(), one.layer.lengths.tolist(),
-                   strict=True)  # fmt: skip
+        rows = zip(
+            tokens.tolist(),
+            one.protected.amax(-1).tolist(),
+            one.layer.lengths.tolist(),
+            strict=True,
+        )
         how = (self.floor, self.temperature, self.of if self.as_released else None)
         tables = [_table(scores, *row, *how) for row in rows]
         return torch.stack(tables)[:, one.layer.ordinal].to(one.available)
@@ -87,9 +91,14 @@ def _listed(row: list[float] | float) -> list[float]:
 
 @lru_cache(maxsize=256)
 def _table(
-    scores: tuple[tuple[float, ...], ...], tokens: int, protected: int, length: int,
-    floor: float, temperature: float, as_in: str | None,
-) -> Int[Tensor, "L h"]:  # fmt: skip
+    scores: tuple[tuple[float, ...], ...],
+    tokens: int,
+    protected: int,
+    length: int,
+    floor: float,
+    temperature: float,
+    as_in: str | None,
+) -> Int[Tensor, "L h"]:
     """One for all layers of a prompt, each of which asks for its row."""
     table = torch.tensor(scores, dtype=torch.float64)
     if as_in is None:
@@ -99,9 +108,13 @@ def _table(
 
 
 def capacities(
-    scores: Float[Tensor, "L h"], tokens: int, protected: int, length: int,
-    floor: float, temperature: float = 1.0,
-) -> Int[Tensor, "L h"]:  # fmt: skip
+    scores: Float[Tensor, "L h"],
+    tokens: int,
+    protected: int,
+    length: int,
+    floor: float,
+    temperature: float = 1.0,
+) -> Int[Tensor, "L h"]:
     """Pairs of every head of every layer; they add up to ``tokens`` for each, if so many exist."""
     weights = (scores / scores.sum()).pow(temperature).flatten()
     mixed = floor / len(weights) + (1 - floor) * weights / weights.sum()
@@ -110,9 +123,14 @@ def capacities(
 
 
 def released(
-    scores: Float[Tensor, "L h"], tokens: int, protected: int, length: int,
-    floor: float, temperature: float = 1.0, up: bool = False,
-) -> Int[Tensor, "L h"]:  # fmt: skip
+    scores: Float[Tensor, "L h"],
+    tokens: int,
+    protected: int,
+    length: int,
+    floor: float,
+    temperature: float = 1.0,
+    up: bool = False,
+) -> Int[Tensor, "L h"]:
     """The same as the authors' codes have it: what exceeds the prompt lapses. The even share is
     rounded down by SparseMM, and ``up`` by HeadKV.
     """

@@ -1,4 +1,4 @@
-"""Budgets over layers in proportion to what the scores noted of each layer."""
+"""Budgets by layer: all the same, or by a note of the score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,24 @@ from foveate.core.parameters import ShareBelow
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
-from foveate.stages.budget.exact import by_layer
+from foveate.stages.budget.exact import by_layer, heads_of
+
+
+@stage("uniform")
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
+
+    amount: AmountLike
+    scope: Scope = field(default="layer", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        return [heads_of(one, tokens) for one in scored]
 
 
 @stage("layer_shares")

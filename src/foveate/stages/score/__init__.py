@@ -1,12 +1,10 @@
 """Scores: how important each slot is. High is important."""
 
+from foveate.stages.score.attention_free import KeyNorm, RandomScore, Recency, ValueNorm
 from foveate.stages.score.column_sums import ColumnSums
 from foveate.stages.score.kvpress import FromKvpress
-from foveate.stages.score.norms import KeyNorm, ValueNorm
-from foveate.stages.score.over_heads import HeadMean
-from foveate.stages.score.position import RandomScore, Recency
-from foveate.stages.score.text_prior import TextPrior
 from foveate.stages.score.window import WindowAttention
+from foveate.stages.score.wrappers import HeadMean, TextPrior
 
 __all__ = [
     "ColumnSums",

@@ -12,7 +12,7 @@ from torch import Tensor
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
 from foveate.ops.column_sums import column_sums
-from foveate.stages.score.groups import Reduction, over_group
+from foveate.stages.score.rows import Reduction, over_group
 
 
 @stage("column_sums")

@@ -71,9 +71,12 @@ class FromKvpress:
         return torch.cat([paid.reshape(b, hq, -1, n) for _, paid in rows(layer)], dim=2)
 
     def _score(
-        self, layer: Layer, k: Float[Tensor, "1 h n d"], v: Float[Tensor, "1 h n e"],
+        self,
+        layer: Layer,
+        k: Float[Tensor, "1 h n d"],
+        v: Float[Tensor, "1 h n e"],
         attention: Float[Tensor, "1 hq n n"] | None,
-    ) -> Float[Tensor, "1 h n"]:  # fmt: skip
+    ) -> Float[Tensor, "1 h n"]:
         h, n, d = k.shape[1:]
         config = SimpleNamespace(num_attention_heads=h * layer.groups, num_key_value_heads=h)
         module = SimpleNamespace(config=config, head_dim=d, layer_idx=layer.number)

@@ -1,8 +1,10 @@
-"""Rows of the attention matrix, block by block: for scores that need more than their sums."""
+"""Rows of the attention matrix, and what the query heads of a KV head have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from typing import Literal
 
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -28,3 +30,14 @@ def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
     visible = seen(layer)
     for some in blocks(layer.q.shape[2]):
         yield some, window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)
+
+
+Reduction = Literal["mean", "max"]
+
+
+def over_group(scores: Float[Tensor, "b h g n"], how: Reduction) -> Float[Tensor, "b h n"]:
+    """Mean or maximum over the query heads that share a KV head."""
+    if how == "max":
+        return scores.amax(2)
+    first, *others = scores.unbind(2)  # few: mean would share them out to threads
+    return reduce(Tensor.add_, others, first.clone()).div_(len(others) + 1)

@@ -24,8 +24,7 @@ from foveate.stages.recent import (
     most_recent,
     recent_tokens,
 )
-from foveate.stages.score.groups import Reduction, over_group
-from foveate.stages.score.rows import ROWS, blocks
+from foveate.stages.score.rows import ROWS, Reduction, blocks, over_group
 
 Pool = Literal["avg", "max", "none"]
 

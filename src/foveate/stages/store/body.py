@@ -29,9 +29,13 @@ class Body(NamedTuple):
 
 
 def quantised(
-    k: Float[Tensor, "f d"], v: Float[Tensor, "f e"], columns: Int[Tensor, "f"],
-    counts: Int[Tensor, "b h"], bits: int, group: int,
-) -> Body:  # fmt: skip
+    k: Float[Tensor, "f d"],
+    v: Float[Tensor, "f e"],
+    columns: Int[Tensor, "f"],
+    counts: Int[Tensor, "b h"],
+    bits: int,
+    group: int,
+) -> Body:
     """The pairs of each head in groups of ``group``, and one of what is left over."""
     sizes = _sizes(counts.flatten(), group)
     owner = owners(sizes)
@@ -41,10 +45,16 @@ def quantised(
     v_least, v_most = (x.T for x in extremes(v.T, channels, -(-v.shape[1] // group)))
     v_step = step_of(v_least, v_most, bits)
     return Body(
-        encode(k, k_least[owner], k_step[owner], bits), k_least, k_step, sizes.to(torch.int32),
-        encode(v, v_least[:, channels], v_step[:, channels], bits), v_least.contiguous(),
-        v_step.contiguous(), _narrow(columns), counts,
-    )  # fmt: skip
+        encode(k, k_least[owner], k_step[owner], bits),
+        k_least,
+        k_step,
+        sizes.to(torch.int32),
+        encode(v, v_least[:, channels], v_step[:, channels], bits),
+        v_least.contiguous(),
+        v_step.contiguous(),
+        _narrow(columns),
+        counts,
+    )
 
 
 def restored(
@@ -87,9 +97,12 @@ def _of_rows(row: Int[Tensor, "m"], rows: Int[Tensor, "r"]) -> Int[Tensor, "s"]:
 
 
 def _picked(
-    body: Body, pairs: Int[Tensor, "s"], groups: Int[Tensor, "g"], sizes: Int[Tensor, "g"],
+    body: Body,
+    pairs: Int[Tensor, "s"],
+    groups: Int[Tensor, "g"],
+    sizes: Int[Tensor, "g"],
     counts: Int[Tensor, "b h"],
-) -> Body:  # fmt: skip
+) -> Body:
     k, k_least, k_step, _, *of_pairs, _ = body
     v, v_least, v_step, columns = (t[pairs] for t in of_pairs)
     return Body(

@@ -95,9 +95,19 @@ class QuantisedPairs:
         body, rest = self.body, self.rest
         if self._longest is None or self._longest[0] is not body:
             self._longest = body, int(body.counts.max())
-        coded = Coded(body.k, body.k_least, body.k_step, owners(body.sizes, len(body.k)),
-                      body.v, body.v_least, body.v_step, starts_of(body.counts),
-                      self._longest[1], self.bits, self.group)  # fmt: skip
+        coded = Coded(
+            body.k,
+            body.k_least,
+            body.k_step,
+            owners(body.sizes, len(body.k)),
+            body.v,
+            body.v_least,
+            body.v_step,
+            starts_of(body.counts),
+            self._longest[1],
+            self.bits,
+            self.group,
+        )
         if isinstance(rest, RaggedPairs):
             flat = Rest(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
             return coded, flat, rest.tail.k, rest.tail.v
@@ -123,8 +133,9 @@ class QuantisedPairs:
             spans = (counts.flatten(), rest.body_counts.flatten())
             order = torch.cat([heads.repeat_interleave(n) for n in spans]).argsort(stable=True)
             later = (rest.flat_k, rest.flat_v, rest.flat_columns)
-            k, v, columns = (torch.cat(both)[order]
-                             for both in zip((k, v, columns), later, strict=True))  # fmt: skip
+            k, v, columns = (
+                torch.cat(both)[order] for both in zip((k, v, columns), later, strict=True)
+            )
             counts = counts + rest.body_counts
         whole = RaggedPairs(k, v, columns, counts, tail.first)
         whole.tail = tail

@@ -101,8 +101,9 @@ def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Att
     """A query that sees all pairs."""
     q, scale = queries.q, queries.scale
     if isinstance(pairs, RaggedPairs):
-        out = ragged_decode(q, *pairs.parts, scale, n, starts=pairs.starts,
-                            longest=pairs.longest_body)  # fmt: skip
+        out = ragged_decode(
+            q, *pairs.parts, scale, n, starts=pairs.starts, longest=pairs.longest_body
+        )
         return Attended(out.transpose(1, 2))
     if n:
         return Attended(attention_n(q, pairs.k, pairs.v, scale, n).transpose(1, 2))

@@ -38,8 +38,12 @@ def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
-def examine(mask: Tensor | None, pads: Int[Tensor, "b"] | None, shape: tuple[int, int, int],
-            device: torch.device) -> MaskFacts:  # fmt: skip
+def examine(
+    mask: Tensor | None,
+    pads: Int[Tensor, "b"] | None,
+    shape: tuple[int, int, int],
+    device: torch.device,
+) -> MaskFacts:
     """Reads the facts off a mask for ``shape`` = (rows, queries, columns).
 
     ``pads`` is None while a prompt is read, whose mask tells where padding stands. A row may be

@@ -1,0 +1,79 @@
+"""Small pictures: icons and stamps, each with a name out of a closed list.
+
+The drawings are Bootstrap's and Tabler's icons (MIT) and Noto Color Emoji (OFL); the notices stand
+beside the sheet.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+from PIL import Image
+
+from foveate_demo.scenes.documents import Facts, Fonts, Scene, scene
+from foveate_demo.scenes.drawing import CELL, WIDTH, Page, any_style
+from foveate_demo.scenes.words import PICTURES
+
+SIDE = 48
+SHEET = Path(__file__).parent / "pictures.png"
+_COLOURED = 4  # the row of the sheet that keeps its own colours
+
+
+@lru_cache(maxsize=1)
+def _sheet() -> dict[str, list[Image.Image]]:
+    """The drawings by name; those in one colour are masks."""
+    sheet = Image.open(SHEET)
+    drawn: dict[str, list[Image.Image]] = {name: [] for name in PICTURES}
+    for column, name in enumerate(PICTURES):
+        for row in range(sheet.height // SIDE):
+            x, y = column * SIDE, row * SIDE
+            cut = sheet.crop((x, y, x + SIDE, y + SIDE))
+            if cut.getbbox():
+                drawn[name].append(cut if row == _COLOURED else cut.getchannel("A"))
+    return drawn
+
+
+def picture(r: Random, fonts: Fonts, name: str, facts: Facts = (), rows: int = 0) -> Scene:
+    """A small picture three or four rows high, above or below the lines of a form.
+
+    The row of the picture's middle says "Picture: cat", as if this were written on the picture.
+
+    Raises:
+        KeyError: no picture has this name.
+    """
+    page = Page(max(rows, len(facts) + r.randint(3, 5)), any_style(r, fonts), r)
+    total = len(page.says)
+    above = r.randint(0, len(facts))  # how many of the lines stand above the picture
+    middle = r.randint(above + 1, total - (len(facts) - above) - 2)
+    places = sorted(r.sample(range(middle - 1), above))
+    places += sorted(r.sample(range(middle + 2, total), len(facts) - above))
+    left = r.randint(4, 60)
+    for row, (field, value) in zip(places, facts, strict=True):
+        page.line(row, f"{field}: {value}", left)
+    x, side = _stamp(r, page, name, middle)
+    said = page.says[middle] = f"Picture: {name}"
+    page.where[middle] = {i: x + side * (i + 0.5) / len(said) for i in range(len(said))}
+    asked = [(field, value, row) for row, (field, value) in zip(places, facts, strict=True)]
+    return scene(page, [*asked, ("Picture", name, middle)])
+
+
+def _stamp(r: Random, page: Page, name: str, row: int) -> tuple[int, int]:
+    """Draws the picture somewhere in a row, in one of its drawings, a little turned.
+
+    Returns its left edge and its width.
+    """
+    drawn = r.choice(_sheet()[name])
+    side = r.randint(40, 66)
+    turned = drawn.resize((side, side), Image.Resampling.BILINEAR)
+    if r.random() < 0.5:
+        turned = turned.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    turned = turned.rotate(r.uniform(-8, 8), Image.Resampling.BILINEAR)
+    x = r.randint(2, WIDTH - side - 2)
+    y = row * CELL + (CELL - side) // 2 + r.randint(-4, 4)
+    if turned.mode == "L":
+        page.image.paste(page.style.ink, (x, y), turned)
+    else:
+        page.image.paste(turned, (x, y), turned)
+    return x, side

@@ -1,0 +1,125 @@
+"""Can the demo model tell methods apart? Held-out questions, answered from compressed caches.
+
+    python -m training.compare [--count 50] [--out FILE]
+
+The oracle keeps both ends of the prompt, four tokens each, the rows in which the answer stands, and
+then what comes last; all methods keep the last 12 tokens of the prompt. A method is asked the
+questions that ``training.evaluate`` asks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import foveate
+from foveate.backends.hf import branch, record
+from foveate.backends.hf.internals import CACHE
+from foveate.core.policy import Policy
+from foveate.eval.oracle import oracle
+from foveate_demo import vision
+from foveate_demo.processor import COLUMNS
+from foveate_demo.questions import Album, Question
+from training.evaluate import TOKENS, Share, batches, held_out
+from training.seeing import wording
+
+WINDOW = 12
+KINDS = ("document", "three images, different fields", "three images, same fields")
+BUDGETS = ("33%", "20%", "10%")
+METHODS = ("oracle", "snapkv", "mixkv", "lookm", "vnorm", "h2o", "streaming_llm", "random")
+
+
+def policy(name: str, budget: str, evidence: tuple[tuple[int, ...], ...]) -> Policy:
+    """The method at the budget."""
+    if name == "oracle":
+        return oracle(budget, *evidence)
+    option = {"snapkv": "window", "mixkv": "window", "random": "recent", "vnorm": "recent"}.get(
+        name
+    )
+    return foveate.policy(f"{name}:budget={budget}" + (f",{option}={WINDOW}" if option else ""))
+
+
+def places(album: Album, question: Question, visual: Tensor) -> tuple[int, ...]:
+    """Where in the prompt the rows stand that hold the answer."""
+    where = torch.nonzero(visual).flatten().tolist()
+    starts, start = [], 0
+    for page in album.images:
+        starts.append(start)
+        start += len(page.says) * COLUMNS
+    return tuple(
+        where[starts[image] + row * COLUMNS + slot]
+        for image, row in question.evidence
+        for slot in range(COLUMNS)
+    )
+
+
+@torch.no_grad()
+def answers(
+    model: Any, processor: Any, inputs: dict[str, Tensor], cache: Any, first: Tensor
+) -> list[str]:
+    """Greedy ones, from a cache that holds the prompts, and the logits of the first tokens."""
+    tokens, mask = [first.argmax(-1, keepdim=True)], inputs["attention_mask"]
+    end = model.generation_config.eos_token_id
+    for _ in range(TOKENS - 1):
+        if bool((torch.cat(tokens, 1) == end).any(1).all()):
+            break
+        mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+        logits = model(input_ids=tokens[-1], attention_mask=mask, **{CACHE: cache}).logits
+        tokens.append(logits[:, -1].argmax(-1, keepdim=True))
+    rows = [row[: row.index(end)] if end in row else row for row in torch.cat(tokens, 1).tolist()]
+    return [processor.decode(row, skip_special_tokens=True).strip() for row in rows]
+
+
+def main() -> None:
+    """Asks every question of every method, and prints the share of right answers."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--count", type=int, default=50, help="of each kind of question")
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--out", type=Path)
+    a = parser.parse_args()
+    model, processor = vision.load()
+    asked = [one for kind in KINDS for one in held_out(kind, a.count)]
+    cells = [("full", "100%"), *((m, b) for b in BUDGETS for m in a.methods)]
+    right = dict.fromkeys(cells, 0)
+    done = 0
+    for some in batches(asked):
+        texts = [wording(album, one.question) for album, one in some]
+        images = [page.image for album, _ in some for page in album.images]
+        inputs: dict[str, Any] = dict(processor(images, texts))
+        recording = record(model, **inputs)
+        visual = inputs["input_ids"] == model.config.image_token_id
+        real = inputs["attention_mask"].bool()
+        evidence = tuple(places(*pair, v[r]) for pair, v, r in zip(some, visual, real, strict=True))
+        for name, budget in cells:
+            chosen = foveate.policy("full") if name == "full" else policy(name, budget, evidence)
+            with foveate.compress(model, chosen) as session:
+                cache = branch(session, recording)
+                said = answers(model, processor, inputs, cache, recording.logits)
+            right[name, budget] += sum(
+                text == one.answer for text, (_, one) in zip(said, some, strict=True)
+            )
+        done += len(some)
+        print(f"{done} of {len(asked)}", right, flush=True)
+    for (name, budget), n in right.items():
+        print(f"{budget:5} {name:14} {Share(n, len(asked))}")
+    if a.out:
+        rows = [
+            {
+                "method": name,
+                "budget": budget,
+                "right": n,
+                "count": len(asked),
+                "interval": Share(n, len(asked)).interval,
+            }
+            for (name, budget), n in right.items()
+        ]
+        a.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

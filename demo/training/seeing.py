@@ -1,0 +1,70 @@
+"""What the language model is given: images as the eye, or a perfect eye, sees them, and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from foveate_demo.processor import DemoProcessor, worded
+from foveate_demo.questions import Album
+from foveate_demo.scenes import Scene
+from training.data import Reading
+from training.tower import Eye
+
+See = Callable[[Scene], Tensor]  # the embeddings of an image's slots, [slots, hidden]
+
+
+def perfect(model: PreTrainedModel, reading: Reading, words: list[int]) -> See:
+    """An eye that never errs: every slot holds its own token's embedding."""
+    table = model.get_input_embeddings().weight
+
+    def see(scene: Scene) -> Tensor:
+        read = reading(scene)
+        if read is None:
+            raise ValueError(f"this scene has tokens that the vocabulary lacks: {scene.says}")
+        return table[torch.tensor(words)[torch.from_numpy(read[0]).flatten()]]
+
+    return see
+
+
+def trained(model: PreTrainedModel, checkpoint: Path) -> See:
+    """The eye of a checkpoint."""
+    eye = Eye(model.config).eval()
+    state = torch.load(checkpoint, weights_only=True)["student"]
+    eye.load_state_dict({k[4:]: v for k, v in state.items() if k.startswith("eye.")})
+
+    @torch.no_grad()
+    def see(scene: Scene) -> Tensor:
+        pixels = torch.from_numpy(np.asarray(scene.image).copy()).permute(2, 0, 1)[None]
+        return eye(pixels)[0][0]
+
+    return see
+
+
+def wording(album: Album, question: str) -> str:
+    """The prompt, with "<image>" where the images stand."""
+    parts = [{"type": "image"}] * len(album.images) + [{"type": "text", "text": question}]
+    return worded([{"role": "user", "content": parts}])[0]
+
+
+def embedded(
+    text: str,
+    album: Album,
+    see: See | None,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+) -> Tensor:
+    """A text with images as embeddings [tokens, hidden]; ``see`` of None leaves the images out."""
+    table = model.get_input_embeddings()
+    parts: list[Tensor] = []
+    for i, piece in enumerate(text.split(DemoProcessor.image_token)):
+        if i > 0 and see is not None:
+            parts.append(see(album.images[i - 1]))
+        if piece:
+            parts.append(table(torch.tensor(tokenizer(piece)["input_ids"])))
+    return torch.cat(parts)

@@ -1,0 +1,72 @@
+"""``foveate report`` and ``foveate lens``: pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foveate.cli import console, options
+from foveate.cli.options import model_option
+from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.cli.prompt import check_writable, question
+from foveate.core import files
+from foveate.core.composition import name_and_arguments
+from foveate.eval.model import SEES, load
+from foveate.eval.prompt import read
+from foveate.report.lens import compared, lens_of
+from foveate.report.page import page
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What foveate eval wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="[default: DIR/report.html]")
+    ] = None,
+) -> None:
+    """Make one page of results: scores against memory, with intervals. It needs no network."""
+    path = out or folder / "report.html"
+    check_writable("report", "--out", path)
+    files.write(path, page(folder))
+    typer.echo(str(path))
+
+
+BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
+
+
+def lens(
+    model: Annotated[str, model_option(SEES)] = SEES,
+    image: options.Images = None,
+    prompt: options.Text = None,
+    method: options.Specs = None,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(metavar="B", help="A step of the budget slider: 20%, 256; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
+    ] = Path("lens.html"),
+    trust_remote_code: options.TrustRemoteCode = False,
+) -> None:
+    """Make a page that shows which patches and words every head keeps. It needs no network.
+
+    Methods stand side by side (snapkv, lookm and mixkv if none is named), at the budgets given, or
+    at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
+    """
+    check_writable("lens", "--out", out)
+    specs, budgets = method or METHODS_BY_DEFAULT, budget or []
+    policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
+    text, images = question(model, prompt, image or [])
+    with console.progress(hidden=False) as bars:
+        task = bars.add_task(f"loading {model}", total=None)
+        loaded = load(model, trust_remote_code)
+        asked = read(loaded, text, images)
+        bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
+        made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)
+    typer.echo(str(made.save(out)))
+
+
+def _usual(spec: str) -> tuple[str, ...]:
+    """No budget for a spec that has one of its own."""
+    return () if "budget" in name_and_arguments(spec)[1] else BUDGETS_BY_DEFAULT

@@ -1,0 +1,116 @@
+"""Scores that look at no attention: norms of keys and values, recency, and chance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Seed
+from foveate.core.spec import stage
+
+
+@stage("key_norm")
+@dataclass(frozen=True, kw_only=True)
+class KeyNorm:
+    """Minus the L2 norm of the key, in float32: low norms attract attention.
+
+    Source: Devoto et al. (arXiv:2406.11430), section 3.
+    """
+
+    head_by_head: ClassVar[bool] = True
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(-layer.k.float().norm(dim=-1))
+
+
+@stage("value_norm")
+@dataclass(frozen=True, kw_only=True)
+class ValueNorm:
+    """The L2 norm of the value, in float32: what a token would contribute.
+
+    Source: InfiniPot-V (arXiv:2506.15745), the VaN score.
+    """
+
+    head_by_head: ClassVar[bool] = True
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.v.float().norm(dim=-1))
+
+
+@stage("recency")
+@dataclass(frozen=True, kw_only=True)
+class Recency:
+    """The later, the more important."""
+
+    head_by_head: ClassVar[bool] = True
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.pos.float())
+
+
+@stage("random_score")
+@dataclass(frozen=True, kw_only=True)
+class RandomScore:
+    """Uniform in [0, 1), drawn per layer, KV head and token from ``seed``.
+
+    A token's draw depends on its position alone, not on the batch, the padding or the prompt's
+    length; it is drawn on the CPU, so every device agrees.
+    """
+
+    seed: Seed = 0
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.ordinal)
+        longest, h = int(layer.lengths.max()), layer.k.shape[1]
+        drawn = torch.rand(longest, h, generator=generator).t().to(layer.k.device)
+        drawn = drawn.expand(layer.k.shape[0], h, longest)
+        return Scores(drawn.gather(2, layer.pos.clamp(0, longest - 1)))
+
+
+_STEPS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitmix64
+
+
+def gumbel(seed: int, *coordinates: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Standard Gumbel noise in float32, one draw for each combination of coordinates (they
+    broadcast), by hashing them.
+    """
+    mixed: Tensor = torch.full_like(coordinates[0], _signed(seed * _STEPS[0]))
+    for place in coordinates:
+        mixed = _hash(mixed + place.long() * _signed(_STEPS[0]))
+    uniform = ((_shifted(mixed, 11) >> 1).double() + 0.5) / 2**52
+    return -(-uniform.log()).log().float()
+
+
+def _hash(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """splitmix64's finaliser; int64 products wrap around."""
+    x = (x ^ _shifted(x, 30)) * _signed(_STEPS[1])
+    x = (x ^ _shifted(x, 27)) * _signed(_STEPS[2])
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Int[Tensor, "..."], bits: int) -> Int[Tensor, "..."]:
+    """Shifts to the right and fills with zeros."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    """A number modulo 2^64 as an int64."""
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value

@@ -1,0 +1,62 @@
+"""Scores that wrap another score: one ranking for all heads of a layer, and text before images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scores
+from foveate.core.protocols import Score
+from foveate.core.spec import stage
+from foveate.stages.score.normalise import over_tokens
+
+
+@stage("head_mean")
+@dataclass(frozen=True, kw_only=True)
+class HeadMean:
+    """The mean over the layer's KV heads of the score that it wraps, and of its parts.
+
+    Source: Elastic Cache (arXiv:2407.18121) and PrefixKV (arXiv:2412.03409), section 3.2.
+    """
+
+    of: Score
+
+    def queries(self, tokens: int) -> int:
+        return self.of.queries(tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        scores = self.of(layer)
+        parts = {name: _shared(part) for name, part in scores.parts.items()}
+        return scores._replace(values=_shared(scores.values), parts=parts)
+
+
+def _shared(values: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    return values.mean(1, keepdim=True).expand_as(values)
+
+
+@stage("text_prior")
+@dataclass(frozen=True, kw_only=True)
+class TextPrior:
+    """LOOK-M eq. 5: A_s[T] + T_p, T_p = max(A_s), head by head, over the score that it wraps.
+
+    The part "importance" is the score without the prior.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    of: Score
+
+    def queries(self, tokens: int) -> int:
+        return self.of.queries(tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        scores = self.of(layer)
+        values = scores.values.float()
+        values = over_tokens(layer.slots).lifted(values)
+        prior = values.masked_fill(~layer.valid, -torch.inf).amax(-1, keepdim=True)
+        raised = torch.where(layer.vision, values, values + prior)
+        parts = {"importance": values, **scores.parts}
+        return scores._replace(values=raised, parts=parts)

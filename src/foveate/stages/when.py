@@ -1,0 +1,89 @@
+"""When a layer is compressed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.parameters import Positive
+from foveate.core.protocols import Moment
+from foveate.core.spec import stage
+
+__all__ = ["FixedSlot", "OverBudget"]
+
+
+@stage("over_budget")
+@dataclass(frozen=True, kw_only=True)
+class OverBudget:
+    """After the prefill, and then whenever the heads hold ``every`` pairs more than they kept last.
+    The budget stays what it was for the prompt, so the cache grows no further.
+
+    ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
+    compressing over that many decoded tokens. With ``reading`` the same holds between the passes of
+    a prompt that is read in chunks (InfiniPot-V); without ``answering`` not while decoding.
+    """
+
+    every: Positive = 1
+    reading: bool = False
+    answering: bool = True
+
+    @property
+    def decodes(self) -> bool:
+        return self.answering
+
+    @property
+    def reads(self) -> bool:
+        return self.reading
+
+    def __call__(self, moment: Moment) -> bool:
+        return moment.prompt or bool((moment.stored - moment.kept >= self.every).any())
+
+
+From = Literal["prompt", "newest"]
+
+
+@stage("fixed_slot")
+@dataclass(frozen=True, kw_only=True)
+class FixedSlot:
+    """Compresses the prompt; then, whenever a head holds ``every`` pairs more than its share of the
+    tokens seen (pairs kept / tokens of the prompt), takes the surplus out at a fixed distance.
+
+    With ``counted_from`` "prompt", the pairs stand in the cache slot that is ``distance`` before
+    the end of the compressed prompt (half of it, if it is shorter), and later ones move up: the
+    releases of Elastic Cache and PrefixKV. With "newest" they are those that stand ``distance``
+    before the newest pair, so that the answer's own last tokens stay and the kept prompt stays
+    whole: the papers' words.
+
+    Source: Elastic Cache (arXiv:2407.18121), section 3.3; PrefixKV (arXiv:2412.03409), section 3.1.
+    """
+
+    distance: Positive = 25
+    counted_from: From = "prompt"
+    every: Positive = 1
+    decodes: bool = field(default=True, init=False)
+    reads: bool = field(default=False, init=False)
+
+    def __call__(self, moment: Moment) -> bool:
+        return moment.prompt or bool((self.surplus(moment) >= self.every).any())
+
+    def surplus(self, moment: Moment) -> Int[Tensor, "b h"]:
+        """Whole pairs that each head holds beyond its share of the tokens seen."""
+        length = moment.length[:, None]
+        share = moment.seen[:, None] * moment.kept  # times the prompt's length, to stay in integers
+        return ((moment.stored * length - share) // length).clamp_min(0)
+
+    def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]:
+        """All but the surplus of each head."""
+        surplus = self.surplus(moment)
+        surplus = torch.where(surplus >= self.every, surplus, 0)
+        if self.counted_from == "newest":
+            first = (moment.stored - self.distance - surplus).clamp_min(0)
+        else:
+            near = moment.kept - self.distance
+            first = torch.where(near < 1, moment.kept // 2, near)
+        index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
+        return ~((index >= first[..., None]) & (index < (first + surplus)[..., None]))
