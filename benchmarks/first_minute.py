@@ -60,7 +60,7 @@ def main() -> None:
     )
     configuration, rows = read(a.runs)
     found = [counted(spec, [row for row in rows if row["spec"] == spec]) for spec in specs]
-    told = {
+    figures = {
         "task": TASK,
         "protocol": PROTOCOL,
         "seed": SEED,
@@ -68,7 +68,7 @@ def main() -> None:
         "versions": configuration["versions"],
         "rows": found,
     }
-    FIGURES.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -140,11 +140,11 @@ def measured(
     for _ in range(rounds + 1):
         for policy, found in runs.items():
             found.append(answer(subject, policy, one.answer, graphs))
-    told = {}
+    row = {}
     for policy, found in runs.items():
         read, answered, held = (median(x) for x in zip(*found[1:], strict=True))
-        told[policy] = [read, 1000 * answered / one.answer, read + answered, held / 2**20]
-    return told
+        row[policy] = [read, 1000 * answered / one.answer, read + answered, held / 2**20]
+    return row
 
 
 def row(one: Headline, found: dict[str, list[float]]) -> str:

@@ -255,12 +255,12 @@ def main() -> None:
             configuration, found = read(folder)
             configurations.append(configuration)
             rows += [{**row, "score": letter_by_letter(row)} for row in found]
-        told = page(protocol, rows, a.budgets.split(","))
+        summary = page(protocol, rows, a.budgets.split(","))
         data[protocol] = {
             "configuration": _joined(configurations),
-            "blind": told.blind,
-            "cells": [_plain(cell) for cell in told.cells],
-            "page": told.lines,
+            "blind": summary.blind,
+            "cells": [_plain(cell) for cell in summary.cells],
+            "page": summary.lines,
         }
     head = [
         "# Which method keeps the answer?",
@@ -272,7 +272,7 @@ def main() -> None:
         "",
     ]
     data = {protocol: data[protocol] for protocol in get_args(Protocol) if protocol in data}
-    pages = [line for told in data.values() for line in told["page"]]
+    pages = [line for summary in data.values() for line in summary["page"]]
     write("quality", "\n".join(head + pages), data)
 
 

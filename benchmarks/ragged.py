@@ -163,14 +163,14 @@ def main() -> None:
     ]
     rows.sort(key=lambda row: (-row["keep"], row["method"] == "adakv", row["library"]))
     ratios = in_turns(options.tokens, options.keep, options.turns)
-    told = " and ".join(f"{ratio:.2f} at {keep:.0%}" for keep, ratio in ratios.items())
+    slower = " and ".join(f"{ratio:.2f} at {keep:.0%}" for keep, ratio in ratios.items())
     lines = [
         table(rows),
         "",
         "Processes run minutes apart, and this machine's speed changes by "
         "more than what `adakv` adds: their times show sizes, not ratios. In one process, 8 "
         f"tokens of each in turns, medians of {options.turns} turns, a token of `adakv` takes "
-        f"as long as one of `snapkv` times {told}.",
+        f"as long as one of `snapkv` times {slower}.",
     ]
     write("ragged", head(rows) + "\n".join(lines), {"processes": rows, "in_turns": ratios})
     print("\n".join(lines))

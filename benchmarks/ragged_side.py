@@ -74,11 +74,11 @@ def main() -> None:
     library = side(args.what, args.keep)
     run(model, library, prompt[:, -WARM_UP:], following[:, :4])
     runs = [run(model, library, prompt, following) for _ in range(args.repeats)]
-    json.dump(told(args, model, runs), sys.stdout)
+    json.dump(figures(args, model, runs), sys.stdout)
     sys.stdout.write("\n")
 
 
-def told(
+def figures(
     args: argparse.Namespace, model: PreTrainedModel, runs: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """The figures of all runs, and what they were taken with."""

@@ -59,18 +59,19 @@ def ranges() -> str:
 
 def kept() -> str:
     """How often the answers stay what they were: what `foveate run` shows, as it was measured."""
-    told = stored()
-    full, best, *others = told.by_spec.values()
+    evaluation = stored()
+    questions = evaluation.questions
+    full, best, *others = evaluation.by_spec.values()
     held = f"{_mib(best)} instead of {_mib(full)}"
     text = (
         f"On the demo model one policy holds {_percent(best.kv_bytes / full.kv_bytes, 0)} of the "
         f"cache ({held}), and gives the very answer of the full cache to **{best.same} of "
-        f"{told.questions}** questions about three documents each; two well-known methods of the "
-        f"same size do to {' and '.join(str(one.same) for one in others)}:"
+        f"{questions}** questions about three documents each; two well-known methods of the same "
+        f" size do to {' and '.join(str(one.same) for one in others)}:"
     )
-    head = f"| | kept | KV memory | same answer, of {told.questions} | right, of {told.questions} |"
+    head = f"| | kept | KV memory | same answer, of {questions} | right, of {questions} |"
     lines = [_filled(text), "", head, "|---|---|---|---|---|"]
-    for spec, one in told.by_spec.items():
+    for spec, one in evaluation.by_spec.items():
         method, budget = named(spec)
         name, amount = (f"`{method}`", budget) if budget else ("full cache", "100%")
         lines.append(f"| {name} | {amount} | {_mib(one)} | {one.same} | {one.right} |")
@@ -139,18 +140,18 @@ def which() -> str:
     """A table for each protocol."""
     found = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
     lines: list[str] = []
-    for protocol, told in found.items():
-        asked = " and ".join(dict.fromkeys(cell["task"] for cell in told["cells"]))
-        lines += [f"{protocol.capitalize()}, over {asked}:", "", *_best_first(told), ""]
+    for protocol, results in found.items():
+        asked = " and ".join(dict.fromkeys(cell["task"] for cell in results["cells"]))
+        lines += [f"{protocol.capitalize()}, over {asked}:", "", *_best_first(results), ""]
     return "\n".join(lines[:-1])
 
 
-def _best_first(told: dict[str, Any]) -> list[str]:
+def _best_first(results: dict[str, Any]) -> list[str]:
     """One row a method: its score at each budget, over all tasks that tell methods apart there."""
     scores: dict[str, dict[str, list[float]]] = {}
-    for cell in told["cells"]:
+    for cell in results["cells"]:
         method, budget = named(cell["spec"])
-        if budget not in told["blind"][cell["task"]]:
+        if budget not in results["blind"][cell["task"]]:
             scores.setdefault(method, {}).setdefault(budget, []).append(cell["score"][0])
     table = {method: {b: mean(of) for b, of in row.items()} for method, row in scores.items()}
     full = table.pop("full")[""]

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import CLIPImageProcessorPil, TokenizersBackend
 
 from foveate.report import Grid
-from foveate.report.lens.packed import NO_SCORE, coded, tables
+from foveate.report.lens.packed import NO_SCORE, in_bytes, tables
 from foveate.report.lens.page import parts
 from foveate.report.lens.prompt import Word, as_seen, data_uri, words
 from tests.zoo.directory import tokenizer
@@ -79,7 +79,7 @@ def test_codes_keep_order_and_ends_and_are_finer_below() -> None:
     scores[1] -= 0.5
     scores[2, :10] = torch.inf
     scores[3] = torch.nan
-    codes, low, high = coded(scores)
+    codes, low, high = in_bytes(scores)
     assert (codes[3] == NO_SCORE).all()
     assert (codes[2, :10] == NO_SCORE).all()
     for row in range(3):
@@ -95,7 +95,7 @@ def test_codes_keep_order_and_ends_and_are_finer_below() -> None:
 
 
 def test_equal_scores_have_one_code() -> None:
-    codes, low, high = coded(torch.full((1, 5), 3.0))
+    codes, low, high = in_bytes(torch.full((1, 5), 3.0))
     assert (codes.tolist(), low.tolist(), high.tolist()) == ([[0] * 5], [3.0], [3.0])
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from foveate.backends.vllm import pages, shim
+from foveate.backends.vllm import pages, vllm_api
 from foveate.backends.vllm.attention import Compressing, Rewriting
 from foveate.backends.vllm.blocks import CompressedSpec
 from foveate.backends.vllm.prompts import Prompts
@@ -50,7 +50,7 @@ def batch_of(rows, table, device):
     new = torch.tensor([0] + [n for _, n in rows], dtype=torch.int32)
     ends = torch.tensor([c + n for c, n in rows], dtype=torch.int32)
     starts = new.cumsum(0, dtype=torch.int32)
-    return shim.CommonAttentionMetadata(
+    return vllm_api.CommonAttentionMetadata(
         query_start_loc=starts.to(device),
         query_start_loc_cpu=starts,
         seq_lens=ends.to(device),
@@ -77,7 +77,7 @@ def passes(spec, device, gpu=None):
         input_batch=SimpleNamespace(req_ids=names, num_prompt_tokens=np.array(REQUESTS)),
     )
     builder, implementation = Builder(), Implementation()
-    plain = shim.FullAttentionSpec(
+    plain = vllm_api.FullAttentionSpec(
         block_size=BLOCK, num_kv_heads=HEADS, head_size=D, dtype=torch.float32
     )
     room, _ = rooms_of(policy, 2, longest=max(REQUESTS))

@@ -1,4 +1,4 @@
-"""What is relied on of each name that the shim imports: a new version of vLLM fails here first."""
+"""What is relied on of each name that the vllm_api imports: a new version of vLLM fails here first."""
 
 import ast
 import dataclasses
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foveate.backends.vllm import registration, shim
+from foveate.backends.vllm import registration, vllm_api
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec, compressible
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
@@ -23,13 +23,13 @@ def parameters(function):
 
 
 def plain_spec(**changes):
-    return shim.FullAttentionSpec(
+    return vllm_api.FullAttentionSpec(
         **{"block_size": 32, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32} | changes
     )
 
 
 def test_only_the_shim_imports_vllm():
-    folder = Path(shim.__file__).parent
+    folder = Path(vllm_api.__file__).parent
     for file in folder.glob("*.py"):
         names = set()
         for node in ast.walk(ast.parse(file.read_text())):
@@ -38,31 +38,31 @@ def test_only_the_shim_imports_vllm():
             elif isinstance(node, ast.ImportFrom):
                 names.add(node.module or "")
         ours = any(name.split(".")[0] == "vllm" for name in names)
-        assert ours == (file.name == "shim.py"), file.name
+        assert ours == (file.name == "vllm_api.py"), file.name
 
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.0+cpu"])
 def test_tried_versions_are_accepted(version):
-    shim.check_version(version)
+    vllm_api.check_version(version)
 
 
 @pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.33.0rc1", "1.0", "dev"])
 def test_other_versions_are_refused_with_the_range(version):
     with pytest.raises(UnsupportedEngine, match=r">=0\.32,<0\.33"):
-        shim.check_version(version)
+        vllm_api.check_version(version)
 
 
 def test_managers_free_through_these_methods():
     asked = ["self", "request_id", "processed_computed_tokens", "num_prompt_tokens"]
-    assert parameters(shim.FullAttentionManager.remove_skipped_blocks) == asked
+    assert parameters(vllm_api.FullAttentionManager.remove_skipped_blocks) == asked
     in_range = ["self", "request_id", "first_block", "last_block"]
-    assert parameters(shim.FullAttentionManager._remove_blocks_in_range) == in_range
+    assert parameters(vllm_api.FullAttentionManager._remove_blocks_in_range) == in_range
 
 
 def test_specs_are_frozen_dataclasses_that_can_be_extended():
-    assert dataclasses.is_dataclass(shim.FullAttentionSpec)
-    assert isinstance(shim.FullAttentionSpec.prefix_cacheable, property)
-    assert parameters(shim.FullAttentionSpec.merge) == ["specs"]
+    assert dataclasses.is_dataclass(vllm_api.FullAttentionSpec)
+    assert isinstance(vllm_api.FullAttentionSpec.prefix_cacheable, property)
+    assert parameters(vllm_api.FullAttentionSpec.merge) == ["specs"]
     spec = CompressedSpec.of(plain_spec(), ROOM)
     assert spec.page_size_bytes == plain_spec().page_size_bytes
     assert spec.copy_with_new_block_size(64).room == ROOM
@@ -87,19 +87,19 @@ def test_only_full_attention_is_compressed():
 def test_registering_twice_is_registering_once_and_leaves_vllms_own():
     for _ in range(2):
         registration.register_all()
-    registry = shim.KVCacheSpecRegistry
+    registry = vllm_api.KVCacheSpecRegistry
     spec = CompressedSpec.of(plain_spec(), ROOM)
     assert registry.get_manager_class(spec) is CompressedManager
-    assert registry.get_manager_class(plain_spec()) is shim.FullAttentionManager
-    backend = shim.AttentionBackendEnum.CPU_ATTN.get_class()
-    assert issubclass(backend, shim.CPUAttentionBackend)
+    assert registry.get_manager_class(plain_spec()) is vllm_api.FullAttentionManager
+    backend = vllm_api.AttentionBackendEnum.CPU_ATTN.get_class()
+    assert issubclass(backend, vllm_api.CPUAttentionBackend)
     assert backend.get_name() == "CPU_ATTN"
 
 
 def test_builders_and_implementations_are_called_like_this():
     build = ["self", "common_prefix_len", "common_attn_metadata", "fast_build"]
-    assert parameters(shim.CPUAttentionMetadataBuilder.build) == build
-    forward = parameters(shim.CPUAttentionBackendImpl.forward)
+    assert parameters(vllm_api.CPUAttentionMetadataBuilder.build) == build
+    forward = parameters(vllm_api.CPUAttentionBackendImpl.forward)
     assert forward[:8] == [
         "self",
         "layer",
@@ -110,11 +110,11 @@ def test_builders_and_implementations_are_called_like_this():
         "attn_metadata",
         "output",
     ]
-    assert shim.CPUAttentionBackend.forward_includes_kv_cache_update is False
+    assert vllm_api.CPUAttentionBackend.forward_includes_kv_cache_update is False
 
 
 def test_common_metadata_has_these_fields():
-    names = {field.name for field in dataclasses.fields(shim.CommonAttentionMetadata)}
+    names = {field.name for field in dataclasses.fields(vllm_api.CommonAttentionMetadata)}
     assert names >= {
         "query_start_loc",
         "query_start_loc_cpu",
@@ -126,11 +126,11 @@ def test_common_metadata_has_these_fields():
         "block_table_tensor",
         "slot_mapping",
     }
-    assert not hasattr(shim.CPUAttentionMetadata, "__slots__")
+    assert not hasattr(vllm_api.CPUAttentionMetadata, "__slots__")
 
 
 def test_pairs_are_written_through_this_operator():
-    assert parameters(shim.cpu_ops.cpu_attn_reshape_and_cache) == [
+    assert parameters(vllm_api.cpu_ops.cpu_attn_reshape_and_cache) == [
         "key",
         "value",
         "key_cache",
@@ -148,7 +148,7 @@ def test_pages_read_back_what_the_operator_writes():
 
     from foveate.backends.vllm import cpu_pages as pages
 
-    shim.current_platform.import_kernels()
+    vllm_api.current_platform.import_kernels()
     layer = SimpleNamespace(isa="vec", _k_scale_float=1.0, _v_scale_float=1.0)
     cache = torch.zeros(6, 2, 32, 64)
     k, v = torch.randn(2, 70, 2, 32).unbind(0)
@@ -163,8 +163,8 @@ def test_pages_read_back_what_the_operator_writes():
 
 def test_the_worker_is_found_by_its_name():
     package = importlib.import_module("foveate.backends.vllm")
-    assert issubclass(package.Worker, shim.cpu_worker_class())
+    assert issubclass(package.Worker, vllm_api.cpu_worker_class())
     with pytest.raises(AttributeError, match="Wroker"):
         package.Wroker  # noqa: B018
-    output = {field.name for field in dataclasses.fields(shim.SchedulerOutput)}
+    output = {field.name for field in dataclasses.fields(vllm_api.SchedulerOutput)}
     assert output >= {"finished_req_ids", "preempted_req_ids"}

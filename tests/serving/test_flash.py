@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from foveate.backends.vllm.flash_attention import FoveateFlash
-from foveate.backends.vllm.shim import CUDAGraphMode, flash_attention
+from foveate.backends.vllm.vllm_api import CUDAGraphMode, flash_attention
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.stand_ins import attending_with
 from tests.serving.test_llama import check_against_transformers

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from foveate.backends.vllm import pages, platforms, shim
+from foveate.backends.vllm import pages, platforms, vllm_api
 from foveate.backends.vllm.blocks import check_specs
 from foveate.errors import UnsupportedEngine
 
-STOCK = {"FLASH_ATTN": shim.flash_attention, "TRITON_ATTN": shim.triton_attention}
+STOCK = {"FLASH_ATTN": vllm_api.flash_attention, "TRITON_ATTN": vllm_api.triton_attention}
 
 
 def parameters(function):
@@ -56,7 +56,7 @@ def test_ours_stand_for_them_under_their_names(name):
     ours = resolve_obj_by_qualname(platforms.CUDA.backends[name])
     assert issubclass(ours, STOCK[name]().backend)
     assert ours.get_name() == name
-    assert shim.AttentionBackendEnum[name].name == name
+    assert vllm_api.AttentionBackendEnum[name].name == name
 
 
 @pytest.mark.parametrize("name", STOCK)
@@ -80,7 +80,9 @@ def test_pages_are_read_and_written_in_vllms_own_views(layout):
     )
     from vllm.v1.kv_cache_layout import KVCacheLayout
 
-    spec = shim.FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32)
+    spec = vllm_api.FullAttentionSpec(
+        block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32
+    )
     layers, count = ["a", "b"], 6
     strides = compute_layout_strides(spec, count, len(layers), KVCacheLayout[layout])
     size = count * len(layers) * spec.page_size_bytes
@@ -110,7 +112,7 @@ def test_pages_are_read_and_written_in_vllms_own_views(layout):
 
 
 def test_common_metadata_says_lengths_on_the_cpu():
-    names = {field.name for field in dataclasses.fields(shim.CommonAttentionMetadata)}
+    names = {field.name for field in dataclasses.fields(vllm_api.CommonAttentionMetadata)}
     assert names >= {"seq_lens_cpu_upper_bound", "mm_req_doc_ranges", "_num_computed_tokens_cache"}
 
 
@@ -136,11 +138,11 @@ def test_the_runner_gives_lengths_and_asks_its_dispatcher():
     from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
 
     assert "invalid_modes" in parameters(CudagraphDispatcher.dispatch)
-    assert shim.CUDAGraphMode.FULL in shim.CUDAGraphMode.valid_runtime_modes()
+    assert vllm_api.CUDAGraphMode.FULL in vllm_api.CUDAGraphMode.valid_runtime_modes()
 
 
 def test_workers_have_these_methods():
-    for worker in (shim.gpu_worker_class(), shim.cpu_worker_class()):
+    for worker in (vllm_api.gpu_worker_class(), vllm_api.cpu_worker_class()):
         assert parameters(worker.execute_model)[:2] == ["self", "scheduler_output"]
         assert parameters(worker.initialize_from_config) == ["self", "kv_cache_config"]
         assert parameters(worker.get_kv_cache_spec) == ["self"]
@@ -158,7 +160,7 @@ def platform(**true):
 def test_platforms_are_chosen_by_name():
     assert platforms.served(platform(is_cpu=True)) is platforms.CPU
     assert platforms.served(platform(is_cuda=True)) is platforms.CUDA
-    assert platforms.CUDA.worker() is shim.gpu_worker_class()
+    assert platforms.CUDA.worker() is vllm_api.gpu_worker_class()
     with pytest.raises(UnsupportedEngine, match=r"NVIDIA.*'rocm'"):
         platforms.served(platform())
 
@@ -166,16 +168,16 @@ def test_platforms_are_chosen_by_name():
 @pytest.mark.parametrize(
     "changes",
     [
-        {"kv_quant_mode": shim.KVQuantMode(1)},
+        {"kv_quant_mode": vllm_api.KVQuantMode(1)},
         {"head_size_v": 16},
         {"state_content_bytes": 80},
     ],
 )
 def test_layers_with_other_things_in_their_pages_are_refused(changes):
     plain = {"block_size": 16, "num_kv_heads": 2, "head_size": 8, "dtype": torch.float32}
-    check_specs({"a": shim.FullAttentionSpec(**plain)})
+    check_specs({"a": vllm_api.FullAttentionSpec(**plain)})
     with pytest.raises(UnsupportedEngine, match="layer a"):
-        check_specs({"a": shim.FullAttentionSpec(**plain | changes)})
+        check_specs({"a": vllm_api.FullAttentionSpec(**plain | changes)})
 
 
 POLICIES = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from foveate.backends.vllm import shim
+from foveate.backends.vllm import vllm_api
 from foveate.backends.vllm.blocks import CompressedSpec
 from foveate.backends.vllm.cpu_attention import Builder as CPU
 from foveate.backends.vllm.flash_attention import Builder as Flash
@@ -40,7 +40,7 @@ def config(llama):
 
 
 def spec():
-    plain = shim.FullAttentionSpec(
+    plain = vllm_api.FullAttentionSpec(
         block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32
     )
     return CompressedSpec.of(plain, ROOM)
@@ -68,7 +68,7 @@ def common(*rows, padding=0):
     starts, n = new.cumsum(0, dtype=torch.int32), len(rows) + padding
     table = torch.randperm(n * COLUMNS).view(n, COLUMNS).int() + 1
     table[len(rows) :] = 0
-    return shim.CommonAttentionMetadata(
+    return vllm_api.CommonAttentionMetadata(
         query_start_loc=starts,
         query_start_loc_cpu=starts,
         seq_lens=ends,
@@ -206,7 +206,7 @@ def test_answers_keep_no_ranges_of_images(builder):
 
 
 def test_groups_under_no_policy_are_vllms(config):
-    plain = shim.FullAttentionSpec(
+    plain = vllm_api.FullAttentionSpec(
         block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32
     )
     for mine in BUILDERS.values():
@@ -220,7 +220,7 @@ def test_groups_under_no_policy_are_vllms(config):
 
 
 def test_full_graphs_are_for_answers_alone(config, builder):
-    most = shim.AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    most = vllm_api.AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
     assert type(builder).get_cudagraph_support(config, spec()).value <= most.value
     several = SimpleNamespace(kv_cache_specs={"a": object(), "b": spec()})
     assert type(builder).get_cudagraph_support(config, several).value <= most.value
@@ -236,7 +236,7 @@ def dispatcher(config):
     settings, changed = (
         config.compilation_config,
         {
-            "cudagraph_mode": shim.CUDAGraphMode.FULL_AND_PIECEWISE,
+            "cudagraph_mode": vllm_api.CUDAGraphMode.FULL_AND_PIECEWISE,
             "cudagraph_capture_sizes": [1, 2, 4, 8],
             "max_cudagraph_capture_size": 8,
             "mode": CompilationMode.VLLM_COMPILE,
@@ -247,7 +247,7 @@ def dispatcher(config):
         for name, value in changed.items():
             stack.enter_context(mock.patch.object(settings, name, value))
         found = CudagraphDispatcher(config)
-        found.initialize_cudagraph_keys(shim.CUDAGraphMode.FULL_AND_PIECEWISE, 1)
+        found.initialize_cudagraph_keys(vllm_api.CUDAGraphMode.FULL_AND_PIECEWISE, 1)
         yield found
 
 
@@ -256,14 +256,14 @@ def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
     asked = {"num_tokens": 2, "uniform_decode": True}
     reading = prompts((300, 305), (129, 128))
     answering = prompts((300, 305), (129, 129))
-    assert dispatcher.dispatch(**asked)[0] == shim.CUDAGraphMode.FULL
+    assert dispatcher.dispatch(**asked)[0] == vllm_api.CUDAGraphMode.FULL
     for known, mode in (
-        (reading, shim.CUDAGraphMode.PIECEWISE),
-        (answering, shim.CUDAGraphMode.FULL),
+        (reading, vllm_api.CUDAGraphMode.PIECEWISE),
+        (answering, vllm_api.CUDAGraphMode.FULL),
     ):
         plain = dispatcher.dispatch
         without_full_graphs(dispatcher, lambda known=known: known.reading)
         with known.serving():
             assert dispatcher.dispatch(**asked)[0] == mode
-        assert dispatcher.dispatch(**asked)[0] == shim.CUDAGraphMode.FULL  # captures, warm-ups
+        assert dispatcher.dispatch(**asked)[0] == vllm_api.CUDAGraphMode.FULL  # captures, warm-ups
         dispatcher.dispatch = plain

@@ -36,11 +36,13 @@ class Evaluation(NamedTuple):
 
 def stored() -> Evaluation:
     """What benchmarks/first_minute.py wrote."""
-    told: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
+    written: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
     by_spec = {
-        row["spec"]: Figures(row["same"], row["right"], row["kv_bytes"]) for row in told["rows"]
+        row["spec"]: Figures(row["same"], row["right"], row["kv_bytes"]) for row in written["rows"]
     }
-    return Evaluation(told["task"], told["protocol"], told["seed"], told["questions"], by_spec)
+    return Evaluation(
+        written["task"], written["protocol"], written["seed"], written["questions"], by_spec
+    )
 
 
 @dataclass(frozen=True)
@@ -61,13 +63,13 @@ class Known:
 
     def about(self) -> dict[str, Any]:
         """The right answer and what was evaluated, for JSON."""
-        told = self.evaluation
+        evaluation = self.evaluation
         return {
             "right_answer": self.answer,
-            "task": told.task,
-            "protocol": told.protocol,
-            "seed": told.seed,
-            "questions": told.questions,
+            "task": evaluation.task,
+            "protocol": evaluation.protocol,
+            "seed": evaluation.seed,
+            "questions": evaluation.questions,
         }
 
     def of(self, row: Row) -> dict[str, Any]:
@@ -76,7 +78,7 @@ class Known:
         return {"right": self.right(row), "same_answers": found.same, "right_answers": found.right}
 
 
-def known() -> Known:
+def known_answers() -> Known:
     """Of the album's question under the policies that are shown by default."""
     evaluation = stored()
     by_method = {named(spec): figures for spec, figures in evaluation.by_spec.items()}

@@ -29,7 +29,7 @@ def check(path: Path, images: int) -> None:
         )
 
 
-def places(loaded: Loaded, prompt: Prompt) -> list[Grid]:
+def image_grids(loaded: Loaded, prompt: Prompt) -> list[Grid]:
     """Where the visual tokens stand; raises InvalidInput if that is not known for this model."""
     return grids(prompt.vision, prompt.inputs, prompt.images, loaded.model.config)
 

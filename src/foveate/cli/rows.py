@@ -81,10 +81,10 @@ def _judged(rows: Sequence[Row], known: Known) -> Table:
 
 
 def _legend(known: Known) -> Text:
-    told = known.evaluation
-    where = f"{told.task}, {told.protocol}, seed {told.seed}"
+    evaluation = known.evaluation
+    where = f"{evaluation.task}, {evaluation.protocol}, seed {evaluation.seed}"
     return Text(
-        f"Of {told.questions} questions about three documents each ({where}), measured beforehand: "
+        f"Of {evaluation.questions} questions about three documents each ({where}), measured beforehand: "
         "how many answers are the very ones of the full cache, and how many are right."
     )
 

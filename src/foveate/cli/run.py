@@ -12,7 +12,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options, pictures
-from foveate.cli.known import Known, known
+from foveate.cli.known import Known, known_answers
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
 from foveate.cli.options import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT, ON_THE_DEMO, policies, short
@@ -56,7 +56,7 @@ def run(
     on_demo = model == SEES and _is_shipped(model)
     chosen = policies(method or (ON_THE_DEMO if on_demo else METHODS_BY_DEFAULT), budget or [])
     by_default = on_demo and not (prompt or image or method or budget)
-    told = known() if by_default else None
+    known = known_answers() if by_default else None
     text, images = question(model, prompt, image or [])
     if picture is not None:
         pictures.check(picture, len(images))
@@ -67,17 +67,17 @@ def run(
         with console.progress(hidden=json) as bars:
             loaded = _load(model, trust_remote_code, bars)
             asked = read(loaded, text, images)
-            where = pictures.places(loaded, asked) if picture else []
+            where = pictures.image_grids(loaded, asked) if picture else []
             for measured in _measured(loaded, asked, chosen, max_new_tokens, bars):
                 done.append(measured)
     finally:
         rows = [one.row for one in done]
         if done and not json:  # also the rows before one that failed
-            console.show(_head(loaded, asked, text, told), "", rendered(rows, told))
+            console.show(_head(loaded, asked, text, known), "", rendered(rows, known))
     if picture is not None:
         pictures.save(picture, images, where, done)
     if json:
-        _print_json(loaded, asked, rows, told)
+        _print_json(loaded, asked, rows, known)
 
 
 def _is_shipped(model: str) -> bool:
@@ -110,27 +110,27 @@ def _measured(
     bars.remove_task(task)
 
 
-def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], told: Known | None) -> None:
+def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], known: Known | None) -> None:
     asked = {
         "tokens": prompt.tokens,
         "visual_tokens": prompt.visual_tokens,
         "images": prompt.images,
     }
     result: dict[str, Any] = {"model": loaded.name, "prompt": asked}
-    if told is None:
+    if known is None:
         result["rows"] = [asdict(row) for row in rows]
     else:
-        result["evaluation"] = told.about()
-        result["rows"] = [asdict(row) | told.of(row) for row in rows]
+        result["evaluation"] = known.about()
+        result["rows"] = [asdict(row) | known.of(row) for row in rows]
     console.print_json(result)
 
 
-def _head(loaded: Loaded, prompt: Prompt, text: str, told: Known | None) -> Text:
+def _head(loaded: Loaded, prompt: Prompt, text: str, known: Known | None) -> Text:
     """Who was asked what: the last line of the prompt, which is the question in long ones."""
     visual = f", {prompt.visual_tokens:,} of them visual" if prompt.visual_tokens else ""
     last = text.strip().splitlines()[-1]
     last = last if len(last) <= _SHOWN else f"...{last[-_SHOWN:]}"
-    right = f"\nThe right answer: {told.answer}" if told else ""
+    right = f"\nThe right answer: {known.answer}" if known else ""
     return Text(
         f"{loaded.name} reads {prompt.tokens:,} tokens{visual}, and is asked: {last}{right}"
     )

@@ -36,12 +36,12 @@ def perplexity(rows: Sequence[Mapping[str, Any]]) -> float | None:
     """Of all references of these rows together; None where none of them has one, or where the
     likelihood of one is no finite number.
     """
-    told = [
+    references = [
         (row.get("reference_nll"), row["reference_tokens"])
         for row in rows
         if row.get("reference_tokens")
     ]
-    if not told or not all(nll is not None and math.isfinite(nll) for nll, _ in told):
+    if not references or not all(nll is not None and math.isfinite(nll) for nll, _ in references):
         return None
-    mean = sum(nll * count for nll, count in told) / sum(count for _, count in told)
+    mean = sum(nll * count for nll, count in references) / sum(count for _, count in references)
     return math.exp(mean) if mean < LARGEST else math.inf

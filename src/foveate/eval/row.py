@@ -24,7 +24,7 @@ class Answer(NamedTuple):
     """
 
     tokens: list[int]
-    told: TeacherForced
+    teacher_forced: TeacherForced
     said: str
     reference: list[int]
     of_reference: TeacherForced | None
@@ -85,9 +85,9 @@ def _compared(answer: Answer, full: Answer) -> Row:
     same = [a == b for a, b in zip(answer.tokens, full.tokens, strict=False)]
     agreeing = same.index(False) if False in same else len(same)
     whole = answer.tokens == full.tokens
-    p, q = (x.logits.log_softmax(-1) for x in (full.told, answer.told))
+    p, q = (x.logits.log_softmax(-1) for x in (full.teacher_forced, answer.teacher_forced))
     wanted = torch.tensor(full.tokens, device=q.device)[:, None]
-    differing = (full.told.features - answer.told.features).abs()
+    differing = (full.teacher_forced.features - answer.teacher_forced.features).abs()
     return {
         "agreement": sum(same) / max(len(answer.tokens), len(full.tokens)),
         "first_divergence": None if whole else agreeing,

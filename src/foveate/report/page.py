@@ -55,7 +55,7 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
         "chart": against_bytes(_drawn(mine, scored), "score" if scored else "same tokens"),
         "scored": scored,
         "answered": any(cell.answered for cell in mine),
-        "told": any(cell.perplexity is not None for cell in mine),
+        "forced": any(cell.perplexity is not None for cell in mine),
         "rows": [_row(cell, best) for cell in mine],
         "blind": blind(mine),
         "figures": figures(rows),

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from foveate.backends.vllm.gap import NO_GAP, Gap, Phase, Room, physical, places, view
+from foveate.backends.vllm.gap import NO_GAP, Gap, Phase, Room, kept_slots, physical, view
 from foveate.core.amount import Amount
 from foveate.errors import InvalidBudget
 
@@ -54,11 +54,11 @@ def test_gap_frees_only_blocks_that_are_all_prompt():
         assert gap.last * block <= prompt
 
 
-def test_places_are_exactly_the_prompts_slots_outside_the_gap():
+def test_kept_slots_are_exactly_the_prompts_slots_outside_the_gap():
     for room, prompt, block in every_case():
         gap = room.gap(prompt, block)
         outside = [s for s in range(prompt) if not gap.first <= s // block < gap.last]
-        assert places(gap, prompt, block).tolist() == outside
+        assert kept_slots(gap, prompt, block).tolist() == outside
         assert len(outside) == room.kept(prompt, block)
 
 
@@ -77,7 +77,7 @@ def test_attention_sees_the_kept_tokens_and_then_the_answer():
             pool[slot(i)] = i
         gap, kept = room.gap(prompt, block), room.kept(prompt, block)
         chosen = torch.randperm(prompt, generator=random)[:kept].sort().values
-        pool[physical(places(gap, prompt, block), table, block)] = chosen
+        pool[physical(kept_slots(gap, prompt, block), table, block)] = chosen
         for column in range(gap.first, gap.last):
             start = int(table[column]) * block
             pool[start : start + block] = -7  # another request's

@@ -7,7 +7,7 @@ Start vLLM with this worker and a policy, on the command line
         --additional-config '{"foveate": {"policy": "mixkv:budget=20%"}}'
 
 or in Python, ``LLM(MODEL, worker_cls=..., additional_config=...)``. Nothing of vLLM is imported
-before it is needed, and all of it through ``shim``.
+before it is needed, and all of it through ``vllm_api``.
 """
 
 from __future__ import annotations

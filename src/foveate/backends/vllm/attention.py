@@ -26,13 +26,13 @@ from foveate.backends.vllm.gap import (
     Phase,
     Room,
     gaps_of,
+    kept_slots,
     physical,
-    places,
     view,
 )
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompts, Row
-from foveate.backends.vllm.shim import AttentionCGSupport, CommonAttentionMetadata
+from foveate.backends.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
 
 
 @dataclass
@@ -257,5 +257,5 @@ class Compressing:
             return
         if prompts.records:
             row.prompt.kept[ordinal] = kept.positions
-        slots = places(row.gap, row.prompt.length, block).to(cache.device)
+        slots = kept_slots(row.gap, row.prompt.length, block).to(cache.device)
         self.write(cache, layer, kept.k, kept.v, physical(slots, row.table, block))

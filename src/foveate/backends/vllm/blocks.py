@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from foveate.backends.vllm.gap import Gap, Room, gaps_of
-from foveate.backends.vllm.shim import (
+from foveate.backends.vllm.vllm_api import (
     FullAttentionManager,
     FullAttentionSpec,
     KVCacheSpec,

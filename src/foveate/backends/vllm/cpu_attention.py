@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveate.backends.vllm import cpu_pages
 from foveate.backends.vllm.attention import Compressing, Rewriting
-from foveate.backends.vllm.shim import (
+from foveate.backends.vllm.vllm_api import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
     CPUAttentionMetadataBuilder,

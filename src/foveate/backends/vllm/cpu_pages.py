@@ -12,7 +12,7 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.backends.vllm.shim import cpu_ops
+from foveate.backends.vllm.vllm_api import cpu_ops
 from foveate.errors import UnsupportedEngine
 
 READABLE = "vec"

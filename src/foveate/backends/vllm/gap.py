@@ -162,7 +162,7 @@ class Phase(Enum):
         return cls.FINISHING if computed + new >= prompt else cls.READING
 
 
-def places(gap: Gap, prompt: int, block: int) -> Int[Tensor, "k"]:
+def kept_slots(gap: Gap, prompt: int, block: int) -> Int[Tensor, "k"]:
     """The slots that kept tokens move into, ascending, counted from the request's first slot."""
     return torch.cat([torch.arange(gap.first * block), torch.arange(gap.last * block, prompt)])
 

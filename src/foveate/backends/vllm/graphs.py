@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from foveate.backends.vllm.shim import CUDAGraphMode
+from foveate.backends.vllm.vllm_api import CUDAGraphMode
 
 
 def without_full_graphs(dispatcher: Any, reading: Callable[[], bool]) -> None:

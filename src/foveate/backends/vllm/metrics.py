@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.gap import Phase, Room
-from foveate.backends.vllm.shim import SchedulerOutput
+from foveate.backends.vllm.vllm_api import SchedulerOutput
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 LABELS = ("model_name", "engine")

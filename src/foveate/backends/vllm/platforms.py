@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from foveate.backends.vllm.shim import cpu_worker_class, current_platform, gpu_worker_class
+from foveate.backends.vllm.vllm_api import cpu_worker_class, current_platform, gpu_worker_class
 from foveate.errors import UnsupportedEngine
 
 _HERE = __name__.rpartition(".")[0]

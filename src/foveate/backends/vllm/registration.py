@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
 from foveate.backends.vllm.platforms import served
-from foveate.backends.vllm.shim import (
+from foveate.backends.vllm.vllm_api import (
     AttentionBackendEnum,
     FullAttentionSpec,
     KVCacheSpecRegistry,

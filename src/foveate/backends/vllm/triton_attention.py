@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foveate.backends.vllm import pages
 from foveate.backends.vllm.attention import Compressing, Rewriting
-from foveate.backends.vllm.shim import triton_attention
+from foveate.backends.vllm.vllm_api import triton_attention
 
 _STOCK = triton_attention()
 

@@ -18,15 +18,15 @@ from foveate.backends.vllm.settings import (
     check_profiles,
     settings_from,
 )
-from foveate.backends.vllm.shim import (
+from foveate.backends.vllm.support import check_attention, check_model, check_new
+from foveate.backends.vllm.tiers import rooms_of
+from foveate.backends.vllm.vllm_api import (
     KVCacheConfig,
     KVCacheSpec,
     SchedulerOutput,
     VllmConfig,
     init_logger,
 )
-from foveate.backends.vllm.support import check_attention, check_model, check_new
-from foveate.backends.vllm.tiers import rooms_of
 from foveate.errors import UnsupportedEngine
 from foveate.stages.budget import Uniform
 

@@ -29,11 +29,11 @@ MARK = "<image>"
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
     for record in folder.records("detail_1k.json", "*.json"):
-        asked, told = record.records("conversations", at_least=2)[:2]
+        asked, answered = record.records("conversations", at_least=2)[:2]
         yield Sample(
             name=record.text_or_number("id"),
             question=asked.text("value").replace(MARK, "").strip(),
-            answers=(told.text("value"),),
+            answers=(answered.text("value"),),
             images=(folder.image(record, "image", "{}"),),
             facts={"prompt": GRADE},
         )

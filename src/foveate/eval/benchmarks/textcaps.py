@@ -37,9 +37,9 @@ HUB = Hub(
 def textcaps(folder: Folder) -> Iterator[Sample]:
     """Captions of photographs with text, by CIDEr (0 to 10); what is rare, all captions say."""
     rows = HUB.rows(folder)
-    told = list(HUB.values(folder, "image_id", "caption_str")) if rows else _images(folder)
-    corpus = Corpus.of(_captions(record) for record in told)
-    for record, image in rows or _released(folder, told):
+    captions = list(HUB.values(folder, "image_id", "caption_str")) if rows else _images(folder)
+    corpus = Corpus.of(_captions(record) for record in captions)
+    for record, image in rows or _released(folder, captions):
         yield Sample(
             name=record.text_or_number("image_id"),
             question=ASK,
@@ -66,6 +66,6 @@ def _images(folder: Folder) -> list[Record]:
     return list(found.values())
 
 
-def _released(folder: Folder, told: Iterable[Record]) -> Iterator[tuple[Record, Image.Image]]:
-    for record in told:
+def _released(folder: Folder, captions: Iterable[Record]) -> Iterator[tuple[Record, Image.Image]]:
+    for record in captions:
         yield record, folder.image(record, "image_id", "train_images/{}.jpg")

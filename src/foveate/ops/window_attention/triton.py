@@ -136,8 +136,8 @@ def _logits_kernel(
     logits = product(queries, tl.trans(keys)) * scale
     inside = (row < w)[:, None] & (slot < n)[None, :]
     at = row.to(tl.int64)[:, None] * seen_w + (slot - before).to(tl.int64)[None, :] * seen_n
-    told = inside & (slot >= before)[None, :]
-    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=told, other=1) != 0
+    inside_before = inside & (slot >= before)[None, :]
+    visible = tl.load(seen + b * seen_b + of * seen_h + at, mask=inside_before, other=1) != 0
     logits = tl.where(visible & inside, logits, -float("inf"))
     top = tl.max(logits, 1)
     level = tl.where(top == -float("inf"), 0.0, top)

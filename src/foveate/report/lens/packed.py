@@ -55,12 +55,12 @@ def planes(masks: Sequence[Bool[Tensor, "r t"]]) -> list[bytes]:
 
 def table(scores: Float[Tensor, "r t"]) -> bytes:
     """Lowest and highest score of each row, as pairs of little-endian float32, then the codes."""
-    codes, low, high = coded(scores)
+    codes, low, high = in_bytes(scores)
     ends = torch.stack([low, high], -1).numpy().astype("<f4")
     return ends.tobytes() + codes.numpy().tobytes()
 
 
-def coded(
+def in_bytes(
     scores: Float[Tensor, "r t"],
 ) -> tuple[UInt8[Tensor, "r t"], Float[Tensor, "r"], Float[Tensor, "r"]]:
     """Codes, and the lowest and highest finite score of each row (0 where there is none)."""

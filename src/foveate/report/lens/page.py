@@ -37,11 +37,11 @@ def page(
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=told(model, seen, words, images, grids),
+        data=page_data(model, seen, words, images, grids),
     )
 
 
-def told(
+def page_data(
     model: str,
     seen: Seen,
     words: Sequence[Word],
