@@ -67,7 +67,7 @@ def kept() -> str:
         f"On the demo model one policy holds {_percent(best.kv_bytes / full.kv_bytes, 0)} of the "
         f"cache ({held}), and gives the very answer of the full cache to **{best.same} of "
         f"{questions}** questions about three documents each; two well-known methods of the same "
-        f" size do to {' and '.join(str(one.same) for one in others)}:"
+        f"size do to {' and '.join(str(one.same) for one in others)}:"
     )
     head = f"| | kept | KV memory | same answer, of {questions} | right, of {questions} |"
     lines = [_filled(text), "", head, "|---|---|---|---|---|"]

@@ -16,7 +16,7 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from foveate.backends.hf.internals import CACHE
-from foveate.cli.known import known, stored
+from foveate.cli.known import known_answers, stored
 from foveate.cli.measure import Row, against, measure
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
@@ -303,7 +303,7 @@ def test_the_demos_answers_are_judged_and_its_policies_figures_shown(foveate: Fo
     assert result.stderr.count("\n") == 1
     assert "about 20 s" in result.stderr
     said = [line for line in result.stdout.splitlines() if re.search(r"(right|wrong) +\d", line)]
-    for line, (spec, found) in zip(said, known().evaluation.by_spec.items(), strict=True):
+    for line, (spec, found) in zip(said, known_answers().evaluation.by_spec.items(), strict=True):
         assert line.split()[0] == spec.split(":")[0]
         assert line.split()[-2:] == [str(found.same), str(found.right)]
     assert [line.split()[-3] for line in said] == ["right", "right", "wrong", "wrong"]
@@ -313,7 +313,7 @@ def test_the_demos_answers_are_judged_and_its_policies_figures_shown(foveate: Fo
 @pytest.mark.usefixtures("tiny_demo")
 def test_json_says_what_is_known(as_json: Read) -> None:
     result = as_json("run", "--max-new-tokens", 4)
-    told = known().evaluation
+    told = known_answers().evaluation
     assert result["evaluation"] == {
         "right_answer": album.ANSWER,
         "task": told.task,

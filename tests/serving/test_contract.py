@@ -1,4 +1,4 @@
-"""What is relied on of each name that the vllm_api imports: a new version of vLLM fails here first."""
+"""What is relied on of each name of vLLM that is used: a new version of vLLM fails here first."""
 
 import ast
 import dataclasses

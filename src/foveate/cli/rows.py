@@ -84,8 +84,8 @@ def _legend(known: Known) -> Text:
     evaluation = known.evaluation
     where = f"{evaluation.task}, {evaluation.protocol}, seed {evaluation.seed}"
     return Text(
-        f"Of {evaluation.questions} questions about three documents each ({where}), measured beforehand: "
-        "how many answers are the very ones of the full cache, and how many are right."
+        f"Of {evaluation.questions} questions about three documents each ({where}), measured "
+        "beforehand: how many answers are the very ones of the full cache, and how many are right."
     )
 
 
