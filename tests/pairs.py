@@ -64,9 +64,10 @@ def by_pairs(**factors: Iterable[Any]) -> pytest.MarkDecorator:
     return _parametrized(factors, pairs(*map(_names, factors.values())))
 
 
-def by_turns(start: int = 0, **factors: Iterable[Any]) -> pytest.MarkDecorator:
+def by_turns(start: int = 0, rounds: int = 1, **factors: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrizes a test so that each value of the first factor has one row or a few, and meets
-    the rows of a pairwise cover of the others in turns, from ``start`` on.
+    the rows of a pairwise cover of the others in turns, from ``start`` on. With more ``rounds``
+    each meets as many of them, far apart.
 
     For one mode out of many: the first factor's values (families) meet those of the others
     (policies) all over in another test, and here each of them meets the mode.
@@ -74,7 +75,12 @@ def by_turns(start: int = 0, **factors: Iterable[Any]) -> pytest.MarkDecorator:
     first, *others = map(_names, factors.values())
     rest = pairs(*others)
     count = max(len(first), len(rest))
-    rows = [(first[i % len(first)], *rest[(i + start) % len(rest)]) for i in range(count)]
+    starts = [start + turn * len(rest) // rounds for turn in range(rounds)]
+    rows = [
+        (first[i % len(first)], *rest[(i + begin) % len(rest)])
+        for begin in starts
+        for i in range(count)
+    ]
     return _parametrized(factors, rows)
 
 

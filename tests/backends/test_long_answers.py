@@ -49,11 +49,13 @@ def answer(spec, tokens, vision=False):
             "h2o:budget=50%,when=over_budget(every=8)", VERY_LONG, False, marks=pytest.mark.slow
         ),
         ("csp:budget=30,when=over_budget(every=16)", 2 * SHORT, True),
-        ("h2o:budget=30,when=over_budget", SHORT, False),
-        ("csp:budget=30,when=over_budget", SHORT, True),
         ("mixkv:budget=30,window=8,when=over_budget", SHORT, True),
-        ("david:budget=30,when=over_budget", SHORT, True),
-        ("lookm:budget=30,when=over_budget", SHORT, True),
+        *(
+            pytest.param(
+                f"{method}:budget=30,when=over_budget", SHORT, True, marks=pytest.mark.slow
+            )
+            for method in ("h2o", "csp", "david", "lookm")
+        ),
     ],
 )
 def test_over_budget_holds_the_prompts_budget_throughout_the_answer(spec, tokens, vision):

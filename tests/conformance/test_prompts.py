@@ -5,7 +5,7 @@ import torch
 
 import foveate
 from tests import zoo
-from tests.pairs import by_pairs, by_turns
+from tests.pairs import by_turns
 
 from .compare import GREEDY, check_generate, recorded
 from .policies import of_method
@@ -16,7 +16,9 @@ FAMILIES = ("llava", "llava_onevision", "internvl", "idefics3", "qwen2_vl", "qwe
 every_paper = pytest.mark.parametrize("paper", PAPERS)
 
 
-@by_pairs(family=FAMILIES, paper=PAPERS, lengths={"alone": (70,), "left-padded": (60, 70)})
+@by_turns(
+    2, rounds=3, paper=PAPERS, family=FAMILIES, lengths={"alone": (70,), "left-padded": (60, 70)}
+)
 def test_two_images_between_text(family, paper, lengths):
     check_generate(
         zoo.build(family), of_method(paper), zoo.prompt(family, lengths=lengths, images=2)

@@ -46,7 +46,7 @@ def test_without_the_images_it_does_not_know(demo: Demo) -> None:
     assert blind.answer() != ANSWER
 
 
-@pytest.mark.parametrize("method", ["snapkv", "mixkv", "lookm", "prefixkv", "david", "csp"])
+@pytest.mark.parametrize("method", ["mixkv", "prefixkv"])
 def test_all_kept_changes_nothing(demo: Demo, method: str) -> None:
     with foveate.compress(demo.model, f"{method}:budget=100%") as session:
         assert demo.answer() == ANSWER

@@ -52,7 +52,7 @@ def jobs(count: int, metric: Callable[[str, Sample], float] = TASK.metric) -> li
 
 
 @pytest.mark.usefixtures("cluster_here")
-@pytest.mark.parametrize("workers", ["1", "3"])
+@pytest.mark.parametrize("workers", ["2", pytest.param("3", marks=pytest.mark.slow)])
 def test_the_results_are_those_of_one_process_and_it_goes_on_where_another_stopped(
     directory: str, tmp_path: Path, workers: str
 ) -> None:
