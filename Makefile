@@ -45,6 +45,7 @@ demo: $(READY)
 test test-all: export HF_HUB_OFFLINE := 1
 test test-all: export OMP_NUM_THREADS := 1
 test-all: SLOW := -m ""
+test-all: export FOVEATE_EXAMPLES := 50
 test test-all: lint chromium
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SLOW)
 
@@ -89,7 +90,7 @@ test-wheel: $(READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src demo/foveate_demo
+	$(BIN)/mypy src demo_model/foveate_demo
 	$(BIN)/lint-imports
 
 format: $(READY)

@@ -3,8 +3,8 @@
     python benchmarks/first_minute.py [--limit 100] [--runs DIR]
 
 Runs `foveate eval` on questions about three documents each, under the policies that `foveate run`
-shows, and goes on where it was broken off. Writes demo/foveate_demo/figures.json, which comes with
-the package: `foveate run` and the README read it.
+shows, and goes on where it was broken off. Writes demo_model/foveate_demo/figures.json, which comes
+with the package: `foveate run` and the README read it.
 """
 
 from __future__ import annotations

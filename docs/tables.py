@@ -193,7 +193,7 @@ def _share(row: dict[str, Any]) -> str:
 
 
 def _results(name: str) -> Any:
-    return json.loads((ROOT / "demo" / "training" / "results" / f"{name}.json").read_text())
+    return json.loads((ROOT / "demo_model" / "training" / "results" / f"{name}.json").read_text())
 
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
@@ -206,7 +206,10 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "pairs": combinations.table,
     },
     ROOT / "tests" / "README.md": {"map": tested_by.table},
-    ROOT / "demo/foveate_demo/weights/MODEL_CARD.md": {"answers": answers, "compared": compared},
+    ROOT / "demo_model/foveate_demo/weights/MODEL_CARD.md": {
+        "answers": answers,
+        "compared": compared,
+    },
 }
 
 

@@ -14,6 +14,7 @@ import pytest
 from transformers import DeepseekV3ForCausalLM
 
 import foveate as library
+import foveate_demo
 from foveate.eval.executors import find_executor
 from foveate.eval.executors.ray import Worker
 from tests.zoo.text_models import deepseek_v3_config
@@ -252,7 +253,7 @@ def test_executors_load_the_model_as_it_is_trusted(
     def load(name: str, trust_remote_code: bool) -> None:
         asked.append(trust_remote_code)
 
-    for place in ("local", "ray"):
+    for place in ("job", "ray"):
         monkeypatch.setattr(f"foveate.eval.executors.{place}.load", load)
     with find_executor("local", "some/model", "query-aware", None, trusted):
         assert asked == [trusted]
@@ -276,9 +277,10 @@ def test_an_attention_of_another_repository_is_not_loaded(
 
 def test_every_load_says_whether_code_may_run() -> None:
     """Left out, transformers asks on standard input."""
-    source = Path(library.__file__).parent
+    sources = (Path(package.__file__).parent for package in (library, foveate_demo))
     calls = [
         (path, call)
+        for source in sources
         for path in source.rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call)

@@ -1,9 +1,13 @@
-"""How the property tests run: few examples, the same at every run, whatever the machine's load."""
+"""How the property tests run: few examples (``make test-all`` has more), the same at every run,
+whatever the machine's load.
+"""
+
+import os
 
 from hypothesis import HealthCheck, settings
 
 lean = settings(
-    max_examples=50,
+    max_examples=int(os.environ.get("FOVEATE_EXAMPLES", "20")),
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
@@ -97,7 +97,7 @@ def cut(draw, total):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@settings(lean, max_examples=30)
+@lean
 @given(
     data=st.data(),
     lengths=st.lists(st.integers(8, 14), min_size=1, max_size=3),

@@ -19,7 +19,7 @@ def test_every_file_of_the_demo_is_in_the_package() -> None:
     told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     data = told["tool"]["setuptools"]["package-data"]
     for package in ("foveate_demo", "foveate_demo.scenes"):
-        folder = ROOT.joinpath("demo", *package.split("."))
+        folder = ROOT.joinpath("demo_model", *package.split("."))
         packed = {path for pattern in data[package] for path in folder.glob(pattern)}
         there = {
             path

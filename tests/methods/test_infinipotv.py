@@ -13,6 +13,7 @@ from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle
 from tests.golden.vectors import load
+from tests.pairs import by_turns
 
 
 def cosine(a, b):
@@ -106,9 +107,11 @@ def room_of(pairs):
     return getattr(rest, "tail", rest)._k.shape[2]
 
 
-@pytest.mark.parametrize("policy", WHILE_READING.values(), ids=WHILE_READING)
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl", "internvl", "llama"])
-@pytest.mark.parametrize("lengths", [(61,), (40, 61)], ids=["one", "padded"])
+@by_turns(
+    policy=WHILE_READING,
+    family=["llava", "qwen2_vl", "internvl", "llama"],
+    lengths={"one": (61,), "padded": (40, 61)},
+)
 def test_reading_in_chunks_equals_the_full_cache_with_what_went_masked(family, lengths, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths, images=0)
     events, sizes, rooms = [], [], []

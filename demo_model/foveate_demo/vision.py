@@ -3,7 +3,7 @@
 A small Pixtral tower and LLaVA's projector, both trained for this, give one visual token for every
 cell of 24 x 24 pixels; a low-rank update (LoRA) of the language model's attention is added to its
 weights. What it can and cannot do is in ``weights/MODEL_CARD.md``; how it was made is in the
-repository's ``demo/training/``.
+repository's ``demo_model/training/``.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _weights(name: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise ModelNotFound(
             f"{path} is missing: this installation of Foveate is incomplete. Install it anew, or "
-            "train the demo model as demo/training/README.md in the repository says."
+            "train the demo model as demo_model/training/README.md in the repository says."
         )
     with safe_open(path, framework="pt") as file:
         return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
