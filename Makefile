@@ -9,6 +9,8 @@
 #              environment of its own; `make test` has the newest
 # make test-wheel  build the wheel, install it into an environment of its own with plain pip and the
 #              newest versions of all that it asks for, and run the README's first example
+# make census  a tiny model of every image-text type of transformers, exact or refused: writes
+#              docs/models.md; CENSUS=NAME asks for one
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
@@ -33,7 +35,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: chromium demo test test-all test-vllm test-versions test-wheel lint format clean setup
+.PHONY: census chromium demo test test-all test-vllm test-versions test-wheel lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -66,7 +68,7 @@ chromium:
 		|| echo "setup: no Chromium was installed: the tests of pages will be skipped"
 
 # Models, caches, what is saved and loaded, evaluation and pages; the rest knows no transformers.
-MEETS_TRANSFORMERS := tests/zoo tests/conformance tests/backends tests/demo tests/report \
+MEETS_TRANSFORMERS := tests/zoo tests/census tests/conformance tests/backends tests/demo tests/report \
 	tests/eval/test_measure.py tests/eval/test_eval.py tests/cli/test_run.py
 
 test-versions: $(VERSIONS:%=test-transformers-%)
@@ -86,6 +88,12 @@ test-wheel: $(READY)
 	@.venv-wheel/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
 	@.venv-wheel/bin/python -m pip install -qq $(PINNED) dist/foveate-*.whl
 	@PYTHONPATH="$(CURDIR)" .venv-wheel/bin/python -P tests/wheel.py
+
+census: export HF_HUB_OFFLINE := 1
+census: export OMP_NUM_THREADS := 1
+census: $(READY)
+	$(BIN)/python -W ignore -m tests.census --write $(CENSUS)
+	$(BIN)/python docs/tables.py
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any
 
 import combinations
+import models
 import tested_by
 
 import foveate
@@ -197,7 +198,18 @@ def _results(name: str) -> Any:
 
 
 TABLES: dict[Path, dict[str, Callable[[], str]]] = {
-    ROOT / "README.md": {"kept": kept, "speed": speed, "methods": methods},
+    ROOT / "README.md": {
+        "kept": kept,
+        "speed": speed,
+        "methods": methods,
+        "models": lambda: _filled(models.supported()),
+    },
+    ROOT / "docs" / "models.md": {
+        "releases": models.releases,
+        "exact": models.exact,
+        "others": models.others,
+        "ways": models.ways,
+    },
     ROOT / "docs" / "which_method.md": {"which": which},
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
     ROOT / "docs" / "composition.md": {

@@ -4,12 +4,18 @@ import copy
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import (
+    DynamicCache,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
+)
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import foveate
-from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.internals import CACHE, AttentionInterface
 from foveate.errors import (
     AlreadyCompressing,
     InvalidInput,
@@ -18,6 +24,7 @@ from foveate.errors import (
     UnsupportedModel,
 )
 from tests import zoo
+from tests.conformance.compare import GREEDY, check_generate
 
 
 def fingerprint(model):
@@ -37,6 +44,7 @@ def fingerprint(model):
         },
         "generate": model.generate.__func__,
         "forward": model.forward.__func__,
+        "interface": (AttentionInterface.get_interface, "__getitem__" in vars(AttentionInterface)),
         "generation": model.generation_config.to_json_string(),
     }
 
@@ -115,15 +123,11 @@ def test_results_before_any_prompt_raise():
 def test_models_that_cannot_be_compressed_are_refused_with_the_reason():
     with pytest.raises(UnsupportedModel, match="MLA"):
         foveate.compress(zoo.build("deepseek_v3"), "full")
-    with pytest.raises(UnsupportedModel, match="get_base_model"):
+    with pytest.raises(UnsupportedModel, match="not a transformers model"):
         foveate.compress(torch.nn.Linear(1, 1), "full")
     model = zoo.fresh("llama")
-    model.config._attn_implementation_internal = "flex_attention"
-    with pytest.raises(UnsupportedModel, match="attn_implementation='sdpa'"):
-        foveate.compress(model, "full")
-    model.config._attn_implementation_internal = "sdpa"
-    model.config.num_kv_shared_layers = 1
-    with pytest.raises(UnsupportedModel, match="KV sharing"):
+    model.config._attn_implementation_internal = "of_my_own"
+    with pytest.raises(UnsupportedModel, match="'of_my_own', which is none of transformers'"):
         foveate.compress(model, "full")
 
 
@@ -143,22 +147,51 @@ def test_a_model_of_sliding_layers_only_is_refused():
         foveate.compress(MistralForCausalLM(config), "full")
 
 
-def test_attention_with_sinks_or_soft_caps_is_refused():
-    from transformers import Gemma2Config, Gemma2ForCausalLM
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "head_dim": 16,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 160,
+    "sliding_window": 8,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
 
-    config = Gemma2Config(
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        head_dim=16,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        vocab_size=50,
-    )
-    config._attn_implementation_internal = "eager"
-    model = Gemma2ForCausalLM(config)
-    with foveate.compress(model, "full"), pytest.raises(UnsupportedModel, match="softcap"):
-        model(torch.tensor([[1, 2, 3]]))
+
+def with_extras(kind):
+    """A model whose attention has soft caps, or sinks, so large that they matter."""
+    torch.manual_seed(0)
+    if kind == "softcap":
+        model = Gemma2ForCausalLM(Gemma2Config(**SIZES, attn_logit_softcapping=0.05))
+    else:
+        model = GptOssForCausalLM(GptOssConfig(**SIZES, num_local_experts=2, num_experts_per_tok=1))
+    for name, weights in model.named_parameters():
+        torch.nn.init.normal_(weights, std=3.0 if "sinks" in name else 0.3)
+    model.set_attn_implementation("eager")
+    return model.eval()
+
+
+@pytest.mark.parametrize("kind", ["softcap", "s_aux"])
+@pytest.mark.parametrize("spec", ["snapkv:budget=12,window=4", "adakv:budget=12,window=4"])
+def test_soft_caps_and_sinks_of_the_attention_are_computed(kind, spec):
+    model, inputs = with_extras(kind), zoo.prompt("llama", lengths=(23, 40))
+    stock = model.generate(**inputs, **GREEDY)
+    with foveate.compress(model, "full"):
+        ours = model.generate(**inputs, **GREEDY)
+    assert all(torch.equal(a, b) for a, b in zip(ours.logits, stock.logits, strict=True))
+    check_generate(model, foveate.policy(spec), inputs)
+
+
+def test_softmax_n_beside_sinks_is_refused():
+    model, inputs = with_extras("s_aux"), zoo.prompt("llama")
+    with (
+        foveate.compress(model, "snapkv:budget=12,window=4,attend=softmax_n(n=1.0)"),
+        pytest.raises(UnsupportedModel, match="not one softmax"),
+    ):
+        model.generate(**inputs, **GREEDY)
 
 
 @pytest.mark.parametrize(

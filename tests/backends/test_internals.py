@@ -5,7 +5,6 @@ here, by name. Nothing of Foveate's own is tested.
 from __future__ import annotations
 
 import inspect
-import sys
 
 import pytest
 import torch
@@ -13,17 +12,13 @@ from transformers import DynamicCache, GenerationMixin
 from transformers.cache_utils import CacheLayerMixin
 
 from foveate.backends.hf.internals import (
-    ALL_ATTENTION_FUNCTIONS,
-    ALL_MASK_ATTENTION_FUNCTIONS,
     CACHE,
     CACHE_NAMES,
+    AttentionInterface,
     DynamicLayer,
     cache_argument,
-    eager_attention,
     rope_offsets,
     sdpa_attention_forward,
-    sdpa_mask,
-    set_attention,
 )
 from tests import zoo
 
@@ -125,21 +120,21 @@ def test_a_layer_may_be_any_that_has_the_methods_of_the_mixin():
 
 
 @pytest.fixture
-def noted(request):
-    """A registered attention, and what it was called with: (module, key, mask, keywords)."""
-    calls, asked = [], []
+def noted(monkeypatch):
+    """What attention functions were called with: (module, name, key, mask, keywords)."""
+    calls, stock = [], AttentionInterface.get_interface
 
-    def attention(module, query, key, value, attention_mask, **kwargs):
-        calls.append((module, key, attention_mask, kwargs))
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    def get_interface(self, name, default):
+        function = stock(self, name, default)
 
-    def mask(*args, **kwargs):
-        asked.append(kwargs)
-        return sdpa_mask(*args, **kwargs)
+        def attention(module, query, key, value, attention_mask, **kwargs):
+            calls.append((module, name, key, attention_mask, kwargs))
+            return function(module, query, key, value, attention_mask, **kwargs)
 
-    ALL_ATTENTION_FUNCTIONS.register("noted", attention)
-    ALL_MASK_ATTENTION_FUNCTIONS.register("noted", mask)
-    return calls, asked
+        return attention
+
+    monkeypatch.setattr(AttentionInterface, "get_interface", get_interface)
+    return calls
 
 
 class Marking(DynamicLayer):
@@ -152,44 +147,40 @@ class Marking(DynamicLayer):
 
 
 @pytest.mark.parametrize("family", ["llama", "llava", "qwen2_5_vl", "internvl"])
-def test_the_attention_that_the_text_config_names_gets_the_keys_that_update_returned(family, noted):
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_attention_comes_from_the_interface_and_gets_the_keys_that_update_returned(
+    family, implementation, noted
+):
     model, inputs = zoo.fresh(family), zoo.prompt(family, lengths=(20, 30))
+    config = model.config.get_text_config(decoder=True)
+    config._attn_implementation_internal = implementation
     cache = DynamicCache(config=model.config)
     cache.layers = [Marking() for _ in cache.layers]
-    stock = model(**inputs).logits
-    config = model.config.get_text_config(decoder=True)
-    set_attention(config, "noted")
-    assert config._attn_implementation == "noted"
-    calls, masks = noted
-    assert torch.equal(model(**inputs, **{CACHE: cache}).logits, stock)
-    assert [getattr(key, MARK) for _, key, _, _ in calls] == cache.layers
-    assert masks, "no mask is made for an attention of another name"
-    for module, _, mask, kwargs in calls:
-        assert mask.dtype == torch.bool
+    model(**inputs, **{CACHE: cache})
+    calls = [each for each in noted if getattr(each[2], MARK, None) is not None]
+    assert [getattr(key, MARK) for _, _, key, _, _ in calls] == cache.layers
+    for module, name, _, mask, kwargs in calls:
+        assert name == implementation
+        assert mask.dtype == (torch.bool if name == "sdpa" else torch.float32)
         assert mask.shape == (2, 1, 30, 30)
         assert kwargs["scaling"] == pytest.approx(module.head_dim**-0.5)
+
+
+def test_an_interface_of_a_models_own_is_asked_as_well():
+    assert not {"get_interface", "__getitem__"} - set(dir(AttentionInterface))
+    assert AttentionInterface()["sdpa"] is sdpa_attention_forward
+    assert AttentionInterface().get_interface("eager", "the default") == "the default"
 
 
 def test_stock_attention_takes_heads_in_front_and_returns_them_behind():
     q, kv = torch.randn(2, 4, 5, 8), torch.randn(2, 2, 5, 8)
     module = zoo.build("llama").model.layers[0].self_attn
     mask = torch.ones(2, 1, 5, 5, dtype=torch.bool).tril()
-    for attention in (sdpa_attention_forward, eager_attention):
-        added = mask if attention is sdpa_attention_forward else torch.where(mask, 0.0, -torch.inf)
-        out, _ = attention(module, q, kv, kv, added, scaling=0.5, dropout=0.0)
-        assert out.shape == (2, 5, 4, 8)
-        weights = (0.5 * q @ kv.repeat_interleave(2, 1).mT).masked_fill(~mask, -torch.inf)
-        wanted = weights.softmax(-1) @ kv.repeat_interleave(2, 1)
-        assert torch.allclose(out.transpose(1, 2), wanted, atol=1e-6)
-
-
-@pytest.mark.parametrize("family", zoo.FAMILIES)
-def test_every_models_file_has_its_eager_attention(family):
-    model = zoo.build(family)
-    attending = [m for m in model.modules() if hasattr(m, "layer_idx") and hasattr(m, "q_proj")]
-    assert attending
-    for module in attending:
-        assert callable(sys.modules[type(module).__module__].eager_attention_forward)
+    out, _ = sdpa_attention_forward(module, q, kv, kv, mask, scaling=0.5, dropout=0.0)
+    assert out.shape == (2, 5, 4, 8)
+    weights = (0.5 * q @ kv.repeat_interleave(2, 1).mT).masked_fill(~mask, -torch.inf)
+    wanted = weights.softmax(-1) @ kv.repeat_interleave(2, 1)
+    assert torch.allclose(out.transpose(1, 2), wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])

@@ -10,6 +10,8 @@ from transformers import (
 )
 
 import foveate
+from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.support import foveate_layers
 from foveate.errors import InvalidInput, UnsupportedModel
 from tests import zoo
 from tests.conformance.compare import check_generate
@@ -22,6 +24,9 @@ SIZE = {
     "num_attention_heads": 2,
 }
 TOWER = {**SIZE, "image_size": 16, "patch_size": 8}
+
+
+WITHOUT = {"qwen2_5_vl": {"images": 0}}  # whose positions need what images need
 
 
 def asked(model, inputs, **how):
@@ -38,22 +43,27 @@ def asked(model, inputs, **how):
         ("gemma3", "model"),
     ],
 )
-def test_a_part_that_is_called_in_the_block_raises(family, part):
-    model, inputs = zoo.fresh(family), zoo.prompt(family)
+def test_a_prompt_that_a_part_reads_is_compressed_as_the_wholes(family, part):
+    model, inputs = zoo.fresh(family), zoo.prompt(family, **WITHOUT.get(family, {}))
     said = asked(model, inputs)
     ids = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-    with foveate.compress(model, SPEC), pytest.raises(UnsupportedModel, match="not be compressed"):
+    with foveate.compress(model, SPEC) as session:
+        model(**ids)
+        whole = [layer.pairs.columns for layer in foveate_layers(session.cache)]
         model.get_submodule(part)(**ids)
+        assert session.stats.kept_tokens == ids["input_ids"].shape[1] // 2
+        mine = [layer.pairs.columns for layer in foveate_layers(session.cache)]
+    assert all(torch.equal(a, b) for a, b in zip(whole, mine, strict=True))
     assert torch.equal(asked(model, inputs), said)
 
 
-def test_a_forward_that_passes_by_the_hooks_raises():
+def test_a_forward_without_a_call_is_compressed_or_raises():
     model, inputs = zoo.fresh("llama"), zoo.prompt("llama")
     with foveate.compress(model, SPEC) as session:
-        with pytest.raises(UnsupportedModel, match="not from the forward"):
-            model.forward(**inputs)
-        model(**inputs)
+        model.forward(**inputs)
         assert session.stats.kept_tokens < session.stats.seen
+        with pytest.raises(UnsupportedModel, match="not through a call"):
+            model.model.forward(**inputs)
 
 
 def test_a_generate_that_never_calls_the_model_raises(monkeypatch):
@@ -110,20 +120,21 @@ def kosmos2():
 
 
 @pytest.mark.parametrize("make", [blip2, kosmos2])
-def test_a_generate_that_hands_over_to_an_inner_model_says_which_to_compress(make):
+def test_a_generate_that_hands_over_to_an_inner_model_is_compressed(make):
     torch.manual_seed(0)
     model, inner, inputs = make()
     model.eval()
     inputs |= {"pixel_values": torch.randn(1, 3, 16, 16)}
     inputs |= {"attention_mask": torch.ones_like(inputs["input_ids"])}
     stock = asked(model, inputs)
-    with foveate.compress(model, SPEC), pytest.raises(UnsupportedModel, match="language_model"):
-        asked(model, inputs)
-    with foveate.compress(inner, "full"):
-        assert torch.equal(asked(model, inputs), stock)
-    with foveate.compress(inner, SPEC) as session:
-        asked(model, inputs)
-    assert session.stats.kept_tokens == inputs["input_ids"].shape[1] // 2
+    said = []
+    for compressed in (model, inner):
+        with foveate.compress(compressed, "full"):
+            assert torch.equal(asked(model, inputs), stock)
+        with foveate.compress(compressed, SPEC) as session:
+            said.append(asked(model, inputs))
+        assert session.stats.kept_tokens == inputs["input_ids"].shape[1] // 2
+    assert torch.equal(*said)
     assert torch.equal(asked(model, inputs), stock)
 
 
@@ -139,6 +150,22 @@ def test_results_are_of_the_prompt_and_not_of_a_negative_prompt(family):
     assert session.stats.seen == alone.seen == tokens
     assert session.stats.bytes_after == alone.bytes_after
     assert session.held_share().shape[1] == tokens + 2
+
+
+def test_both_prompts_of_guidance_are_compressed():
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama")
+    caches = {}
+
+    def after(module, args, kwargs, output):
+        caches[id(kwargs[CACHE])] = kwargs[CACHE]
+
+    with foveate.compress(model, SPEC):
+        hook = model.model.register_forward_hook(after, with_kwargs=True)
+        asked(model, inputs, guidance_scale=1.5, negative_prompt_ids=inputs["input_ids"][:, -20:])
+        hook.remove()
+    ends = [[layer.memory.finished for layer in foveate_layers(c)] for c in caches.values()]
+    assert [set(each) for each in ends] == [{inputs["input_ids"].shape[1]}, {20}]
+    assert all(layer.pairs.compressed for c in caches.values() for layer in foveate_layers(c))
 
 
 def test_guidance_with_everything_kept_is_the_stock_guidance():

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import AttentionInterface
 
 from foveate.core.protocols import NoMerge
 from foveate.stages.merge import MergeNearest
@@ -39,18 +38,28 @@ class Event(NamedTuple):
 
 
 _events: list[Event] = []
+_keys: dict[int, Tensor] = {}  # of the latest pass, by layer; held, so that no address comes twice
 
 
-def _attention(module, query, key, value, attention_mask, scaling=None, **_):
+def _attention(module, query, key, value, attention_mask, scaling=None, **more):
     b, hq, m, d = query.shape
     h, n = key.shape[1], key.shape[2]
-    events = [e for e in _events if module.layer_idx in e.kept]
+    layer = module.layer_idx
+    if any(layer in e.kept for e in _events):
+        _keys[layer] = key
+    else:  # it may be a layer that reads another's pairs
+        same = [i for i, made in _keys.items() if made.data_ptr() == key.data_ptr()]
+        layer = same[0] if same else layer
+    events = [e for e in _events if layer in e.kept]
     late = [e for e in events if e.merge is not None and e.end <= n - m]
     assert not any(n - m < e.end < n for e in events if e.merge is not None), "one pass, two caches"
     for event in late:
-        key, value = _merged(event, module.layer_idx, key, value)
+        key, value = _merged(event, layer, key, value)
     k, v = key.repeat_interleave(hq // h, 1), value.repeat_interleave(hq // h, 1)
     added = 0.0
+    if attention_mask is not None and attention_mask.ndim == 2:  # flash attention's
+        causal = torch.ones(m, n, dtype=torch.bool).tril(n - m)
+        attention_mask = causal & (attention_mask != 0)[:, None, None]
     if attention_mask is not None and attention_mask.dtype != torch.bool:
         added, attention_mask = attention_mask, None  # Mllama's cross-attention
         visible = torch.ones(b, hq, m, n, dtype=torch.bool)
@@ -63,11 +72,15 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **_):
     for i in range(m):
         column = n - m + i
         for event in (e for e in events if e.end <= column):
-            kept = event.kept[module.layer_idx].repeat_interleave(hq // h, 1)
+            kept = event.kept[layer].repeat_interleave(hq // h, 1)
             visible[:, :, i, : event.end] &= kept
-    logits = (query @ k.transpose(2, 3)) * (d**-0.5 if scaling is None else scaling) + added
-    logits = logits.masked_fill(~visible, torch.finfo(logits.dtype).min)
+    logits = (query @ k.transpose(2, 3)) * (d**-0.5 if scaling is None else scaling)
+    if (cap := more.get("softcap")) is not None:
+        logits = cap * (logits / cap).tanh()
+    logits = (logits + added).masked_fill(~visible, torch.finfo(logits.dtype).min)
     sink = torch.full((b, hq, m, 1), -torch.inf)  # one more key, with a value of zeros
+    if (own := more.get("s_aux")) is not None:
+        sink = own.float()[None, :, None, None].expand_as(sink).clone()
     for event in (e for e in events if e.n):
         sink[:, :, max(0, event.end - (n - m)) :] = math.log(event.n)
     weights = torch.cat([logits, sink.to(logits)], -1).softmax(-1)[..., :-1]
@@ -87,22 +100,39 @@ def _merged(event: Event, layer: int, key: Tensor, value: Tensor) -> tuple[Tenso
     return key, value
 
 
-ALL_ATTENTION_FUNCTIONS.register("oracle", _attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register("oracle", sdpa_mask)
-
-
 @contextmanager
 def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
-    """Inside, ``model`` runs on the full cache, and does not see what ``events`` took away."""
+    """Inside, ``model`` runs on the full cache, and does not see what ``events`` took away.
+
+    Its attention keeps its name: some models decide by it what they mask.
+    """
     config = model.config.get_text_config(decoder=True)
-    before = config._attn_implementation
-    config._attn_implementation_internal = "oracle"
+    stock = AttentionInterface.get_interface
+    numbered = {
+        module
+        for name, module in model.named_modules()
+        if hasattr(module, "layer_idx") and any(part.isdigit() for part in name.split("."))
+    }
+
+    def get_interface(self, name, default):
+        function = stock(self, name, default)
+
+        def attention(module, *args, **kwargs):
+            mine = module in numbered and getattr(module, "config", None) is config
+            if mine and name == "sdpa":  # which knows neither
+                kwargs = {**kwargs, "softcap": None, "s_aux": None}
+            return (_attention if mine else function)(module, *args, **kwargs)
+
+        return attention
+
+    AttentionInterface.get_interface = get_interface
     _events[:] = events
     try:
         yield
     finally:
-        config._attn_implementation_internal = before
+        AttentionInterface.get_interface = stock
         _events.clear()
+        _keys.clear()
 
 
 def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:

@@ -118,18 +118,28 @@ def left_padding(
     return pads
 
 
-def image_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Which image each token belongs to, -1 for text: a run of visual tokens is an image."""
-    before = torch.nn.functional.pad(vision, (1, 0))[:, :-1]
-    starts = vision & ~before
-    return torch.where(vision, starts.cumsum(-1) - 1, -1)
+def image_index(
+    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
+) -> Int[Tensor, "b n"]:
+    """Which image each token belongs to, -1 for text: a run of visual tokens is an image, and each
+    frame of a video is one. ``frames`` is True where a frame begins.
+    """
+    return torch.where(vision, _starts(vision, frames).cumsum(-1) - 1, -1)
 
 
-def spot_index(vision: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+def spot_index(
+    vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None = None
+) -> Int[Tensor, "b n"]:
     """Which visual token of its image each is, from 0; -1 for text."""
     counted = vision.cumsum(-1)
-    before = (counted.masked_fill(vision, 0)).cummax(-1).values  # visual tokens before this run
-    return torch.where(vision, counted - before - 1, -1)
+    first = (counted * _starts(vision, frames)).cummax(-1).values  # of this token's image
+    return torch.where(vision, counted - first, -1)
+
+
+def _starts(vision: Bool[Tensor, "b n"], frames: Bool[Tensor, "b n"] | None) -> Bool[Tensor, "b n"]:
+    """True at the first token of each image."""
+    runs = vision & ~torch.nn.functional.pad(vision, (1, 0))[:, :-1]
+    return runs if frames is None else runs | (vision & frames)
 
 
 def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -7,13 +7,20 @@ through the original column of each slot.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.backends.hf.attention.by_products import NOTHING, Attend, Attended, Output, Wanted
+from foveate.backends.hf.attention.by_products import (
+    NOTHING,
+    Attended,
+    ModelAttention,
+    Output,
+    Wanted,
+)
 from foveate.backends.hf.attention.dispatch import Queries, attended, wanted
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.internals import DynamicLayer
@@ -50,6 +57,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.seen = 0
         self.linked = True  # whether the attention function found this layer
         self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
+        self._attended: Pairs | None = None  # in this pass, if other layers read these, too
         self.watch = Stopwatch()
         self.full_bytes = 0
         self.token_bytes = 0  # of one token's pairs
@@ -208,38 +216,62 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     # Attention
 
     def attend(
-        self,
-        base: Attend,
-        query: Tensor,
-        mask: Tensor | None,
-        scale: float,
-        summable: bool = False,
+        self, attention: ModelAttention, query: Tensor, own_mask: Any, scale: float
     ) -> Output:
-        """Attention over what is held; then, at the prompt's end, compression. If ``summable``, the
-        column sums may be added up on the way.
+        """Attention over what is held; then, at the prompt's end, compression. ``own_mask`` is what
+        the model's attention takes.
         """
         self.linked, whole = True, is_whole(self.pairs)
+        b, m, n = query.shape[0], query.shape[2], self.seen
+        n += 0 if self.late is None else self.late[0].shape[2]
+        mask = self.state.over_columns(own_mask, b, m, n)
         if self.late is None:
-            out, weights = self._read(base, query, mask, scale, summable)
+            out, weights = self._read(self._queries(attention, query, own_mask, mask, scale))
             return out if whole else refused(out), weights
         late, self.late = self.late, None
-        split = query.shape[2] - late[0].shape[2]
+        split = m - late[0].shape[2]
         cut = None if mask is None else mask[:, :, :split, : self.seen]
-        before, _ = self._read(base, query[:, :, :split], cut, scale, summable)
-        self._append(*late)
         rest = None if mask is None else mask[:, :, split:]
-        queries = self._queries(base, query[:, :, split:], rest, scale)
+        attention = attention.with_masks()
+        before, _ = self._read(self._queries(attention, query[:, :, :split], cut, cut, scale))
+        self._append(*late)
+        queries = self._queries(attention, query[:, :, split:], rest, rest, scale)
         after = attended(queries, self.pairs, self.policy.attend.n)
         return refused(torch.cat([before, after.output], dim=1)), None
 
-    def _read(
-        self, base: Attend, query: Tensor, mask: Tensor | None, scale: float, summable: bool
+    def lend(
+        self,
+        attention: ModelAttention,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        own_mask: Any,
+        scale: float,
     ) -> Output:
-        queries, rule = self._queries(base, query, mask, scale), self.policy.when
+        """Attention of another layer of the model that has no pairs of its own and reads these, to
+        what they were when this one attended. The policy goes by this layer's queries.
+        """
+        whole = self._attended is None or is_whole(self._attended)
+        if whole and keys.shape[2] == self.seen:
+            return attention.plain(query, keys, values, own_mask)
+        if self._attended is None or self._attended.counts.shape[0] != query.shape[0]:
+            raise UnsupportedCache(
+                f"layer {self.model_index} is read by other layers, and drafted tokens arrived in "
+                "the pass that completes its prompt. Use this model without assisted decoding."
+            )
+        mask = self.state.over_columns(own_mask, query.shape[0], query.shape[2], self.seen)
+        queries = self._queries(attention, query, own_mask, mask, scale)
+        out = attended(queries, self._attended, self.policy.attend.n)
+        return refused(out.output), out.weights
+
+    def _read(self, queries: Queries) -> Output:
+        query, rule = queries.q, self.policy.when
+        if self.state.lends:
+            self._attended = self._pairs
         in_prompt = self.armed
         if in_prompt or (rule.decodes and not isinstance(rule, Pruning)):
             stock = torch.is_grad_enabled() and query.requires_grad
-            ours = summable and in_prompt and not stock and is_whole(self.pairs)
+            ours = queries.attention.summable and in_prompt and not stock and is_whole(self.pairs)
             asked = self._wanted(queries) if ours else NOTHING
             out = attended(queries, self.pairs, self.policy.attend.n, asked)
             self._show(queries, out)
@@ -249,10 +281,18 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 self._prune()
         return out.output, out.weights
 
-    def _queries(self, base: Attend, q: Tensor, mask: Tensor | None, scale: float) -> Queries:
+    def _queries(
+        self,
+        attention: ModelAttention,
+        q: Tensor,
+        own_mask: Any,
+        mask: Tensor | None,
+        scale: float,
+    ) -> Queries:
         seen, state = self.seen, self.state
         shape = (q.shape[0], q.shape[2], seen)
-        return Queries(q, mask, scale, base, seen, lambda: state.facts(mask, shape, q.device))
+        facts = partial(state.facts, mask, shape, q.device)
+        return Queries(q, own_mask, mask, scale, attention, seen, facts)
 
     # The policy's part; numbers decide what happens, so there is nothing to trace
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from threading import RLock
 from typing import Any
 
 import torch
@@ -14,22 +16,29 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
 from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.hooks import named, note_offsets, put, restore_offsets, wrap
+from foveate.backends.hf.decoder import find
+from foveate.backends.hf.hooks import (
+    forget_compiled,
+    named,
+    note_offsets,
+    put,
+    restore_offsets,
+    wrap,
+)
+from foveate.backends.hf.interface import Reader, intercept, readers, release
 from foveate.backends.hf.internals import (
     CACHE,
     accept_both_names,
     cache_argument,
     name_cache,
     rope_offsets,
-    set_attention,
     take_cache,
 )
-from foveate.backends.hf.modality import given_visual_tokens, visual_tokens
-from foveate.backends.hf.registry import NAMES, Reader, readers
+from foveate.backends.hf.modality import frame_starts, given_visual_tokens, visual_tokens
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
-    attention_of,
+    check_attention,
     convert,
     foveate_layers,
     known_state,
@@ -39,10 +48,17 @@ from foveate.backends.hf.support import (
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 
+_GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
+"""What a decoder reads, by the names that it may have."""
+
 
 class Calls:
     """The calls of one model under one policy. ``cache`` is that of the latest prompt, and
     ``length`` what was declared of the next one.
+
+    Prompts are taken where they pass through the decoder, whichever module around it was called;
+    those around it tell the tokens' ids, and ``generate`` the prompt's length. One call at a time:
+    another thread's waits.
     """
 
     def __init__(self, model: PreTrainedModel, policy: Policy, vision: Tensor | None):
@@ -50,31 +66,49 @@ class Calls:
         self.link = Link()
         self.cache: DynamicCache | None = None
         self.length: int | None = None
+        self._config = text_config(model)
+        self._place = find(model, self._config)
         self._offsets = rope_offsets(model)
-        self._argument = cache_argument(model)
-        self._undo = ExitStack()
-        self._reader = Reader(model)
+        self._argument = cache_argument(self._place.decoder)
+        self._reader = Reader(self._place.decoder)
+        self._ids: Tensor | None = None  # of the tokens that a module around the decoder reads
+        self._frames: Tensor | None = None  # where those of videos begin among them
+        self._prompt: Tensor | None = None  # ids of the prompt that is being answered
+        self._prompt_frames: Tensor | None = None
         self._asked: Asked | None = None
+        self._turn = RLock()
+        self._turns = 0  # taken by the decoder
+        self._undo = ExitStack()
 
     def attach(self) -> None:
         """From now on the model's calls pass through here; if this fails the model is as it was."""
-        model, config = self.model, text_config(self.model)
-        own = attention_of(model)  # the model may have entered another block since
+        check_attention(self.model)  # the model may have entered another block since
+        decoder, around = self._place
         with ExitStack() as undo:
             undo.callback(self._close)
             self.link.open = True
-            undo.callback(readers.pop, id(config), None)
-            self._reader = readers[id(config)] = Reader(model)
-            undo.callback(set_attention, config, own)
-            set_attention(config, NAMES[own])
-            before, after = model.register_forward_pre_hook, model.register_forward_hook
-            undo.callback(before(self._before_forward, with_kwargs=True).remove)
-            undo.callback(after(self._after_forward, with_kwargs=True).remove)
-            undo.callback(after(self._left_forward, always_call=True).remove)
-            undo.callback(wrap(model, "generate", self._generate))
-            undo.callback(put(model, "__deepcopy__", self._copied))
+            undo.callback(readers.pop, id(self._config), None)
+            self._reader = readers[id(self._config)] = Reader(decoder)
+            undo.callback(release, self)
+            intercept(self)
+            undo.callback(forget_compiled(self.model))
+            for module in around:
+                self._hook(undo, module, self._before_outer, None, self._left_outer)
+            self._hook(undo, decoder, self._before, self._after, self._left)
+            undo.callback(self.model.register_forward_hook(_named).remove)
+            for module in self._place.modules:
+                if hasattr(module, "generate"):
+                    undo.callback(wrap(module, "generate", self._generate))
+                undo.callback(put(module, "__deepcopy__", partial(self._copied, module)))
             undo.callback(accept_both_names())
             self._undo = undo.pop_all()
+
+    @staticmethod
+    def _hook(undo: ExitStack, module: nn.Module, before: Any, after: Any, left: Any) -> None:
+        undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
+        if after is not None:
+            undo.callback(module.register_forward_hook(after, with_kwargs=True).remove)
+        undo.callback(module.register_forward_hook(left, always_call=True).remove)
 
     def detach(self) -> None:
         """The model is as it was; also where one of the steps back fails."""
@@ -83,11 +117,11 @@ class Calls:
     def _close(self) -> None:
         self.link.open = False
 
-    def _copied(self, memo: dict[int, Any]) -> Any:
-        """A copy of the model that is in no block."""
+    def _copied(self, module: nn.Module, memo: dict[int, Any]) -> Any:
+        """A copy of the model, or of a part of it, that is in no block."""
         self.detach()
         try:
-            return copy.deepcopy(self.model, memo)
+            return copy.deepcopy(module, memo)
         finally:
             self.attach()
 
@@ -102,77 +136,151 @@ class Calls:
         self.cache = cache
         _note_stats(cache)
 
+    # Around generate
+
     def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("assistant_early_exit"):
-            raise UnsupportedModel(
-                "assistant_early_exit drafts with the same model and cache, which is being "
-                "compressed. Use assistant_model or prompt_lookup_num_tokens."
-            )
-        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        whole = kwargs.get("inputs_embeds") if ids is None else ids
-        mask = kwargs.get("attention_mask")
-        if whole is not None:
-            self.length = mask.shape[1] if mask is not None else whole.shape[1]
+        with self._turn:
+            return self._generated(generate, *args, **kwargs)
+
+    def _generated(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        self._check_helpers(kwargs)
+        self._declare(args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
             restore_offsets(self._offsets, state)
-        if kwargs.get("assistant_model") is self.model:
-            raise InvalidInput(
-                "assistant_model is the model itself, whose cache is being compressed. Give "
-                "another model, or prompt_lookup_num_tokens."
-            )
+        if self._asked is not None:  # a model inside the one that was asked
+            return generate(*args, **kwargs)
         self._asked = Asked()
         try:
             output = generate(*args, **kwargs)
             self._asked.check(self.model)
         finally:
             self.length = self._asked = None
+            self._prompt = self._prompt_frames = None
         name_cache(output)
         return output
 
-    def _before_forward(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _check_helpers(self, kwargs: dict[str, Any]) -> None:
+        if kwargs.get("assistant_early_exit"):
+            raise UnsupportedModel(
+                "assistant_early_exit drafts with the same model and cache, which is being "
+                "compressed. Use assistant_model or prompt_lookup_num_tokens."
+            )
+        if kwargs.get("assistant_model") in self._place.modules:
+            raise InvalidInput(
+                "assistant_model is the model itself, whose cache is being compressed. Give "
+                "another model, or prompt_lookup_num_tokens."
+            )
+
+    def _declare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Notes the prompt's length and ids. A model inside that generates knows the length best,
+        and the one around it the ids.
+        """
+        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
+        whole = kwargs.get("inputs_embeds") if ids is None else ids
+        mask = kwargs.get("attention_mask")
+        if isinstance(whole, Tensor) and whole.ndim >= 2:
+            self.length = mask.shape[1] if mask is not None else whole.shape[1]
+        if isinstance(ids, Tensor) and ids.ndim == 2:
+            self._prompt = ids
+            self._prompt_frames = frame_starts(self.model.config, ids, kwargs)
+
+    # Around the modules around the decoder
+
+    def _before_outer(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = {**named(module, args), **kwargs}
+        ids = given.get("input_ids")
+        if isinstance(ids, Tensor) and ids.ndim == 2:
+            if ids.shape[1] == 0:
+                raise InvalidInput("the prompt is empty: pass at least one token.")
+            if ids is not self._ids:
+                self._frames = frame_starts(self.model.config, ids, given)
+            self._ids = ids
+        if given.get("use_cache") is False:
+            raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        cache = take_cache(given)
+        if (state := _any_state(cache)) is not None:
+            restore_offsets(self._offsets, state)
+        return (), given if cache is None else {**given, cache_argument(module): cache}
+
+    def _left_outer(self, module: Any, *_: Any) -> None:
+        if module is self._place.modules[0]:
+            self._ids = self._frames = None
+
+    # Around the decoder
+
+    def _before(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if decoder is not self._place.decoder:
+            raise UnsupportedModel(
+                f"this {type(decoder).__name__} was copied inside a compress() block. Copy the "
+                "whole model, or copy before the block is entered."
+            )
+        self._take_turn()
         self._reader.reads = True
-        kwargs = {**named(model, args), **kwargs}
-        tokens = kwargs.get("input_ids")
-        given = tokens if tokens is not None else kwargs.get("inputs_embeds")
+        kwargs = {**named(decoder, args), **kwargs}
+        given = next((kwargs[x] for x in _GIVEN if kwargs.get(x) is not None), None)
         if given is None or given.shape[1] == 0:
             raise InvalidInput("the prompt is empty: pass at least one token.")
         if kwargs.get("use_cache") is False:
             raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
         cache = take_cache(kwargs)
         if cache is None:
-            cache = DynamicCache(config=model.config)
+            cache = DynamicCache(config=self._config)
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
         if (at_hand := fixed.state_of(cache)) is not None:
             self._relink(at_hand)
             restore_offsets(self._offsets, at_hand)
             return (), kwargs
-        state = self._converted(cache)
-        seen = foveate_layers(cache)[0].seen
-        self._arm(state, seen, seen + given.shape[1])
-        state.extend_vision(self._visual_tokens(state, seen, tokens, given))
-        if seen:
-            restore_offsets(self._offsets, state)
+        self._begin(cache, given, kwargs)
         return (), kwargs
+
+    def _begin(self, cache: Any, given: Tensor, kwargs: dict[str, Any]) -> None:
+        """What the cache has to know of a pass."""
+        state, (rows, count) = self._converted(cache), given.shape[:2]
+        seen = foveate_layers(cache)[0].seen
+        self._arm(state, seen, seen + count, count - self._told(count))
+        if state.prompt_end is not None:
+            state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
+        vision = self._visual_tokens(state, seen, kwargs.get("input_ids"), given)
+        frames = self._of_pass(self._frames, self._prompt_frames, state.prompt_end, seen, given)
+        state.extend_vision(vision, None if vision is None else frames)
+        if seen and self._place.decoder is self.model:
+            restore_offsets(self._offsets, state)
 
     def _visual_tokens(
         self, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
     ) -> Tensor | None:
         """Which of this pass's tokens are visual, by what the caller told or by the ids."""
-        end = state.prompt_end
+        end, (rows, count) = state.prompt_end, given.shape[:2]
         if self.vision is None or end is None or seen >= self.vision.shape[-1]:
-            return visual_tokens(self.model.config, tokens)
-        columns = slice(seen, min(end, seen + given.shape[1]))
-        found = given_visual_tokens(self.vision, given.shape[0], end, columns)
-        drafted = given.shape[1] - found.shape[1]
+            ids = self._of_pass(self._ids, self._prompt, end, seen, given)
+            ids = ids if tokens is None else tokens
+            return visual_tokens(self.model.config, ids)
+        columns = slice(seen, min(end, seen + count))
+        found = given_visual_tokens(self.vision, rows, end, columns)
+        drafted = count - found.shape[1]
         return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
+
+    @staticmethod
+    def _of_pass(
+        now: Tensor | None, prompt: Tensor | None, end: int | None, seen: int, given: Tensor
+    ) -> Tensor | None:
+        """What a module around the decoder was told of this pass's tokens, or ``generate`` of the
+        prompt's; None where that is not one thing for every token that the decoder reads.
+        """
+        rows, count = given.shape[:2]
+        if now is not None and now.shape == (rows, count):
+            return now
+        if prompt is None or prompt.shape[1] != end or rows % prompt.shape[0]:
+            return None
+        return prompt[:, seen : seen + count].repeat_interleave(rows // prompt.shape[0], 0)
 
     def _converted(self, cache: Any) -> CacheState:
         state = state_of(cache)
         if state is None:
-            return convert(cache, text_config(self.model), self.policy, self.link)
+            return convert(cache, self._config, self.policy, self.link)
         self._relink(state)
         return state
 
@@ -185,10 +293,18 @@ class Calls:
                 )
             state.link = self.link
 
-    def _arm(self, state: CacheState, seen: int, end: int) -> None:
+    def _told(self, count: int) -> int:
+        """How many of a pass's tokens have ids. Some models (GIT) put images before the text for
+        which there are none, and which nobody counted who declared the prompt's length.
+        """
+        ids = self._ids
+        return count if ids is None or ids.shape[1] == 0 else min(count, ids.shape[1])
+
+    def _arm(self, state: CacheState, seen: int, end: int, without_ids: int) -> None:
         if not state.awaiting:
             return
         declared, self.length = self.length, None
+        declared = None if declared is None else declared + without_ids
         if declared is not None and declared <= seen:
             raise InvalidInput(
                 f"the prompt was declared {declared} tokens long, but the cache has seen {seen}."
@@ -197,8 +313,7 @@ class Calls:
         state.awaiting = False
         state.stats = Stats(state.policy.spec)
 
-    def _after_forward(self, model: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        name_cache(output)
+    def _after(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         cache = kwargs[self._argument]
         asked = self._asked is None or self._asked.is_about(cache)
         if fixed.state_of(cache) is not None:
@@ -206,15 +321,33 @@ class Calls:
         if asked:
             self.cache = cache
         state, layers = known_state(cache), foveate_layers(cache)
-        _check_all_took_part(model, layers)
+        _check_all_took_part(self.model, layers)
         if state.prompt_end is not None and not layers[-1].armed:
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
 
-    def _left_forward(self, *_: Any) -> None:
+    def _left(self, *_: Any) -> None:
         """Also after an exception."""
         self._reader.reads = False
+        if self._turns:
+            self._turns -= 1
+            self._turn.release()
+
+    def _take_turn(self) -> None:
+        """Not in what is traced: a compiled step waits for nobody."""
+        if not torch.compiler.is_compiling():
+            self._turn.acquire()
+            self._turns += 1
+
+
+def _named(module: nn.Module, args: Any, output: Any) -> None:
+    name_cache(output)
+
+
+def _any_state(cache: object) -> CacheState | None:
+    """Of a compressed cache, or of a fixed one."""
+    return state_of(cache) or fixed.state_of(cache)
 
 
 @dataclass
@@ -232,12 +365,11 @@ class Asked:
         return cache is self.cache
 
     def check(self, model: nn.Module) -> None:
-        """Raises UnsupportedModel if the model's own ``forward`` was never called."""
+        """Raises UnsupportedModel if the decoder was never called."""
         if self.cache is None:
             raise UnsupportedModel(
-                f"{type(model).__name__}.generate() answered without a call of the model's own "
-                "forward(), so nothing was compressed. Give the model inside it that generates to "
-                "compress(), such as model.language_model or model.thinker."
+                f"{type(model).__name__}.generate() answered without a call of the model's "
+                "decoder, so nothing was compressed."
             )
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.backends.hf.attention.by_products import Attend, Output
+from foveate.backends.hf.attention.by_products import ModelAttention, Output
 from foveate.backends.hf.attention.dispatch import over_visible
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.cache_layer import LINK, FoveateLayer
@@ -38,6 +38,11 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
         raise UnsupportedCache(
             f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
             "held. Use when=after_prefill."
+        )
+    if state.lends:
+        raise UnsupportedCache(
+            "some layers of this model read the keys and values of others, which a fixed cache "
+            "does not lend. Decode without session.fixed()."
         )
     own = CacheState(state.policy, state.link, state.depth)
     own.follow(state)
@@ -158,18 +163,18 @@ class FixedLayer(CacheLayerMixin):
     # Attention
 
     def attend(
-        self,
-        base: Attend,
-        query: Tensor,
-        mask: Tensor | None,
-        scale: float,
-        summable: bool = False,
+        self, attention: ModelAttention, query: Tensor, own_mask: Any, scale: float
     ) -> Output:
         """Attention over what counts. The model's mask is not needed: all that is held of a prompt
         and all that was decoded is seen.
         """
         if self._body is not None:
             body = self._body
+            if not attention.replaceable:
+                raise UnsupportedCache(
+                    "heads that keep different numbers of tokens, and a model with caps or sinks "
+                    "in its attention, cannot be fixed. Decode without session.fixed()."
+                )
             decoded = ragged_decode(
                 query,
                 body.flat_k,
@@ -185,7 +190,8 @@ class FixedLayer(CacheLayerMixin):
             )
             return refused(decoded.transpose(1, 2)), None
         visible = self._real & (torch.arange(self._k.shape[2], device=query.device) < self.used)
-        out = over_visible(base, query, self._k, self._v, visible, mask, scale, self._n)
+        mask = own_mask if attention.takes_masks else None
+        out = over_visible(attention, query, self._k, self._v, visible, mask, scale, self._n)
         return refused(out.output), out.weights
 
 

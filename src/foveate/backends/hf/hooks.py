@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import nn
 
 from foveate.backends.hf.state import CacheState
@@ -42,6 +43,21 @@ def put(model: nn.Module, name: str, value: Any) -> Callable[[], None]:
 
     setattr(model, name, value)
     return undo
+
+
+def forget_compiled(model: nn.Module) -> Callable[[], None]:
+    """Where the model was compiled, drops the code: Dynamo does not look whether hooks have come or
+    gone, so what it compiled outside of a block would pass by. Returns what drops it again.
+    """
+    if not any(_is_compiled(module) for module in model.modules()):
+        return lambda: None
+    torch._dynamo.reset()
+    return torch._dynamo.reset
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    forward = vars(module).get("forward")
+    return module._compiled_call_impl is not None or hasattr(forward, "_torchdynamo_orig_callable")
 
 
 def note_offsets(modules: dict[str, Any], state: CacheState) -> None:

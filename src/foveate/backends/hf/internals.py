@@ -9,9 +9,10 @@ Beside what this module wraps, these are relied on where they are used:
   full attention and other classes for the rest (``support.py``); a cache calls ``update``,
   ``get_seq_length``, ``get_mask_sizes``, ``get_max_length``, ``crop``, ``reset``,
   ``reorder_cache``, ``batch_repeat_interleave`` and ``batch_select_indices`` of its layers
-  (``layer.py``, ``fixed.py``).
-* The attention function is called with the very keys that ``update`` returned, so that an
-  attribute on them leads back to the layer (``attention.py``).
+  (``cache_layer.py``, ``fixed.py``).
+* Attention functions come from an ``AttentionInterface``, by ``get_interface`` or as an item, and
+  are called with the very keys that ``update`` returned, so that an attribute on them leads back to
+  the layer (``interface.py``).
 * ``generate`` reads a prompt through the model's ``forward``, with the tokens that the cache has
   not seen (``calls.py``).
 * GGUF files are read with the ``tqdm`` of ``modeling_gguf_pytorch_utils`` (``demo/smollm2.py``).
@@ -23,42 +24,46 @@ from __future__ import annotations
 
 import inspect
 import logging
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedConfig
+from torch import nn
+from transformers import GenerationMixin, cache_utils
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, eager_mask, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import AttentionInterface
 
 from foveate.errors import InvalidInput
 
 __all__ = [
-    "ALL_ATTENTION_FUNCTIONS",
-    "ALL_MASK_ATTENTION_FUNCTIONS",
     "CACHE",
     "CACHE_NAMES",
+    "STATES",
+    "AttentionInterface",
     "Cache",
     "CacheLayerMixin",
     "DynamicLayer",
+    "HybridLayer",
     "accept_both_names",
     "cache_argument",
-    "eager_attention",
-    "eager_mask",
     "name_cache",
     "rope_offsets",
     "sdpa_attention_forward",
-    "sdpa_mask",
-    "set_attention",
     "take_cache",
 ]
 
 CACHE_NAMES = ("cache", "past_key_values")
 """What the cache is called: since 5.24 the first, before it the second."""
 
+
+HybridLayer: Any = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", None)
+"""A layer that has a recurrent or convolution state beside its keys and values; None on releases
+without such layers."""
+
+
+STATES = hasattr(cache_utils, "LinearAttentionLayer")
+"""Whether a ``DynamicCache`` holds the states of linear-attention and convolution layers; on older
+releases models have caches of their own for these."""
 
 _DEPRECATED = "`past_key_values`/`cache_params` are deprecated"  # how that message begins
 
@@ -115,22 +120,6 @@ def accept_both_names() -> Callable[[], None]:
 
     log.addFilter(other)
     return lambda: log.removeFilter(other)
-
-
-def set_attention(config: PreTrainedConfig, name: str) -> None:
-    """Chooses the attention function of the layers that have this configuration, from the next
-    call on and without the checks of ``set_attn_implementation``.
-    """
-    config._attn_implementation_internal = name
-
-
-def eager_attention(
-    module: nn.Module, *tensors: Tensor | None, **kwargs: Any
-) -> tuple[Tensor, Tensor | None]:
-    """The eager attention of the model that the module belongs to: a function in its file."""
-    model = sys.modules[type(module).__module__]
-    out: tuple[Tensor, Tensor | None] = model.eager_attention_forward(module, *tensors, **kwargs)
-    return out
 
 
 def rope_offsets(model: nn.Module) -> dict[str, Any]:

@@ -32,6 +32,50 @@ def visual_tokens(
     return torch.isin(input_ids, ids)
 
 
+def frame_starts(
+    config: PreTrainedConfig, input_ids: Int[Tensor, "b t"], inputs: Mapping[str, Any]
+) -> Bool[Tensor, "b t"] | None:
+    """True at the first token of each frame of the videos, where the frames of a video follow each
+    other without text between them and the inputs tell their number: ``video_grid_thw`` (Qwen-VL)
+    or the shape of ``pixel_values_videos``, [videos, frames, ...]. None where there are none such.
+    """
+    sizes = _frame_sizes(inputs)
+    ids = [getattr(config, name, None) for name in _NAMES if name.startswith("video")]
+    placeholders = torch.tensor([i for i in ids if isinstance(i, int)]).to(input_ids)
+    video = torch.isin(input_ids, placeholders)
+    starts = video & ~torch.nn.functional.pad(video, (1, 0))[:, :-1]
+    if not sizes or int(starts.sum()) != len(sizes):
+        return None  # text between the frames, as in Qwen3-VL: each is a run of its own
+    runs = (starts.flatten().cumsum(0) - 1).view_as(starts)
+    for number, frames in enumerate(sizes):
+        rows, columns = torch.nonzero(video & (runs == number), as_tuple=True)
+        each = len(rows) // len(frames)  # LLaVA-OneVision ends a video with a line end
+        lengths = frames if frames[0] else [each] * len(frames)
+        if sum(lengths) in (len(rows), len(rows) - 1):
+            at = torch.tensor([0, *lengths[:-1]]).cumsum(0)
+            starts[rows[at], columns[at]] = True
+    return starts
+
+
+def _frame_sizes(inputs: Mapping[str, Any]) -> list[list[int]]:
+    """Of each video the numbers of its frames' tokens; zeros where all have the same number."""
+    grid, pixels = inputs.get("video_grid_thw"), inputs.get("pixel_values_videos")
+    kept = inputs.get("video_compression_mask")
+    if grid is None:
+        if pixels is None or pixels.ndim != 5:
+            return []
+        return [[0] * pixels.shape[1]] * pixels.shape[0]
+    if kept is None:
+        return [[0] * int(t) for t in grid[:, 0]]
+    merged = inputs["video_merge_sizes"].tolist()  # VideoLLaMA 3 leaves out what does not move
+    per_frame = [h * w // m**2 for (_, h, w), m in zip(grid.tolist(), merged, strict=True)]
+    counts = [
+        size for size, t in zip(per_frame, grid[:, 0].tolist(), strict=True) for _ in range(t)
+    ]
+    left = iter([int(part.sum()) for part in kept.flatten().split(counts)])
+    return [[next(left) for _ in range(t)] for t in grid[:, 0].tolist()]
+
+
 def given_visual_tokens(
     vision: Tensor, rows: int, prompt_end: int, columns: slice
 ) -> Bool[Tensor, "b t"]:

@@ -17,6 +17,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.backends.hf import saved
 from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
 from foveate.backends.hf.saved import SCHEMA, Saved
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
@@ -74,10 +75,14 @@ def save(
     seen = {}
     every: list[Any] = cache.layers
     for index, layer in enumerate(every):
+        if isinstance(layer, FoveateHybridLayer):
+            raise UnsupportedCache(
+                "a layer with a recurrent state beside its keys and values cannot be saved."
+            )
         if isinstance(layer, FoveateLayer):
             tensors |= {f"{index}.{k}": v for k, v in _tensors(layer).items()}
             seen[index] = [layer.seen, layer.memory.finished, layer.pairs.first]
-        elif layer.is_initialized:
+        elif layer.is_initialized and type(layer).__name__ != "DummyLayer":
             if not isinstance(getattr(layer, "keys", None), Tensor):
                 raise UnsupportedCache(f"a {type(layer).__name__} cannot be saved.")
             tensors |= {f"{index}.keys": layer.keys, f"{index}.values": layer.values}
@@ -88,6 +93,8 @@ def save(
     tensors["pads"] = state.pads  # type: ignore[assignment]
     if state.vision is not None and state.vision_known:
         tensors["vision"] = state.vision
+        if state.frames is not None:
+            tensors["frames"] = state.frames
     note = {
         "schema": SCHEMA,
         "model": model_fingerprint(model),
@@ -136,7 +143,7 @@ def load(
 
 def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
     """Every layer's are there, and fit each other, the model and the batch."""
-    widths, rows, used = _widths(model), set(), {"pads", "vision"}
+    widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
     for index, layer in enumerate(cache.layers):
         compressed, mine = isinstance(layer, FoveateLayer), found.of_layer(index)
         if compressed or mine:
@@ -147,6 +154,11 @@ def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) ->
         found.refuse("its tensor 'pads' is no whole number for each of the rows that layers have")
     if vision is not None and (vision.dtype != torch.bool or vision.dim() != 2):
         found.refuse("its tensor 'vision' is not one truth value for each token")
+    frames = found.tensors.get("frames")
+    if frames is not None and (
+        vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
+    ):
+        found.refuse("its tensor 'frames' is not one truth value for each token")
     others = [name for name in found.tensors if not name.startswith("extra.")]
     if unknown := sorted(set(others) - used):
         found.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
@@ -165,6 +177,7 @@ def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
 
 def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
     state.pads, state.vision = tensors["pads"], tensors.get("vision")
+    state.frames = tensors.get("frames")
     state.vision_known, state.awaiting = state.vision is not None, False
     state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
     if (images := state.images()) is not None:

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.backends.hf.attention.masks import MaskFacts, examine, over_slots
+from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
 from foveate.backends.hf.stats import Stats
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.slots import Slots, once_for_heads
-from foveate.core.tensors import image_index, spot_index
+from foveate.core.tensors import image_index, left_padding, spot_index
 from foveate.errors import UnsupportedCache
 
 Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
@@ -45,8 +45,9 @@ class Link:
 class CacheState:
     """Shared by all layers of one cache."""
 
-    def __init__(self, policy: Policy, link: Link, depth: int):
+    def __init__(self, policy: Policy, link: Link, depth: int, lends: bool = False):
         self.policy = policy
+        self.lends = lends  # whether other layers of the model read the pairs of some
         self.link = link
         self.depth = depth
         self.layers: list[Any] = []  # this cache's FoveateLayers, by ordinal
@@ -58,35 +59,63 @@ class CacheState:
         self.awaiting = True  # the next pass begins a prompt that is to be compressed
         self.vision: Bool[Tensor, "b seen"] | None = None
         self.vision_known = True
+        self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
         self.pads: Int[Tensor, "b"] | None = None
+        self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
         self.reading = PromptReading(self.policy, self.depth)
         self.stats = Stats(self.policy.spec)
         self.slots = SlotsOfPass()
         self._images: tuple[Tensor, Images] | None = None  # of which vision
         self._mask: Tensor | None = None
+        self._own: tuple[Any, int, int, int] | None = None  # a mask of the model's own kind
+        self._mask_of_own: Tensor | None = None
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
 
     def follow(self, other: CacheState) -> None:
         """Takes over what is known of a prompt that was read into another cache."""
-        self.pads, self.vision = other.pads, other.vision
+        self.pads, self.vision, self.frames = other.pads, other.vision, other.frames
         self.vision_known, self.awaiting = other.vision_known, False
         self.extras = dict(other.extras)
+
+    def over_columns(self, own_mask: Any, b: int, m: int, n: int) -> Tensor | None:
+        """The model's mask over queries and columns; made once for all layers of a pass."""
+        if own_mask is None or (isinstance(own_mask, Tensor) and own_mask.ndim == 4):
+            return own_mask
+        of = (own_mask, b, m, n)
+        if self._own is None or own_mask is not self._own[0] or of[1:] != self._own[1:]:
+            self._own, self._mask_of_own = of, over_columns(own_mask, b, m, n)
+        return self._mask_of_own
+
+    def note_padding(self, mask: Any, b: int, n: int) -> None:
+        """Notes where padding stands in a prompt, where the model's own mask tells it. Layers make
+        masks of it that say more: those of a sparse attention differ from layer to layer.
+        """
+        if mask is None or (isinstance(mask, Tensor) and mask.shape == (b, n)):
+            self.pads, self.pads_told = left_padding(mask, b, n, whole=False), True
 
     def facts(
         self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
     ) -> MaskFacts:
         """The facts of this pass's mask, read once for all layers."""
         if self._facts is None or mask is not self._mask or shape != self._shape:
-            known = self.pads if mask is None or self.prompt_end is None else None
+            told = mask is None or self.prompt_end is None or self.pads_told
+            known = self.pads if told else None
             self._facts = examine(mask, known, shape, device)
             self._mask, self._shape = mask, shape
             self.pads = self._facts.pads
         return self._facts
 
-    def extend_vision(self, vision: Bool[Tensor, "b t"] | None) -> None:
-        """Notes which of the new tokens are visual; None: unknown."""
+    def extend_vision(
+        self, vision: Bool[Tensor, "b t"] | None, frames: Bool[Tensor, "b t"] | None = None
+    ) -> None:
+        """Notes which of the new tokens are visual (None: unknown), and where frames begin."""
+        if vision is not None and (frames is not None or self.frames is not None):
+            none = torch.zeros_like(vision)
+            before = none[:, :0] if self.vision is None else torch.zeros_like(self.vision)
+            before = before if self.frames is None else self.frames
+            self.frames = torch.cat([before, none if frames is None else frames], dim=1)
         if vision is None:
             self.vision_known = False
         elif self.vision is None:
@@ -101,7 +130,10 @@ class CacheState:
         if not self.vision_known or self.vision is None:
             return None
         if self._images is None or self._images[0] is not self.vision:
-            found = (image_index(self.vision), spot_index(self.vision))
+            found = (
+                image_index(self.vision, self.frames),
+                spot_index(self.vision, self.frames),
+            )
             self._images = (self.vision, found)
         return self._images[1]
 
@@ -109,6 +141,8 @@ class CacheState:
         """Follows the batch when the cache is reordered, repeated or cut."""
         if self.vision is not None and self.vision.shape[0] > int(rows.max()):
             self.vision = self.vision.index_select(0, rows.to(self.vision.device))
+            if self.frames is not None:
+                self.frames = self.frames.index_select(0, rows.to(self.frames.device))
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
         self._facts = self._mask = None

@@ -9,19 +9,15 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.internals import DynamicLayer
-from foveate.backends.hf.registry import NAMES
+from foveate.backends.hf.decoder import layer_stacks
+from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
+from foveate.backends.hf.interface import knows, readers
+from foveate.backends.hf.internals import STATES, DynamicLayer, HybridLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.policy import Policy
 from foveate.core.profile import Profile
 from foveate.core.protocols import wrapped
 from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
-
-_INSIDE = {
-    "OptimizedModule": "what torch.compile() was given; model.compile() compiles it in place",
-    "": "for a PEFT model: model.get_base_model()",
-}
-"""How to get at the model, by the class that is around it."""
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
@@ -50,48 +46,60 @@ def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
             profile.check_layers(len(compressible_layers(text_config(model))))
 
 
+def inner_model(model: nn.Module) -> nn.Module:
+    """The model in the wrappers that ``torch.compile(model)`` and PEFT put around it."""
+    inner: Any = model
+    if hasattr(inner, "_orig_mod"):
+        return inner_model(inner._orig_mod)
+    if not isinstance(inner, PreTrainedModel) and hasattr(inner, "get_base_model"):
+        return inner_model(inner.get_base_model())
+    return model
+
+
 def check_model(model: nn.Module) -> PreTrainedModel:
-    """The model itself; refuses models whose cache cannot be compressed exactly.
+    """The model itself, out of its wrappers; refuses models whose cache cannot be compressed
+    exactly.
 
     Raises:
         UnsupportedModel: with the reason.
         AlreadyCompressing: the model is inside another ``compress`` block.
     """
+    model = inner_model(model)
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedModel(
-            f"{type(model).__name__} is not a transformers model. Pass the PreTrainedModel itself "
-            f"({_INSIDE.get(type(model).__name__, _INSIDE[''])})."
+            f"{type(model).__name__} is not a transformers model. Pass the PreTrainedModel itself."
         )
     if not hasattr(model, "generate"):
         raise UnsupportedModel(
             f"{type(model).__name__} has no generate(): it is a part of a model. Pass the model "
             "that generates, such as the one that it was taken from."
         )
-    attention_of(model)
+    check_attention(model)
     for reason in _reasons(model, text_config(model)):
         raise UnsupportedModel(f"{type(model).__name__} cannot be compressed: {reason}")
     return model
 
 
-def attention_of(model: PreTrainedModel) -> str:
-    """The model's own attention implementation, one that ours can stand in for.
+def check_attention(model: PreTrainedModel) -> None:
+    """Whether the model's attention implementation is one that can be followed.
 
     Raises:
         UnsupportedModel: it is another one.
         AlreadyCompressing: the model is inside another ``compress`` block.
     """
-    name, own = type(model).__name__, text_config(model)._attn_implementation
-    if own in NAMES.values():
+    name, config = type(model).__name__, text_config(model)
+    if id(config) in readers:
         raise AlreadyCompressing(
             f"this {name} is inside a compress() block already. Leave that block first; one block "
             "holds one policy."
         )
-    if own not in NAMES:
+    own = config._attn_implementation
+    if not knows(own):
         raise UnsupportedModel(
-            f"{name} cannot be compressed: its attention implementation is {own!r}. Load it with "
-            "attn_implementation='sdpa' (or 'eager')."
+            f"{name} cannot be compressed: its attention implementation is {own!r}, which is none "
+            "of transformers' own. Load it with attn_implementation='sdpa', 'eager', "
+            "'flex_attention' or a flash attention."
         )
-    return str(own)
 
 
 def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
@@ -103,14 +111,38 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
             "it uses multi-head latent attention (MLA), whose cache holds no keys and values per "
             "head."
         )
-    if getattr(config, "num_kv_shared_layers", 0) or getattr(config, "kv_sharing_modes", None):
-        reasons.append("some of its layers read the cache of other layers (KV sharing).")
-    if not reasons and not compressible_layers(config):
+    if not STATES and (kinds := _with_states(config)):
         reasons.append(
-            "none of its layers has full attention (all are sliding-window or linear), so their "
-            "caches are bounded already."
+            f"this release of transformers keeps its {', '.join(kinds)} layers in a cache of the "
+            "model's own. A newer one keeps them in DynamicCache."
+        )
+    if len(stacks := layer_stacks(model, config)) > 1:
+        reasons.append(
+            f"several stacks of layers have one configuration ({', '.join(stacks)}), so it is not "
+            "known which of them reads the prompt."
+        )
+    if not reasons and not compressible_layers(config):
+        kinds = sorted({type(layer).__name__ for layer in DynamicCache(config=config).layers})
+        indexed = any("Indexed" in kind for kind in kinds)
+        reasons.append(
+            "its layers keep an index beside their keys, which chooses what is attended to."
+            if indexed
+            else "none of its layers has full attention (all are sliding-window or linear), so "
+            f"their caches are bounded already: {', '.join(kinds)}."
         )
     return reasons
+
+
+def _with_states(config: PreTrainedConfig) -> list[str]:
+    """Kinds of layers that keep a recurrent or convolution state."""
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+    return sorted({kind for kind in kinds if "attention" not in kind or "linear" in kind})
+
+
+def shares_pairs(config: PreTrainedConfig) -> bool:
+    """Whether some layers have no pairs of their own and read those of others."""
+    modes = getattr(config, "kv_sharing_modes", None) or ()
+    return bool(getattr(config, "num_kv_shared_layers", 0)) or "reuse" in modes
 
 
 def compressible_layers(config: PreTrainedConfig) -> list[int]:
@@ -120,7 +152,8 @@ def compressible_layers(config: PreTrainedConfig) -> list[int]:
 
 def _growing(layers: Sequence[object], config: PreTrainedConfig) -> list[int]:
     cross = set(getattr(config, "cross_attention_layers", None) or [])
-    return [i for i, layer in enumerate(layers) if type(layer) is DynamicLayer and i not in cross]
+    growing = (DynamicLayer, HybridLayer)
+    return [i for i, layer in enumerate(layers) if type(layer) in growing and i not in cross]
 
 
 def state_of(cache: object) -> CacheState | None:
@@ -170,16 +203,21 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         )
     places = _growing(fresh, config)
     given: list[Any] = cache.layers
-    filled = [i for i, layer in enumerate(given) if i in places and layer.is_initialized]
+    filled = [i for i, layer in enumerate(given) if i in places and layer.get_seq_length()]
     if filled:
         raise UnsupportedCache(
             f"layers {filled} of this {kind} hold keys and values that no compress() block has "
             "read, so what their tokens are is not known. Let the block read the whole prompt, or "
             "load a cache with session.load()."
         )
-    state = CacheState(policy, link, len(places))
+    state = CacheState(policy, link, len(places), shares_pairs(config))
     layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
     for ordinal, index in enumerate(places):
-        layers[index] = FoveateLayer(state, index, ordinal)
+        states = getattr(fresh[index], "number_of_states", 0)
+        layers[index] = (
+            FoveateHybridLayer(state, index, ordinal, states)
+            if states
+            else FoveateLayer(state, index, ordinal)
+        )
     cache.layers = layers
     return state

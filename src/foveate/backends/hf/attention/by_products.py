@@ -11,7 +11,8 @@ will be compressed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -25,6 +26,29 @@ Output = tuple[Tensor, Tensor | None]
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Output]
 """The model's own attention of queries, keys and values under a mask."""
+
+
+@dataclass(frozen=True)
+class ModelAttention:
+    """The attention of one of the model's modules, as the implementation that was chosen for the
+    model does it.
+
+    ``plain`` takes the mask that transformers makes for that implementation, or none; ``masked`` a
+    mask [b, 1 or hq, m, n]. They are the same where the implementation ``takes_masks``, of the
+    ``additive`` kind alone or of both. Operators of ours may do it instead if it is
+    ``replaceable``, and add up column sums on the way if it is ``summable``.
+    """
+
+    plain: Callable[[Tensor, Tensor, Tensor, Any], Output]
+    masked: Attend
+    takes_masks: bool = True
+    additive: bool = False
+    replaceable: bool = True
+    summable: bool = False
+
+    def with_masks(self) -> ModelAttention:
+        """The same where a mask of transformers' own kind cannot be cut to fit."""
+        return replace(self, plain=self.masked, takes_masks=True)
 
 
 class Attended(NamedTuple):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,8 +14,8 @@ from torch import Tensor
 
 from foveate.backends.hf.attention.by_products import (
     NOTHING,
-    Attend,
     Attended,
+    ModelAttention,
     Wanted,
     with_column_sums,
     with_window_sums,
@@ -24,6 +25,7 @@ from foveate.core.policy import Policy
 from foveate.core.reading import Pass
 from foveate.core.slots import Slots
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.errors import UnsupportedModel
 from foveate.ops.choice import chosen
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
@@ -35,14 +37,15 @@ WORTH = 128  # queries: short windows cost little, and the stock attention stays
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """The queries of one pass. ``base`` is the model's own attention, ``mask`` its mask over all
-    ``seen`` columns, and ``facts`` reads what that says.
+    """The queries of one pass. ``own_mask`` is what the model's ``attention`` takes, ``mask`` the
+    same over queries and all ``seen`` columns, and ``facts`` reads what that says.
     """
 
     q: Float[Tensor, "b hq m d"]
+    own_mask: Any
     mask: Tensor | None
     scale: float
-    base: Attend
+    attention: ModelAttention
     seen: int
     facts: Callable[[], MaskFacts]
 
@@ -67,34 +70,45 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
     softmax-n's over compressed pairs.
     """
     sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
-    if sees_all and (decoded := over_codes(queries.q, pairs, queries.scale, n)) is not None:
+    ours = queries.attention.replaceable
+    if n and not ours:
+        raise UnsupportedModel(
+            f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not "
+            "one softmax. Leave decode_n and attend out of the policy."
+        )
+    if (
+        sees_all
+        and ours
+        and (decoded := over_codes(queries.q, pairs, queries.scale, n)) is not None
+    ):
         return decoded
     pairs = pairs.opened()
     if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
         return _over_all(queries, pairs, wanted)
-    if sees_all:
+    if sees_all and (ours or isinstance(pairs, DensePairs)):
         return _decoded(queries, pairs, n)
     padded = pairs.padded()
     visible = over_slots(queries.mask, padded.columns, queries.columns)
     return over_visible(
-        queries.base, queries.q, padded.k, padded.v, visible, queries.mask, queries.scale, n
+        queries.attention, queries.q, padded.k, padded.v, visible, queries.mask, queries.scale, n
     )
 
 
 def _plain(queries: Queries) -> bool:
     """True where the model's own attention needs no mask of ours over all columns."""
-    return queries.mask is not None or queries.q.shape[2] in (1, queries.seen)
+    aligned = not queries.attention.takes_masks  # they put the last query at the last column
+    return aligned or queries.mask is not None or queries.q.shape[2] in (1, queries.seen)
 
 
 def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     """Over every column, with the by-products that are wanted."""
-    q, k, v, mask, scale = queries.q, pairs.k, pairs.v, queries.mask, queries.scale
+    q, k, v, scale, attend = queries.q, pairs.k, pairs.v, queries.scale, queries.attention
     if wanted.column_sums:
         return with_column_sums(q, k, v, scale, queries.facts().pads.tolist())
     if wanted.window is not None:
         pads = queries.facts().pads.tolist()
-        return with_window_sums(queries.base, q, k, v, mask, scale, pads, wanted.window)
-    return Attended(*queries.base(q, k, v, mask))
+        return with_window_sums(attend.masked, q, k, v, queries.mask, scale, pads, wanted.window)
+    return Attended(*attend.plain(q, k, v, queries.own_mask))
 
 
 def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Attended:
@@ -107,7 +121,7 @@ def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Att
         return Attended(out.transpose(1, 2))
     if n:
         return Attended(attention_n(q, pairs.k, pairs.v, scale, n).transpose(1, 2))
-    return Attended(*queries.base(q, pairs.k, pairs.v, None))
+    return Attended(*queries.attention.plain(q, pairs.k, pairs.v, None))
 
 
 def over_codes(
@@ -122,7 +136,7 @@ def over_codes(
 
 
 def over_visible(
-    base: Attend,
+    attention: ModelAttention,
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
     v: Float[Tensor, "b h n e"],
@@ -131,15 +145,17 @@ def over_visible(
     scale: float,
     n: float,
 ) -> Attended:
-    """Attention over the visible slots alone. ``mask`` is the model's own, and tells which kind
-    ``base`` takes.
+    """Attention over the visible slots alone. ``mask`` is the model's, and tells which kind its
+    attention takes.
     """
     if n:
         seen = visible.expand(-1, k.shape[1], -1, -1)
         return Attended(attention_n(q, k, v, scale, n, seen).transpose(1, 2))
-    additive = mask.dtype if mask is not None and mask.dtype != torch.bool else None
+    additive = q.dtype if attention.additive else None
+    if mask is not None and mask.dtype != torch.bool:
+        additive = mask.dtype
     groups = 1 if visible.shape[1] == 1 else q.shape[1] // k.shape[1]
-    return Attended(*base(q, k, v, for_model(visible, groups, additive)))
+    return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 
 
 def wanted(

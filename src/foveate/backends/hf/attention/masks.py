@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedModel
@@ -22,6 +23,29 @@ class MaskFacts(NamedTuple):
     pads: Int[Tensor, "b"]
     causal: bool
     open: bool
+
+
+def over_columns(mask: Any, b: int, m: int, n: int) -> Tensor | None:
+    """The mask over queries and columns [b, 1, m, n] that a model's own kind of mask stands for:
+    what it is already, a flash attention's [b, n] of what is no padding, or a flex attention's
+    blocks. None where every query sees all up to itself.
+
+    Raises:
+        UnsupportedModel: a mask of another kind.
+    """
+    if mask is None or (isinstance(mask, Tensor) and mask.ndim == 4):
+        return mask
+    if isinstance(mask, BlockMask):
+        seen: Tensor = create_mask(mask.mask_mod, b, 1, m, n, device=mask.kv_num_blocks.device)
+        return seen
+    if not isinstance(mask, Tensor) or mask.shape != (b, n):
+        raise UnsupportedModel(
+            f"the attention mask is a {type(mask).__name__} of shape {getattr(mask, 'shape', '?')},"
+            f" which does not tell what {m} queries see of {n} columns."
+        )
+    columns = torch.arange(n, device=mask.device)
+    causal = columns <= columns[n - m :, None]
+    return (causal & (mask != 0)[:, None])[:, None]
 
 
 def as_bool(mask: Tensor) -> Bool[Tensor, "b 1 m n"]:

@@ -1,0 +1,167 @@
+"""The attention functions that models ask transformers for, while a block is open.
+
+A model keeps the name of its attention implementation in a block: some decide by it whether they
+apply a sparse mask, and masks are made by it. So nothing is registered. Instead transformers'
+``AttentionInterface`` hands out its functions wrapped: a wrapped function looks whether a cache
+layer of ours returned the keys, and lets that layer attend; otherwise it is the function itself.
+When the last block is left, the interface is what it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from torch import Tensor, nn
+
+from foveate.backends.hf.attention.by_products import ModelAttention, Output
+from foveate.backends.hf.cache_layer import LINK, FoveateLayer
+from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
+from foveate.errors import UnsupportedModel
+
+Function = Callable[..., Output]
+
+TAKES_MASKS = ("sdpa", "eager")
+"""Implementations that take a mask over queries and columns; the others take one of their own kind,
+or a tensor that says where padding stands."""
+
+_NOT_OURS = ("softcap", "s_aux")
+"""What some models give to their attention beside the tensors. Their own function computes it, and
+none of ours stands in for it."""
+
+
+@dataclass
+class Reader:
+    """A decoder in a block, and whether it is in its ``forward`` now."""
+
+    decoder: nn.Module
+    reads: bool = False
+
+
+readers: dict[int, Reader] = {}
+"""By the identity of the decoder's configuration."""
+
+
+def knows(name: str | None) -> bool:
+    """Whether the attention implementation of that name is one of transformers, or a kernel that
+    transformers loads in the place of one.
+    """
+    name = (name or "").removeprefix("paged|")
+    return name in (*TAKES_MASKS, "flex_attention") or "flash" in name
+
+
+def _through_the_cache(
+    function: Function,
+    name: str,
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    **kwargs: Any,
+) -> Output:
+    """``function``; for keys that a cache of ours returned, the cache layer's attention."""
+    layer: FoveateLayer | None = getattr(key, LINK, None)
+    if layer is None:
+        _check_place(module)
+        return function(module, query, key, value, attention_mask, **kwargs)
+    if kwargs.get("position_bias") is not None:
+        raise UnsupportedModel(
+            f"{type(module).__name__} passes 'position_bias' to its attention, which goes by the "
+            "place of a key and not by its position. This model cannot be compressed."
+        )
+    scale = kwargs.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    attention = _of_model(function, name, module, kwargs)
+    if layer.state.lends and getattr(module, "layer_idx", None) != layer.model_index:
+        return layer.lend(attention, query, key, value, attention_mask, scale)
+    return layer.attend(attention, query, attention_mask, scale)
+
+
+def _of_model(
+    function: Function, name: str, module: nn.Module, kwargs: dict[str, Any]
+) -> ModelAttention:
+    extra = [each for each in _NOT_OURS if kwargs.get(each) is not None]
+
+    def plain(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Output:
+        return function(module, q, k, v, mask, **kwargs)
+
+    def masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
+        if extra:
+            raise UnsupportedModel(
+                f"{type(module).__name__} passes {extra[0]!r} to its {name}, which takes no mask "
+                "of what is kept. Load the model with attn_implementation='eager'."
+            )
+        return sdpa_attention_forward(module, q, k, v, mask, **kwargs)
+
+    takes_masks = name in TAKES_MASKS
+    return ModelAttention(
+        plain=plain,
+        masked=plain if takes_masks else masked,
+        takes_masks=takes_masks,
+        additive=name == "eager",
+        replaceable=not extra,
+        summable=function is sdpa_attention_forward and not extra and not kwargs.get("dropout"),
+    )
+
+
+def _check_place(module: nn.Module) -> None:
+    """Layers that are not compressed come here from within their decoder's ``forward``, and nothing
+    else may: raises UnsupportedModel, or a prompt would be read and silently not be compressed.
+    """
+    reader = readers.get(id(getattr(module, "config", None)))
+    if reader is None or reader.reads:
+        return
+    if all(module is not part for part in reader.decoder.modules()):
+        return  # of another model that shares the configuration
+    whole = type(reader.decoder).__name__
+    raise UnsupportedModel(
+        f"{type(module).__name__} was called inside a compress() block, but not through a call of "
+        f"its {whole}, so the prompt would not be compressed. Call model(...) or "
+        "model.generate(...) instead of a forward() or a layer by itself."
+    )
+
+
+# Handing out wrapped functions
+
+_lock = Lock()
+_open: list[object] = []  # blocks that are open
+
+
+def intercept(block: object) -> None:
+    """Has the interface hand out wrapped functions, until the block is released."""
+    with _lock:
+        if not _open:
+            AttentionInterface.get_interface = _get_interface  # type: ignore[method-assign]
+            AttentionInterface.__getitem__ = _getitem  # type: ignore[method-assign]
+        _open.append(block)
+
+
+def release(block: object) -> None:
+    """The block is open no more; nothing happens if it never was."""
+    with _lock:
+        if block in _open:
+            _open.remove(block)
+            if not _open:
+                AttentionInterface.get_interface = _STOCK  # type: ignore[method-assign]
+                del AttentionInterface.__getitem__
+
+
+_STOCK = AttentionInterface.get_interface
+
+
+def _get_interface(self: Any, attn_implementation: Any, default: Function) -> Function:
+    return _wrapped(_STOCK(self, attn_implementation, default), attn_implementation)
+
+
+def _getitem(self: Any, key: str) -> Function:
+    return _wrapped(super(AttentionInterface, self).__getitem__(key), key)
+
+
+def _wrapped(function: Function, name: str | None) -> Function:
+    if isinstance(function, partial) and function.func is _through_the_cache:
+        return function
+    return partial(_through_the_cache, function, name or "eager")
