@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 from tests.census.known import read  # noqa: E402
 from tests.census.verdict import Verdict  # noqa: E402
 
-WAYS = ROOT / "tests" / "backends" / "test_ways.py"
+WAYS = (ROOT / "tests/backends/test_ways.py", ROOT / "tests/demo/test_pipeline.py")
 TEXT_ONLY = "text"
 
 
@@ -78,9 +78,10 @@ def supported() -> str:
 
 
 def ways() -> str:
-    """One row a test of tests/backends/test_ways.py: the first line of its docstring."""
+    """One row a test of ways to load or call a model, of whose docstring it is."""
     rows = ["| way | | |", "|---|---|---|"]
-    for node in ast.parse(WAYS.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-            rows.append(f"| {' '.join((ast.get_docstring(node) or '').split())} |")
+    for node in (node for path in WAYS for node in ast.parse(path.read_text("utf-8")).body):
+        text = (isinstance(node, ast.FunctionDef) and ast.get_docstring(node)) or ""
+        if text.count(" | ") == 2:
+            rows.append(f"| {' '.join(text.split())} |")
     return "\n".join(rows)

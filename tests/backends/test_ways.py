@@ -92,6 +92,8 @@ def test_weights_of_torchao(bits):
     """torchao's int8 and int4 weights | work | scores and storage see the activations, which stay
     in their own type
     """
+    # Not among the tests' packages: where it is installed, transformers imports it, and it writes
+    # to standard error what it cannot load.
     quantization = pytest.importorskip("torchao.quantization")
     model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(23, 40))
     before = answer(model, inputs)

@@ -72,6 +72,9 @@ def test_an_answer_that_was_begun_is_gone_on_with(pipe: ImageTextToTextPipeline)
 
 
 def test_inside_a_block_its_cache_is_compressed(pipe: ImageTextToTextPipeline, demo: Demo) -> None:
+    """`pipeline("image-text-to-text")` | works | called inside a block of its model; a list of
+    prompts and `batch_size=` as well
+    """
     image, *_ = album.images()
     inside = demo._replace(inputs=ask(demo.processor, [image], WHERE))
     for spec in ("full", "snapkv:budget=20%"):
