@@ -28,6 +28,7 @@ from foveate.backends.hf.hooks import (
 from foveate.backends.hf.interface import Reader, intercept, readers, release
 from foveate.backends.hf.internals import (
     CACHE,
+    CACHE_NAMES,
     accept_both_names,
     cache_argument,
     name_cache,
@@ -199,6 +200,8 @@ class Calls:
             self._ids = ids
         if given.get("use_cache") is False:
             raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        if not any(name in given for name in CACHE_NAMES):
+            return None
         cache = take_cache(given)
         if (state := _any_state(cache)) is not None:
             restore_offsets(self._offsets, state)

@@ -40,11 +40,13 @@ def frame_starts(
     or the shape of ``pixel_values_videos``, [videos, frames, ...]. None where there are none such.
     """
     sizes = _frame_sizes(inputs)
+    if not sizes:
+        return None
     ids = [getattr(config, name, None) for name in _NAMES if name.startswith("video")]
     placeholders = torch.tensor([i for i in ids if isinstance(i, int)]).to(input_ids)
     video = torch.isin(input_ids, placeholders)
     starts = video & ~torch.nn.functional.pad(video, (1, 0))[:, :-1]
-    if not sizes or int(starts.sum()) != len(sizes):
+    if int(starts.sum()) != len(sizes):
         return None  # text between the frames, as in Qwen3-VL: each is a run of its own
     runs = (starts.flatten().cumsum(0) - 1).view_as(starts)
     for number, frames in enumerate(sizes):
