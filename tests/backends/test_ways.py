@@ -117,6 +117,7 @@ def test_activations_that_are_no_numbers(dtype):
         answer(model, inputs)
 
 
+@pytest.mark.filterwarnings("ignore:You are calling .generate:UserWarning")  # on 5.4.0
 def test_layers_that_wait_elsewhere(tmp_path):
     """`device_map` with layers offloaded to the disk | works | accelerate's hooks bring a layer in
     before it attends; what is kept stays where its layer computes
