@@ -79,7 +79,7 @@ def test_the_census_knows_every_type_and_none_is_wrong():
     assert all(one.reason for one in KNOWN.values() if one.kind != "exact")
 
 
-@pytest.mark.skipif(RELEASE != list(read())[-1], reason="these are those of the newest release")
+@pytest.mark.skipif(list(read())[-1] != RELEASE, reason="these are those of the newest release")
 def test_every_model_that_asks_for_the_name_of_its_attention_is_known():
     asks = re.compile(r"_attn_implementation\s*(==|!=|in |not in )")
     found = {
