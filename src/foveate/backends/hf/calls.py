@@ -193,13 +193,11 @@ class Calls:
         given = {**named(module, args), **kwargs}
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            if ids.shape[1] == 0:
-                raise InvalidInput("the prompt is empty: pass at least one token.")
+            _check_tokens(ids)
             if ids is not self._ids:
                 self._frames = frame_starts(self.model.config, ids, given)
             self._ids = ids
-        if given.get("use_cache") is False:
-            raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        _check_cached(given)
         if not any(name in given for name in CACHE_NAMES):
             return None
         cache = take_cache(given)
@@ -222,11 +220,8 @@ class Calls:
         self._take_turn()
         self._reader.reads = True
         kwargs = {**named(decoder, args), **kwargs}
-        given = next((kwargs[x] for x in _GIVEN if kwargs.get(x) is not None), None)
-        if given is None or given.shape[1] == 0:
-            raise InvalidInput("the prompt is empty: pass at least one token.")
-        if kwargs.get("use_cache") is False:
-            raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        given = _check_tokens(*[kwargs[x] for x in _GIVEN if kwargs.get(x) is not None][:1])
+        _check_cached(kwargs)
         cache = take_cache(kwargs)
         if cache is None:
             cache = DynamicCache(config=self._config)
@@ -300,8 +295,7 @@ class Calls:
         """How many of a pass's tokens have ids. Some models (GIT) put images before the text for
         which there are none, and which nobody counted who declared the prompt's length.
         """
-        ids = self._ids
-        return count if ids is None or ids.shape[1] == 0 else min(count, ids.shape[1])
+        return count if self._ids is None else min(count, self._ids.shape[1])
 
     def _arm(self, state: CacheState, seen: int, end: int, without_ids: int) -> None:
         if not state.awaiting:
@@ -342,6 +336,19 @@ class Calls:
         if not torch.compiler.is_compiling():
             self._turn.acquire()
             self._turns += 1
+
+
+def _check_tokens(given: Tensor | None = None) -> Tensor:
+    """What a pass reads; raises InvalidInput if that is nothing."""
+    if given is None or given.shape[1] == 0:
+        raise InvalidInput("the prompt is empty: pass at least one token.")
+    return given
+
+
+def _check_cached(kwargs: dict[str, Any]) -> None:
+    """Raises UnsupportedCache where nothing would hold what a pass reads."""
+    if kwargs.get("use_cache") is False:
+        raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
 
 
 def _named(module: nn.Module, args: Any, output: Any) -> None:

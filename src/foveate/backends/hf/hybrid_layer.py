@@ -19,7 +19,7 @@ _STATES: Any = object if HybridLayer is None else HybridLayer.__mro__[1]
 class FoveateHybridLayer(FoveateLayer, _STATES):  # type: ignore[misc, no-untyped-call]
     """One layer of a cache under a policy, and its states."""
 
-    def __init__(self, state: CacheState, model_index: int, ordinal: int, states: int = 1):
+    def __init__(self, state: CacheState, model_index: int, ordinal: int, states: int):
         FoveateLayer.__init__(self, state, model_index, ordinal)
         _STATES.__init__(self, number_of_states=states)
 

@@ -80,7 +80,9 @@ class CacheState:
         self.extras = dict(other.extras)
 
     def over_columns(self, own_mask: Any, b: int, m: int, n: int) -> Tensor | None:
-        """The model's mask over queries and columns; made once for all layers of a pass."""
+        """The model's mask over queries and columns; made once for all layers of a pass. One that
+        needs no making is not remembered: a traced step would be traced anew for every length.
+        """
         if own_mask is None or (isinstance(own_mask, Tensor) and own_mask.ndim == 4):
             return own_mask
         of = (own_mask, b, m, n)
