@@ -9,6 +9,7 @@ import torch
 
 VOCABULARY = 512
 WORKER = "foveate.backends.vllm.Worker"
+SCHEDULER = "foveate.backends.vllm.Scheduler"
 
 
 class Answer(NamedTuple):
@@ -33,12 +34,13 @@ def prompts(lengths, seed=0):
 
 
 @contextlib.contextmanager
-def engine(model, policy=None, tiers=8, **options):
-    """An engine under that policy; stock vLLM without one."""
+def engine(model, policy=None, tiers=8, policies=(), **options):
+    """An engine under that policy, or one of those by request; stock vLLM without one."""
     from vllm import LLM
 
-    ours = {"foveate": {"policy": policy, "tiers": tiers}}
-    under = {} if policy is None else {"worker_cls": WORKER, "additional_config": ours}
+    ours = {"foveate": {"policy": policy, "policies": list(policies), "tiers": tiers}}
+    ours = {"worker_cls": WORKER, "scheduler_cls": SCHEDULER, "additional_config": ours}
+    under = {} if policy is None else ours
     settings = {
         "dtype": "float32",
         "enforce_eager": True,
@@ -88,7 +90,7 @@ def serve(llm, given, tokens=24, logprobs=-1):
         for name, prompt in ({} if known is None else known._known).items():
             vision[int(name.split("-")[0])] = prompt.vision
             for place, positions in prompt.kept.items():
-                kept[int(name.split("-")[0]), place] = positions
+                kept[int(name.split("-")[0]), place] = alike(positions)
     answers = []
     for name in range(len(given)):
         (answer,) = done[name].outputs
@@ -97,6 +99,12 @@ def serve(llm, given, tokens=24, logprobs=-1):
         answers.append(Answer(read, list(answer.token_ids), torch.tensor(rows)))
     preempted = sum(request.num_preemptions for request in requests)
     return Served(answers, free, running, kept, vision, preempted, pool.get_num_free_blocks())
+
+
+def alike(positions):
+    """One tensor [h, k] where all heads keep the same number, else a list."""
+    same = len({len(one) for one in positions}) == 1
+    return torch.stack(positions) if same else positions
 
 
 def by_token(row):

@@ -26,7 +26,7 @@ def answer(model, inputs, policy, tokens, block=32):
     """The greedy answer to one prompt, with the budget that whole blocks leave of it."""
     policy = foveate.policy(policy)
     length = inputs["input_ids"].shape[1]
-    (room,) = rooms_of(policy, 1, longest=length)
+    ((room,),) = rooms_of([policy], 1, 1, longest=length)
     kept, cache = room.kept(length, block), DynamicCache()
     model.generation_config.eos_token_id = None  # answers go on, as vLLM's with ignore_eos
     with foveate.compress(model, policy.but(budget=kept)):

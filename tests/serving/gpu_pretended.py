@@ -7,16 +7,17 @@ import json
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import torch
 
 from foveate.backends.vllm import pages, vllm_api
 from foveate.backends.vllm.attention import Compressing, Rewriting
 from foveate.backends.vllm.blocks import CompressedSpec
+from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.tiers import rooms_of
-from foveate.core.composition import policy as policy_of
 from tests.serving.pretended import GPU, pretended_gpu
+from tests.serving.stand_ins import announced
 
 BLOCK, COLUMNS, HEADS, GROUPS, D = 16, 24, 2, 2, 8
 REQUESTS = (300, 130, 97)  # prompts
@@ -66,24 +67,20 @@ def batch_of(rows, table, device):
 
 def passes(spec, device, gpu=None):
     """What is in the pool and the output after each pass, and fetches while metadata was built."""
-    policy, draw = policy_of(spec), torch.Generator().manual_seed(0)
+    settings, draw = settings_from({"foveate": {"policy": spec}}), torch.Generator().manual_seed(0)
     names = [str(n) for n in REQUESTS]
     image = SimpleNamespace(
         modality="image", mm_position=SimpleNamespace(offset=5, length=20, is_embed=None)
     )
-    runner = SimpleNamespace(
-        device=device,
-        requests={name: SimpleNamespace(mm_features=[image]) for name in names},
-        input_batch=SimpleNamespace(req_ids=names, num_prompt_tokens=np.array(REQUESTS)),
-    )
+    runner = SimpleNamespace(device=device, input_batch=SimpleNamespace(req_ids=names))
     builder, implementation = Builder(), Implementation()
     plain = vllm_api.FullAttentionSpec(
         block_size=BLOCK, num_kv_heads=HEADS, head_size=D, dtype=torch.float32
     )
-    room, _ = rooms_of(policy, 2, longest=max(REQUESTS))
-    builder.kv_cache_spec = CompressedSpec.of(plain, room)
+    rooms, _ = rooms_of(settings.policies, 2, HEADS, longest=max(REQUESTS))
+    builder.kv_cache_spec = CompressedSpec.of(plain, rooms)
     builder.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
-    builder.prompts = Prompts(policy, {"first": 0, "second": 1}, runner)
+    builder.prompts = Prompts(Offer(settings), {"first": 0, "second": 1}, runner, BLOCK)
     n = len(REQUESTS)
     table = torch.randperm(n * COLUMNS, generator=draw).view(n, COLUMNS).int()
     pools = [
@@ -93,7 +90,9 @@ def passes(spec, device, gpu=None):
     for rows in PASSES:
         batch = batch_of(rows, table, device)
         before = gpu.copies if gpu else 0
-        with builder.prompts.serving():
+        asked = zip(names, REQUESTS, rows, strict=True)
+        told = announced({name: (prompt, *row) for name, prompt, row in asked}, [image])
+        with builder.prompts.serving(told):
             metadata = builder.build(0, batch)
         waits += (gpu.copies if gpu else 0) - before
         for name, pool in zip(("first", "second"), pools, strict=True):

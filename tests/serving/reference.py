@@ -13,24 +13,36 @@ from foveate.core.amount import Amount
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """A budget of given numbers, one a layer."""
+    """A budget of given numbers: of each layer, those of its KV heads."""
 
     amount: Amount
-    counts: tuple[int, ...]
+    counts: tuple[tuple[int, ...], ...]
     scope: str = field(default="layer", init=False)
 
+    def _of(self, one):
+        return torch.tensor(self.counts[one.layer.ordinal]).expand_as(one.available)
+
     def pairs(self, one, tokens):
-        return torch.full_like(tokens, self.counts[one.layer.ordinal] * one.layer.k.shape[1])
+        return self._of(one).sum(-1)
 
     def __call__(self, scored, tokens):
-        return [torch.full_like(one.available, self.counts[one.layer.ordinal]) for one in scored]
+        return [self._of(one) for one in scored]
 
 
-def counted(policy, rooms, prompt):
+def counted(policy, rooms, prompt, block=32):
     """What each layer keeps of a prompt of that length, and the policy with these counts."""
-    counts = tuple(room.kept(prompt, 32) for room in rooms)
+    counts = tuple(room.kept(prompt, block) for room in rooms)
     amount = Amount.of(rooms[0].average(prompt))
-    return counts, replace(policy, budget=Counted(amount=amount, counts=counts))
+    by_layer = [(count,) for count in counts]
+    return counts, replace(policy, budget=Counted(amount=amount, counts=tuple(by_layer)))
+
+
+def counted_by_head(policy, rooms, prompt, heads, block=32):
+    """The same of KV heads, layer after layer."""
+    counts = [room.kept(prompt, block) for room in rooms]
+    layers = tuple(tuple(counts[i : i + heads]) for i in range(0, len(counts), heads))
+    amount = Amount.of(rooms[0].average(prompt))
+    return layers, replace(policy, budget=Counted(amount=amount, counts=layers))
 
 
 def by_transformers(model, policy, answer):

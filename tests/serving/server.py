@@ -19,7 +19,7 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.serving.engine import WORKER
+from tests.serving.engine import SCHEDULER, WORKER
 
 MODULE = "vllm.entrypoints.openai.api_server"
 START, STOP, ANSWER = 300, 30, 120  # seconds at most
@@ -41,6 +41,8 @@ OPTIONS = (
     str(64 << 20),
     "--worker-cls",
     WORKER,
+    "--scheduler-cls",
+    SCHEDULER,
 )
 
 

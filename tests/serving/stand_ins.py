@@ -4,6 +4,7 @@ vLLM's and Foveate's, is what runs on a GPU.
 
 import contextlib
 import itertools
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -87,3 +88,24 @@ def attending_with(backend):
         chosen = mock.patch.object(selector, "_cached_get_attn_backend", return_value=OnCPU)
         stack.enter_context(chosen)
         yield
+
+
+def announced(requests, features=()):
+    """A step's ``SchedulerOutput``, by names: of prompts, tokens computed and new ones each."""
+    one = SimpleNamespace
+    return one(
+        finished_req_ids=set(),
+        preempted_req_ids=None,
+        scheduled_new_reqs=[
+            one(
+                req_id=name,
+                prompt_len=prompt,
+                num_computed_tokens=computed,
+                sampling_params=None,
+                mm_features=features,
+            )
+            for name, (prompt, computed, _) in requests.items()
+        ],
+        scheduled_cached_reqs=one(req_ids=[], num_computed_tokens=[]),
+        num_scheduled_tokens={name: new for name, (_, _, new) in requests.items()},
+    )

@@ -41,14 +41,14 @@ def test_only_the_shim_imports_vllm():
         assert ours == (file.name == "vllm_api.py"), file.name
 
 
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.0+cpu"])
+@pytest.mark.parametrize("version", ["0.32.0", "0.32.7", "0.32.0+cpu", "0.33.0"])
 def test_tried_versions_are_accepted(version):
     vllm_api.check_version(version)
 
 
-@pytest.mark.parametrize("version", ["0.31.9", "0.33.0", "0.33.0rc1", "1.0", "dev"])
+@pytest.mark.parametrize("version", ["0.31.9", "0.34.0", "0.34.0rc1", "1.0", "dev"])
 def test_other_versions_are_refused_with_the_range(version):
-    with pytest.raises(UnsupportedEngine, match=r">=0\.32,<0\.33"):
+    with pytest.raises(UnsupportedEngine, match=r">=0\.32,<0\.34"):
         vllm_api.check_version(version)
 
 
@@ -63,15 +63,17 @@ def test_specs_are_frozen_dataclasses_that_can_be_extended():
     assert dataclasses.is_dataclass(vllm_api.FullAttentionSpec)
     assert isinstance(vllm_api.FullAttentionSpec.prefix_cacheable, property)
     assert parameters(vllm_api.FullAttentionSpec.merge) == ["specs"]
-    spec = CompressedSpec.of(plain_spec(), ROOM)
+    spec = CompressedSpec.of(plain_spec(), (ROOM,))
     assert spec.page_size_bytes == plain_spec().page_size_bytes
-    assert spec.copy_with_new_block_size(64).room == ROOM
+    assert spec.copy_with_new_block_size(64).rooms == (ROOM,)
     assert CompressedSpec.merge([spec, spec]) == spec
-    assert not spec.prefix_cacheable
+    assert spec.prefix_cacheable
 
 
 def test_a_group_has_one_room():
-    mine, other = (CompressedSpec.of(plain_spec(), r) for r in (ROOM, Room.of(Amount.of("30%"), 1)))
+    mine, other = (
+        CompressedSpec.of(plain_spec(), (r,)) for r in (ROOM, Room.of(Amount.of("30%"), 1))
+    )
     assert mine.is_uniform_with_collection({"a": mine, "b": mine})
     assert not mine.is_uniform_with_collection({"a": mine, "b": other})
     assert not mine.is_uniform_with_collection({"a": mine, "b": plain_spec()})
@@ -81,14 +83,14 @@ def test_only_full_attention_is_compressed():
     assert compressible(plain_spec())
     assert not compressible(plain_spec(sliding_window=64))
     assert not compressible(plain_spec(attention_chunk_size=64))
-    assert not compressible(CompressedSpec.of(plain_spec(), ROOM))
+    assert not compressible(CompressedSpec.of(plain_spec(), (ROOM,)))
 
 
 def test_registering_twice_is_registering_once_and_leaves_vllms_own():
     for _ in range(2):
         registration.register_all()
     registry = vllm_api.KVCacheSpecRegistry
-    spec = CompressedSpec.of(plain_spec(), ROOM)
+    spec = CompressedSpec.of(plain_spec(), (ROOM,))
     assert registry.get_manager_class(spec) is CompressedManager
     assert registry.get_manager_class(plain_spec()) is vllm_api.FullAttentionManager
     backend = vllm_api.AttentionBackendEnum.CPU_ATTN.get_class()
@@ -146,7 +148,7 @@ def test_pairs_are_written_through_this_operator():
 def test_pages_read_back_what_the_operator_writes():
     from types import SimpleNamespace
 
-    from foveate.backends.vllm import cpu_pages as pages
+    from foveate.backends.vllm import cpu as pages
 
     vllm_api.current_platform.import_kernels()
     layer = SimpleNamespace(isa="vec", _k_scale_float=1.0, _v_scale_float=1.0)

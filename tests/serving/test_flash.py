@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 from transformers import AutoModelForCausalLM
 
-from foveate.backends.vllm.flash_attention import FoveateFlash
+from foveate.backends.vllm.gpu import FoveateFlash
 from foveate.backends.vllm.vllm_api import CUDAGraphMode, flash_attention
 from tests.serving.engine import check_same, engine, prompts, serve
 from tests.serving.stand_ins import attending_with

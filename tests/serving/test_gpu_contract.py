@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from foveate.backends.vllm import pages, platforms, vllm_api
+from foveate.backends.vllm import pages, registration, vllm_api
 from foveate.backends.vllm.blocks import check_specs
 from foveate.errors import UnsupportedEngine
 
@@ -53,7 +53,7 @@ def test_backends_are_made_of_these_parts(name):
 def test_ours_stand_for_them_under_their_names(name):
     from vllm.utils.import_utils import resolve_obj_by_qualname
 
-    ours = resolve_obj_by_qualname(platforms.CUDA.backends[name])
+    ours = resolve_obj_by_qualname(registration.CUDA.backends[name])
     assert issubclass(ours, STOCK[name]().backend)
     assert ours.get_name() == name
     assert vllm_api.AttentionBackendEnum[name].name == name
@@ -158,11 +158,11 @@ def platform(**true):
 
 
 def test_platforms_are_chosen_by_name():
-    assert platforms.served(platform(is_cpu=True)) is platforms.CPU
-    assert platforms.served(platform(is_cuda=True)) is platforms.CUDA
-    assert platforms.CUDA.worker() is vllm_api.gpu_worker_class()
+    assert registration.served(platform(is_cpu=True)) is registration.CPU
+    assert registration.served(platform(is_cuda=True)) is registration.CUDA
+    assert registration.CUDA.worker() is vllm_api.gpu_worker_class()
     with pytest.raises(UnsupportedEngine, match=r"NVIDIA.*'rocm'"):
-        platforms.served(platform())
+        registration.served(platform())
 
 
 @pytest.mark.parametrize(

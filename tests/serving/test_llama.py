@@ -38,7 +38,7 @@ def quarter(llama):
 
 
 def test_blocks_of_the_gap_are_free_after_the_prefill(stock, quarter):
-    freed = [room("25%").gap(n, 32).blocks for n in LENGTHS]
+    freed = [room("25%").gap(n, 32) for n in LENGTHS]
     assert sum(freed) == 27
     assert stock.free[0] == quarter.free[0]
     assert quarter.free[1] - stock.free[1] == sum(freed)

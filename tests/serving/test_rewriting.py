@@ -4,22 +4,22 @@ import contextlib
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
 from foveate.backends.vllm import vllm_api
 from foveate.backends.vllm.blocks import CompressedSpec
-from foveate.backends.vllm.cpu_attention import Builder as CPU
-from foveate.backends.vllm.flash_attention import Builder as Flash
-from foveate.backends.vllm.gap import Gap, Room
+from foveate.backends.vllm.cpu import Builder as CPU
+from foveate.backends.vllm.gap import Room
+from foveate.backends.vllm.gpu import FlashBuilder, TritonBuilder
 from foveate.backends.vllm.graphs import without_full_graphs
+from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.triton_attention import Builder as Triton
+from foveate.backends.vllm.settings import settings_from
 from foveate.core.amount import Amount
-from foveate.core.composition import policy
+from tests.serving.stand_ins import announced
 
-BUILDERS = {"CPU": CPU, "FLASH_ATTN": Flash, "TRITON_ATTN": Triton}
+BUILDERS = {"CPU": CPU, "FLASH_ATTN": FlashBuilder, "TRITON_ATTN": TritonBuilder}
 BLOCK, COLUMNS = 32, 12
 ROOM = Room.of(Amount.of("25%"), 8)
 
@@ -43,22 +43,15 @@ def spec():
     plain = vllm_api.FullAttentionSpec(
         block_size=BLOCK, num_kv_heads=2, head_size=32, dtype=torch.float32
     )
-    return CompressedSpec.of(plain, ROOM)
+    return CompressedSpec.of(plain, (ROOM,))
 
 
-def prompts(*requests):
-    """Of (prompt, computed) tokens each."""
-    lengths, computed = (np.array(column) for column in zip(*requests, strict=True))
-    names = [f"r{i}" for i in range(len(requests))]
-    batch = SimpleNamespace(
-        req_ids=names, num_prompt_tokens=lengths, num_computed_tokens_cpu=computed
-    )
-    runner = SimpleNamespace(
-        device="cpu",
-        input_batch=batch,
-        requests={name: SimpleNamespace(mm_features=[]) for name in names},
-    )
-    return Prompts(policy("snapkv:budget=25%,window=8"), {"layer": 0}, runner)
+def prompts(count):
+    """Of so many requests."""
+    names = [f"r{i}" for i in range(count)]
+    runner = SimpleNamespace(device="cpu", input_batch=SimpleNamespace(req_ids=names))
+    offer = Offer(settings_from({"foveate": {"policy": "snapkv:budget=25%,window=8"}}))
+    return Prompts(offer, {"layer": 0}, runner, BLOCK)
 
 
 def common(*rows, padding=0):
@@ -88,16 +81,17 @@ def builder(request, config):
 
 
 def pass_of(builder, requests, batch):
-    builder.prompts = prompts(*requests)
-    with builder.prompts.serving():
+    builder.prompts = prompts(len(requests))
+    new = batch.query_start_loc_cpu.diff().tolist()
+    told = announced({f"r{i}": (*row, new[i]) for i, row in enumerate(requests)})
+    with builder.prompts.serving(told):
         return builder.build(0, batch)
 
 
 def expected(batch, row, gap):
     """Row and length without the gap, written out."""
     table = batch.block_table_tensor[row].tolist()
-    length = int(batch.seq_lens[row]) - (gap.last - gap.first) * BLOCK
-    return table[: gap.first] + table[gap.last :], length
+    return table[gap:], int(batch.seq_lens[row]) - gap * BLOCK
 
 
 def check_row(metadata, batch, row, gap):
@@ -112,7 +106,7 @@ def test_answers_see_their_prompt_without_the_gap(builder):
     requests = [(300, 305), (40, 44), (100, 64)]
     batch = common((305, 1), (44, 1), (64, 20))
     metadata = pass_of(builder, requests, batch)
-    for row, gap in enumerate([Gap(2, 9), Gap(0, 0), Gap(0, 0)]):
+    for row, gap in enumerate([7, 0, 0]):
         check_row(metadata, batch, row, gap)
     assert metadata.max_seq_len == int(metadata.seq_lens.max()) == 84
     assert [(row.computed, row.new, row.start) for row in metadata.foveate.rows] == [(64, 20, 2)]
@@ -145,10 +139,10 @@ def test_tokens_after_a_prompt_see_it_compressed(builder):
     """A preempted answer is read again with its prompt, in one pass, beside another request."""
     batch = common((40, 1), (0, 310))
     metadata = pass_of(builder, [(40, 40), (300, 0)], batch)
-    check_row(metadata, batch, 1, Gap(0, 0))  # for now
+    check_row(metadata, batch, 1, 0)  # for now
     tokens, again = metadata.foveate.again
     assert tokens.tolist() == list(range(1 + 300, 1 + 310))
-    table, length = expected(batch, 1, Gap(2, 9))
+    table, length = expected(batch, 1, 7)
     assert again.seq_lens.tolist() == [length]
     assert again.max_seq_len == length
     assert again.block_table[0, : -(-length // BLOCK)].tolist() == table[: -(-length // BLOCK)]
@@ -162,8 +156,8 @@ def test_rows_that_fill_up_a_graph_are_of_no_request(builder):
     requests = [(300, 305), (200, 210)]
     batch = common((305, 1), (210, 1), padding=2)
     metadata = pass_of(builder, requests, batch)
-    check_row(metadata, batch, 0, Gap(2, 9))
-    check_row(metadata, batch, 1, Gap(2, 6))
+    check_row(metadata, batch, 0, 7)
+    check_row(metadata, batch, 1, 4)
     assert metadata.seq_lens[2:].tolist() == [0, 0]
     assert not metadata.block_table[2:].any()
 
@@ -171,17 +165,17 @@ def test_rows_that_fill_up_a_graph_are_of_no_request(builder):
 def test_graphs_find_each_pass_where_they_were_captured(builder):
     """Captured on rows of no request, and replayed on answers: the kernels' arguments lie still."""
     if builder.prompts is None:
-        builder.prompts = prompts((300, 305))
+        builder.prompts = prompts(1)
     captured = builder.build_for_cudagraph_capture(common(*[(0, 1)] * 4))
     batch = common((305, 1), (210, 1), padding=2)
     pass_of(builder, [(300, 305), (200, 210)], batch)
-    check_row(captured, batch, 0, Gap(2, 9))
-    check_row(captured, batch, 1, Gap(2, 6))
+    check_row(captured, batch, 0, 7)
+    check_row(captured, batch, 1, 4)
     assert captured.seq_lens[2:].tolist() == [0, 0]
 
 
 def test_warm_up_passes_compress_nothing(builder):
-    builder.prompts = prompts((300, 0))  # left in the batch by the step before
+    builder.prompts = prompts(1)  # left in the batch by the step before
     metadata = builder.build(0, common((0, 300)))
     assert metadata.seq_lens.tolist() == [300]
     assert not hasattr(metadata, "foveate")
@@ -254,16 +248,17 @@ def dispatcher(config):
 def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
     """Each request of this pass gets one token; for the second it is its prompt's last."""
     asked = {"num_tokens": 2, "uniform_decode": True}
-    reading = prompts((300, 305), (129, 128))
-    answering = prompts((300, 305), (129, 129))
+    reading = announced({"r0": (300, 305, 1), "r1": (129, 128, 1)})
+    answering = announced({"r0": (300, 305, 1), "r1": (129, 129, 1)})
     assert dispatcher.dispatch(**asked)[0] == vllm_api.CUDAGraphMode.FULL
-    for known, mode in (
+    for told, mode in (
         (reading, vllm_api.CUDAGraphMode.PIECEWISE),
         (answering, vllm_api.CUDAGraphMode.FULL),
     ):
-        plain = dispatcher.dispatch
-        without_full_graphs(dispatcher, lambda known=known: known.reading)
-        with known.serving():
+        plain, known = dispatcher.dispatch, prompts(2)
+        runner = SimpleNamespace(cudagraph_dispatcher=dispatcher)
+        without_full_graphs(runner, lambda known=known: known.reading)
+        with known.serving(told):
             assert dispatcher.dispatch(**asked)[0] == mode
         assert dispatcher.dispatch(**asked)[0] == vllm_api.CUDAGraphMode.FULL  # captures, warm-ups
         dispatcher.dispatch = plain

@@ -43,7 +43,7 @@ PREFIX = "prefixkv:budget=25%,profile={},when=after_prefill"
 )
 def test_tiers_equal_the_transformers_backend(llama, profile, spec, tiers, options):
     policy = foveate.policy(spec.format(profile))
-    rooms = rooms_of(policy, 4, LONGEST, tiers)
+    rooms = [room for (room,) in rooms_of([policy], 4, 2, LONGEST, tiers)]
     assert len(set(rooms)) == min(tiers, 4)
     options = options | {"tiers": tiers, "num_gpu_blocks_override": 256}
     with engine(llama, str(policy), **options) as llm:
@@ -61,7 +61,7 @@ def test_tiers_equal_the_transformers_backend(llama, profile, spec, tiers, optio
         assert tokens == answer.tokens
         torch.testing.assert_close(logprobs, answer.logprobs, rtol=0, atol=NOISE)
         blocks = -(-(len(answer.prompt) + 1) // 32)  # in the step of the first answered token
-        held += sum(blocks - room.gap(len(answer.prompt), 32).blocks for room in set(rooms))
+        held += sum(blocks - room.gap(len(answer.prompt), 32) for room in set(rooms))
     if "max_num_batched_tokens" not in options:  # else the prompts are not complete at once
         assert served.free[1] == 255 - held
     assert served.idle == 255
@@ -71,8 +71,8 @@ def test_every_tier_frees_blocks_of_its_own(llama):
     with engine(llama, "pyramidkv:budget=25%,window=8", num_gpu_blocks_override=256) as llm:
         served = serve(llm, prompts([300]), tokens=4)
     policy = foveate.policy("pyramidkv:budget=25%,window=8")
-    rooms = rooms_of(policy, 4, LONGEST)
-    gaps = [room.gap(300, 32).blocks for room in rooms]
+    rooms = [room for (room,) in rooms_of([policy], 4, 2, LONGEST)]
+    gaps = [room.gap(300, 32) for room in rooms]
     assert gaps == sorted(gaps)
     assert gaps[0] < gaps[-1]
     assert served.free[1] - served.free[0] == sum(gaps)

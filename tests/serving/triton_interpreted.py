@@ -31,7 +31,7 @@ def answers(model, policy):
     """Of stock TRITON_ATTN where there is no policy."""
     from vllm.v1.attention import selector
 
-    from foveate.backends.vllm.triton_attention import FoveateTriton
+    from foveate.backends.vllm.gpu import FoveateTriton
     from foveate.backends.vllm.vllm_api import triton_attention
     from tests.serving.engine import engine, prompts, serve
 

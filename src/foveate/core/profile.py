@@ -75,12 +75,16 @@ class Profile:
 
     def check_heads(self, layer: Layer) -> None:
         """Raises ProfileMismatch unless it has a number for each of the layer's KV heads."""
-        row, heads = self.by_layer[layer.ordinal], layer.k.shape[1]
+        self.check_row(layer.ordinal, layer.k.shape[1], layer.number)
+
+    def check_row(self, ordinal: int, heads: int, number: int) -> None:
+        """The same of a layer with that many KV heads, which messages call by ``number``."""
+        row = self.by_layer[ordinal]
         held = len(row) if isinstance(row, list) else 1
         if not isinstance(row, list) or held != heads:
             raise ProfileMismatch(
                 f"this {self.method} profile of {self.model!r} has {held} numbers for layer "
-                f"{layer.number}, which has {heads} KV heads. {self._way_out()}"
+                f"{number}, which has {heads} KV heads. {self._way_out()}"
             )
 
     def check_model(self, model: str) -> None:

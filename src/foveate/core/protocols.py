@@ -109,8 +109,9 @@ class Planned(Protocol):
 
 
 LayerCounts = Callable[[int, int, int], tuple[int, ...]]
-"""Tokens that each KV head keeps, of every layer, given their average over the layers, how many of
-them are protected, and the prompt's length. Hashable, and can be pickled.
+"""Tokens that each KV head keeps, of every layer (or of every KV head, layer after layer), given
+their average, how many of them are protected, and the prompt's length. Hashable, and can be
+pickled.
 """
 
 
@@ -127,6 +128,15 @@ class Foreseeable(Protocol):
     def foreseeable(self) -> bool: ...
 
     def by_length(self, depth: int) -> LayerCounts: ...
+
+
+@runtime_checkable
+class ForeseeableByHead(Protocol):
+    """The same of a budget whose KV heads may keep different numbers: ``by_head`` gives the rule
+    for the ``heads`` of each of ``depth`` layers, layer after layer.
+    """
+
+    def by_head(self, depth: int, heads: int) -> LayerCounts: ...
 
 
 @runtime_checkable

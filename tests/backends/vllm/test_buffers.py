@@ -2,7 +2,7 @@
 
 import torch
 
-from foveate.backends.vllm.buffers import Buffers
+from foveate.backends.vllm.gap import Buffers
 
 
 def given(rows, start=0):

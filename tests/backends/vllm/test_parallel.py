@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.parallel import check_parallel
 from foveate.backends.vllm.settings import check_policy
+from foveate.backends.vllm.support import check_parallel
 from foveate.core.method import METHODS
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 from foveate.stages.score import KeyNorm

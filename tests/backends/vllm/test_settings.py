@@ -5,13 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 import foveate
-from foveate.backends.vllm.settings import (
-    check_engine,
-    check_layers,
-    check_policy,
-    check_profiles,
-    settings_from,
-)
+from foveate.backends.vllm.settings import check_policy, check_profiles, settings_from
+from foveate.backends.vllm.support import SCHEDULER, check_engine, check_layers
 from foveate.core.profile import Profile
 from foveate.errors import (
     InvalidBudget,
@@ -36,9 +31,9 @@ def profile(folder, ratios):
 def test_policy_of_the_additional_configuration_goes_before_the_variable():
     environ = {"FOVEATE_POLICY": "knorm:budget=10%"}
     given = {"foveate": {"policy": "mixkv:budget=20%"}, "other": 1}
-    assert str(settings_from(given, environ).policy) == "mixkv:budget=20%"
-    assert str(settings_from({}, environ).policy) == "knorm:budget=10%"
-    assert str(settings_from(None, environ).policy) == "knorm:budget=10%"
+    assert str(settings_from(given, environ).default) == "mixkv:budget=20%"
+    assert str(settings_from({}, environ).default) == "knorm:budget=10%"
+    assert str(settings_from(None, environ).default) == "knorm:budget=10%"
 
 
 @pytest.mark.parametrize(
@@ -89,8 +84,8 @@ def test_prefixkv_is_served_with_a_profile(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("adakv:budget=20%", "head budgets are not supported here"),
-        ("pyramidkv+adakv.budget:budget=20%", "head budgets are not supported here"),
+        ("adakv:budget=20%", "by each prompt's scores"),
+        ("pyramidkv+adakv.budget:budget=20%", "by each prompt's scores"),
         ("prefixkv:budget=20%,when=after_prefill", "foveate calibrate"),
         ("meda:budget=20%", "more than the prompt's length"),
         ("h2o:budget=20%,when=over_budget", "OverBudget"),
@@ -130,8 +125,7 @@ def engine(**changes):
         "prefill_context_parallel_size": 1,
         "use_mla": False,
         "cache_dtype": "auto",
-        "use_v2_model_runner": False,
-        "async_scheduling": None,
+        "scheduler_cls": SCHEDULER,
         "use_ubatching": False,
     } | changes
     one = SimpleNamespace(**settings)
@@ -154,8 +148,7 @@ def test_plain_engine_is_accepted():
         ("prefill_context_parallel_size", 2, "prefill context"),
         ("use_mla", True, "MLA"),
         ("cache_dtype", "fp8", "quantised"),
-        ("use_v2_model_runner", True, "V2"),
-        ("async_scheduling", True, "asynchronous"),
+        ("scheduler_cls", None, "--scheduler-cls"),
     ],
 )
 def test_settings_that_do_not_go_together_are_named(name, value, said):
@@ -168,17 +161,13 @@ def test_layers_that_cannot_be_compressed_beside_each_other_are_named():
         "compressed": ["a"],
         "others": [],
         "sharing": [],
-        "prefix_caching": False,
         "tiers": True,
     }
     check_layers(**fine)
-    check_layers(**fine | {"prefix_caching": True, "tiers": False})
     check_layers(**fine | {"others": ["window"], "tiers": False})
     for change, said in (
         ({"compressed": []}, "nothing to compress"),
         ({"sharing": ["z"]}, "z"),
-        ({"others": ["w"], "prefix_caching": True, "tiers": False}, "no-enable-prefix-caching"),
-        ({"prefix_caching": True}, "no-enable-prefix-caching"),
         ({"others": ["window"]}, "differs by layer"),
         ({"hybrid": False}, "without --disable-hybrid"),
         ({"others": ["window"], "tiers": False, "hybrid": False}, "without --disable-hybrid"),

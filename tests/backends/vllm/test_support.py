@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from foveate.backends.vllm.support import check_attention, check_model, check_new
+from foveate.backends.vllm.support import check_attention, check_model
 from foveate.errors import UnsupportedEngine
 
 
@@ -59,9 +59,3 @@ def test_plain_attention_is_accepted():
 def test_attention_that_the_scores_do_not_see_is_named_with_its_layer(changes, said):
     with pytest.raises(UnsupportedEngine, match=f"model.layers.1.*{said}"):
         check_attention({"model.layers.0": layer(), "model.layers.1": layer(**changes)})
-
-
-def test_prompts_that_grow_are_refused():
-    check_new({"a"}, {"b": 1})
-    with pytest.raises(UnsupportedEngine, match="request b"):
-        check_new({"a", "b"}, {"b": 1})

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.tiers import cut, rooms_of
+from foveate.backends.vllm.tiers import cut
+from foveate.backends.vllm.tiers import rooms_of as all_rooms_of
 from foveate.core.profile import Profile
 
 
@@ -54,6 +55,11 @@ def test_a_tier_is_a_group_of_vllms_and_few_pages_are_unused(most):
 )
 def test_tiers_of_common_depths(layers, sizes):
     assert [len(part) for part in cut(list(range(layers)), 8)] == sizes
+
+
+def rooms_of(policy, depth, **options):
+    """Of a policy alone."""
+    return [room for (room,) in all_rooms_of([policy], depth, 1, **options)]
 
 
 def asked(policy, prompt, depth):

@@ -1,16 +1,19 @@
 """Attention over compressed prompts: what all of vLLM's backends share.
 
 A backend is vLLM's own, with ``Rewriting`` before its metadata builder and ``Compressing`` before
-its implementation; ``cpu_attention``, ``flash_attention`` and ``triton_attention`` are these pairs.
-The builder shows the kernels each row without its gap, and lists the rows whose prompt is being
-read; the implementation lets vLLM's own attend, and then compresses complete prompts in place.
+its implementation; ``cpu`` and ``gpu`` hold these pairs. The builder shows the kernels each row
+without its gap, and lists the rows whose prompt is being read; the implementation lets vLLM's own
+attend, and then compresses complete prompts in place.
+
+A layer is one cell, or, where KV heads keep different numbers of tokens, as many as it has of
+these: each with pages and metadata of its own (``heads``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -19,17 +22,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.backends.vllm.blocks import CompressedSpec, holds_compressed
-from foveate.backends.vllm.buffers import Buffers
-from foveate.backends.vllm.gap import (
-    NO_GAP,
-    Gap,
-    Phase,
-    Room,
-    gaps_of,
-    kept_slots,
-    physical,
-    view,
-)
+from foveate.backends.vllm.gap import Buffers, Phase, kept_slots, physical, view
+from foveate.backends.vllm.heads import EVERY, Cell
+from foveate.backends.vllm.plans import Rooms, rooms_in
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompts, Row
 from foveate.backends.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
@@ -78,6 +73,12 @@ class Rewriting:
     def check_layout(self) -> None:
         """Raises UnsupportedEngine where pages are laid out in a way that cannot be read."""
 
+    def attend_by_head(self, group: int) -> None:
+        """Plans are made for one KV head and the ``group`` of query heads that share it."""
+        for name in ("num_heads", "num_heads_q"):
+            if hasattr(self, name):
+                setattr(self, name, group)
+
     def build(
         self,
         common_prefix_len: int,
@@ -89,7 +90,7 @@ class Rewriting:
         plain = super().build  # type: ignore[misc]
         if not isinstance(spec, CompressedSpec):
             return plain(common_prefix_len, common, fast_build)
-        rows, gaps = rows_of(self.prompts, common, spec.room, spec.block_size, self._gap)
+        rows, gaps = rows_of(self.prompts, common, rooms_in(spec.rooms, spec.block_size))
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
         metadata = plain(
@@ -101,13 +102,9 @@ class Rewriting:
             metadata.foveate = Step(self.prompts, rows, again)
         return metadata
 
-    @cached_property
-    def _gap(self) -> Callable[[int], Gap]:
-        return gaps_of(self.kv_cache_spec.room, self.kv_cache_spec.block_size)
-
 
 def rewritten(
-    common: CommonAttentionMetadata, gaps: list[Gap], block: int, buffers: Buffers
+    common: CommonAttentionMetadata, gaps: list[int], block: int, buffers: Buffers
 ) -> CommonAttentionMetadata:
     """What vLLM's builder is told instead: rows without their gap, and lengths to match."""
     n = common.num_reqs
@@ -117,13 +114,13 @@ def rewritten(
     changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
     changed["_num_computed_tokens_cache"] = None
     if known is not None:
-        known = known[:n] - torch.tensor([gap.blocks for gap in gaps], dtype=known.dtype) * block
+        known = known[:n] - torch.tensor(gaps, dtype=known.dtype) * block
         changed["seq_lens_cpu_upper_bound"] = known
-        if any(gap.blocks for gap in gaps):  # otherwise vLLM's own, which capturing sets higher
+        if any(gaps):  # otherwise vLLM's own, which capturing sets higher
             changed["max_seq_len"] = int(known.max())
     if ranges is not None:  # positions in the whole prompt; an answer sees all before it anyway
         changed["mm_req_doc_ranges"] = {
-            row: spans for row, spans in ranges.items() if not (row < n and gaps[row].blocks)
+            row: spans for row, spans in ranges.items() if not (row < n and gaps[row])
         }
     return common.replace(**changed)
 
@@ -135,7 +132,7 @@ def later_tokens(
     build: Callable[[CommonAttentionMetadata], Any],
 ) -> tuple[Int[Tensor, "t"], Any] | None:
     """The tokens after prompts that this pass completes, and what they see once it is done."""
-    rows = [row for row in rows if row.beyond and row.gap.blocks]
+    rows = [row for row in rows if row.beyond and row.gap]
     if not rows:
         return None
     device, counts = common.slot_mapping.device, torch.tensor([row.beyond for row in rows])
@@ -145,9 +142,8 @@ def later_tokens(
     ).to(device)
     ends = torch.tensor([row.computed + row.new for row in rows], dtype=common.seq_lens.dtype)
     gaps = [row.gap for row in rows]
-    table = torch.stack([row.table for row in rows])
-    seen, lengths = view(table, ends.to(device), gaps, block)
-    known = ends - torch.tensor([gap.blocks for gap in gaps], dtype=ends.dtype) * block
+    seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
+    known = ends - torch.tensor(gaps, dtype=ends.dtype) * block
     return tokens, build(
         CommonAttentionMetadata(
             query_start_loc=starts.to(device),
@@ -166,32 +162,28 @@ def later_tokens(
 
 
 def rows_of(
-    prompts: Prompts | None,
-    common: CommonAttentionMetadata,
-    room: Room,
-    block: int,
-    gap_of: Callable[[int], Gap],
-) -> tuple[list[Row], list[Gap]]:
+    prompts: Prompts | None, common: CommonAttentionMetadata, rooms: Rooms
+) -> tuple[list[Row], list[int]]:
     """The rows whose prompt this pass reads, and every row's gap as attention is to see it now.
 
     Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
     """
     rows: list[Row] = []
-    gaps = [NO_GAP] * common.num_reqs
-    if prompts is None or not prompts.rows:
+    gaps = [0] * common.num_reqs
+    if prompts is None or not (names := prompts.rows(common)):
         return rows, gaps
     starts = common.query_start_loc_cpu.tolist()
-    ends = common.seq_lens_cpu_upper_bound.tolist()  # exact where nothing is speculated
-    for place in range(prompts.rows):
-        length, new = prompts.length(place), starts[place + 1] - starts[place]
-        computed, gap = ends[place] - new, gap_of(length)
-        if Phase.of(length, computed, new) is Phase.ANSWERING:
+    ends = common.seq_lens_cpu_upper_bound.tolist()  # of what is read, exact
+    for place, name in enumerate(names):
+        plan, new = prompts.plan(name), starts[place + 1] - starts[place]
+        if plan.key is None:
+            continue
+        computed, gap = ends[place] - new, rooms.gap(plan)
+        if Phase.of(plan.length, computed, new) is Phase.ANSWERING:
             gaps[place] = gap
-        elif (budget := room.budget(length, block)) < length:
-            table, freed = common.block_table_tensor[place], gap.blocks * block
-            rows.append(
-                Row(prompts.prompt(place), gap, freed, budget, starts[place], computed, new, table)
-            )
+        elif (budget := rooms.budget(plan)) < plan.length:
+            table = common.block_table_tensor[place]
+            rows.append(Row(prompts.prompt(name), gap, budget, starts[place], computed, new, table))
     return rows, gaps
 
 
@@ -210,52 +202,110 @@ class Compressing:
         query: Float[Tensor, "t hq d"],
         key: Float[Tensor, "t h d"],
         value: Float[Tensor, "t h d"],
-        kv_cache: Float[Tensor, "p h s x"],
+        kv_cache: Float[Tensor, "p c s x"],
         attn_metadata: Any,
         output: Float[Tensor, "t hq d"],
         *more: Any,
         **options: Any,
     ) -> Tensor:
         """As vLLM's; ``output`` is written to."""
-        plain = super().forward  # type: ignore[misc]
-        out: Tensor = plain(
-            layer, query, key, value, kv_cache, attn_metadata, output, *more, **options
-        )
-        step: Step | None = getattr(attn_metadata, "foveate", None)
-        if step is None:
-            return out
-        began = perf_counter()
-        for row in step.rows:
-            self.compress(step.prompts, row, layer, query, kv_cache)
-        step.prompts.seconds += perf_counter() - began
-        if step.again is not None:
-            tokens, metadata = step.again
-            later = torch.empty_like(output[tokens])
-            plain(
-                layer,
-                query[tokens],
-                key[tokens],
-                value[tokens],
-                kv_cache,
-                metadata,
-                later,
-                *more,
-                **options,
-            )
-            output[tokens] = later
-        return out
+        cells = [Cell(self, attn_metadata, kv_cache)]
+        if attn_metadata is not None and (heads := getattr(layer, "foveate_heads", None)):
+            cells = heads.cells()
+        attend = partial(_attend, layer, query, key, value, output, more, options)
+        for cell in cells:
+            attend(cell, cell.metadata)
+        steps = [s for cell in cells if (s := getattr(cell.metadata, "foveate", None))]
+        if not steps:  # else every cell has one
+            return output
+        self._compress(steps, layer, query, cells)
+        for cell, step in zip(cells, steps, strict=True):
+            if step.again is not None:
+                attend(cell, step.again[1], step.again[0])
+        return output
+
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: Float[Tensor, "t h d"],
+        value: Float[Tensor, "t h d"],
+        kv_cache: Float[Tensor, "p c s x"],
+        slot_mapping: Int[Tensor, "t"],
+    ) -> None:
+        """Writes new pairs, as vLLM does: each head's into its own pages, where it has some."""
+        if (heads := getattr(layer, "foveate_heads", None)) is None:
+            plain = super().do_kv_cache_update  # type: ignore[misc]
+            plain(layer, key, value, kv_cache, slot_mapping)
+            return
+        plain = super(Compressing, heads.implementation).do_kv_cache_update  # type: ignore[misc]
+        for head, (cache, slots) in enumerate(heads.pages()):
+            pair = (t[:, head : head + 1].contiguous() for t in (key, value))
+            plain(layer, *pair, cache, slots)
+
+    def _compress(
+        self, steps: Sequence[Step], layer: Any, query: Tensor, cells: Sequence[Cell]
+    ) -> None:
+        """Compresses the prompts of a pass. One that cannot be is left as it lies: its last tokens
+        stay, and its request fails; no other is concerned.
+        """
+        prompts, began = steps[0].prompts, perf_counter()
+        for rows in zip(*(step.rows for step in steps), strict=True):
+            try:
+                self.compress(prompts, rows, layer, query, cells)
+            except Exception as error:
+                prompts.fail(rows[0], error)
+        prompts.seconds += perf_counter() - began
 
     def compress(
-        self, prompts: Prompts, row: Row, layer: Any, query: Tensor, cache: Tensor
+        self,
+        prompts: Prompts,
+        rows: Sequence[Row],
+        layer: Any,
+        query: Tensor,
+        cells: Sequence[Cell],
     ) -> None:
-        """Moves what the policy keeps of a complete prompt into the blocks that stay."""
-        block, ordinal = cache.shape[2], prompts.ordinals[layer.layer_name]
-        kept = after_pass(
-            prompts, row, ordinal, query, lambda n: self.read(cache, row.table, n), self.scale
-        )
+        """Moves what the policy keeps of a complete prompt into the blocks that stay; ``rows`` are
+        the prompt's in each of the layer's cells.
+        """
+        block, ordinal = cells[0].cache.shape[2], prompts.ordinals[layer.layer_name]
+
+        def pairs(n: int) -> tuple[Tensor, Tensor]:
+            read = [
+                self.read(cell.cache, row.table, n) for cell, row in zip(cells, rows, strict=True)
+            ]
+            k, v = zip(*read, strict=True)
+            return (torch.cat(k, dim=1), torch.cat(v, dim=1)) if len(read) > 1 else read[0]
+
+        kept = after_pass(prompts, rows, block, ordinal, query, pairs, self.scale)
         if kept is None:
             return
         if prompts.records:
-            row.prompt.kept[ordinal] = kept.positions
-        slots = kept_slots(row.gap, row.prompt.length, block).to(cache.device)
-        self.write(cache, layer, kept.k, kept.v, physical(slots, row.table, block))
+            rows[0].prompt.kept[ordinal] = [head for one in kept for head in one.positions]
+        for cell, row, one in zip(cells, rows, kept, strict=True):
+            slots = kept_slots(row.gap, row.prompt.length, block).to(cell.cache.device)
+            self.write(cell.cache, layer, one.k, one.v, physical(slots, row.table, block))
+
+
+def _attend(
+    layer: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    more: tuple[Any, ...],
+    options: dict[str, Any],
+    cell: Cell,
+    metadata: Any,
+    tokens: Int[Tensor, "t"] | None = None,
+) -> None:
+    """VLLM's own attention of one cell, of all tokens of a pass or of some."""
+    plain = super(Compressing, cell.implementation).forward
+    if cell.queries == EVERY and tokens is None:
+        plain(layer, query, key, value, cell.cache, metadata, output, *more, **options)
+        return
+    chosen = EVERY if tokens is None else tokens
+    q = query[chosen][:, cell.queries].contiguous()
+    k, v = (t[chosen][:, cell.pairs].contiguous() for t in (key, value))
+    part = torch.empty_like(q if output.shape[-1] == query.shape[-1] else output[chosen])
+    plain(layer, q, k, v, cell.cache, metadata, part, *more, **options)
+    output[chosen, cell.queries] = part

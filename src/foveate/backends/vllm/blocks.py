@@ -1,55 +1,58 @@
-"""The scheduler's side: a KV cache group under a policy, and what its blocks do."""
+"""The scheduler's side: a KV cache group under policies, and what its blocks do."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
-from foveate.backends.vllm.gap import Gap, Room, gaps_of
+from foveate.backends.vllm.gap import Room
+from foveate.backends.vllm.plans import Plan, Rooms, rooms_in
 from foveate.backends.vllm.vllm_api import (
     FullAttentionManager,
     FullAttentionSpec,
     KVCacheSpec,
     KVQuantMode,
+    make_block_hash_with_group_id,
 )
 from foveate.errors import UnsupportedEngine
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressedSpec(FullAttentionSpec):
-    """Full attention over prompts of which ``room`` stays. One KV cache group has one room."""
+    """Full attention over prompts of which the ``rooms`` stay, one for each of the engine's
+    policies. One KV cache group has the same of them.
+    """
 
-    room: Room
+    rooms: tuple[Room, ...]
 
     @classmethod
-    def of(cls, spec: FullAttentionSpec, room: Room) -> CompressedSpec:
-        """The same cache, under a policy."""
-        return cls(**{f.name: getattr(spec, f.name) for f in fields(spec) if f.init}, room=room)
-
-    @property
-    def prefix_cacheable(self) -> bool:
-        """False: blocks are overwritten in place, so what they are hashed by is no longer true."""
-        return False
+    def of(cls, spec: FullAttentionSpec, rooms: tuple[Room, ...], **changes: Any) -> CompressedSpec:
+        """The same cache, under policies; with other fields of it ``changes``."""
+        plain = {f.name: getattr(spec, f.name) for f in fields(spec) if f.init}
+        return cls(**plain | changes, rooms=rooms)
 
     @classmethod
     def merge(cls, specs: list[Any]) -> CompressedSpec:
-        """The spec of a group of layers; they share one room.
+        """The spec of a group of layers; they share their rooms.
 
         Raises:
             AssertionError: they do not, or some are under no policy.
         """
-        rooms = {spec.room if isinstance(spec, cls) else None for spec in specs}
-        room = rooms.pop()
-        if rooms or room is None:  # of this type, as vLLM tries which specs can be merged
+        rooms = {spec.rooms if isinstance(spec, cls) else None for spec in specs}
+        mine = rooms.pop()
+        if rooms or mine is None:  # of this type, as vLLM tries which specs can be merged
             raise AssertionError("layers of different rooms are not one KV cache group")
-        return cls.of(FullAttentionSpec.merge([_plain(spec) for spec in specs]), room)
+        return cls.of(FullAttentionSpec.merge([_plain(spec) for spec in specs]), mine)
 
     def is_uniform_with_collection(self, kv_cache_specs: Mapping[str, KVCacheSpec]) -> bool:
-        """Whether all these layers can be one group: all under a policy, with the same room."""
+        """Whether all these layers can be one group: all under policies, with the same rooms."""
         return all(
-            isinstance(spec, CompressedSpec) and spec.room == self.room
+            isinstance(spec, CompressedSpec) and spec.rooms == self.rooms
             for spec in kv_cache_specs.values()
         )
 
@@ -60,13 +63,35 @@ def _plain(spec: CompressedSpec) -> FullAttentionSpec:
     )
 
 
+ASKING: ContextVar[Plan | None] = ContextVar("the request whose prefix is looked up", default=None)
+
+
+@contextmanager
+def asking(plan: Plan) -> Iterator[None]:
+    """Around vLLM's look-up of a request's prefix, which tells managers nothing of the request."""
+    token = ASKING.set(plan)
+    try:
+        yield
+    finally:
+        ASKING.reset(token)
+
+
 class CompressedManager(FullAttentionManager):
-    """Gives the blocks of a prompt's gap back to the pool, once they can be read no more."""
+    """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
+
+    Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
+    stays in: the gap's blocks alone are remembered by what they hold, and no request is given more
+    of another's than its own gap, so that nobody ever writes to a block that somebody else reads.
+
+    ``plans`` are the scheduler's, of all its requests.
+    """
+
+    plans: Mapping[str, Plan] = {}
 
     @cached_property
-    def gap(self) -> Callable[[int], Gap]:
-        """A prompt's gap, given its length."""
-        return gaps_of(self.kv_cache_spec.room, self.block_size)
+    def rooms(self) -> Rooms:
+        """What this group keeps of prompts."""
+        return rooms_in(self.kv_cache_spec.rooms, self.block_size)
 
     def remove_skipped_blocks(
         self,
@@ -75,10 +100,74 @@ class CompressedManager(FullAttentionManager):
         num_prompt_tokens: int | None = None,
     ) -> None:
         """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
-        if num_prompt_tokens is None or processed_computed_tokens < num_prompt_tokens:
+        plan = self.plans.get(request_id)
+        if plan is None or processed_computed_tokens < plan.length:
             return
-        gap = self.gap(num_prompt_tokens)
-        self._remove_blocks_in_range(request_id, gap.first, gap.last)
+        self._remove_blocks_in_range(request_id, 0, self.rooms.gap(plan))
+
+    def cache_blocks(self, request: Any, num_tokens: int, *args: Any, **options: Any) -> None:
+        """Remembers full blocks by what they hold, as far as they hold the whole prompt."""
+        plan = self.plans.get(request.request_id)
+        if plan is not None and plan.key is not None:
+            num_tokens = min(num_tokens, self.rooms.shared(plan))
+        super().cache_blocks(request, num_tokens, *args, **options)
+
+    @classmethod
+    def find_longest_cache_hit(
+        cls, block_hashes: Any, max_length: int, *args: Any, **options: Any
+    ) -> Any:
+        """vLLM's, of as many tokens as the request that is asking may share."""
+        plan, spec = ASKING.get(), options["kv_cache_spec"]
+        if plan is not None and plan.key is not None:
+            rooms = rooms_in(spec.rooms, spec.block_size)
+            max_length = min(max_length, rooms.shared(plan), plan.unasked(rooms.budget(plan)))
+        return super().find_longest_cache_hit(block_hashes, max_length, *args, **options)
+
+    def add_local_computed_blocks(
+        self, request_id: str, new_computed_blocks: Sequence[Any], *args: Any, **options: Any
+    ) -> None:
+        """vLLM's, with the gap of a compressed context in front: no blocks that could be held."""
+        held = [block for block in new_computed_blocks if not block.is_null]
+        super().add_local_computed_blocks(request_id, held, *args, **options)
+        gap = len(new_computed_blocks) - len(held)
+        self.req_to_blocks[request_id][:0] = [self._null_block] * gap
+        self.num_cached_block[request_id] += gap
+
+    def compressed_context(self, hashes: Sequence[bytes], plan: Plan) -> list[Any] | None:
+        """The blocks of a compressed context that another request has left; None if any is gone.
+
+        ``hashes`` are those of the request's blocks, each of all tokens up to its end.
+        """
+        found: list[Any] = []
+        for _, name in self._names(hashes, plan):
+            blocks = self.block_pool.get_cached_block(name, [self.kv_cache_group_id])
+            if blocks is None:
+                return None
+            found += blocks
+        return [self._null_block] * self.rooms.gap(plan) + found
+
+    def remember_context(self, request_id: str, hashes: Sequence[bytes], plan: Plan) -> None:
+        """Names the blocks of a context by it and by the policy.
+
+        Only when they have been compressed: nobody may read them before.
+        """
+        blocks = self.req_to_blocks[request_id]
+        for place, name in self._names(hashes, plan):
+            block = blocks[place]
+            if block.is_null or block.block_hash is not None:
+                continue  # it came with that name
+            known = make_block_hash_with_group_id(name, self.kv_cache_group_id)
+            end = (place + 1) * self.block_size
+            self.block_pool._insert_block_hash(known, block, num_tokens=end)
+
+    def _names(self, hashes: Sequence[bytes], plan: Plan) -> Iterator[tuple[int, bytes]]:
+        """The blocks that a context stays in, and their names; where it stays whole, vLLM's own."""
+        size, gap = self.block_pool.hash_block_size, self.rooms.gap(plan)
+        whole = hashes[plan.length // size - 1]
+        for place in range(gap, plan.length // self.block_size):
+            told = f"foveate {plan.policy} {plan.length} {place} ".encode()
+            plain = hashes[(place + 1) * self.block_size // size - 1]
+            yield place, sha256(told + whole).digest() if gap else plain
 
 
 def compressible(spec: KVCacheSpec) -> bool:

@@ -1,14 +1,16 @@
 """The gap layout: which blocks of a compressed prompt stay, and what attention sees of them.
 
 A prompt of P tokens fills blocks of B slots, in order. Of these, K tokens are kept, where K is the
-budget rounded up until P - K is a multiple of B. They are moved into the first blocks and into the
-partly filled last one; the blocks between, the gap, go back to the pool:
+budget rounded up until P - K is a multiple of B. They are moved into the prompt's last slots, and
+the blocks before them, the gap, go back to the pool:
 
     P = 11, B = 4, K = 7      before  |0 1 2 3|4 5 6 7|8 9 10 .|
-                              after   |x x x x|  gap  |x x x  .|
+                              after   |  gap  |x x x x|x x x  .|
 
 So no slot of a later token moves: token 11 is written to slot 11, before and after. Only attention
 is told otherwise: the row of the block table without the gap, and a length shorter by its slots.
+And no block of the gap is ever written to, so until the pool hands it on it still holds what vLLM's
+prefix caching knows it by, and other prompts that begin alike may read it.
 
 Everything here is a pure function of lengths and configuration, so the scheduler and every worker
 come to the same result without exchanging a word.
@@ -16,11 +18,9 @@ come to the same result without exchanging a word.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
-from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -30,18 +30,6 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.protocols import LayerCounts, Select
 from foveate.errors import InvalidBudget
-
-
-class Gap(NamedTuple):
-    """Blocks ``first`` to ``last`` (exclusive) of a prompt, counted from its start."""
-
-    first: int
-    last: int
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks are freed."""
-        return self.last - self.first
 
 
 class Protected(NamedTuple):
@@ -64,26 +52,26 @@ class Protected(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Compressed layers, by their places, that keep the same number: the mean of what the budget's
-    ``counts`` give them, rounded up.
+    """Cells (compressed layers, or KV heads of these) that keep the same number: the mean of what
+    the budget's ``counts`` give them, rounded up.
     """
 
     counts: LayerCounts
     protected: Protected
-    layers: tuple[int, ...]
+    cells: tuple[int, ...]
 
     def wanted(self, average: int, prompt: int) -> int:
-        """Tokens wanted of a prompt of which the layers keep ``average`` on average."""
+        """Tokens wanted of a prompt of which the cells keep ``average`` on average."""
         if average >= prompt:
             return prompt
         each = self.counts(average, self.protected.of_budget(average, prompt), prompt)
-        return -(-sum(each[place] for place in self.layers) // len(self.layers))
+        return -(-sum(each[cell] for cell in self.cells) // len(self.cells))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
     """How many tokens of a prompt stay, at least: a share of it or a number, and not below
-    ``least``; in layers of a ``tier``, what the budget gives these. Hashable, and small enough to
+    ``least``; in cells of a ``tier``, what the budget gives these. Hashable, and small enough to
     travel with every KV cache group.
     """
 
@@ -99,18 +87,20 @@ class Room:
         Raises:
             InvalidBudget: a budget in bytes, which depends on all prompts of a batch.
         """
+        return cls(share=None, tokens=0, least=max(1, least)).at(amount)
+
+    def at(self, amount: Amount) -> Room:
+        """The same room at another budget; raises as :meth:`of`."""
         if amount.kind == "bytes":
             raise InvalidBudget(
                 f"budget {amount} counts bytes of a whole batch, and a server has no fixed batch. "
                 "Give a share of the prompt (20%) or a number of tokens."
             )
         share = amount.value if amount.kind == "fraction" else None
-        return cls(
-            share=share, tokens=int(amount.value) if share is None else 0, least=max(1, least)
-        )
+        return replace(self, share=share, tokens=int(amount.value) if share is None else 0)
 
     def average(self, prompt: int) -> int:
-        """The budget of a prompt, on average over the layers; a share is rounded down, as
+        """The budget of a prompt, on average over the cells; a share is rounded down, as
         everywhere else.
         """
         share = self.share
@@ -122,29 +112,23 @@ class Room:
         average = self.average(prompt)
         return average if self.tier is None else self.tier.wanted(average, prompt)
 
-    def gap(self, prompt: int, block: int) -> Gap:
-        """The blocks that a prompt of that length leaves, in blocks of ``block`` slots.
+    def gap(self, prompt: int, block: int) -> int:
+        """How many of its first blocks, of ``block`` slots, a prompt of that length leaves.
 
         Blocks that hold later tokens as well never go, and the tokens kept are never fewer than
         wanted; they are more by up to ``block - 1``.
         """
-        last = prompt // block
-        return Gap(last - min(last, max(0, prompt - self.wanted(prompt)) // block), last)
+        return min(prompt // block, max(0, prompt - self.wanted(prompt)) // block)
 
     def kept(self, prompt: int, block: int) -> int:
         """Tokens kept, per KV head: those wanted, and as many more as whole blocks ask for."""
-        return prompt - self.gap(prompt, block).blocks * block
+        return prompt - self.gap(prompt, block) * block
 
     def budget(self, prompt: int, block: int) -> int:
-        """The budget that scores and selections are told: what is kept, and where layers differ,
+        """The budget that scores and selections are told: what is kept, and where cells differ,
         the average before anything is rounded.
         """
         return self.kept(prompt, block) if self.tier is None else self.average(prompt)
-
-
-def gaps_of(room: Room, block: int) -> Callable[[int], Gap]:
-    """``room.gap`` of a prompt's length; it is asked of every request in every step."""
-    return lru_cache(maxsize=4096)(lambda prompt: room.gap(prompt, block))
 
 
 class Phase(Enum):
@@ -162,9 +146,9 @@ class Phase(Enum):
         return cls.FINISHING if computed + new >= prompt else cls.READING
 
 
-def kept_slots(gap: Gap, prompt: int, block: int) -> Int[Tensor, "k"]:
+def kept_slots(gap: int, prompt: int, block: int) -> Int[Tensor, "k"]:
     """The slots that kept tokens move into, ascending, counted from the request's first slot."""
-    return torch.cat([torch.arange(gap.first * block), torch.arange(gap.last * block, prompt)])
+    return torch.arange(gap * block, prompt)
 
 
 def physical(slots: Int[Tensor, "k"], row: Int[Tensor, "c"], block: int) -> Int[Tensor, "k"]:
@@ -173,7 +157,7 @@ def physical(slots: Int[Tensor, "k"], row: Int[Tensor, "c"], block: int) -> Int[
 
 
 def view(
-    table: Int[Tensor, "r c"], lengths: Int[Tensor, "r"], gaps: list[Gap], block: int
+    table: Int[Tensor, "r c"], lengths: Int[Tensor, "r"], gaps: list[int], block: int
 ) -> tuple[Int[Tensor, "r c"], Int[Tensor, "r"]]:
     """Block table and lengths as attention is to see them: rows without their gap.
 
@@ -181,13 +165,33 @@ def view(
     results have the type and device of what was given, which is not changed. Columns past a row's
     length hold the row's last column: they are never read.
     """
-    both = torch.tensor([[gap.first for gap in gaps], [gap.blocks for gap in gaps]])
-    first, blocks = both.to(table.device, non_blocking=True)  # one copy, and nobody waits for it
-    columns = torch.arange(table.shape[1], device=table.device)[None]
-    source = columns + torch.where(columns >= first[:, None], blocks[:, None], 0)
-    seen = table.gather(1, source.clamp_max(table.shape[1] - 1))
-    return seen, (lengths - blocks.to(lengths.device) * block).to(lengths.dtype)
+    left = torch.tensor(gaps).to(table.device, non_blocking=True)  # one copy: nobody waits for it
+    columns = torch.arange(table.shape[1], device=table.device)[None] + left[:, None]
+    seen = table.gather(1, columns.clamp_max(table.shape[1] - 1))
+    return seen, (lengths - left.to(lengths.device) * block).to(lengths.dtype)
 
 
-NO_GAP = Gap(0, 0)
-"""What a request has whose prompt is not compressed."""
+class Buffers:
+    """A block table and lengths that are overwritten for every pass, and never move.
+
+    A captured CUDA graph reads the addresses that it saw when it was captured. ``rows`` is the most
+    requests that a pass can have, so nothing has to grow later.
+    """
+
+    def __init__(self, rows: int):
+        self._rows = rows
+        self._table: Int[Tensor, "r c"] | None = None
+        self._lengths: Int[Tensor, "r"] | None = None
+
+    def hold(
+        self, table: Int[Tensor, "n c"], lengths: Int[Tensor, "n"]
+    ) -> tuple[Int[Tensor, "n c"], Int[Tensor, "n"]]:
+        """The same numbers, in the first ``n`` rows of the buffers."""
+        if self._table is None or self._lengths is None:
+            rows = max(self._rows, len(table))
+            self._table = table.new_zeros((rows, table.shape[1]))
+            self._lengths = lengths.new_zeros((rows,))
+        mine, ends = self._table[: len(table)], self._lengths[: len(lengths)]
+        mine.copy_(table)
+        ends.copy_(lengths)
+        return mine, ends

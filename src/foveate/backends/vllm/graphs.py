@@ -14,8 +14,16 @@ from typing import Any
 from foveate.backends.vllm.vllm_api import CUDAGraphMode
 
 
-def without_full_graphs(dispatcher: Any, reading: Callable[[], bool]) -> None:
-    """Lets a model runner's ``CudagraphDispatcher`` choose no full graph while ``reading()``."""
+def without_full_graphs(runner: Any, reading: Callable[[], bool]) -> None:
+    """Lets a model runner, of either kind, choose no full graph while ``reading()``."""
+    if hasattr(runner, "cudagraph_dispatcher"):
+        _refused(runner.cudagraph_dispatcher, reading)
+    elif getattr(runner, "cudagraph_manager", None) is not None:
+        _passed_over(runner.cudagraph_manager, reading)
+
+
+def _refused(dispatcher: Any, reading: Callable[[], bool]) -> None:
+    """In the first runner, which can be told what not to choose."""
     dispatch = dispatcher.dispatch
 
     def chosen(*args: Any, **options: Any) -> Any:
@@ -25,3 +33,19 @@ def without_full_graphs(dispatcher: Any, reading: Callable[[], bool]) -> None:
         return dispatch(*args, **options)
 
     dispatcher.dispatch = chosen
+
+
+def _passed_over(manager: Any, reading: Callable[[], bool]) -> None:
+    """In the second runner, whose full graphs are for passes with the same number of new tokens for
+    each request: one that is not told so has none.
+    """
+    dispatch = manager.dispatch
+
+    def chosen(
+        num_reqs: int, num_tokens: int, uniform: int | None, *args: Any, **options: Any
+    ) -> Any:
+        if reading():
+            uniform = None
+        return dispatch(num_reqs, num_tokens, uniform, *args, **options)
+
+    manager.dispatch = chosen

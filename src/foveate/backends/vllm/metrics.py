@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from foveate.backends.vllm.gap import Phase, Room
-from foveate.backends.vllm.vllm_api import SchedulerOutput
+from foveate.backends.vllm.gap import Room
+from foveate.backends.vllm.plans import Plan, Rooms
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 LABELS = ("model_name", "engine")
@@ -29,29 +29,32 @@ COUNTERS = {
 
 
 class Group(NamedTuple):
-    """A KV cache group under a policy: what it keeps, and how many layers it has."""
+    """A KV cache group under policies: what it keeps, and how many cells (layers, or KV heads of
+    these) it has.
+    """
 
-    room: Room
-    layers: int
+    rooms: tuple[Room, ...]
+    cells: int
 
 
 class Metrics:
     """The counters of one worker; of several in tensor parallelism, one counts."""
 
     def __init__(self, model: str, engine: int, groups: Sequence[Group], block: int):
-        self._groups, self._block = groups, block
+        self._groups = [(Rooms(group.rooms, block), group.cells) for group in groups]
+        self._block = block
         self._counters = {name: c.labels(model, str(engine)) for name, c in _counters().items()}
 
-    def count(self, lengths: Iterator[int], seconds: float) -> None:
-        """One step: the lengths of the prompts that it completed, and what compressing took."""
-        depth = sum(group.layers for group in self._groups)
-        for prompt in lengths:
-            gaps = [(group, group.room.gap(prompt, self._block).blocks) for group in self._groups]
-            freed = sum(group.layers * blocks for group, blocks in gaps) * self._block
+    def count(self, completed: Iterable[tuple[Plan, int]], seconds: float) -> None:
+        """One step: the prompts that it completed, with their lengths, and time compressing."""
+        depth = sum(cells for _, cells in self._groups)
+        for plan, prompt in completed:
+            gaps = [(rooms.gap(plan), cells) for rooms, cells in self._groups]
+            freed = sum(gap * cells for gap, cells in gaps) * self._block
             self._add("prompts", 1)
             self._add("prompt_tokens", prompt)
             self._add("kept_tokens", prompt - freed / depth)
-            self._add("freed_blocks", sum(blocks for _, blocks in gaps))
+            self._add("freed_blocks", sum(gap for gap, _ in gaps))
         self._add("compress_seconds", seconds)
 
     def _add(self, name: str, amount: int | float) -> None:
@@ -64,17 +67,6 @@ def _counters() -> Mapping[str, Any]:
     from prometheus_client import Counter
 
     return {name: Counter(name, text, LABELS) for name, text in COUNTERS.items()}
-
-
-def completed(output: SchedulerOutput, requests: Mapping[str, Any]) -> Iterator[int]:
-    """The lengths of prompts whose last token this step reads; ``requests`` are the runner's."""
-    old = output.scheduled_cached_reqs
-    computed = dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
-    computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
-    for name, new in output.num_scheduled_tokens.items():
-        length = requests[name].num_prompt_tokens
-        if Phase.of(length, computed[name], new) is Phase.FINISHING:
-            yield length
 
 
 def seen_at(environ: Mapping[str, str] = os.environ) -> str:

@@ -22,58 +22,71 @@ Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
 
 class Kept(NamedTuple):
-    """Pairs that stay, ascending per head, and which positions of the prompt they had."""
+    """Pairs of a cell that stay, ascending per head, and which positions of the prompt they had.
+
+    ``moved`` says that they are the prompt's own, and not merged with others.
+    """
 
     k: Float[Tensor, "k h d"]
     v: Float[Tensor, "k h e"]
     positions: Int[Tensor, "h k"]
+    moved: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """A budget that keeps what the blocks hold that stay: ``tokens`` per KV head."""
+    """A budget that keeps what the blocks hold that stay: ``tokens`` of each KV head."""
 
     amount: Amount
-    tokens: int
+    tokens: tuple[int, ...]
     scope: Scope = field(default="layer", init=False)
 
     def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
         """Of this layer's heads together."""
-        return torch.full_like(tokens, self.tokens * one.layer.k.shape[1])
+        return torch.full_like(tokens, sum(self.tokens))
 
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        return [torch.full_like(one.available, self.tokens) for one in scored]
+        return [one.available.new_tensor(self.tokens).expand_as(one.available) for one in scored]
 
 
 def after_pass(
     prompts: Prompts,
-    row: Row,
+    cells: Sequence[Row],
+    block: int,
     ordinal: int,
     queries: Float[Tensor, "m hq d"],
     pairs: Callable[[int], Pairs],
     scale: float,
-) -> Kept | None:
-    """What is kept of a prompt that this pass has completed: keys, values, and positions.
+) -> list[Kept] | None:
+    """What is kept of a prompt that this pass has completed, of each cell: the layer's only one, or
+    its KV heads.
 
     None while the prompt goes on, and of a prompt that stays whole. ``queries`` are all of the
     pass's, ``pairs(n)`` the layer's first n pairs of this request.
     """
+    row = cells[0]
     prompt, at = row.prompt, Pass(row.end, row.prompt.length)
     q = queries[row.start : row.start + row.end - row.computed].transpose(0, 1)[None]
     if not row.computed:
         prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
-    if row.end < prompt.length and not prompts.policy.running:
-        wanted = prompts.policy.score.queries(row.budget)
+    if row.end < prompt.length and not prompt.policy.running:
+        wanted = prompt.policy.score.queries(row.budget)
         images = prompt.image[:, row.computed : row.end]
         prompt.reading.layers[ordinal].add(q, images, wanted)
         return None
     layer = _layer(prompts, row, ordinal, q, pairs(row.end), scale)
-    tokens = prompt.length - row.freed
-    given = Given(amount=prompts.policy.amount, tokens=tokens)
+    counts = [prompt.length - cell.gap * block for cell in cells]
+    heads = layer.k.shape[1] // len(cells)
+    each = tuple(count for count in counts for _ in range(heads))
+    given = Given(amount=prompt.policy.amount, tokens=each)
     found = prompt.reading.read(layer, at, layer.slots.available, budget=given).get(ordinal)
-    return None if found is None or not row.freed else _moved(found, tokens)
+    if found is None or not any(cell.gap for cell in cells):
+        return None
+    moved = found.k is layer.k
+    parts = [slice(i * heads, (i + 1) * heads) for i in range(len(cells))]
+    return [_part(found, part, n, moved) for part, n in zip(parts, counts, strict=True)]
 
 
 def _layer(
@@ -89,7 +102,6 @@ def _layer(
         k, torch.zeros(1, dtype=torch.long), prompt.image[:, :end], prompt.spot[:, :end]
     )
     slots = whole.from_query(row.computed).with_budget(torch.tensor([row.budget], device=k.device))
-    model_index, depth = prompts.model_indices[ordinal], len(prompts.ordinals)
     return Layer(
         q=q,
         k=k,
@@ -97,13 +109,15 @@ def _layer(
         slots=slots,
         scale=scale,
         ordinal=ordinal,
-        model_index=model_index,
-        depth=depth,
+        model_index=prompts.model_indices[ordinal],
+        depth=len(prompts.ordinals),
     )
 
 
-def _moved(found: pipeline.Kept, tokens: int) -> Kept:
-    mask = found.mask[0]
+def _part(found: pipeline.Kept, heads: slice, tokens: int, moved: bool) -> Kept:
+    mask = found.mask[0, heads]
     where = mask.nonzero()[:, 1].view(len(mask), tokens)
-    k, v = (t[0][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (found.k, found.v))
-    return Kept(k, v, where)
+    k, v = (
+        t[0, heads][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (found.k, found.v)
+    )
+    return Kept(k, v, where, moved)

@@ -1,9 +1,9 @@
-"""What a worker knows of the prompts that are being read."""
+"""What a worker knows of the requests that it serves, whichever of vLLM's model runners it has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,37 +11,49 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.backends.vllm.gap import Gap
+from foveate.backends.vllm.gap import Phase
+from foveate.backends.vllm.plans import Offer, Plan
+from foveate.backends.vllm.vllm_api import CommonAttentionMetadata, init_logger
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.tensors import image_index, spot_index
+from foveate.errors import FoveateError
 
 VISUAL = ("image", "video")
+logger = init_logger("vllm.foveate.prompts")
 
 
 @dataclass
 class Prompt:
-    """One request's prompt of ``length`` tokens. ``vision`` is True at visual ones."""
+    """What is compressed of one request's prompt. ``vision`` is True at visual tokens; ``failed``
+    once it could not be compressed.
+    """
 
-    length: int
+    plan: Plan
+    policy: Policy
     vision: Bool[Tensor, "n"]
     reading: PromptReading
-    kept: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)  # positions, by ordinal
+    kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
+    failed: bool = False
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "1 n"] = image_index(self.vision[None])
         self.spot: Int[Tensor, "1 n"] = spot_index(self.vision[None])
 
+    @property
+    def length(self) -> int:
+        """Tokens that are compressed."""
+        return self.plan.length
+
 
 class Row(NamedTuple):
     """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
-    of the pass's. ``table`` is its whole row of the block table, ``gap`` the blocks that its prompt
-    leaves, and ``freed`` how many slots these have. ``budget`` is what scores are told of.
+    of the pass's. ``table`` is its whole row of a group's block table, ``gap`` the blocks that its
+    prompt leaves there. ``budget`` is what scores are told of.
     """
 
     prompt: Prompt
-    gap: Gap
-    freed: int
+    gap: int
     budget: int
     start: int
     computed: int
@@ -55,81 +67,140 @@ class Row(NamedTuple):
 
     @property
     def beyond(self) -> int:
-        """Tokens of this pass that stand after the prompt: a preempted answer, read again."""
+        """Tokens of this pass that stand after what is compressed: a question after its context, or
+        a preempted answer, read again.
+        """
         return max(0, self.computed + self.new - self.prompt.length)
 
 
+class Asked(NamedTuple):
+    """A request as the scheduler announced it."""
+
+    plan: Plan
+    prompt: int
+    features: Sequence[Any]
+
+
 class Prompts:
-    """The prompts of a worker's requests, and the policy that they are under.
+    """The requests of a worker.
 
     ``runner`` is vLLM's model runner, ``ordinals`` says which of the compressed layers a name is.
     ``records`` says whether kept positions are remembered; on a GPU they would take memory that
     vLLM has given to its pool.
     """
 
-    def __init__(self, policy: Policy, ordinals: Mapping[str, int], runner: Any):
-        self.policy, self.ordinals = policy, ordinals
+    def __init__(self, offer: Offer, ordinals: Mapping[str, int], runner: Any, block: int):
+        self.ordinals = ordinals
         self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
-        self._runner = runner
+        self.failed: set[str] = set()
+        self.completed: list[tuple[Plan, int]] = []  # prompts of this pass, with their lengths
+        self.reading = False  # whether this pass reads what is to be compressed
+        self.seconds = 0.0  # spent on compressing, since they were taken last
+        self._offer, self._runner, self._block = offer, runner, block
+        self._asked: dict[str, Asked] = {}
         self._known: dict[str, Prompt] = {}
         self._serving = False
-        self.seconds = 0.0  # spent on compressing, since they were taken last
 
     @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Around a pass of requests; what runs outside is a warm-up, whatever the batch holds."""
+    def serving(self, output: Any) -> Iterator[None]:
+        """Around the pass of a ``SchedulerOutput``; what runs outside is a warm-up, whatever the
+        batch holds.
+        """
+        self._learn(output)
         self._serving = True
         try:
             yield
         finally:
-            self._serving = False
+            self._serving = self.reading = False
 
     def take_seconds(self) -> float:
         """The seconds that were spent on compressing since this was asked last."""
         taken, self.seconds = self.seconds, 0.0
         return taken
 
-    @property
-    def rows(self) -> int:
-        """Requests in this pass; in a warm-up pass there are none."""
-        return len(self._runner.input_batch.req_ids) if self._serving else 0
+    def take_failed(self) -> frozenset[str]:
+        """The requests whose prompts could not be compressed, since this was asked last."""
+        taken, self.failed = frozenset(self.failed), set()
+        return taken
 
-    @property
-    def reading(self) -> bool:
-        """Whether this pass reads tokens of a prompt."""
-        batch, n = self._runner.input_batch, self.rows
-        return bool((batch.num_computed_tokens_cpu[:n] < batch.num_prompt_tokens[:n]).any())
+    def rows(self, common: CommonAttentionMetadata) -> list[str]:
+        """The requests of this pass, in the order of the metadata; in a warm-up pass none."""
+        if not self._serving:
+            return []
+        if (indices := getattr(common, "req_idx", None)) is None:
+            return list(self._runner.input_batch.req_ids)
+        names = self._runner.req_states.index_to_req_id
+        return [names[int(index)] for index in indices if int(index) in names]
 
-    def length(self, row: int) -> int:
-        """Tokens of the prompt in that row of the batch."""
-        return int(self._runner.input_batch.num_prompt_tokens[row])
+    def plan(self, name: str) -> Plan:
+        """What is to become of that request's prompt."""
+        return self._asked[name].plan
 
-    def prompt(self, row: int) -> Prompt:
-        """The prompt in that row of the batch."""
-        name = self._runner.input_batch.req_ids[row]
+    def prompt(self, name: str) -> Prompt:
+        """That request's prompt; it has a policy."""
         if name not in self._known:
-            length = self.length(row)
-            features = self._runner.requests[name].mm_features
-            vision = visual(features, length).to(self._runner.device)
-            reading = PromptReading(self.policy, len(self.ordinals))
-            self._known[name] = Prompt(length, vision, reading)
+            plan, _, features = self._asked[name]
+            assert plan.policy is not None  # else there is nothing to ask
+            vision = visual(features, plan.length).to(self._runner.device)
+            reading = PromptReading(plan.policy, len(self.ordinals))
+            self._known[name] = Prompt(plan, plan.policy, vision, reading)
         return self._known[name]
 
-    def forget(self, names: Iterable[str]) -> None:
-        """Drops what is known of requests that ended, or that will be read again from the start."""
-        for name in names:
+    def fail(self, row: Row, error: Exception) -> None:
+        """Lets that row's request fail, and no other."""
+        if row.prompt.failed:
+            return
+        row.prompt.failed = True
+        name = next(name for name, one in self._known.items() if one is row.prompt)
+        self.failed.add(name)
+        logger.error("Request %s fails, as its prompt cannot be compressed: %r", name, error)
+
+    def _learn(self, output: Any) -> None:
+        """What a step's ``SchedulerOutput`` says of requests; those that ended, or were preempted
+        and begin anew, are forgotten first.
+        """
+        for name in output.finished_req_ids:
             self._known.pop(name, None)
+            self._asked.pop(name, None)
+        for name in output.preempted_req_ids or ():
+            self._known.pop(name, None)
+        for new in output.scheduled_new_reqs:
+            self._known.pop(new.req_id, None)
+            self._asked[new.req_id] = self._request(new)
+        self.completed = list(self._completed(output))
+
+    def _request(self, new: Any) -> Asked:
+        length, params = new.prompt_len, new.sampling_params
+        before = self._asked.get(new.req_id)
+        plan = Plan(length)  # as it is of requests that the scheduler lets fail
+        if before is None or before.prompt == length:  # not longer than it was
+            with suppress(FoveateError):
+                plan = self._offer.plan(params and params.extra_args, length, self._block)
+        return Asked(plan, length, new.mm_features)
+
+    def _completed(self, output: Any) -> Iterator[tuple[Plan, int]]:
+        """The prompts whose last token this step reads."""
+        old = output.scheduled_cached_reqs
+        computed = dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
+        computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
+        for name, new in output.num_scheduled_tokens.items():
+            plan, prompt, _ = self._asked[name]
+            if plan.key and Phase.of(plan.length, computed[name], new) is not Phase.ANSWERING:
+                self.reading = True
+            if Phase.of(prompt, computed[name], new) is Phase.FINISHING:
+                yield plan, prompt
 
 
-def visual(features: Iterable[Any] | None, length: int) -> Bool[Tensor, "n"]:
+def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
     """True at the tokens that stand for images and videos, by vLLM's ``mm_features``."""
     marked = torch.zeros(length, dtype=torch.bool)
     for feature in features or ():
         if feature.modality in VISUAL:
             where = feature.mm_position
             part = marked[where.offset : where.offset + where.length]
-            part |= True if where.is_embed is None else where.is_embed.to(torch.bool)
+            embedded = torch.ones(where.length) if where.is_embed is None else where.is_embed
+            part |= embedded[: len(part)].to(torch.bool)
     return marked
 
 

@@ -2,18 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple
+
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
-from foveate.backends.vllm.platforms import served
+from foveate.backends.vllm.plans import PREFIX, Offer
+from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.vllm_api import (
     AttentionBackendEnum,
     FullAttentionSpec,
+    InputProcessor,
     KVCacheSpecRegistry,
+    VLLMValidationError,
+    cpu_worker_class,
+    current_platform,
+    gpu_worker_class,
     register_backend,
+)
+from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
+
+_HERE = __name__.rpartition(".")[0]
+
+
+class Served(NamedTuple):
+    """vLLM's worker on a platform, and what stands for each of its attention backends, by name."""
+
+    worker: Callable[[], type]
+    backends: Mapping[str, str]
+
+
+CPU = Served(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.cpu.FoveateCPU"})
+CUDA = Served(
+    gpu_worker_class,
+    {"FLASH_ATTN": f"{_HERE}.gpu.FoveateFlash", "TRITON_ATTN": f"{_HERE}.gpu.FoveateTriton"},
 )
 
 
+def served(platform: Any = current_platform) -> Served:
+    """What serves on a platform of vLLM's.
+
+    Raises:
+        UnsupportedEngine: another one than CPUs and NVIDIA's GPUs.
+    """
+    if platform.is_cpu():
+        return CPU
+    if platform.is_cuda():
+        return CUDA
+    raise UnsupportedEngine(
+        f"Foveate's worker runs on vLLM's platforms for CPUs and for NVIDIA's GPUs (CUDA), and "
+        f"vLLM runs on {platform.device_name!r} here."
+    )
+
+
 def register_all() -> None:
-    """The manager of compressed groups, and the attention backends; any number of times.
+    """The manager of compressed groups, the attention backends, and the check of requests; any
+    number of times.
 
     vLLM registers managers of its own only into an empty registry, so they come first. It also
     remembers the first backend that it chose in a process, so ours are there from the beginning; in
@@ -29,3 +73,68 @@ def register_all() -> None:
     )
     for name, path in backends.items():
         register_backend(AttentionBackendEnum[name], path)
+    if not hasattr(InputProcessor.process_inputs, "__wrapped__"):
+        InputProcessor.process_inputs = checked(InputProcessor.process_inputs)
+
+
+def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
+    """VLLM's reading of a request, after which what it asks of Foveate is known to be possible.
+
+    vLLM has no other place where a request can be refused before it is one of the engine's: the
+    error is the request's answer, over HTTP with status 400.
+    """
+
+    @wraps(process_inputs)
+    def process(self: Any, *args: Any, **options: Any) -> Any:
+        request = process_inputs(self, *args, **options)
+        try:
+            check_request(self.vllm_config, request)
+        except FoveateError as error:
+            raise VLLMValidationError(str(error)) from error
+        return request
+
+    return process
+
+
+def check_request(config: Any, request: Any) -> None:
+    """Raises FoveateError where an engine of that configuration cannot serve the request."""
+    given = getattr(request.sampling_params, "extra_args", None) or {}
+    mine = "Worker" in str(config.parallel_config.worker_cls) and _HERE in str(
+        config.parallel_config.worker_cls
+    )
+    if not mine:
+        asked = [name for name in given if name.startswith(PREFIX)]
+        if asked:
+            raise InvalidParameter(
+                f"{asked[0]}: this engine was started without Foveate's worker, so nothing is "
+                f"compressed. Start it with 'foveate serve', or with --worker-cls {_HERE}.Worker."
+            )
+        return
+    if getattr(request, "resumable", False):
+        raise InvalidParameter(
+            "this request's prompt goes on after an answer (streamed input), and a compressed "
+            "prompt cannot grow. Send every turn as a request of its own."
+        )
+    _offer(config).plan(given, len(request.prompt_token_ids or ()))
+
+
+def _offer(config: Any) -> Offer:
+    return _offer_of(_Hashed(config.additional_config))
+
+
+class _Hashed:
+    """Additional configuration, compared by what it says."""
+
+    def __init__(self, given: Any):
+        self.given = given
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Hashed) and self.given == other.given
+
+    def __hash__(self) -> int:
+        return hash(repr(self.given))
+
+
+@lru_cache(maxsize=4)
+def _offer_of(config: _Hashed) -> Offer:
+    return Offer(settings_from(config.given))

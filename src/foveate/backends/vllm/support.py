@@ -1,13 +1,86 @@
-"""Which models can be compressed exactly inside vLLM, and why not otherwise."""
+"""What cannot be served exactly inside vLLM, and why: settings, models, layers, several workers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from foveate.errors import UnsupportedEngine
+from foveate.core.policy import Policy
+from foveate.core.protocols import ForeseeableByHead, is_head_by_head, wrapped
+from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 
+SCHEDULER = "foveate.backends.vllm.Scheduler"
 DECODER = "decoder"
+
+
+def check_engine(config: Any) -> None:
+    """Refuses what compressed blocks cannot be combined with. ``config`` is a ``VllmConfig``.
+
+    Raises:
+        UnsupportedEngine: the message names the setting.
+    """
+    parallel = config.parallel_config
+    refused = {
+        "a KV connector (--kv-transfer-config)": config.kv_transfer_config is not None,
+        "speculative decoding (--speculative-config)": config.speculative_config is not None,
+        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
+        "decode context parallelism": parallel.decode_context_parallel_size > 1,
+        "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
+        "micro-batches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,
+        "latent attention (MLA)": config.model_config.use_mla,
+        "a quantised KV cache (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
+    }
+    for what, found in refused.items():
+        if found:
+            raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}.")
+    if "foveate" not in str(config.scheduler_config.scheduler_cls):
+        raise UnsupportedEngine(
+            "Foveate's worker needs Foveate's scheduler, which tells it which blocks are free. "
+            f"Start vLLM with --scheduler-cls {SCHEDULER}, or by 'foveate serve'."
+        )
+
+
+def check_layers(
+    *,
+    compressed: Sequence[str],
+    others: Sequence[str],
+    sharing: Sequence[str],
+    tiers: bool,
+    hybrid: bool = True,
+) -> None:
+    """Refuses models whose layers cannot be compressed beside each other.
+
+    Args:
+        compressed: names of the layers of full attention.
+        others: names of those that have another kind of cache (windows, states) and keep it.
+        sharing: names of those that read another layer's cache.
+        tiers: whether a policy gives layers or heads different budgets.
+        hybrid: whether vLLM may manage caches of several kinds, or has to make them one.
+
+    Raises:
+        UnsupportedEngine: no layer to compress; layers that share caches; caches of several kinds
+            that vLLM is told to make one; or different budgets beside other layers, as all groups
+            of layers would shrink to the size of the smallest.
+    """
+    if not compressed:
+        raise UnsupportedEngine(
+            "no layer of this model holds every token of a prompt, so there is nothing to compress."
+        )
+    if sharing:
+        raise UnsupportedEngine(
+            f"the layers {', '.join(sharing)} read the cache of an earlier layer, which would be "
+            "compressed before they have read it."
+        )
+    if others and tiers:
+        raise UnsupportedEngine(
+            f"this model has {len(others)} layers with windows or states beside those to compress, "
+            "and a budget that differs by layer. Use one that keeps the same number in all layers."
+        )
+    if (others or tiers) and not hybrid:
+        raise UnsupportedEngine(
+            "the layers of this model, or the budget, make KV cache groups of several kinds, and "
+            "vLLM is told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
+        )
 
 
 def check_model(config: Any) -> None:
@@ -63,17 +136,45 @@ def check_attention(layers: Mapping[str, Any]) -> None:
                 )
 
 
-def check_new(names: set[str], known: Mapping[str, Any]) -> None:
-    """Refuses requests whose prompt grows after an answer (streamed input), by their names.
+def check_parallel(policy: Policy, workers: int, heads: int) -> None:
+    """Refuses what cannot be shared out to several workers.
 
-    Their blocks were freed by the length that the prompt had before.
+    A worker holds some of a layer's KV heads, and decides for these alone. So a policy can be
+    served in parallel if each KV head's tokens follow from that head, which a stage says itself
+    (``head_by_head``). Stages that look across heads would need all workers' numbers in the middle
+    of a layer; they are refused, as are those that say nothing of it.
+
+    Args:
+        policy: one that ``check_policy`` lets through.
+        workers: of tensor parallelism; nothing is refused of one.
+        heads: KV heads of a layer, over all workers.
 
     Raises:
-        UnsupportedEngine: a new request of the scheduler's that is ``known`` already.
+        UnsupportedPolicy: a stage that decides for several heads together.
+        UnsupportedEngine: fewer heads than workers, whose query heads then share one.
     """
-    again = sorted(names & known.keys())
-    if again:
-        raise UnsupportedEngine(
-            f"the prompt of request {again[0]} goes on after an answer (streamed input), and a "
-            "compressed prompt cannot grow. Send every turn as a request of its own."
+    if workers == 1:
+        return
+    if isinstance(policy.budget, ForeseeableByHead):
+        raise UnsupportedPolicy(
+            f"{policy} cannot be served with tensor parallelism: {policy.budget!r} sorts the KV "
+            "heads of all workers into groups. Use --tensor-parallel-size 1."
         )
+    for stage in _across_heads(policy):
+        raise UnsupportedPolicy(
+            f"{policy} cannot be served with tensor parallelism: {stage!r} goes by several KV "
+            "heads together, and each worker holds some of them. Use --tensor-parallel-size 1, or "
+            "a policy that decides head by head: snapkv, mixkv, csp, h2o, knorm. A stage of your "
+            "own says that it does with head_by_head = True."
+        )
+    if workers > heads:
+        raise UnsupportedEngine(
+            f"{workers} workers share {heads} KV heads: their query heads would choose different "
+            f"tokens of the same head. Use --tensor-parallel-size {heads} at most."
+        )
+
+
+def _across_heads(policy: Policy) -> Iterator[Any]:
+    """The stages of a policy that do not say that they decide head by head."""
+    stages = (*wrapped(policy.score), policy.select, policy.merge)
+    return (stage for stage in stages if not is_head_by_head(stage))

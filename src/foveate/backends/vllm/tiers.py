@@ -1,31 +1,36 @@
-"""Layers that keep different numbers of tokens: a few tiers of layers, each a KV cache group.
+"""Layers or KV heads that keep different numbers of tokens: a few tiers, each a KV cache group.
 
 vLLM gives a group of layers one block table, so only layers that keep the same number share one. A
 group of its own for every layer costs a third of a decode step in bookkeeping; a few cost nothing
-that could be measured. So layers are put into at most a handful of tiers:
+that could be measured. So layers, or where the budget differs by head the KV heads of all layers
+(``heads``), are put into at most a handful of tiers:
 
-1. They are sorted by what the budget gives them of the longest prompt, and cut into runs.
-2. A group's block holds one page of each of its layers, and blocks of all groups come from one pool
-   and have one size: that of the largest group. So tiers have equally many layers where the number
-   of layers allows it, and else differ by one: the shorter ones then leave a page of every block
-   unused. Between half the permitted number of tiers and that number, the one is taken that leaves
-   the fewest pages unused, and of these the largest.
-3. A tier keeps the mean of its layers' counts, rounded up, and as many more as whole blocks ask
-   for. So all layers together keep at least what the budget asks for, and more by less than one
-   token a layer before blocks are looked at.
+1. These cells are sorted by what the budget gives them of the longest prompt, and cut into runs.
+2. A group's block holds one page of each of its cells, and blocks of all groups come from one pool
+   and have one size: that of the largest group. So tiers have equally many cells where their number
+   allows it, and else differ by one: the shorter ones then leave a page of every block unused.
+   Between half the permitted number of tiers and that number, the one is taken that leaves the
+   fewest pages unused, and of these the largest.
+3. A tier keeps the mean of its cells' counts, rounded up, and as many more as whole blocks ask
+   for. So all cells together keep at least what the budget asks for, and more by less than one
+   token a cell before blocks are looked at.
+
+An engine's groups are made once, so of the policies that its requests may choose, those whose cells
+differ must differ alike: the same budget, at whatever amount.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from foveate.backends.vllm.gap import Protected, Room, Tier
-from foveate.core.policy import Policy
-from foveate.core.protocols import Foreseeable, LayerCounts
-from foveate.errors import InvalidParameter
+from foveate.core.policy import Policy, with_amount
+from foveate.core.protocols import Foreseeable, ForeseeableByHead, LayerCounts
+from foveate.errors import InvalidParameter, UnsupportedPolicy
+from foveate.stages.budget import Uniform
 
 MOST = 8
 """Tiers, unless the configuration says another number."""
@@ -46,48 +51,93 @@ def tiers_from(settings: Mapping[str, Any]) -> int:
     return most
 
 
-def rooms_of(policy: Policy, depth: int, longest: int, most: int = MOST) -> list[Room]:
-    """What each of ``depth`` compressed layers keeps; equal for the layers of one tier.
+def shaping(policies: Sequence[Policy]) -> Policy | None:
+    """The policy by which layers, or heads, are put into tiers; None where all keep alike.
+
+    Raises:
+        UnsupportedPolicy: two that differ in more than the amount.
+    """
+    uneven = [policy for policy in policies if not isinstance(policy.budget, Uniform)]
+    for other in uneven[1:]:
+        if with_amount(other.budget, uneven[0].amount) != uneven[0].budget:
+            raise UnsupportedPolicy(
+                f"{uneven[0]} and {other} cannot be served by one engine: their budgets give "
+                "layers, or heads, different numbers in different ways, and the groups that share "
+                "a block table are made once. Start an engine for each."
+            )
+    return uneven[0] if uneven else None
+
+
+def by_head(policies: Sequence[Policy]) -> bool:
+    """Whether the KV heads of a layer keep different numbers under one of these policies."""
+    shape = shaping(policies)
+    return shape is not None and isinstance(shape.budget, ForeseeableByHead)
+
+
+def rooms_of(
+    policies: Sequence[Policy], depth: int, heads: int, longest: int, most: int = MOST
+) -> list[tuple[Room, ...]]:
+    """What each cell keeps under each policy; equal for the cells of one tier.
 
     Args:
-        policy: one that ``check_policy`` lets through.
+        policies: some that ``check_policy`` lets through.
         depth: compressed layers.
-        longest: tokens of the longest prompt, at which the layers are compared.
+        heads: KV heads of each. Cells are these, layer after layer, if ``by_head(policies)``;
+            else they are the layers.
+        longest: tokens of the longest prompt, at which the cells are compared.
         most: tiers, at most.
 
     Raises:
-        ProfileMismatch: a profile of another number of layers.
+        ProfileMismatch: a profile of another number of layers or heads.
+        UnsupportedPolicy: see :func:`shaping`.
     """
+    shape = shaping(policies)
+    cells = depth * (heads if by_head(policies) else 1)
+    runs = [tuple(range(cells))]
+    if shape is not None:
+        counts = _counts(shape, depth, heads)
+        runs = cut(_sorted(shape, counts, longest, cells), most)
+    rooms: dict[int, tuple[Room, ...]] = {}
+    for run in runs:
+        here = tuple(_room(policy, run, depth, heads) for policy in policies)
+        rooms |= dict.fromkeys(run, here)
+    return [rooms[cell] for cell in range(cells)]
+
+
+def _room(policy: Policy, run: tuple[int, ...], depth: int, heads: int) -> Room:
     protected = Protected.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
-    if not isinstance(policy.budget, Foreseeable):
-        return [room] * depth
-    counts = policy.budget.by_length(depth)
-    rooms: dict[int, Room] = {}
-    for layers in cut(_sorted(counts, room, protected, longest, depth), most):
-        tier = Tier(counts=counts, protected=protected, layers=layers)
-        rooms |= dict.fromkeys(layers, replace(room, tier=tier))
-    return [rooms[place] for place in range(depth)]
+    if isinstance(policy.budget, Uniform):
+        return room
+    counts = _counts(policy, depth, heads)
+    return replace(room, tier=Tier(counts=counts, protected=protected, cells=run))
 
 
-def _sorted(
-    counts: LayerCounts, room: Room, protected: Protected, longest: int, depth: int
-) -> list[int]:
-    """The layers, those that keep most first."""
-    average = min(room.average(longest), longest)
+def _counts(policy: Policy, depth: int, heads: int) -> LayerCounts:
+    budget: Any = policy.budget
+    if isinstance(budget, ForeseeableByHead):
+        return budget.by_head(depth, heads)
+    assert isinstance(budget, Foreseeable)  # check_policy has let it through
+    return budget.by_length(depth)
+
+
+def _sorted(policy: Policy, counts: LayerCounts, longest: int, cells: int) -> list[int]:
+    """The cells, those that keep most first."""
+    protected = Protected.of(policy.select)
+    average = min(Room.of(policy.amount, protected.tokens).average(longest), longest)
     given = counts(average, protected.of_budget(average, longest), longest)
-    return sorted(range(depth), key=lambda place: (-given[place], place))
+    return sorted(range(cells), key=lambda cell: (-given[cell], cell))
 
 
-def cut(layers: list[int], most: int) -> list[tuple[int, ...]]:
-    """Runs of these layers, at most ``most``, of sizes that vLLM's groups can have."""
-    number = _number(len(layers), most)
-    size, larger = divmod(len(layers), number)
+def cut(cells: list[int], most: int) -> list[tuple[int, ...]]:
+    """Runs of these cells, at most ``most``, of sizes that vLLM's groups can have."""
+    number = _number(len(cells), most)
+    size, larger = divmod(len(cells), number)
     ends = [size * (i + 1) + min(i + 1, larger) for i in range(number)]
-    return [tuple(layers[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
+    return [tuple(cells[a:b]) for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def _number(layers: int, most: int) -> int:
+def _number(cells: int, most: int) -> int:
     """How many tiers leave the fewest pages unused.
 
     vLLM makes all groups as large as the largest tier only if that is less than half as large again
@@ -95,12 +145,12 @@ def _number(layers: int, most: int) -> int:
     """
 
     def unused(number: int) -> int:
-        return -layers % number
+        return -cells % number
 
     def fits(number: int) -> bool:
-        size = layers // number
+        size = cells // number
         return unused(number) == 0 or Fraction(size + 1, size) < Fraction(3, 2)
 
-    possible = [n for n in range(1, min(most, layers) + 1) if fits(n)]
-    many = [n for n in possible if 2 * n >= min(most, layers)] or possible[-1:]
+    possible = [n for n in range(1, min(most, cells) + 1) if fits(n)]
+    many = [n for n in possible if 2 * n >= min(most, cells)] or possible[-1:]
     return min(many, key=lambda n: (unused(n), -n))

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import MissingPackage, UnsupportedEngine
 
-TRIED = ((0, 32), (0, 33))
+TRIED = ((0, 32), (0, 34))
 """Versions of vLLM that this backend works with: from the first one on, below the second."""
 
 
@@ -42,7 +42,10 @@ check_version(vllm.__version__)
 try:
     from vllm import _custom_ops as cpu_ops
     from vllm.config import CUDAGraphMode, VllmConfig
+    from vllm.exceptions import VLLMValidationError
+    from vllm.forward_context import get_forward_context
     from vllm.logger import init_logger
+    from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
     from vllm.platforms import current_platform
     from vllm.v1.attention.backend import AttentionCGSupport, CommonAttentionMetadata
     from vllm.v1.attention.backends.cpu_attn import (
@@ -52,8 +55,12 @@ try:
         CPUAttentionMetadataBuilder,
     )
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.core.kv_cache_utils import make_block_hash_with_group_id
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.core.single_type_kv_cache_manager import FullAttentionManager
+    from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.kv_cache_interface import (
         FullAttentionSpec,
         KVCacheConfig,
@@ -61,6 +68,7 @@ try:
         KVQuantMode,
     )
     from vllm.v1.kv_cache_spec_registry import KVCacheSpecRegistry
+    from vllm.v1.outputs import AsyncModelRunnerOutput
 except ImportError as other:
     raise UnsupportedEngine(
         f"vLLM {vllm.__version__} lacks a name that Foveate's worker relies on: {other}."
@@ -68,8 +76,11 @@ except ImportError as other:
 
 __all__ = [
     "TRIED",
+    "AsyncModelRunnerOutput",
+    "AsyncScheduler",
     "AttentionBackendEnum",
     "AttentionCGSupport",
+    "AttentionLayerBase",
     "CPUAttentionBackend",
     "CPUAttentionBackendImpl",
     "CPUAttentionMetadata",
@@ -78,19 +89,24 @@ __all__ = [
     "CommonAttentionMetadata",
     "FullAttentionManager",
     "FullAttentionSpec",
+    "InputProcessor",
     "KVCacheConfig",
     "KVCacheSpec",
     "KVCacheSpecRegistry",
     "KVQuantMode",
+    "Scheduler",
     "SchedulerOutput",
+    "VLLMValidationError",
     "VllmConfig",
     "check_version",
     "cpu_ops",
     "cpu_worker_class",
     "current_platform",
     "flash_attention",
+    "get_forward_context",
     "gpu_worker_class",
     "init_logger",
+    "make_block_hash_with_group_id",
     "register_backend",
     "triton_attention",
 ]

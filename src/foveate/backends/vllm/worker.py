@@ -7,20 +7,22 @@ from typing import Any
 from foveate.backends.vllm.attention import Rewriting
 from foveate.backends.vllm.blocks import CompressedSpec, check_specs, compressible
 from foveate.backends.vllm.graphs import without_full_graphs
-from foveate.backends.vllm.metrics import Group, Metrics, completed, seen_at
-from foveate.backends.vllm.parallel import check_parallel
-from foveate.backends.vllm.platforms import served
+from foveate.backends.vllm.heads import head_names, split
+from foveate.backends.vllm.metrics import Group, Metrics, seen_at
+from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.registration import register_all
-from foveate.backends.vllm.settings import (
+from foveate.backends.vllm.registration import register_all, served
+from foveate.backends.vllm.settings import check_profiles, settings_from
+from foveate.backends.vllm.support import (
+    check_attention,
     check_engine,
     check_layers,
-    check_profiles,
-    settings_from,
+    check_model,
+    check_parallel,
 )
-from foveate.backends.vllm.support import check_attention, check_model, check_new
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.backends.vllm.tiers import by_head, rooms_of, shaping
 from foveate.backends.vllm.vllm_api import (
+    AsyncModelRunnerOutput,
     KVCacheConfig,
     KVCacheSpec,
     SchedulerOutput,
@@ -28,13 +30,12 @@ from foveate.backends.vllm.vllm_api import (
     init_logger,
 )
 from foveate.errors import UnsupportedEngine
-from foveate.stages.budget import Uniform
 
 logger = init_logger("vllm.foveate")  # vLLM prints the loggers below its own name
 
 
 class Serving:
-    """Before one of vLLM's workers: a policy from its configuration.
+    """Before one of vLLM's workers: policies from its configuration.
 
     Raises, when made:
         InvalidParameter: no policy is given.
@@ -47,53 +48,70 @@ class Serving:
     is_driver_worker: bool
 
     def __init__(self, vllm_config: VllmConfig, *args: Any, **kwargs: Any):
-        self.policy, self.most_tiers = settings_from(vllm_config.additional_config)
+        self.settings = settings_from(vllm_config.additional_config)
         self.ordinals: dict[str, int] = {}
         self.prompts: Prompts | None = None
         self.metrics: Metrics | None = None
         check_engine(vllm_config)
         check_model(vllm_config.model_config)
-        check_parallel(
-            self.policy,
-            vllm_config.parallel_config.tensor_parallel_size,
-            vllm_config.model_config.get_total_num_kv_heads(),
-        )
+        for policy in self.settings.policies:
+            check_parallel(
+                policy,
+                vllm_config.parallel_config.tensor_parallel_size,
+                vllm_config.model_config.get_total_num_kv_heads(),
+            )
         register_all()
         super().__init__(vllm_config, *args, **kwargs)  # type: ignore[call-arg]
 
     def get_kv_cache_spec(self) -> dict[str, KVCacheSpec]:
-        """vLLM's, with layers of full attention put under the policy."""
+        """vLLM's, with layers of full attention put under the policies."""
         specs: dict[str, KVCacheSpec] = super().get_kv_cache_spec()  # type: ignore[misc]
         names = [name for name, spec in specs.items() if compressible(spec)]
-        config = self.vllm_config
+        self._check(names, specs)
+        self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
+        policies, depth = self.settings.policies, len(names)
+        heads, longest = specs[names[0]].num_kv_heads, self.vllm_config.model_config.max_model_len
+        rooms = rooms_of(policies, depth, heads, longest, self.settings.tiers)
+        if not by_head(policies):
+            mine = {name: CompressedSpec.of(specs[name], rooms[i]) for i, name in enumerate(names)}
+            return specs | mine
+        split(self._layers, names, heads)
+        cells = [(name, head) for name in names for head in head_names(name, heads)]
+        return specs | {
+            head: CompressedSpec.of(specs[name], room, num_kv_heads=1)
+            for (name, head), room in zip(cells, rooms, strict=True)
+        }
+
+    @property
+    def _layers(self) -> dict[str, Any]:
+        layers: dict[str, Any] = self.vllm_config.compilation_config.static_forward_context
+        return layers
+
+    def _check(self, names: list[str], specs: dict[str, KVCacheSpec]) -> None:
+        config, policies = self.vllm_config, self.settings.policies
         check_layers(
             compressed=names,
             others=[name for name in specs if name not in names],
-            sharing=list(self.model_runner.shared_kv_cache_layers),
-            prefix_caching=bool(config.cache_config.enable_prefix_caching),
-            tiers=not isinstance(self.policy.budget, Uniform),
+            sharing=[
+                name
+                for name, layer in self._layers.items()
+                if getattr(layer, "kv_sharing_target_layer_name", None)
+            ],
+            tiers=shaping(policies) is not None,
             hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
         )
-        layers = self.vllm_config.compilation_config.static_forward_context
-        check_attention({name: layers[name] for name in names})
+        check_attention({name: self._layers[name] for name in names})
         check_specs({name: specs[name] for name in names})
-        check_profiles(self.policy, config.model_config.model, len(names))
-        self.ordinals = {name: ordinal for ordinal, name in enumerate(names)}
-        rooms = rooms_of(
-            self.policy, len(names), config.model_config.max_model_len, self.most_tiers
-        )
-        return specs | {
-            name: CompressedSpec.of(specs[name], room)
-            for name, room in zip(names, rooms, strict=True)
-        }
+        for policy in policies:
+            check_profiles(policy, config.model_config.model, len(names))
 
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Makes the caches, and tells the builders of compressed groups about the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         block = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        prompts = Prompts(self.policy, self.ordinals, self.model_runner)
+        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner, block)
         self.prompts = prompts
-        without_full_graphs(self.model_runner.cudagraph_dispatcher, lambda: prompts.reading)
+        without_full_graphs(self.model_runner, lambda: prompts.reading)
         for group in (g for groups in self.model_runner.attn_groups for g in groups):
             if isinstance(group.kv_cache_spec, CompressedSpec):
                 for builder in group.metadata_builders:
@@ -104,7 +122,7 @@ class Serving:
     def _announce(self, kv_cache_config: KVCacheConfig, block: int) -> None:
         """The counters, and the one line of the log."""
         groups = [
-            Group(group.kv_cache_spec.room, len(group.layer_names))
+            Group(group.kv_cache_spec.rooms, len(group.layer_names))
             for group in kv_cache_config.kv_cache_groups
             if isinstance(group.kv_cache_spec, CompressedSpec)
         ]
@@ -112,11 +130,12 @@ class Serving:
         engine = config.parallel_config.data_parallel_index
         self.metrics = Metrics(config.model_config.served_model_name, engine, groups, block)
         logger.info(
-            "Foveate compresses the prompts of %d layers (KV cache groups of %s): %s, in blocks of "
-            "%d tokens; %s.",
+            "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in blocks "
+            "of %d tokens; %s.",
             len(self.ordinals),
-            ", ".join(str(group.layers) for group in groups),
-            self.policy,
+            ", ".join(str(group.cells) for group in groups),
+            " KV heads" if by_head(self.settings.policies) else "",
+            " or ".join(map(str, self.settings.policies)),
             block,
             seen_at(),
         )
@@ -131,21 +150,43 @@ class Serving:
             )
         builder.check_layout()
         builder.prompts = self.prompts
+        if by_head(self.settings.policies):
+            builder.attend_by_head(self._layers[next(iter(self.ordinals))].foveate_heads.group)
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
-        """One step. Requests that ended, or were preempted and begin anew, are forgotten first."""
+        """One step."""
         if self.prompts is None:
             return super().execute_model(scheduler_output)  # type: ignore[misc]
-        new = {request.req_id for request in scheduler_output.scheduled_new_reqs}
-        check_new(new, self.model_runner.requests)
-        self.prompts.forget(scheduler_output.finished_req_ids)
-        self.prompts.forget(scheduler_output.preempted_req_ids or ())
-        with self.prompts.serving():
+        with self.prompts.serving(scheduler_output):
             result = super().execute_model(scheduler_output)  # type: ignore[misc]
         if self.metrics is not None:
-            lengths = completed(scheduler_output, self.model_runner.requests)
-            self.metrics.count(lengths, self.prompts.take_seconds())
+            self.metrics.count(self.prompts.completed, self.prompts.take_seconds())
+        return self._telling(result)
+
+    def sample_tokens(self, *args: Any, **options: Any) -> Any:
+        """The step's tokens, and which of its requests failed."""
+        return self._telling(super().sample_tokens(*args, **options))  # type: ignore[misc]
+
+    def _telling(self, result: Any) -> Any:
+        if result is None or self.prompts is None or not self.prompts.failed:
+            return result
+        failed = self.prompts.take_failed()
+        if isinstance(result, AsyncModelRunnerOutput):
+            return Failing(result, failed)
+        result.foveate_failed = failed
         return result
+
+
+class Failing(AsyncModelRunnerOutput):
+    """A step's tokens that are still on their way, and which of its requests failed."""
+
+    def __init__(self, output: AsyncModelRunnerOutput, failed: frozenset[str]):
+        self._output, self._failed = output, failed
+
+    def get_output(self) -> Any:
+        output = self._output.get_output()
+        output.foveate_failed = self._failed
+        return output
 
 
 class FoveateWorker(Serving, served().worker()):  # type: ignore[misc]

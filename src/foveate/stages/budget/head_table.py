@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -69,6 +69,22 @@ class HeadTable:
         wishes = [(one, self._layer(one, tokens)) for one in scored]
         return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
 
+    def by_head(self, depth: int, heads: int) -> HeadCounts:
+        """The table's rule over all KV heads, layer after layer.
+
+        Raises:
+            ProfileMismatch: the profile has other numbers of layers or heads.
+        """
+        profile = self.calibrated
+        profile.check_layers(depth)
+        for layer in range(depth):
+            profile.check_row(layer, heads, layer)
+        return HeadCounts(tuple(map(tuple, profile.by_layer)), *self._how)
+
+    @property
+    def _how(self) -> tuple[float, float, str | None]:
+        return self.floor, self.temperature, self.of if self.as_released else None
+
     def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
         profile = self.calibrated
         profile.check_layers(one.layer.depth)
@@ -80,9 +96,22 @@ class HeadTable:
             one.layer.lengths.tolist(),
             strict=True,
         )
-        how = (self.floor, self.temperature, self.of if self.as_released else None)
-        tables = [_table(scores, *row, *how) for row in rows]
+        tables = [_table(scores, *row, *self._how) for row in rows]
         return torch.stack(tables)[:, one.layer.ordinal].to(one.available)
+
+
+class HeadCounts(NamedTuple):
+    """A table's rule, given everything but the prompt."""
+
+    scores: tuple[tuple[float, ...], ...]
+    floor: float
+    temperature: float
+    as_in: str | None
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Tokens of each KV head of a prompt of ``length``, ``tokens`` on average."""
+        scores, *how = self
+        return tuple(_table(scores, tokens, protected, length, *how).flatten().tolist())
 
 
 def _listed(row: list[float] | float) -> list[float]:

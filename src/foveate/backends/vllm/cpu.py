@@ -1,4 +1,4 @@
-"""Keys and values in vLLM's pages on a CPU: reading a request's, and writing them elsewhere.
+"""vLLM's backend for CPUs, CPU_ATTN, over compressed prompts.
 
 A layer's cache is [pages, heads, slots, 2 * d]. In memory a page's head is its keys, transposed to
 [d, slots] where the kernels' instruction set is "vec", and then its values, [slots, d]. Writing
@@ -12,7 +12,13 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.backends.vllm.vllm_api import cpu_ops
+from foveate.backends.vllm.attention import Compressing, Rewriting
+from foveate.backends.vllm.vllm_api import (
+    CPUAttentionBackend,
+    CPUAttentionBackendImpl,
+    CPUAttentionMetadataBuilder,
+    cpu_ops,
+)
 from foveate.errors import UnsupportedEngine
 
 READABLE = "vec"
@@ -67,3 +73,30 @@ def write(
         v_scale=layer._v_scale_float,
         kv_cache_dtype="auto",
     )
+
+
+class Builder(Rewriting, CPUAttentionMetadataBuilder):
+    """vLLM's builder, which is shown rows without their gap."""
+
+    def check_layout(self) -> None:
+        """Raises UnsupportedEngine where the kernels' instruction set packs keys."""
+        check_layout(self.isa, self.block_size)
+
+
+class Implementation(Compressing, CPUAttentionBackendImpl):
+    """vLLM's implementation; keys are transposed in their pages."""
+
+    read = staticmethod(read)
+    write = staticmethod(write)
+
+
+class FoveateCPU(CPUAttentionBackend):
+    """vLLM's CPU_ATTN where no policy is."""
+
+    @staticmethod
+    def get_impl_cls() -> type[Implementation]:
+        return Implementation
+
+    @staticmethod
+    def get_builder_cls() -> type[Builder]:
+        return Builder

@@ -1,0 +1,55 @@
+"""vLLM's backends FLASH_ATTN and TRITON_ATTN (GPUs), over compressed prompts."""
+
+from __future__ import annotations
+
+from foveate.backends.vllm import pages
+from foveate.backends.vllm.attention import Compressing, Rewriting
+from foveate.backends.vllm.vllm_api import flash_attention, triton_attention
+
+_FLASH, _TRITON = flash_attention(), triton_attention()
+
+
+class FlashBuilder(Rewriting, _FLASH.builder):  # type: ignore[name-defined]
+    """vLLM's builder, which is shown rows without their gap."""
+
+
+class FlashImplementation(Compressing, _FLASH.implementation):  # type: ignore[name-defined]
+    """vLLM's implementation; keys and values stand side by side in their pages."""
+
+    read = staticmethod(pages.read)
+    write = staticmethod(pages.write)
+
+
+class FoveateFlash(_FLASH.backend):  # type: ignore[name-defined]
+    """vLLM's FLASH_ATTN where no policy is."""
+
+    @staticmethod
+    def get_impl_cls() -> type[FlashImplementation]:
+        return FlashImplementation
+
+    @staticmethod
+    def get_builder_cls() -> type[FlashBuilder]:
+        return FlashBuilder
+
+
+class TritonBuilder(Rewriting, _TRITON.builder):  # type: ignore[name-defined]
+    """vLLM's builder, which is shown rows without their gap."""
+
+
+class TritonImplementation(Compressing, _TRITON.implementation):  # type: ignore[name-defined]
+    """vLLM's implementation; keys and values stand side by side in their pages."""
+
+    read = staticmethod(pages.read)
+    write = staticmethod(pages.write)
+
+
+class FoveateTriton(_TRITON.backend):  # type: ignore[name-defined]
+    """vLLM's TRITON_ATTN where no policy is."""
+
+    @staticmethod
+    def get_impl_cls() -> type[TritonImplementation]:
+        return TritonImplementation
+
+    @staticmethod
+    def get_builder_cls() -> type[TritonBuilder]:
+        return TritonBuilder

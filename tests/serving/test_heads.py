@@ -1,0 +1,81 @@
+"""KV heads with different budgets inside vLLM, against transformers with the same counts."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import foveate
+from foveate.backends.vllm.tiers import rooms_of
+from foveate.core.profile import Profile
+from tests.serving.engine import engine, prompts, serve
+from tests.serving.reference import by_transformers, counted_by_head
+
+LENGTHS = (300, 333, 64, 511)
+NOISE = 1e-3
+LONGEST, LAYERS, HEADS = 1024, 4, 2
+SCORES = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]  # strong heads stand in every layer
+
+
+@pytest.fixture(scope="module")
+def profiles(llama, tmp_path_factory):
+    """A file of head scores for each method that reads one."""
+    folder = tmp_path_factory.mktemp("profiles")
+    return {
+        method: Profile(
+            method=method,
+            model=llama.split("/")[-1],
+            layers=LAYERS,
+            samples=1,
+            budget="",
+            by_layer=SCORES,
+        ).save(folder / f"{method}.json")
+        for method in ("headkv", "sparsemm")
+    }
+
+
+@pytest.fixture(scope="module")
+def model(llama):
+    return AutoModelForCausalLM.from_pretrained(llama).eval()
+
+
+def check_against_transformers(model, policy, rooms, served):
+    for name, answer in enumerate(served.answers):
+        counts, same = counted_by_head(policy, rooms, len(answer.prompt), HEADS)
+        positions, tokens, logprobs = by_transformers(model, same, answer)
+        for layer, expected in enumerate(positions):
+            mine = served.kept.get((name, layer))
+            if mine is None:
+                assert set(counts[layer]) == {len(answer.prompt)}
+                continue
+            for head in range(HEADS):
+                assert torch.equal(mine[head], expected[head][expected[head] >= 0])
+        assert tokens == answer.tokens
+        torch.testing.assert_close(logprobs, answer.logprobs, rtol=0, atol=NOISE)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tiers", "options"),
+    [
+        ("headkv:budget=25%,window=8,profile={headkv}", 8, {}),
+        (
+            "headkv:budget=25%,window=8,beta=1.5,profile={headkv}",
+            2,
+            {"max_num_batched_tokens": 96},
+        ),
+        ("sparsemm:budget=30%,window=8,profile={sparsemm}", 4, {"enable_prefix_caching": True}),
+        (
+            "h2o+headkv.budget:budget=40%,profile={headkv}",
+            2,
+            {"num_gpu_blocks_override": 90},
+        ),
+    ],
+)
+def test_heads_equal_the_transformers_backend(llama, model, profiles, spec, tiers, options):
+    policy = foveate.policy(spec.format(**profiles))
+    rooms = [room for (room,) in rooms_of([policy], LAYERS, HEADS, LONGEST, tiers)]
+    assert len(set(rooms)) == min(tiers, LAYERS * HEADS)
+    options = {"tiers": tiers, "num_gpu_blocks_override": 512} | options
+    with engine(llama, str(policy), **options) as llm:
+        served = serve(llm, prompts(LENGTHS), tokens=8)
+    check_against_transformers(model, policy, rooms, served)
+    assert served.idle == options["num_gpu_blocks_override"] - 1
