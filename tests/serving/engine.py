@@ -26,6 +26,7 @@ class Served(NamedTuple):
     vision: dict  # request -> True at visual tokens [n]
     preemptions: int
     idle: int  # blocks free at the end
+    shared: list[int]  # tokens of each prompt that lay in the pool already
 
 
 def prompts(lengths, seed=0):
@@ -63,21 +64,26 @@ def engine(model, policy=None, tiers=8, policies=(), **options):
         gc.collect()
 
 
-def serve(llm, given, tokens=24, logprobs=-1):
-    """All prompts at once, greedily; every step is watched. Prompts are lists of tokens, or
-    whatever else vLLM takes; ``logprobs`` is how many of the likeliest are wanted, -1 all.
-    """
+def greedy(tokens, asked=None, **options):
+    """Sampling that always takes the likeliest; ``asked`` is what a request asks of Foveate."""
     from vllm import SamplingParams
 
-    greedy = SamplingParams(
-        temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True, logprobs=logprobs
-    )
+    plain = {"temperature": 0, "detokenize": False, "ignore_eos": True, "max_tokens": tokens}
+    return SamplingParams(**plain | options, extra_args=asked)
+
+
+def serve(llm, given, tokens=24, logprobs=-1, asked=None):
+    """All prompts at once, greedily; every step is watched. Prompts are lists of tokens, or
+    whatever else vLLM takes; ``logprobs`` is how many of the likeliest are wanted, -1 all;
+    ``asked`` is what each request asks of Foveate.
+    """
     core = llm.llm_engine.engine_core.engine_core
     scheduler = core.scheduler
     pool = scheduler.kv_cache_manager.block_pool
     for name, prompt in enumerate(given):
         prompt = {"prompt_token_ids": prompt} if isinstance(prompt, list) else prompt
-        llm.llm_engine.add_request(str(name), prompt, greedy)
+        extra = asked[name] if asked else None
+        llm.llm_engine.add_request(str(name), prompt, greedy(tokens, extra, logprobs=logprobs))
     requests = list(scheduler.requests.values())
     done, free, running, kept, vision = {}, [], [], {}, {}
     known = getattr(core.model_executor.driver_worker.worker, "prompts", None)
@@ -98,7 +104,9 @@ def serve(llm, given, tokens=24, logprobs=-1):
         read = list(done[name].prompt_token_ids)
         answers.append(Answer(read, list(answer.token_ids), torch.tensor(rows)))
     preempted = sum(request.num_preemptions for request in requests)
-    return Served(answers, free, running, kept, vision, preempted, pool.get_num_free_blocks())
+    shared = [done[name].num_cached_tokens for name in range(len(given))]
+    idle = pool.get_num_free_blocks()
+    return Served(answers, free, running, kept, vision, preempted, idle, shared)
 
 
 def alike(positions):

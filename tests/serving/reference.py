@@ -7,6 +7,7 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.amount import Amount
 
@@ -45,14 +46,17 @@ def counted_by_head(policy, rooms, prompt, heads, block=32):
     return layers, replace(policy, budget=Counted(amount=amount, counts=layers))
 
 
-def by_transformers(model, policy, answer):
+def by_transformers(model, policy, answer, context=None):
     """Positions kept by each compressed layer, tokens and log-probabilities; vLLM's answer is fed
-    in.
+    in. Of a prompt with a ``context``, these first tokens are compressed, then the rest is read.
     """
     with foveate.compress(model, policy), torch.no_grad():
         cache = DynamicCache(config=model.config)
-        out = model(torch.tensor([answer.prompt]), **{CACHE: cache}, use_cache=True)
+        first, rest = torch.tensor([answer.prompt]).tensor_split([context or len(answer.prompt)], 1)
+        out = model(first, **{CACHE: cache}, use_cache=True)
         positions = [layer.pairs.columns[0] for layer in foveate_layers(cache)]
+        if rest.numel():
+            out = model(rest, **{CACHE: cache}, use_cache=True)
         tokens, rows = [], []
         for token in answer.tokens:
             rows.append(out.logits[0, -1].log_softmax(-1))
@@ -77,3 +81,46 @@ def greedy(model, policy, prompt, tokens, lead):
             out = model(torch.tensor([answer[-1:]]), **{CACHE: cache}, use_cache=True)
             logits = out.logits[0, -1]
     return answer
+
+
+@torch.no_grad()
+def certain(model, inputs, policy, tokens, lead, context=None):
+    """The tokens that the transformers backend answers, up to the first that is not ahead of the
+    next best by that ``lead`` of its logit. Of a prompt with a ``context``, these first tokens are
+    compressed, and then the rest is read.
+    """
+    embeds, places = embedded(model, inputs)
+    seen = visual_tokens(model.config, inputs["input_ids"])[:, :context]
+    cache, answer = DynamicCache(), []
+    with foveate.compress(model, policy, vision=seen):
+
+        def passed(embeds, places):
+            given = {"inputs_embeds": embeds, "position_ids": places, CACHE: cache}
+            return model(**given, use_cache=True).logits[0, -1]
+
+        logits = passed(embeds[:, :context], places[..., :context])
+        if context:
+            logits = passed(embeds[:, context:], places[..., context:])
+        while len(answer) < tokens:
+            best, second = logits.topk(2).values.tolist()
+            if best - second < lead:
+                break
+            answer.append(int(logits.argmax()))
+            one = model.get_input_embeddings()(torch.tensor([answer[-1:]]))
+            logits = passed(one, places[..., -1:] + len(answer))
+    return answer
+
+
+def embedded(model, inputs):
+    """A prompt as the decoder reads it: its embeddings, images included, and its positions."""
+    told = {}
+    decoder = model.model.language_model
+    hook = decoder.register_forward_pre_hook(
+        lambda _, __, given: told.update(given), with_kwargs=True
+    )
+    model(**inputs, use_cache=False)
+    hook.remove()
+    embeds, places = told["inputs_embeds"], told["position_ids"]
+    if places is None:  # text alone
+        places = torch.arange(embeds.shape[1]).expand(3, 1, -1)
+    return embeds, places

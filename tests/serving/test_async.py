@@ -6,7 +6,6 @@ from unittest import mock
 
 from transformers import AutoModelForCausalLM
 
-from foveate.backends.vllm import worker
 from tests.serving.engine import engine, prompts, serve
 from tests.serving.test_llama import check_against_transformers
 
@@ -24,13 +23,12 @@ def test_blocks_are_freed_only_when_no_step_in_flight_reads_them(llama):
 
     with (
         mock.patch.object(CpuPlatform, "check_and_update_config", staticmethod(on)),
-        mock.patch.object(worker, "check_engine"),
         engine(
             llama, POLICY, num_gpu_blocks_override=30, max_model_len=512, async_scheduling=True
         ) as llm,
     ):
         core = llm.llm_engine.engine_core.engine_core
-        assert type(core.scheduler).__name__ == "AsyncScheduler"
+        assert type(core.scheduler).__name__ == "FoveateAsyncScheduler"
         assert core.batch_queue is not None
         served = serve(llm, prompts([200] * 6), tokens=80)
     assert served.preemptions > 0

@@ -1,6 +1,8 @@
 """The OpenAI-compatible server under a policy: an image question over HTTP."""
 
+import random
 import re
+import time
 import urllib.error
 
 import pytest
@@ -60,6 +62,49 @@ def test_a_request_that_is_wrong_leaves_the_server_answering(running):
         one.post("/v1/chat/completions", **asked([]) | {"max_tokens": 10**6})
     assert refused.value.code == 400
     assert one.post("/v1/chat/completions", **asked([]))["usage"]["completion_tokens"] == TOKENS
+
+
+def test_requests_choose_over_http_and_are_told_what_is_wrong(running):
+    """Everything, a context of several questions, and a policy that is not there."""
+    one, _ = running
+    whole = asked([noise(0, 420, 280)])
+    before = foveate_metrics(one.get("/metrics"))
+    one.post("/v1/chat/completions", **whole, vllm_xargs={"foveate_policy": "full"})
+    full = foveate_metrics(one.get("/metrics"))
+    kept, read = (full[name] - before.get(name, 0) for name in ("kept_tokens", "prompt_tokens"))
+    assert kept == read
+    shared = [
+        one.post("/v1/chat/completions", **whole, vllm_xargs={"foveate_context": 150})
+        for _ in range(2)
+    ]
+    assert shared[0]["choices"][0]["token_ids"] == shared[1]["choices"][0]["token_ids"]
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        one.post("/v1/chat/completions", **whole, vllm_xargs={"foveate_policy": "h2o"})
+    assert refused.value.code == 400
+    assert "foveate_policy='h2o' is not served here" in refused.value.read().decode()
+
+
+def test_clients_that_go_away_leave_nothing_behind(running):
+    """Twenty, at random moments of an answer that is streamed to them."""
+    one, _ = running
+    draw = random.Random(0)
+    for seed in range(20):
+        body = asked([noise(seed, 420, 280)]) | {"max_tokens": 400, "stream": True}
+        with one.sending("/v1/chat/completions", **body) as connection:
+            time.sleep(draw.uniform(0, 0.4))
+            connection.close()
+    end = time.monotonic() + 60
+    while time.monotonic() < end and (used := usage(one)) != (0, 0, 0):
+        time.sleep(0.2)
+    assert used == (0, 0, 0)
+    assert one.post("/v1/chat/completions", **asked([]))["usage"]["completion_tokens"] == TOKENS
+
+
+def usage(one):
+    """Requests that run and that wait, and the share of the pool that they hold."""
+    found = dict(re.findall(r"^([\w:]+)(?:\{[^}]*\})? ([\d.e+-]+)$", one.get("/metrics"), re.M))
+    names = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+    return tuple(float(found[f"vllm:{name}"]) for name in names)
 
 
 def test_the_servers_metrics_can_be_read_and_tell_what_was_kept(running):

@@ -51,7 +51,7 @@ def served(one):
         tuple(map(int, place.split(","))): torch.tensor(positions)
         for place, positions in one["kept"].items()
     }
-    return Served(answers, one["free"], [], kept, {}, preemptions=0, idle=0)
+    return Served(answers, one["free"], [], kept, {}, preemptions=0, idle=0, shared=[])
 
 
 def test_keeping_everything_is_stock_triton_attn(found):

@@ -254,6 +254,7 @@ class Compressing:
                 self.compress(prompts, rows, layer, query, cells)
             except Exception as error:
                 prompts.fail(rows[0], error)
+                _numbers_only(rows, cells)
         prompts.seconds += perf_counter() - began
 
     def compress(
@@ -284,6 +285,16 @@ class Compressing:
         for cell, row, one in zip(cells, rows, kept, strict=True):
             slots = kept_slots(row.gap, row.prompt.length, block).to(cell.cache.device)
             self.write(cell.cache, layer, one.k, one.v, physical(slots, row.table, block))
+
+
+def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell]) -> None:
+    """Takes what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
+    stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.
+    """
+    for cell, row in zip(cells, rows, strict=True):
+        if cell.cache.dtype in (torch.float32, torch.float16, torch.bfloat16):
+            pages = row.table[: -(-row.end // cell.cache.shape[2])].long()
+            cell.cache[pages] = cell.cache[pages].nan_to_num(0.0)
 
 
 def _attend(

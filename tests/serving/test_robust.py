@@ -1,0 +1,123 @@
+"""No request ends the engine: it fails by itself or is served, and the others go on."""
+
+from collections import deque
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from foveate.backends.vllm import attention
+from tests.serving.engine import engine, greedy, prompts, serve
+from tests.serving.test_requests import check
+
+POLICY = "snapkv:budget=25%,window=8"
+LENGTHS = (300, 135, 97)
+POISON = 2  # a token that no drawn prompt has
+
+
+@pytest.fixture(scope="module")
+def model(llama):
+    return AutoModelForCausalLM.from_pretrained(llama).eval()
+
+
+def reasons(llm, given, tokens=6, asked=None):
+    """How each request ended, and what it answered."""
+    for name, prompt in enumerate(given):
+        extra = asked[name] if asked else None
+        llm.llm_engine.add_request(str(name), {"prompt_token_ids": prompt}, greedy(tokens, extra))
+    return ended(llm)
+
+
+def ended(llm):
+    found = {}
+    while llm.llm_engine.has_unfinished_requests():
+        for output in llm.llm_engine.step():
+            if output.finished:
+                (one,) = output.outputs
+                found[output.request_id] = one.finish_reason, list(one.token_ids)
+    return found
+
+
+def idle(llm):
+    return llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+
+
+@pytest.mark.parametrize("options", [{}, {"max_num_batched_tokens": 64}])
+def test_a_prompt_that_cannot_be_compressed_fails_alone(llama, model, monkeypatch, options):
+    plain = attention.after_pass
+
+    def failing(prompts, cells, *more):
+        if cells[0].prompt.length == 135:
+            raise torch.OutOfMemoryError("no memory left for its scores")
+        return plain(prompts, cells, *more)
+
+    with engine(llama, POLICY, **options) as llm:
+        served = serve(llm, prompts(LENGTHS), 6)
+        monkeypatch.setattr(attention, "after_pass", failing)
+        found = reasons(llm, prompts(LENGTHS))
+        assert [found[name][0] for name in "012"] == ["length", "error", "length"]
+        assert found["0"][1] == served.answers[0].tokens
+        assert found["2"][1] == served.answers[2].tokens
+        monkeypatch.undo()
+        after = serve(llm, prompts(LENGTHS), 6)
+        assert idle(llm).get_num_free_blocks() == 63
+    check(model, after, [POLICY] * 3)
+
+
+@pytest.fixture(scope="module")
+def poisoned(llama, model, tmp_path_factory):
+    """The same Llama, whose states are no numbers once it has read one of its tokens."""
+    folder = tmp_path_factory.mktemp("poisoned")
+    weights = model.state_dict()
+    rows = weights["model.embed_tokens.weight"].clone()
+    rows[POISON] = torch.nan
+    model.save_pretrained(folder, state_dict=weights | {"model.embed_tokens.weight": rows})
+    return str(folder)
+
+
+@pytest.mark.parametrize("policy", [POLICY, "h2o:budget=25%", "mixkv:budget=25%,window=8"])
+def test_scores_that_are_no_numbers_harm_no_other_request(poisoned, model, policy):
+    sick = [[*prompts([200])[0][:150], POISON, *prompts([60])[0]]]
+    with engine(poisoned, policy, max_num_batched_tokens=256) as llm:
+        together = reasons(llm, prompts(LENGTHS) + sick)
+        assert together["3"][0] == "error"
+        for _ in range(4):  # every block of the pool has held what is no number
+            reasons(llm, sick * 5)
+        after = serve(llm, prompts(LENGTHS), 6)
+        assert idle(llm).get_num_free_blocks() == 63
+    check(model, after, [policy] * 3)
+    assert [together[name][1] for name in "012"] == [one.tokens for one in after.answers]
+
+
+def test_a_prompt_that_goes_on_fails_alone(llama):
+    """Streamed input is refused where requests come in, and by the scheduler if it comes all the
+    same.
+    """
+    from vllm.exceptions import VLLMValidationError
+
+    first, other = prompts((100, 135))
+    with engine(llama, POLICY) as llm:
+        front = llm.llm_engine
+        tasks = front.get_supported_tasks()
+        with pytest.raises(VLLMValidationError, match="streamed input"):
+            front.input_processor.process_inputs(
+                "9", {"prompt_token_ids": first}, greedy(4), tasks, resumable=True
+            )
+        front.add_request("0", {"prompt_token_ids": first}, greedy(20))
+        front.add_request("1", {"prompt_token_ids": other}, greedy(30))
+        core = front.engine_core.engine_core
+        (session, _) = core.scheduler.requests.values()
+        session.resumable, session.streaming_queue = True, deque()
+        for _ in range(3):
+            front.step()
+        more = front.input_processor.process_inputs(
+            "0", {"prompt_token_ids": first}, greedy(4), tasks
+        )
+        request, wave = core.preprocess_add_request(more)
+        request.request_id, request.resumable = session.request_id, True
+        core.add_request(request, wave)
+        found = ended(llm)
+        assert found["0"][0] == "error"
+        assert found["1"] == ("length", found["1"][1])
+        assert len(found["1"][1]) == 30
+        assert idle(llm).get_num_free_blocks() == 63

@@ -1,0 +1,100 @@
+"""What requests share: the beginning of their prompts, whole, and contexts that they declare."""
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from foveate.backends.vllm.gap import Room
+from foveate.core.amount import Amount
+from tests.serving.engine import engine, prompts, serve
+from tests.serving.test_requests import check
+
+CONTEXT, BLOCK = 224, 32
+SNAPKV, H2O, PYRAMID = (
+    "snapkv:budget=25%,window=8",
+    "h2o:budget=25%",
+    "pyramidkv:budget=25%,window=8",
+)
+
+
+@pytest.fixture(scope="module")
+def model(llama):
+    return AutoModelForCausalLM.from_pretrained(llama).eval()
+
+
+def questions(count=3, length=40):
+    """Prompts that begin with the same context; one after the other, so that each finds it."""
+    (context,) = prompts([CONTEXT])
+    return [context + question for question in prompts([length + i for i in range(count)], seed=1)]
+
+
+def one_by_one(llm, given, **options):
+    return [serve(llm, [prompt], 8, **options) for prompt in given]
+
+
+@pytest.mark.parametrize("policy", [SNAPKV, "knorm:budget=40%", "mixkv:budget=25%,window=8"])
+def test_the_beginning_is_shared_up_to_the_gap(llama, model, policy):
+    given = questions()
+    with engine(llama, policy, enable_prefix_caching=True) as llm:
+        found = one_by_one(llm, given)
+        again = serve(llm, given, 8)
+    share, least = (policy.split("=")[1].split(",")[0], 8 if "window" in policy else 1)
+    gaps = [Room.of(Amount.of(share), least).gap(len(prompt), BLOCK) * BLOCK for prompt in given]
+    left = [0, min(CONTEXT, *gaps[:2]), min(CONTEXT, gaps[2], max(gaps[:2]))]
+    assert [one.shared[0] for one in found] == left
+    assert again.shared == gaps  # each finds its own, and the others' as far as they begin alike
+    for one in found:
+        check(model, one, [policy])
+    check(model, again, [policy] * 3)
+    assert again.idle == 63
+
+
+def test_requests_at_once_share_with_each_other_and_with_whole_ones(llama, model):
+    given, asked = questions(4), [None, {"foveate_policy": "full"}, {"foveate_budget": "50%"}, None]
+    policies = [SNAPKV, None, "snapkv:budget=50%,window=8", SNAPKV]
+    options = {"enable_prefix_caching": True, "max_num_batched_tokens": 96}
+    with engine(llama, SNAPKV, **options) as llm:
+        serve(llm, given[:1], 8)
+        found = serve(llm, given, 8, asked=asked)
+    check(model, found, policies)
+    assert found.shared[1] >= 192  # all that the first has left
+    assert all(shared > 0 for shared in found.shared)
+
+
+def test_a_score_over_all_queries_reads_all_of_its_prompt(llama, model):
+    with engine(llama, H2O, enable_prefix_caching=True) as llm:
+        found = one_by_one(llm, questions())
+    assert [one.shared for one in found] == [[0]] * 3
+    for one in found:
+        check(model, one, [H2O])
+
+
+@pytest.mark.parametrize("policy", [SNAPKV, H2O, "lookm:budget=25%"])
+def test_a_declared_context_is_shared_compressed(llama, model, policy):
+    given, asked = questions(), [{"foveate_context": CONTEXT + 7}]  # ends with a whole block
+    with engine(llama, policy, enable_prefix_caching=True) as llm:
+        found = one_by_one(llm, given, asked=asked)
+        mixed = serve(llm, given, 8, asked=[*asked, None, {**asked[0], "foveate_budget": "50%"}])
+    assert [one.shared for one in found] == [[0], [CONTEXT], [CONTEXT]]
+    for one in found:
+        check(model, one, [policy], [CONTEXT])
+    assert mixed.shared[0] == CONTEXT
+    half = policy.replace("25%", "50%")
+    check(model, mixed, [policy, policy, half], [CONTEXT, None, CONTEXT])
+    assert mixed.idle == 63
+
+
+def test_a_context_without_a_cache_is_read_again(llama, model):
+    with engine(llama, SNAPKV, max_num_batched_tokens=64) as llm:
+        found = serve(llm, questions(), 8, asked=[{"foveate_context": CONTEXT}] * 3)
+    assert found.shared == [0] * 3
+    check(model, found, [SNAPKV] * 3, [CONTEXT] * 3)
+
+
+def test_a_preempted_context_comes_to_the_same_answer(llama, model):
+    given = [c + q for c, q in zip(prompts([128] * 6), prompts([40] * 6, seed=1), strict=True)]
+    options = {"enable_prefix_caching": True, "num_gpu_blocks_override": 30, "max_model_len": 512}
+    with engine(llama, "snapkv:budget=60%,window=8", **options) as llm:
+        found = serve(llm, given, 80, asked=[{"foveate_context": 128}] * 6)
+    assert found.preemptions > 0
+    check(model, found, ["snapkv:budget=60%,window=8"] * 6, [128] * 6)
+    assert found.idle == 29

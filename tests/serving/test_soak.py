@@ -1,0 +1,123 @@
+"""Hundreds of requests in one engine: images, policies of their own, shared contexts, aborts and
+preemptions at random. Every answer is that of the transformers backend, and no block is lost.
+"""
+
+import random
+from functools import cache
+
+import pytest
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+import foveate
+from foveate.backends.vllm.gap import Room
+from tests.serving import tiny
+from tests.serving.engine import engine, greedy
+from tests.serving.reference import certain
+from tests.serving.test_images import noise
+
+DEFAULT, OTHERS = "mixkv:budget=30%,window=8", ("snapkv:budget=40%,window=8", "h2o:budget=50%")
+CHOICES = (
+    {},
+    {"foveate_policy": "full"},
+    {"foveate_policy": OTHERS[0]},
+    {"foveate_policy": OTHERS[1]},
+    {"foveate_budget": "60%"},
+    {"foveate_context": 96},
+    {"foveate_context": 64, "foveate_policy": OTHERS[0], "foveate_budget": 20},
+)
+PROMPTS, ANSWER, POOL, BLOCK = 20, 40, 22, 32
+CERTAIN = 5e-3  # of logits: more than the kernels differ by
+
+
+@pytest.fixture(scope="module")
+def asked(tiny_folder):
+    """Prompts as vLLM takes them, and by a prompt's and a choice's number the answer to expect;
+    None where two tokens are too near to each other.
+    """
+    draw, folder = random.Random(2), tiny_folder("qwen2_vl")
+    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    given = []
+    for seed in range(PROMPTS):
+        shown = [
+            noise(10 * seed + i, 28 * draw.randint(2, 9), 28 * draw.randint(2, 6))
+            for i in range(draw.choice([0, 1, 1, 2]))
+        ]
+        letters = "".join(draw.choices("abcdefgh ", k=draw.randint(4, 120)))
+        # some begin alike: what lies in the pool of one serves the others
+        said = tiny.QWEN_IMAGE * len(shown) + ("see this, and that, too: " * 4 + letters)
+        chat = f"<|im_start|>user\n{said}<|im_end|>\n<|im_start|>assistant\n"
+        given.append({"prompt": chat} | ({"multi_modal_data": {"image": shown}} if shown else {}))
+
+    @cache
+    def answer(prompt, choice):
+        one = given[prompt]
+        pictures = one.get("multi_modal_data", {}).get("image")
+        inputs = processor(text=[one["prompt"]], images=pictures, return_tensors="pt")
+        policy, context = planned(CHOICES[choice], inputs["input_ids"].shape[1])
+        return certain(model, inputs, policy, ANSWER, CERTAIN, context)
+
+    return given, answer
+
+
+def planned(choice, length):
+    """A policy with the count that whole blocks leave, and up to where it compresses."""
+    name = choice.get("foveate_policy", DEFAULT)
+    policy, context = foveate.policy(name), choice.get("foveate_context")
+    if name == "full":
+        return policy, None
+    if "foveate_budget" in choice:
+        policy = policy.but(budget=choice["foveate_budget"])
+    room = Room.of(policy.amount, policy.select.protects)
+    end = context // BLOCK * BLOCK if context else length
+    return policy.but(budget=room.kept(end, BLOCK)), context and end
+
+
+@pytest.mark.parametrize("requests", [60, pytest.param(300, marks=pytest.mark.slow)])
+def test_every_answer_is_right_and_no_block_is_lost(tiny_folder, asked, requests):
+    given, answer = asked
+    draw, options = random.Random(3), {"skip_tokenizer_init": False, "enable_prefix_caching": True}
+    with engine(
+        tiny_folder("qwen2_vl"),
+        DEFAULT,
+        policies=OTHERS,
+        limit_mm_per_prompt={"image": 2, "video": 0},
+        num_gpu_blocks_override=POOL,
+        max_model_len=512,
+        max_num_batched_tokens=160,
+        **options,
+    ) as llm:
+        front, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core
+        pool = core.scheduler.kv_cache_manager.block_pool
+        wanted, open_ones, cancelled, checked, shared = {}, set(), 0, 0, 0
+        preempted = set()
+        while len(wanted) < requests or front.has_unfinished_requests():
+            for _ in range(min(draw.randint(0, 2), requests - len(wanted), 16 - len(open_ones))):
+                name, pair = str(len(wanted)), (draw.randrange(PROMPTS), draw.randrange(7))
+                choice, tokens = CHOICES[pair[1]], draw.choice([1, 3, ANSWER])
+                wanted[name] = pair, tokens
+                front.add_request(name, given[pair[0]], greedy(tokens, choice))
+                open_ones.add(name)
+            if open_ones and draw.random() < 0.06:
+                name = draw.choice(sorted(open_ones))
+                front.abort_request([name])
+                open_ones.discard(name)
+                cancelled += 1
+            for output in front.step():
+                if not output.finished:
+                    continue
+                pair, tokens = wanted[output.request_id]
+                open_ones.discard(output.request_id)
+                right = answer(*pair)
+                got = list(output.outputs[0].token_ids)
+                assert len(got) == tokens
+                assert got[: len(right)] == right[:tokens], (output.request_id, pair)
+                checked += min(tokens, len(right))
+                shared += output.num_cached_tokens > 0
+            preempted |= {r.request_id for r in core.scheduler.waiting if r.num_preemptions}
+        assert pool.get_num_free_blocks() == POOL - 1
+        assert not core.scheduler.plans
+    assert cancelled > requests / 30
+    assert len(preempted) > requests / 60
+    assert shared > requests / 10
+    assert checked > 3 * requests
