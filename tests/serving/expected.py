@@ -8,7 +8,8 @@ from transformers import DynamicCache
 import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.modality import visual_tokens
-from foveate.backends.vllm.tiers import rooms_of
+from foveate.backends.vllm.tiers import by_head, rooms_of
+from tests.serving.reference import counted, counted_by_head
 
 NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transformers
 
@@ -16,20 +17,28 @@ NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transf
 class Expected(NamedTuple):
     prompt: list[int]
     vision: torch.Tensor  # [n]
-    positions: list[torch.Tensor]  # [h, k] each
+    positions: list[list[torch.Tensor]]  # of each layer, by KV head
     tokens: list[int]
     logprobs: torch.Tensor  # [tokens, vocabulary]
 
 
+def under_blocks(policy, config, length, longest, block):
+    """The policy with the counts that whole blocks, and tiers, leave of a prompt."""
+    depth, heads = config.num_hidden_layers, config.num_key_value_heads
+    rooms = [room for (room,) in rooms_of([policy], depth, heads, longest)]
+    if by_head([policy]):
+        return counted_by_head(policy, rooms, length, heads, block)[1]
+    return counted(policy, rooms, length, block)[1]
+
+
 @torch.no_grad()
-def answer(model, inputs, policy, tokens, block=32):
+def answer(model, inputs, policy, tokens, block=32, longest=1024):
     """The greedy answer to one prompt, with the budget that whole blocks leave of it."""
-    policy = foveate.policy(policy)
-    length = inputs["input_ids"].shape[1]
-    ((room,),) = rooms_of([policy], 1, 1, longest=length)
-    kept, cache = room.kept(length, block), DynamicCache()
+    length, cache = inputs["input_ids"].shape[1], DynamicCache()
+    text = model.config.get_text_config()
+    policy = under_blocks(foveate.policy(policy), text, length, longest, block)
     model.generation_config.eos_token_id = None  # answers go on, as vLLM's with ignore_eos
-    with foveate.compress(model, policy.but(budget=kept)):
+    with foveate.compress(model, policy):
         out = model.generate(
             **inputs,
             **{CACHE: cache},
@@ -41,10 +50,15 @@ def answer(model, inputs, policy, tokens, block=32):
     return Expected(
         prompt=inputs["input_ids"][0].tolist(),
         vision=visual_tokens(model.config, inputs["input_ids"])[0],
-        positions=[layer.pairs.columns[0][:, :kept] for layer in cache.layers],
+        positions=[by_heads(layer.pairs.columns[0], length) for layer in cache.layers],
         tokens=out.sequences[0, length:].tolist(),
         logprobs=torch.stack([row[0].log_softmax(-1) for row in out.logits]),
     )
+
+
+def by_heads(columns, length):
+    """Of each KV head, the positions of the prompt that it holds."""
+    return [one[(one >= 0) & (one < length)] for one in columns]
 
 
 def check(served, all_expected):
@@ -53,7 +67,11 @@ def check(served, all_expected):
         assert given.prompt == wanted.prompt
         assert torch.equal(served.vision[name], wanted.vision)
         for place, positions in enumerate(wanted.positions):
-            assert torch.equal(served.kept[name, place], positions), (name, place)
+            if (name, place) not in served.kept:  # it stays whole
+                assert all(len(head) == len(wanted.prompt) for head in positions)
+                continue
+            for mine, head in zip(served.kept[name, place], positions, strict=True):
+                assert torch.equal(mine, head), (name, place)
         assert given.tokens == wanted.tokens
         logprobs, likely = wanted.logprobs, given.logprobs
         if likely.shape != logprobs.shape:  # of the likeliest tokens, in their order

@@ -33,7 +33,7 @@ class Counted:
 def counted(policy, rooms, prompt, block=32):
     """What each layer keeps of a prompt of that length, and the policy with these counts."""
     counts = tuple(room.kept(prompt, block) for room in rooms)
-    amount = Amount.of(rooms[0].average(prompt))
+    amount = Amount.of(rooms[0].budget(prompt, block))
     by_layer = [(count,) for count in counts]
     return counts, replace(policy, budget=Counted(amount=amount, counts=tuple(by_layer)))
 
@@ -42,7 +42,7 @@ def counted_by_head(policy, rooms, prompt, heads, block=32):
     """The same of KV heads, layer after layer."""
     counts = [room.kept(prompt, block) for room in rooms]
     layers = tuple(tuple(counts[i : i + heads]) for i in range(0, len(counts), heads))
-    amount = Amount.of(rooms[0].average(prompt))
+    amount = Amount.of(rooms[0].budget(prompt, block))
     return layers, replace(policy, budget=Counted(amount=amount, counts=layers))
 
 

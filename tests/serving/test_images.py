@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from foveate.core.profile import Profile
 from tests.serving import expected, tiny
 from tests.serving.engine import check_same, engine, serve
 
@@ -61,30 +62,44 @@ def test_keeping_everything_of_images_is_stock_vllm(tiny_folder):
     check_same(whole, stock)
 
 
-@pytest.mark.parametrize(
-    ("policy", "options"),
-    [
-        ("snapkv:budget=25%,window=8", {}),
-        ("mixkv:budget=25%,window=8", {}),
-        ("lookm:budget=25%", {}),
-        ("david:budget=25%", {"max_num_batched_tokens": 400}),
-    ],
-)
-def test_images_under_mrope_equal_the_transformers_backend(tiny_folder, policy, options):
-    qwen2_vl = tiny_folder("qwen2_vl")
-    given = prompts(tiny.QWEN_IMAGE)
-    answers = served(qwen2_vl, policy, given, **options)
-    assert all(vision.sum() > 60 for vision in answers.vision.values())
-    expected.check(answers, by_transformers(qwen2_vl, policy, given))
+def profiled(folder, method, numbers):
+    """A file of these numbers, measured on the model in that folder."""
+    one = {"model": folder.split("/")[-1], "layers": 4, "samples": 1, "budget": "25%"}
+    if method != "prefixkv":
+        one["budget"] = ""
+    return Profile(method=method, by_layer=numbers, **one).save(f"{folder}/{method}.json")
 
 
-@pytest.mark.parametrize(
-    ("model", "policy"),
-    [("llava", "mixkv:budget=25%,window=8"), ("llava_next", "david:budget=25%")],
-)
-def test_images_of_llavas_equal_the_transformers_backend(tiny_folder, model, policy):
-    folder, given = tiny_folder(model), prompts("<image>")
-    limit = {"limit_mm_per_prompt": {"image": 2}}
-    answers = served(folder, policy, given, **limit)
+CHUNKS = {"max_num_batched_tokens": 400}
+QWEN = [
+    ("snapkv:budget=25%,window=8", {}),
+    ("mixkv:budget=25%,window=8", {}),
+    ("lookm:budget=25%", {}),
+    ("david:budget=25%", CHUNKS),
+    ("csp:budget=25%", CHUNKS),
+    ("h2o:budget=25%", {"enable_prefix_caching": True}),
+    ("headkv:budget=25%,window=8,profile={headkv}", CHUNKS),
+]
+LLAVAS = [
+    ("llava", "mixkv:budget=25%,window=8", {}),
+    ("llava", "prefixkv:budget=25%,profile={prefixkv},when=after_prefill", {}),
+    ("llava", "lookm+mixkv.merge:budget=25%", {"max_num_batched_tokens": 128}),
+    ("llava_next", "david:budget=25%", {}),
+    ("llava_next", "headkv:budget=25%,window=8,profile={headkv}", {}),
+]
+CASES = [("qwen2_vl", *case) for case in QWEN] + LLAVAS
+
+
+@pytest.mark.parametrize(("model", "spec", "options"), CASES)
+def test_images_equal_the_transformers_backend(tiny_folder, model, spec, options):
+    folder = tiny_folder(model)
+    policy = spec.format(
+        headkv=profiled(folder, "headkv", [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]),
+        prefixkv=profiled(folder, "prefixkv", [0.2, 0.45, 0.05, 0.3]),
+    )
+    given = prompts(tiny.QWEN_IMAGE if model == "qwen2_vl" else "<image>")
+    limit = {"image": 2, "video": 0} if model == "qwen2_vl" else {"image": 2}
+    more = {"num_gpu_blocks_override": 400, "limit_mm_per_prompt": limit}
+    answers = served(folder, policy, given, **more | options)
     assert all(vision.sum() > 60 for vision in answers.vision.values())
     expected.check(answers, by_transformers(folder, policy, given))
