@@ -63,6 +63,7 @@ def engine(asked: argparse.Namespace, policy: str | None, eager: bool, model: st
         if policy is None
         else {
             "worker_cls": "foveate.backends.vllm.Worker",
+            "scheduler_cls": "foveate.backends.vllm.Scheduler",
             "additional_config": {"foveate": {"policy": policy}},
         }
     )
@@ -73,7 +74,6 @@ def engine(asked: argparse.Namespace, policy: str | None, eager: bool, model: st
         dtype="bfloat16",
         attention_backend=asked.backend,
         enforce_eager=eager,
-        async_scheduling=False,
         enable_prefix_caching=False,
         block_size=16,
         num_gpu_blocks_override=asked.blocks,
@@ -126,7 +126,7 @@ def main() -> int:
         policy, eager = json.loads(asked.one)
         print(json.dumps(measured(asked, policy, eager)))
         return 0
-    fixed = {"VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    fixed = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}  # all else is vLLM's default
     print("| graphs | policy | requests at once | seconds | tokens of answers a second |")
     print("|---|---|---|---|---|")
     for eager in (False, True):

@@ -1,11 +1,12 @@
 """The same promises on a GPU, for each backend, with CUDA graphs and without. Needs vLLM's build
 for CUDA, and runs nowhere else:
 
-    VLLM_USE_V2_MODEL_RUNNER=0 python -m pytest tests/serving/test_on_gpu.py
+    python -m pytest tests/serving/test_on_gpu.py
+
+It takes vLLM's defaults: the second model runner, asynchronous scheduling, and graphs.
 """
 
 import itertools
-import os
 
 import pytest
 import torch
@@ -27,11 +28,6 @@ TYPES = {"FLASH_ATTN": ("bfloat16", 0.3), "TRITON_ATTN": ("float32", 1e-2)}
 KINDS = list(itertools.product(TYPES, (True, False)))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def first_runner():
-    os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
-
-
 @pytest.fixture(params=KINDS, ids=lambda kind: f"{kind[0]}-{'eager' if kind[1] else 'graphs'}")
 def options(request):
     backend, eager = request.param
@@ -40,7 +36,6 @@ def options(request):
         "attention_backend": backend,
         "dtype": TYPES[backend][0],
         "enforce_eager": eager,
-        "async_scheduling": False,
         "block_size": BLOCK,
         "num_gpu_blocks_override": 256,
         "gpu_memory_utilization": 0.5,
@@ -97,7 +92,7 @@ def test_blocks_of_the_gap_are_free_after_the_prefill(llama, options):
     stock = answers(llama, None, given, options, tokens=4)
     served = answers(llama, QUARTER, given, options, tokens=4)
     freed = sum(room("25%").gap(n, BLOCK) for n in LENGTHS)
-    assert served.free[1] - stock.free[1] == freed
+    assert served.free[2] - stock.free[2] == freed  # a step later, as one is always in flight
     assert served.idle == stock.idle == 255
 
 
