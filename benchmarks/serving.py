@@ -2,10 +2,9 @@
 
     python benchmarks/serving.py [--rounds 3] [--write]
 
-Needs the environment of `make test-vllm`. A random Llama of 16 layers (8 query and 4 KV heads of 64)
-is served in float32; its answers mean nothing, its times do. ``--write`` puts the table into
-benchmarks/results/serving.md. Every engine is measured in turn, ``rounds``
-times, and medians are told.
+Needs the environment of `make test-vllm`. A random Llama of 16 layers (8 query heads and 4 KV heads
+of 64) is served in float32; its answers mean nothing, its times do. ``--write`` puts the table into
+benchmarks/results/serving.md. Engines are measured in turn, ``rounds`` times: medians are told.
 """
 
 from __future__ import annotations

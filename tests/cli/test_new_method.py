@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import foveate as library
-from foveate.backends.vllm.parallel import check_parallel
+from foveate.backends.vllm.support import check_parallel
 from foveate.core.method import METHODS
 from foveate.core.spec import STAGES
 from foveate.errors import InvalidParameter
