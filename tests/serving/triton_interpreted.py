@@ -14,9 +14,12 @@ from unittest import mock
 LENGTHS = (41, 30)
 
 
-def interpreted():
-    """Makes vLLM take Triton for usable: it asks for a device that runs it."""
-    os.environ |= {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": "0"}
+def interpreted(second=False):
+    """Makes vLLM take Triton for usable: it asks for a device that runs it. ``second`` says which
+    of its model runners is to serve.
+    """
+    runner = str(int(second))
+    os.environ |= {"TRITON_INTERPRET": "1", "VLLM_USE_V2_MODEL_RUNNER": runner}
     import torch
     import triton.backends
 

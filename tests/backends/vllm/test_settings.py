@@ -136,13 +136,14 @@ def engine(**changes):
 
 def test_plain_engine_is_accepted():
     check_engine(engine())
+    check_engine(engine(speculative_config=SimpleNamespace(method="ngram")))
 
 
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
         ("kv_transfer_config", object(), "connector"),
-        ("speculative_config", object(), "speculative"),
+        ("speculative_config", SimpleNamespace(method="eagle"), "by 'eagle'; 'ngram' is served"),
         ("pipeline_parallel_size", 2, "pipeline"),
         ("decode_context_parallel_size", 2, "decode context"),
         ("prefill_context_parallel_size", 2, "prefill context"),

@@ -19,10 +19,12 @@ def check_engine(config: Any) -> None:
     Raises:
         UnsupportedEngine: the message names the setting.
     """
-    parallel = config.parallel_config
+    parallel, drafts = config.parallel_config, getattr(config.speculative_config, "method", None)
     refused = {
         "a KV connector (--kv-transfer-config)": config.kv_transfer_config is not None,
-        "speculative decoding (--speculative-config)": config.speculative_config is not None,
+        f"speculative decoding by {drafts!r}; 'ngram' is served (--speculative-config)": (
+            drafts not in (None, "ngram")
+        ),
         "pipeline parallelism": parallel.pipeline_parallel_size > 1,
         "decode context parallelism": parallel.decode_context_parallel_size > 1,
         "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
