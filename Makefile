@@ -5,6 +5,7 @@
 #              are skipped where it is missing (CHROMIUM=path of a Chromium or Chrome)
 # make test-all   the same with the tests that take long
 # make test-vllm  set up .venv-vllm (vLLM has an environment of its own), then the tests inside vLLM
+#              0.32, and those of what is relied on inside 0.33; with SLOW='-m ""' the long ones too
 # make test-versions  the tests that meet transformers, with each of its releases in VERSIONS, in an
 #              environment of its own; `make test` has the newest
 # make test-wheel  build the wheel, install it into an environment of its own with plain pip and the
@@ -35,7 +36,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo test test-all test-vllm test-versions test-wheel lint format clean setup
+.PHONY: census chromium demo test test-all test-vllm test-vllm-0.33 test-versions test-wheel lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -54,8 +55,20 @@ test test-all: lint chromium
 # One process and one thread: on a shared machine vLLM's threads wait for each other.
 test-vllm: export HF_HUB_OFFLINE := 1
 test-vllm: export OMP_NUM_THREADS := 1
-test-vllm: $(VLLM_READY)
-	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider tests/serving tests/backends/vllm
+test-vllm: $(VLLM_READY) test-vllm-0.33
+	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider $(SLOW) \
+		tests/serving tests/backends/vllm
+
+# What Foveate relies on in vLLM 0.33, and its second model runner: over the same environment, as
+# there is no build of it for CPUs.
+test-vllm-0.33: export HF_HUB_OFFLINE := 1
+test-vllm-0.33: export OMP_NUM_THREADS := 1
+test-vllm-0.33: export VLLM_TARGET_DEVICE := cpu
+test-vllm-0.33: $(VLLM_READY) .venv-vllm-0.33/.ready
+	PYTHONPATH=.venv-vllm-0.33 .venv-vllm/bin/python -m pytest -W default -p no:cacheprovider \
+		tests/serving/test_contract.py tests/serving/test_gpu_contract.py \
+		tests/serving/test_rewriting.py tests/serving/test_requests.py \
+		tests/serving/test_robust.py tests/serving/test_runner_v2.py
 
 # Pages are tested in Chromium, which no Python package brings. It is installed where that needs no
 # question; elsewhere its tests are skipped, and say how to get it.
@@ -127,6 +140,14 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 	@.venv-vllm/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --requirement requirements-vllm.txt
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# Python alone: the kernels are those of the build for CPUs.
+.venv-vllm-0.33/.ready: $(VLLM_READY)
+	@echo "setup: .venv-vllm-0.33 with the code of vLLM 0.33 (once; a minute)"
+	@.venv-vllm/bin/python -m pip install -qq --no-deps --upgrade --target $(@D) \
+		vllm==0.33.0 orjson==3.13.0
+	@cp .venv-vllm/lib/python3*/site-packages/vllm/*.so $(@D)/vllm/
 	@touch $@
 
 # As .venv, with another transformers, and those releases of its companions that it asks for.

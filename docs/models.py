@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -14,6 +15,7 @@ from tests.census.known import read  # noqa: E402
 from tests.census.verdict import Verdict  # noqa: E402
 
 WAYS = (ROOT / "tests/backends/test_ways.py", ROOT / "tests/demo/test_pipeline.py")
+OPTIONS = ("options", "requests", "sharing", "robust", "runner_v2", "async", "processes", "server")
 TEXT_ONLY = "text"
 
 
@@ -79,8 +81,18 @@ def supported() -> str:
 
 def ways() -> str:
     """One row a test of ways to load or call a model, of whose docstring it is."""
-    rows = ["| way | | |", "|---|---|---|"]
-    for node in (node for path in WAYS for node in ast.parse(path.read_text("utf-8")).body):
+    return said("| way | | |", WAYS)
+
+
+def options() -> str:
+    """The same of what vLLM is asked for beside a policy."""
+    return said("| option | | |", [ROOT / f"tests/serving/test_{name}.py" for name in OPTIONS])
+
+
+def said(head: str, files: Iterable[Path]) -> str:
+    """One row a test whose docstring is one: three cells."""
+    rows = [head, "|---|---|---|"]
+    for node in (node for path in files for node in ast.parse(path.read_text("utf-8")).body):
         text = (isinstance(node, ast.FunctionDef) and ast.get_docstring(node)) or ""
         if text.count(" | ") == 2:
             rows.append(f"| {' '.join(text.split())} |")

@@ -204,6 +204,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "methods": methods,
         "models": lambda: _filled(models.supported()),
     },
+    ROOT / "docs" / "serving.md": {"options": models.options},
     ROOT / "docs" / "models.md": {
         "releases": models.releases,
         "exact": models.exact,

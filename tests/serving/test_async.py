@@ -13,6 +13,7 @@ POLICY = "snapkv:budget=60%,window=8"
 
 
 def test_blocks_are_freed_only_when_no_step_in_flight_reads_them(llama):
+    """Asynchronous scheduling in the first runner | works | also when requests are preempted"""
     from vllm.platforms.cpu import CpuPlatform
 
     check = CpuPlatform.check_and_update_config

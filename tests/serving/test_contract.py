@@ -170,3 +170,64 @@ def test_the_worker_is_found_by_its_name():
         package.Wroker  # noqa: B018
     output = {field.name for field in dataclasses.fields(vllm_api.SchedulerOutput)}
     assert output >= {"finished_req_ids", "preempted_req_ids"}
+
+
+def test_schedulers_are_extended_by_these_names():
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    scheduler = vllm_api.Scheduler
+    assert issubclass(vllm_api.AsyncScheduler, scheduler)
+    assert parameters(scheduler.add_request) == ["self", "request"]
+    assert parameters(scheduler.update_from_output)[1:] == [
+        "scheduler_output",
+        "model_runner_output",
+    ]
+    assert parameters(scheduler._free_request)[:2] == ["self", "request"]
+    text = inspect.getsource(scheduler)
+    assert "self.encoder_cache_mismatch_reqs: set[str]" in text  # ended with an error after a step
+    assert "error_req_ids.update(self.encoder_cache_mismatch_reqs)" in text
+    assert "self.kv_cache_manager.get_computed_blocks(request" in text
+    assert parameters(KVCacheManager.get_computed_blocks)[1] == "request"
+    for name in ("prefix_cache_lookup_enabled", "create_kv_cache_blocks"):
+        assert callable(getattr(KVCacheManager, name))
+    assert parameters(BlockPool._insert_block_hash)[1:3] == ["block_hash_with_group_id", "block"]
+    assert parameters(BlockPool.get_cached_block)[1:] == ["block_hash", "kv_cache_group_ids"]
+
+
+def test_managers_remember_and_share_through_these_methods():
+    manager = vllm_api.FullAttentionManager
+    assert parameters(manager.cache_blocks)[1:3] == ["request", "num_tokens"]
+    assert parameters(manager.find_longest_cache_hit)[:2] == ["block_hashes", "max_length"]
+    assert "kv_cache_spec" in parameters(manager.find_longest_cache_hit)
+    given = ["request_id", "new_computed_blocks"]
+    assert parameters(manager.add_local_computed_blocks)[1:3] == given
+
+
+def test_requests_come_in_through_this_method():
+    plain = inspect.unwrap(vllm_api.InputProcessor.process_inputs)
+    assert {"request_id", "prompt", "params", "resumable"} <= set(
+        inspect.signature(plain).parameters
+    )
+    from vllm.v1.engine import EngineCoreRequest
+
+    fields = {"prompt_token_ids", "sampling_params", "resumable"}
+    assert fields <= set(EngineCoreRequest.__struct_fields__)
+
+
+def test_the_second_runner_is_read_by_these_names():
+    from vllm.v1.worker.gpu import cudagraph_utils, model_runner, states
+
+    fields = {field.name for field in dataclasses.fields(vllm_api.CommonAttentionMetadata)}
+    assert "req_idx" in fields
+    assert "self.index_to_req_id" in inspect.getsource(states.RequestState)
+    text = inspect.getsource(model_runner.GPUModelRunner)
+    for name in ("self.req_states", "self.attn_groups", "self.cudagraph_manager"):
+        assert name in text
+    dispatch = parameters(cudagraph_utils.CudaGraphManager.dispatch)
+    assert dispatch[1:4] == ["num_reqs", "num_tokens", "uniform_token_count"]
+    assert "desc.uniform_token_count == uniform_token_count" in inspect.getsource(
+        cudagraph_utils._is_compatible
+    )
+    assert inspect.isabstract(vllm_api.AsyncModelRunnerOutput)
+    assert callable(vllm_api.cpu_worker_class().sample_tokens)

@@ -32,6 +32,7 @@ def finished(llm):
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_several_answers_to_one_prompt_are_each_the_right_one(llama, model, caching):
+    """Several answers, `n` > 1 | work | each compresses its prompt; the beginning is shared"""
     from vllm.sampling_params import RequestOutputKind
 
     (prompt,) = prompts([300])
@@ -65,8 +66,8 @@ def adapter(folder, rank=4):
 
 
 def test_adapters_are_compressed_as_the_merged_model(llama, model, tmp_path):
-    """With the adapter and without, one after the other: vLLM's build for CPUs gives the adapter of
-    one request to all of a batch.
+    """LoRA adapters | work | vLLM's build for CPUs gives the adapter of one request to all of a
+    batch, with a policy and without
     """
     from vllm.lora.request import LoRARequest
 
@@ -99,6 +100,7 @@ def served_alone(output):
 
 
 def test_structured_output_is_what_was_asked_for(tiny_folder):
+    """Structured output | works | a choice, by xgrammar"""
     from vllm.sampling_params import StructuredOutputsParams
 
     folder, choices = tiny_folder("qwen2_vl"), ["a red house", "a blue boat"]
@@ -123,7 +125,8 @@ def test_structured_output_is_what_was_asked_for(tiny_folder):
 
 
 def test_drafts_of_ngrams_change_no_answer(llama, tmp_path):
-    """A model whose last layer is its first: it repeats itself, so that drafts are taken."""
+    """Speculative decoding with n-grams | works | other methods are refused at the start"""
+    # its last layer is its first: it repeats itself, so that drafts are taken
     config = AutoConfig.from_pretrained(llama)
     config.tie_word_embeddings, config.initializer_range = True, 0.05
     torch.manual_seed(0)

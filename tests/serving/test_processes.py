@@ -49,6 +49,7 @@ def test_counters_of_one_process_say_what_was_kept_and_freed(single):
 def test_other_processes_answer_alike_and_their_counters_are_seen(
     llama, single, environ, options, monkeypatch, tmp_path
 ):
+    """Tensor parallelism, an engine in another process | work | policies that go head by head"""
     from vllm import SamplingParams
 
     for name, value in environ.items():

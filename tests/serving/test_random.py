@@ -1,4 +1,4 @@
-"""A thousand requests at random: none gets a wrong token, and no block is lost or held twice."""
+"""Hundreds of requests at random: none gets a wrong token, and no block is lost or held twice."""
 
 import random
 
@@ -12,7 +12,7 @@ from tests.serving.engine import engine
 from tests.serving.reference import counted, greedy
 
 POLICY = foveate.policy("pyramidkv:budget=40%,window=8,beta=2")  # two layers, two block tables
-REQUESTS, PROMPTS, ANSWER = 1000, 48, 40
+REQUESTS, PROMPTS, ANSWER = 500, 32, 40
 VOCABULARY, LONGEST, POOL = 64, 256, 40
 CERTAIN = 2e-3  # of logits: more than the kernels differ by
 
@@ -67,7 +67,7 @@ def held(manager):
     ]
 
 
-def test_a_thousand_requests(tiny, known, monkeypatch):
+def test_five_hundred_requests(tiny, known, monkeypatch):
     from vllm import SamplingParams
 
     from foveate.backends.vllm import attention
@@ -121,6 +121,6 @@ def test_a_thousand_requests(tiny, known, monkeypatch):
         assert len(worker.prompts._known) <= 12  # those that ended last are forgotten next
     assert finished + cancelled == REQUESTS
     assert free() == POOL - 1
-    assert cancelled > 20
-    assert len(preempted) > 20
+    assert cancelled > 10
+    assert len(preempted) > 10
     assert any(step is not None for step in again)  # chunks that run past their prompt

@@ -262,3 +262,14 @@ def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
             assert dispatcher.dispatch(**asked)[0] == mode
         assert dispatcher.dispatch(**asked)[0] == vllm_api.CUDAGraphMode.FULL  # captures, warm-ups
         dispatcher.dispatch = plain
+
+
+def test_the_second_runner_takes_no_full_graph_for_a_prompts_last_token():
+    """Its full graphs are for passes that are uniform; one that is not told so has none."""
+    told = []
+    manager = SimpleNamespace(dispatch=lambda *given, **more: told.append((given, more)))
+    reading = iter([True, False])
+    without_full_graphs(SimpleNamespace(cudagraph_manager=manager), lambda: next(reading))
+    for _ in range(2):
+        manager.dispatch(2, 2, 1, num_active_loras=0)
+    assert told == [((2, 2, None), {"num_active_loras": 0}), ((2, 2, 1), {"num_active_loras": 0})]

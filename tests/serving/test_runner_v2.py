@@ -67,6 +67,9 @@ def check(model, policy, found):
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_the_second_runner_answers_as_transformers(small, kind):
+    """Model runner V2, with asynchronous scheduling or without | works | tested in Triton's
+    interpreter, on 0.32 and 0.33
+    """
     headkv = Profile(
         method="headkv",
         model=small.split("/")[-1],

@@ -42,6 +42,7 @@ def asked(images):
 
 
 def test_an_image_question_over_http_is_answered_as_offline(running, tiny_folder):
+    """The OpenAI-compatible server, with images | works | policies by request in `vllm_xargs`"""
     one, log = running
     images = [noise(0, 420, 280), noise(2, 168, 224)]
     body = one.post("/v1/chat/completions", **asked(images))

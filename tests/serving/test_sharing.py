@@ -33,6 +33,7 @@ def one_by_one(llm, given, **options):
 
 @pytest.mark.parametrize("policy", [SNAPKV, "knorm:budget=40%", "mixkv:budget=25%,window=8"])
 def test_the_beginning_is_shared_up_to_the_gap(llama, model, policy):
+    """Prefix caching | works | the beginning of a prompt is shared as far as its gap"""
     given = questions()
     with engine(llama, policy, enable_prefix_caching=True) as llm:
         found = one_by_one(llm, given)

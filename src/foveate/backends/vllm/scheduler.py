@@ -23,7 +23,7 @@ class Planning:
 
     requests: dict[str, Any]  # these are vLLM's
     kv_cache_manager: Any
-    grammar_compile_error_reqs: set[str]
+    encoder_cache_mismatch_reqs: set[str]
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
@@ -41,21 +41,24 @@ class Planning:
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
 
     def add_request(self, request: Any) -> None:
-        """A new request; one that cannot be served as it asks fails, once it is scheduled."""
+        """A new request; one that cannot be served as it asks fails, once it is scheduled.
+
+        It is put among those that vLLM ends with an error after a step.
+        """
         known = request.request_id in self.requests
         super().add_request(request)  # type: ignore[misc]
         plan, why = self._planned(request, known)
         self.plans[request.request_id] = plan
         if why:
             logger.error("Request %s fails: %s", request.request_id, why)
-            self.grammar_compile_error_reqs.add(request.request_id)
+            self.encoder_cache_mismatch_reqs.add(request.request_id)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
         there for others.
         """
         failed = getattr(model_runner_output, "foveate_failed", ())
-        self.grammar_compile_error_reqs.update(name for name in failed if name in self.requests)
+        self.encoder_cache_mismatch_reqs.update(name for name in failed if name in self.requests)
         outputs = super().update_from_output(  # type: ignore[misc]
             scheduler_output, model_runner_output
         )
@@ -75,16 +78,22 @@ class Planning:
         except FoveateError as error:
             return Plan(length), str(error)
 
-    def _shared_prefix(self, request: Any) -> Any:
-        """What a request finds in the pool: a compressed context, or else blocks of its prompt."""
+    def _shared_prefix(self, request: Any, *most: int | None) -> Any:
+        """What a request finds in the pool: a compressed context, or else blocks of its prompt.
+
+        vLLM 0.33 may say how many tokens at ``most``; else it is all but the last, whose logits are
+        wanted.
+        """
         plan = self.plans[request.request_id]
         enabled = self.kv_cache_manager.prefix_cache_lookup_enabled(request)
-        if enabled and plan.context and self._shares_contexts and plan.length < request.num_tokens:
+        limits = [request.num_tokens - 1, *(limit for limit in most if limit is not None)]
+        fits = 0 < plan.length <= min(limits)
+        if enabled and plan.context and self._shares_contexts and fits:
             found = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
-            if plan.length and all(blocks is not None for blocks in found):
+            if all(blocks is not None for blocks in found):
                 return self.kv_cache_manager.create_kv_cache_blocks(tuple(found)), plan.length, 0
         with asking(plan):
-            return self._stock_prefix(request)
+            return self._stock_prefix(request, *most)
 
     def _remember(self, name: str, new: int) -> None:
         """Lets others find a context that the ``new`` tokens of a step have completed."""
