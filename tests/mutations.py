@@ -181,8 +181,8 @@ FAULTS = (
           "share.roll(-1)[list(grid.places)]",
           ("tests/report/test_kept.py",)),
     Fault("vLLM is given back a block that later tokens are in", "backends/vllm/gap.py",
-          "last = prompt // block",
-          "last = -(-prompt // block)",
+          "return max(0, prompt - self.wanted(prompt)) // block",
+          "return -(-max(0, prompt - self.wanted(prompt)) // block)",
           ("tests/backends/vllm/test_gap.py",)),
 )
 # fmt: on

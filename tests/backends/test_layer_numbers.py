@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.gap import Gap
+from foveate.backends.vllm.plans import Offer, Plan
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompt, Prompts, Row
+from foveate.backends.vllm.settings import settings_from
 from foveate.core.layer import Scores
 from foveate.core.reading import PromptReading
 from foveate.errors import InvalidParameter
@@ -58,15 +59,15 @@ def test_a_score_that_breaks_down_names_the_models_own_layer(family, number):
 )
 def test_a_served_layer_has_the_number_in_its_name(names, number):
     n, ordinals = 20, {name: ordinal for ordinal, name in enumerate(names)}
-    prompts = Prompts(POLICY, ordinals, SimpleNamespace(device="cpu"))
-    prompt = Prompt(n, torch.zeros(n, dtype=torch.bool), PromptReading(POLICY, len(names)))
-    row = Row(
-        prompt, Gap(0, 0), freed=0, budget=8, start=0, computed=0, new=n, table=torch.arange(2)
-    )
+    offer = Offer(settings_from({"foveate": {"policy": "knorm:budget=8"}}))
+    prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"), 4)
+    vision = torch.zeros(n, dtype=torch.bool)
+    prompt = Prompt(Plan(n), POLICY, vision, PromptReading(POLICY, len(names)))
+    row = Row(prompt, 0, budget=8, start=0, computed=0, new=n, table=torch.arange(2))
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):
-        after_pass(prompts, row, place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
+        after_pass(prompts, [row], 4, place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
 
     complete(0)
     with pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN"):

@@ -11,6 +11,7 @@ import foveate
 from foveate.backends.vllm.tiers import cut
 from foveate.backends.vllm.tiers import rooms_of as all_rooms_of
 from foveate.core.profile import Profile
+from foveate.errors import ProfileMismatch, UnsupportedPolicy
 
 
 def groups_of_vllm(sizes):
@@ -149,3 +150,52 @@ def test_rooms_of_tiers_travel_between_processes(tmp_path):
     for policy in (pyramid(), prefix(tmp_path, [0.1, 0.3], "20%")):
         rooms = rooms_of(policy, 2, longest=512)
         assert pickle.loads(pickle.dumps(rooms)) == rooms
+
+
+def headed(folder, scores, budget="25%"):
+    path = Profile(
+        method="headkv",
+        model="tiny",
+        layers=len(scores),
+        samples=1,
+        budget="",
+        by_layer=scores,
+    ).save(folder / "headkv.json")
+    return foveate.policy(f"headkv:budget={budget},window=8,profile={path}")
+
+
+def test_one_head_a_tier_keeps_what_a_profile_gives(tmp_path):
+    scores = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4]]
+    policy = headed(tmp_path, scores)
+    for prompt in (41, 60, 199):
+        rooms = [room for (room,) in all_rooms_of([policy], 3, 2, longest=512, most=6)]
+        assert len(set(rooms)) == 6
+        layers = [tuple(torch.randn(1, 2, prompt, 4) for _ in "qkv") for _ in scores]
+        kept = foveate.compress_tensors(policy, layers)
+        asked = [int(count) for one in kept for count in one.counts[0]]
+        assert [min(prompt, room.wanted(prompt)) for room in rooms] == asked
+
+
+def test_strong_heads_of_all_layers_share_a_tier(tmp_path):
+    policy = headed(tmp_path, [[0.1, 3.0], [3.0, 0.1]])
+    rooms = [room for (room,) in all_rooms_of([policy], 2, 2, longest=512, most=2)]
+    assert rooms[1] == rooms[2] != rooms[0] == rooms[3]
+    assert pickle.loads(pickle.dumps(rooms)) == rooms
+
+
+def test_a_profile_of_other_heads_is_refused(tmp_path):
+    with pytest.raises(ProfileMismatch, match="2 numbers for layer 0, which has 4 KV heads"):
+        all_rooms_of([headed(tmp_path, [[0.1, 3.0]])], 1, 4, longest=512)
+
+
+def test_policies_of_one_engine_differ_alike(tmp_path):
+    """Uniform ones go with any; two that give layers different numbers must do so in one way."""
+    even, uneven = foveate.policy("snapkv:budget=20%"), pyramid()
+    rooms = all_rooms_of([even, uneven, pyramid(budget="50%")], 4, 2, longest=512)
+    assert len(rooms) == 4
+    assert all(room == rooms[0][0] for room, *_ in rooms)
+    assert rooms[0][2].wanted(300) > rooms[0][1].wanted(300) > rooms[3][1].wanted(300)
+    with pytest.raises(UnsupportedPolicy, match="Start an engine for each"):
+        all_rooms_of([uneven, pyramid(beta=3)], 4, 2, longest=512)
+    with pytest.raises(UnsupportedPolicy, match="Start an engine for each"):
+        all_rooms_of([uneven, headed(tmp_path, [[1.0, 2.0]] * 4)], 4, 2, longest=512)

@@ -118,7 +118,7 @@ class Room:
         Blocks that hold later tokens as well never go, and the tokens kept are never fewer than
         wanted; they are more by up to ``block - 1``.
         """
-        return min(prompt // block, max(0, prompt - self.wanted(prompt)) // block)
+        return max(0, prompt - self.wanted(prompt)) // block
 
     def kept(self, prompt: int, block: int) -> int:
         """Tokens kept, per KV head: those wanted, and as many more as whole blocks ask for."""

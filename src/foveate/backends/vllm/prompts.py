@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,14 +14,13 @@ from torch import Tensor
 
 from foveate.backends.vllm.gap import Phase
 from foveate.backends.vllm.plans import Offer, Plan
-from foveate.backends.vllm.vllm_api import CommonAttentionMetadata, init_logger
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.tensors import image_index, spot_index
 from foveate.errors import FoveateError
 
 VISUAL = ("image", "video")
-logger = init_logger("vllm.foveate.prompts")
+logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
 
 
 @dataclass
@@ -124,8 +124,10 @@ class Prompts:
         taken, self.failed = frozenset(self.failed), set()
         return taken
 
-    def rows(self, common: CommonAttentionMetadata) -> list[str]:
-        """The requests of this pass, in the order of the metadata; in a warm-up pass none."""
+    def rows(self, common: Any) -> list[str]:
+        """The requests of this pass, in the order of its ``CommonAttentionMetadata``, which the second
+        runner has say which they are; in a warm-up pass none.
+        """
         if not self._serving:
             return []
         if (indices := getattr(common, "req_idx", None)) is None:
