@@ -125,8 +125,8 @@ class Prompts:
         return taken
 
     def rows(self, common: Any) -> list[str]:
-        """The requests of this pass, in the order of its ``CommonAttentionMetadata``, which the second
-        runner has say which they are; in a warm-up pass none.
+        """The requests of this pass, in the order of its ``CommonAttentionMetadata``, which says
+        which they are under the second runner; in a warm-up pass none.
         """
         if not self._serving:
             return []
