@@ -27,8 +27,8 @@ def questions(count=3, length=40):
     return [context + question for question in prompts([length + i for i in range(count)], seed=1)]
 
 
-def one_by_one(llm, given, **options):
-    return [serve(llm, [prompt], 8, **options) for prompt in given]
+def one_by_one(llm, given, tokens=8, **options):
+    return [serve(llm, [prompt], tokens, **options) for prompt in given]
 
 
 @pytest.mark.parametrize("policy", [SNAPKV, "knorm:budget=40%", "mixkv:budget=25%,window=8"])
@@ -69,11 +69,12 @@ def test_a_score_over_all_queries_reads_all_of_its_prompt(llama, model):
         check(model, one, [H2O])
 
 
-@pytest.mark.parametrize("policy", [SNAPKV, H2O, "lookm:budget=25%"])
-def test_a_declared_context_is_shared_compressed(llama, model, policy):
+@pytest.mark.parametrize(("policy", "tokens"), [(SNAPKV, 8), (H2O, 1), ("lookm:budget=25%", 8)])
+def test_a_declared_context_is_shared_compressed(llama, model, policy, tokens):
+    """Also by a request that ends in the step that completes it."""
     given, asked = questions(), [{"foveate_context": CONTEXT + 7}]  # ends with a whole block
     with engine(llama, policy, enable_prefix_caching=True) as llm:
-        found = one_by_one(llm, given, asked=asked)
+        found = one_by_one(llm, given, tokens, asked=asked)
         mixed = serve(llm, given, 8, asked=[*asked, None, {**asked[0], "foveate_budget": "50%"}])
     assert [one.shared for one in found] == [[0], [CONTEXT], [CONTEXT]]
     for one in found:

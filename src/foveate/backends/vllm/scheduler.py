@@ -59,12 +59,12 @@ class Planning:
         """
         failed = getattr(model_runner_output, "foveate_failed", ())
         self.encoder_cache_mismatch_reqs.update(name for name in failed if name in self.requests)
-        outputs = super().update_from_output(  # type: ignore[misc]
+        for name, new in scheduler_output.num_scheduled_tokens.items():
+            if name not in failed:
+                self._remember(name, new)
+        return super().update_from_output(  # type: ignore[misc]
             scheduler_output, model_runner_output
         )
-        for name, new in scheduler_output.num_scheduled_tokens.items():
-            self._remember(name, new)
-        return outputs
 
     def _planned(self, request: Any, known: bool) -> tuple[Plan, str]:
         """The plan, and why it is none."""
@@ -96,12 +96,14 @@ class Planning:
             return self._stock_prefix(request, *most)
 
     def _remember(self, name: str, new: int) -> None:
-        """Lets others find a context that the ``new`` tokens of a step have completed."""
+        """Lets others find a context that the ``new`` tokens of a step have completed; before its
+        request may end with that step.
+        """
         plan, request = self.plans.get(name), self.requests.get(name)
         if plan is None or request is None or not plan.context or not self._shares_contexts:
             return
-        done = request.num_computed_tokens - request.num_in_flight_tokens
-        if plan.key is not None and done - new < plan.length <= done:
+        done = request.num_computed_tokens - request.num_in_flight_tokens  # before that step
+        if plan.key is not None and done < plan.length <= done + new:
             for manager in self._compressed:
                 manager.remember_context(name, request.block_hashes, plan)
 
