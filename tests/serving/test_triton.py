@@ -21,16 +21,13 @@ QUARTER = "snapkv:budget=25%,window=8"
 @pytest.fixture(scope="module")
 def found(llama):
     """Of stock vLLM, of everything kept, and of a quarter."""
+    return answered(llama, "", "snapkv:budget=100%,window=8", QUARTER)
+
+
+def answered(*given):
+    """What ``triton_interpreted`` prints, as it would be served here."""
     run = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.serving.triton_interpreted",
-            llama,
-            "",
-            "snapkv:budget=100%,window=8",
-            QUARTER,
-        ],
+        [sys.executable, "-m", "tests.serving.triton_interpreted", *given],
         capture_output=True,
         text=True,
         check=False,

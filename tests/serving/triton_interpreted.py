@@ -1,9 +1,12 @@
 """vLLM's TRITON_ATTN kernels, and Foveate around them, in Triton's interpreter. A process of its
 own, as vLLM decides on Triton when it is first imported. Prints what was answered.
 
-    python -m tests.serving.triton_interpreted MODEL POLICY...
+    python -m tests.serving.triton_interpreted [--codes] MODEL POLICY...
+
+With ``--codes``, caches hold FP8.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -36,7 +39,31 @@ def interpreted(second=False):
     torch.cuda.get_device_capability = lambda device=None: (9, 0)  # asked for a tile size
 
 
-def answers(model, policy):
+@contextlib.contextmanager
+def reading_codes():
+    """Whoever asks is told of a device that reads FP8, and numbers are coded as there: the
+    interpreter loses what is carried into the exponent, and makes -4 of -7.95.
+    """
+    import torch
+    from triton import language
+    from triton.runtime import interpreter
+    from vllm.platforms import current_platform
+
+    from tests.serving.codes import coded, scaled
+
+    plain = interpreter._convert_float
+
+    def converted(given, source, target, rounding):
+        if (source, target) != (language.float32, language.float8e4nv):
+            return plain(given, source, target, rounding)
+        return coded(torch.from_numpy(given), 1.0).view(torch.uint8).numpy()
+
+    able = mock.patch.object(current_platform, "has_device_capability", return_value=True)
+    with able, scaled(), mock.patch.object(interpreter, "_convert_float", converted):
+        yield {"kv_cache_dtype": "fp8"}
+
+
+def answers(model, policy, codes=False):
     """Of stock TRITON_ATTN where there is no policy."""
     from vllm.v1.attention import selector
 
@@ -47,7 +74,8 @@ def answers(model, policy):
     backend = FoveateTriton if policy else triton_attention().backend
     chosen = mock.patch.object(selector, "_cached_get_attn_backend", return_value=backend)
     sizes = {"block_size": 16, "max_model_len": 128, "num_gpu_blocks_override": 24}
-    with chosen, engine(model, policy, **sizes) as llm:
+    kind = reading_codes() if codes else contextlib.nullcontext({})
+    with chosen, kind as options, engine(model, policy, **sizes, **options) as llm:
         served = serve(llm, prompts(LENGTHS), tokens=3)
     kept = {
         f"{name},{place}": positions.tolist() for (name, place), positions in served.kept.items()
@@ -62,5 +90,7 @@ def answers(model, policy):
 
 if __name__ == "__main__":
     interpreted()
-    found = [answers(sys.argv[1], policy or None) for policy in sys.argv[2:]]
+    coded = "--codes" in sys.argv
+    model, *policies = [one for one in sys.argv[1:] if one != "--codes"]
+    found = [answers(model, policy or None, coded) for policy in policies]
     print(json.dumps(found))

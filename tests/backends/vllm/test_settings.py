@@ -125,6 +125,7 @@ def engine(**changes):
         "prefill_context_parallel_size": 1,
         "use_mla": False,
         "cache_dtype": "auto",
+        "kv_cache_dtype_skip_layers": [],
         "scheduler_cls": SCHEDULER,
         "use_ubatching": False,
     } | changes
@@ -148,7 +149,8 @@ def test_plain_engine_is_accepted():
         ("decode_context_parallel_size", 2, "decode context"),
         ("prefill_context_parallel_size", 2, "prefill context"),
         ("use_mla", True, "MLA"),
-        ("cache_dtype", "fp8", "quantised"),
+        ("cache_dtype", "nvfp4", "codes of 'fp8' are served"),
+        ("kv_cache_dtype_skip_layers", ["0"], "some layers only"),
         ("scheduler_cls", None, "--scheduler-cls"),
     ],
 )

@@ -18,10 +18,11 @@ from time import perf_counter
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from foveate.backends.vllm.blocks import CompressedSpec, holds_compressed
+from foveate.backends.vllm.codes import Codes, chosen, plain_queries
 from foveate.backends.vllm.gap import Buffers, Phase, kept_slots, physical, view
 from foveate.backends.vllm.heads import EVERY, Cell
 from foveate.backends.vllm.plans import Rooms, rooms_in
@@ -202,7 +203,7 @@ class Compressing:
         query: Float[Tensor, "t hq d"],
         key: Float[Tensor, "t h d"],
         value: Float[Tensor, "t h d"],
-        kv_cache: Float[Tensor, "p c s x"],
+        kv_cache: Real[Tensor, "p c s x"],
         attn_metadata: Any,
         output: Float[Tensor, "t hq d"],
         *more: Any,
@@ -218,7 +219,7 @@ class Compressing:
         steps = [s for cell in cells if (s := getattr(cell.metadata, "foveate", None))]
         if not steps:  # else every cell has one
             return output
-        self._compress(steps, layer, query, cells)
+        self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
         for cell, step in zip(cells, steps, strict=True):
             if step.again is not None:
                 attend(cell, step.again[1], step.again[0])
@@ -229,7 +230,7 @@ class Compressing:
         layer: Any,
         key: Float[Tensor, "t h d"],
         value: Float[Tensor, "t h d"],
-        kv_cache: Float[Tensor, "p c s x"],
+        kv_cache: Real[Tensor, "p c s x"],
         slot_mapping: Int[Tensor, "t"],
     ) -> None:
         """Writes new pairs, as vLLM does: each head's into its own pages, where it has some."""
@@ -254,7 +255,7 @@ class Compressing:
                 self.compress(prompts, rows, layer, query, cells)
             except Exception as error:
                 prompts.fail(rows[0], error)
-                _numbers_only(rows, cells)
+                _numbers_only(rows, cells, Codes.of(layer))
         prompts.seconds += perf_counter() - began
 
     def compress(
@@ -269,13 +270,15 @@ class Compressing:
         the prompt's in each of the layer's cells.
         """
         block, ordinal = cells[0].cache.shape[2], prompts.ordinals[layer.layer_name]
+        codes = Codes.of(layer)
 
         def pairs(n: int) -> tuple[Tensor, Tensor]:
             read = [
                 self.read(cell.cache, row.table, n) for cell, row in zip(cells, rows, strict=True)
             ]
             k, v = zip(*read, strict=True)
-            return (torch.cat(k, dim=1), torch.cat(v, dim=1)) if len(read) > 1 else read[0]
+            k, v = (torch.cat(k, dim=1), torch.cat(v, dim=1)) if len(read) > 1 else read[0]
+            return (k, v) if codes is None else codes.values(k, v, query.dtype)
 
         kept = after_pass(prompts, rows, block, ordinal, query, pairs, self.scale)
         if kept is None:
@@ -284,17 +287,23 @@ class Compressing:
             rows[0].prompt.kept[ordinal] = [head for one in kept for head in one.positions]
         for cell, row, one in zip(cells, rows, kept, strict=True):
             slots = kept_slots(row.gap, row.prompt.length, block).to(cell.cache.device)
-            self.write(cell.cache, layer, one.k, one.v, physical(slots, row.table, block))
+            k, v = one.k, one.v
+            if codes is not None and one.moved:
+                held = self.read(cell.cache, row.table, row.end)
+                k, v = (chosen(half, one.positions) for half in held)
+            elif codes is not None:
+                k, v = codes.coded(k, v)
+            self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
 
 
-def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell]) -> None:
+def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
     """Takes what is no number out of a failed prompt's pages: vLLM's kernels multiply whatever
     stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.
     """
     for cell, row in zip(cells, rows, strict=True):
-        if cell.cache.dtype in (torch.float32, torch.float16, torch.bfloat16):
-            pages = row.table[: -(-row.end // cell.cache.shape[2])].long()
-            cell.cache[pages] = cell.cache[pages].nan_to_num(0.0)
+        pages = row.table[: -(-row.end // cell.cache.shape[2])].long()
+        held = cell.cache[pages]
+        cell.cache[pages] = held.nan_to_num(0.0) if codes is None else codes.numbers_only(held)
 
 
 def _attend(
@@ -317,6 +326,6 @@ def _attend(
     chosen = EVERY if tokens is None else tokens
     q = query[chosen][:, cell.queries].contiguous()
     k, v = (t[chosen][:, cell.pairs].contiguous() for t in (key, value))
-    part = torch.empty_like(q if output.shape[-1] == query.shape[-1] else output[chosen])
+    part = output.new_empty((*q.shape[:-1], output.shape[-1]))  # queries may be codes
     plain(layer, q, k, v, cell.cache, metadata, part, *more, **options)
     output[chosen, cell.queries] = part

@@ -10,6 +10,8 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+import torch
+
 from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.plans import Plan, Rooms, rooms_in
 from foveate.backends.vllm.vllm_api import (
@@ -193,12 +195,12 @@ def check_specs(specs: Mapping[str, KVCacheSpec]) -> None:
     """Refuses layers to compress whose pages hold something else than a token's key and value.
 
     Raises:
-        UnsupportedEngine: codes (also where the checkpoint, not a setting, asks for them), other
-            things beside the pairs, or values wider than keys.
+        UnsupportedEngine: codes other than FP8 (also where the checkpoint, not a setting, asks for
+            them), other things beside the pairs, or values wider than keys.
     """
     for name, spec in specs.items():
         plain = (
-            spec.kv_quant_mode == KVQuantMode.NONE
+            _readable(spec)
             and spec.state_content_bytes is None
             and spec.num_head_slots is None
             and spec.tokens_per_state == 1
@@ -208,6 +210,11 @@ def check_specs(specs: Mapping[str, KVCacheSpec]) -> None:
             raise UnsupportedEngine(
                 f"the cache of the layer {name} holds something else than a key and a value of "
                 f"{spec.head_size} numbers for every token ({spec}). Foveate compresses plain "
-                "caches alone; for quantised ones start vLLM with --kv-cache-dtype auto and a "
-                "checkpoint that asks for none."
+                "caches, and FP8 with one scale a layer; start vLLM with --kv-cache-dtype auto or "
+                "fp8, and a checkpoint that asks for no other."
             )
+
+
+def _readable(spec: Any) -> bool:
+    coded = spec.kv_quant_mode == KVQuantMode.FP8_PER_TENSOR and spec.dtype == torch.uint8
+    return spec.kv_quant_mode == KVQuantMode.NONE or coded

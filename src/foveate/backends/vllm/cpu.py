@@ -1,15 +1,16 @@
 """vLLM's backend for CPUs, CPU_ATTN, over compressed prompts.
 
 A layer's cache is [pages, heads, slots, 2 * d]. In memory a page's head is its keys, transposed to
-[d, slots] where the kernels' instruction set is "vec", and then its values, [slots, d]. Writing
-goes through vLLM's own operator, so only reading knows of this.
+[d, slots] where the kernels' instruction set is "vec", and then its values, [slots, d]. Numbers
+are written by vLLM's own operator; codes are not, as it would code them again.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Int, Real, UInt8
 from torch import Tensor
 
 from foveate.backends.vllm.attention import Compressing, Rewriting
@@ -34,7 +35,7 @@ def check_layout(isa: str, block: int) -> None:
         )
 
 
-def halves(cache: Float[Tensor, "p h s x"]) -> tuple[Tensor, Tensor]:
+def halves(cache: Real[Tensor, "p h s x"]) -> tuple[Tensor, Tensor]:
     """Keys and values of all pages as vLLM's operators take them, [p, h, s, d] each: views."""
     pages, heads, slots, _ = cache.shape
     keys, values = cache.view(pages, heads, 2 * slots, -1).chunk(2, dim=2)
@@ -42,8 +43,8 @@ def halves(cache: Float[Tensor, "p h s x"]) -> tuple[Tensor, Tensor]:
 
 
 def read(
-    cache: Float[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
-) -> tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n d"]]:
+    cache: Real[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
+) -> tuple[Real[Tensor, "1 h n d"], Real[Tensor, "1 h n d"]]:
     """Copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
     keys, values = halves(cache)
     _, heads, slots, d = keys.shape
@@ -54,14 +55,17 @@ def read(
 
 
 def write(
-    cache: Float[Tensor, "p h s x"],
+    cache: Real[Tensor, "p h s x"],
     layer: Any,
-    k: Float[Tensor, "n h d"],
-    v: Float[Tensor, "n h d"],
+    k: Real[Tensor, "n h d"],
+    v: Real[Tensor, "n h d"],
     slots: Int[Tensor, "n"],
 ) -> None:
     """Writes pairs into these slots of the pool. ``layer`` is vLLM's attention layer."""
     keys, values = halves(cache)
+    if cache.dtype == torch.uint8:
+        _place(keys, values, k, v, slots)
+        return
     cpu_ops.cpu_attn_reshape_and_cache(
         k.contiguous(),
         v.contiguous(),
@@ -73,6 +77,19 @@ def write(
         v_scale=layer._v_scale_float,
         kv_cache_dtype="auto",
     )
+
+
+def _place(
+    keys: UInt8[Tensor, "p h s d"],
+    values: UInt8[Tensor, "p h s d"],
+    k: UInt8[Tensor, "n h d"],
+    v: UInt8[Tensor, "n h d"],
+    slots: Int[Tensor, "n"],
+) -> None:
+    pages, heads, size, d = keys.shape
+    page, slot = slots // size, slots % size
+    keys.view(pages, heads, d, size)[page, :, :, slot] = k
+    values[page, :, slot] = v
 
 
 class Builder(Rewriting, CPUAttentionMetadataBuilder):

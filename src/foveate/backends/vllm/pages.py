@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Real
 from torch import Tensor
 
 
 def read(
-    cache: Float[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
-) -> tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n d"]]:
+    cache: Real[Tensor, "p h s x"], row: Int[Tensor, "c"], tokens: int
+) -> tuple[Real[Tensor, "1 h n d"], Real[Tensor, "1 h n d"]]:
     """Copies of a request's first ``tokens`` keys and values; ``row`` is its block table."""
     _, heads, slots, width = cache.shape
     pages = cache[row[: -(-tokens // slots)].long()]
@@ -27,14 +27,14 @@ def read(
 
 
 def write(
-    cache: Float[Tensor, "p h s x"],
+    cache: Real[Tensor, "p h s x"],
     layer: Any,
-    k: Float[Tensor, "n h d"],
-    v: Float[Tensor, "n h d"],
+    k: Real[Tensor, "n h d"],
+    v: Real[Tensor, "n h d"],
     slots: Int[Tensor, "n"],
 ) -> None:
-    """Writes pairs into these slots of the pool. ``layer`` has no say: its cache holds plain
-    numbers, which ``check_specs`` makes sure of.
+    """Writes pairs into these slots of the pool. ``layer`` has no say: its cache holds
+    numbers or codes as they are given here.
     """
     size = cache.shape[2]
     pairs = torch.cat([k, v], dim=-1).to(cache.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from foveate.backends.vllm.codes import TYPES
 from foveate.core.policy import Policy
 from foveate.core.protocols import ForeseeableByHead, is_head_by_head, wrapped
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
@@ -19,7 +20,8 @@ def check_engine(config: Any) -> None:
     Raises:
         UnsupportedEngine: the message names the setting.
     """
-    parallel, drafts = config.parallel_config, getattr(config.speculative_config, "method", None)
+    cache, parallel = config.cache_config, config.parallel_config
+    drafts = getattr(config.speculative_config, "method", None)
     refused = {
         "a KV connector (--kv-transfer-config)": config.kv_transfer_config is not None,
         f"speculative decoding by {drafts!r}; 'ngram' is served (--speculative-config)": (
@@ -30,7 +32,12 @@ def check_engine(config: Any) -> None:
         "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
         "micro-batches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,
         "latent attention (MLA)": config.model_config.use_mla,
-        "a quantised KV cache (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
+        f"a KV cache of {cache.cache_dtype!r}; codes of 'fp8' are served (--kv-cache-dtype)": (
+            cache.cache_dtype not in ("auto", *TYPES)
+        ),
+        "codes in some layers only (--kv-cache-dtype-skip-layers)": bool(
+            cache.kv_cache_dtype_skip_layers
+        ),
     }
     for what, found in refused.items():
         if found:
@@ -126,6 +133,7 @@ def check_attention(layers: Mapping[str, Any]) -> None:
             "a soft cap of its logits": bool(impl.logits_soft_cap),
             "sinks": getattr(impl, "sinks", None) is not None,
             f"attention of the kind {impl.attn_type!r}": impl.attn_type != DECODER,
+            "a scale of its own for the codes of each head": _scales(layer) > 1,
             f"values of another size ({layer.head_size_v}) than keys ({layer.head_size})": (
                 layer.head_size_v != layer.head_size
             ),
@@ -136,6 +144,12 @@ def check_attention(layers: Mapping[str, Any]) -> None:
                     f"the attention of {name} has {what}, which the scores and pages of Foveate's "
                     "worker do not model. This model cannot be compressed."
                 )
+
+
+def _scales(layer: Any) -> int:
+    """How many scales the codes of a layer's keys have."""
+    scale = getattr(layer, "_k_scale", None)
+    return 1 if scale is None else int(scale.numel())
 
 
 def check_parallel(policy: Policy, workers: int, heads: int) -> None:
