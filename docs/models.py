@@ -15,7 +15,17 @@ from tests.census.known import read  # noqa: E402
 from tests.census.verdict import Verdict  # noqa: E402
 
 WAYS = (ROOT / "tests/backends/test_ways.py", ROOT / "tests/demo/test_pipeline.py")
-OPTIONS = ("options", "requests", "sharing", "robust", "runner_v2", "async", "processes", "server")
+OPTIONS = (
+    "options",
+    "fp8",
+    "requests",
+    "sharing",
+    "robust",
+    "runner_v2",
+    "async",
+    "processes",
+    "server",
+)
 TEXT_ONLY = "text"
 
 

@@ -276,8 +276,7 @@ class Compressing:
             read = [
                 self.read(cell.cache, row.table, n) for cell, row in zip(cells, rows, strict=True)
             ]
-            k, v = zip(*read, strict=True)
-            k, v = (torch.cat(k, dim=1), torch.cat(v, dim=1)) if len(read) > 1 else read[0]
+            k, v = read[0] if len(read) == 1 else (torch.cat(t, 1) for t in zip(*read, strict=True))
             return (k, v) if codes is None else codes.values(k, v, query.dtype)
 
         kept = after_pass(prompts, rows, block, ordinal, query, pairs, self.scale)

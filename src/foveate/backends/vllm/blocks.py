@@ -217,4 +217,4 @@ def check_specs(specs: Mapping[str, KVCacheSpec]) -> None:
 
 def _readable(spec: Any) -> bool:
     coded = spec.kv_quant_mode == KVQuantMode.FP8_PER_TENSOR and spec.dtype == torch.uint8
-    return spec.kv_quant_mode == KVQuantMode.NONE or coded
+    return bool(spec.kv_quant_mode == KVQuantMode.NONE or coded)
