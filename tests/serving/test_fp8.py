@@ -72,7 +72,7 @@ def test_scores_and_answers_are_of_what_the_codes_stand_for(
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_pairs_that_stay_are_moved_code_by_code(llama, platform):
-    """A cache of FP8 codes, `--kv-cache-dtype fp8` | works | codes are moved as they are, and those of
+    """A cache of FP8 codes, `--kv-cache-dtype fp8` | works | codes are moved as they are, those of
     merged pairs made anew; tested with stand-ins for the kernels of devices that have it
     """
     from foveate.backends.vllm.attention import Compressing
