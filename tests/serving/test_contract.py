@@ -163,6 +163,24 @@ def test_pages_read_back_what_the_operator_writes():
     assert not cache[[0, 2, 5]].any()
 
 
+def test_layers_tell_what_their_codes_stand_for():
+    from typing import get_args
+
+    from vllm.config.cache import CacheConfig, CacheDType
+    from vllm.model_executor.layers.attention import attention
+    from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+
+    from foveate.backends.vllm.codes import TYPES
+
+    assert set(TYPES) <= set(get_args(CacheDType))
+    assert all(STR_DTYPE_TO_TORCH_DTYPE[name] == torch.uint8 for name in TYPES)
+    scales = inspect.getsource(attention.set_default_quant_scales)
+    for name in "qkv":
+        assert f"layer._{name}_scale_float = 1.0" in scales
+    assert "self.kv_cache_dtype = kv_cache_dtype" in inspect.getsource(attention.Attention)
+    assert "kv_cache_dtype_skip_layers" in CacheConfig.__annotations__
+
+
 def test_the_worker_is_found_by_its_name():
     package = importlib.import_module("foveate.backends.vllm")
     assert issubclass(package.Worker, vllm_api.cpu_worker_class())
