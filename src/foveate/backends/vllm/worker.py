@@ -188,6 +188,10 @@ class Failing(AsyncModelRunnerOutput):
         output.foveate_failed = self._failed
         return output
 
+    def get_kv_connector_output(self) -> Any:
+        """Of a KV connector, which Foveate refuses; vLLM 0.33 wants to be able to ask."""
+        return getattr(self._output, "get_kv_connector_output", lambda: None)()
+
 
 class FoveateWorker(Serving, served().worker()):  # type: ignore[misc]
     """The worker of vLLM's platform here, with a policy."""
