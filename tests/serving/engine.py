@@ -64,8 +64,8 @@ def engine(model, policy=None, tiers=8, policies=(), **options):
 
 
 def imported():
-    """vLLM's class of engines, made quick to start: its search for garbage, a dozen times an engine,
-    skips what is there before, and a model's class is looked at here, not in a process of its own.
+    """vLLM's class of engines, made quick to start: its searches for garbage, a dozen an engine,
+    skip what is there before, and a model's class is looked at here, not in another process.
     """
     from vllm import LLM
     from vllm.model_executor.models import registry
