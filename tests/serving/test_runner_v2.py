@@ -24,6 +24,7 @@ LAYERS, HEADS, NOISE = 2, 2, 1e-3
 FULL_POOL = {"lengths": [94] * 4, "tokens": 8, "num_gpu_blocks_override": 12}
 RUNS = {
     "stock": {},
+    "warm": {"policy": SNAPKV, "warm": True},  # the first that counts prompts
     "snapkv": {"policy": SNAPKV},
     "headkv": {"policy": HEADKV},
     "chunks": {"policy": SNAPKV, "max_num_batched_tokens": 23},  # of 70 tokens, the last is alone
@@ -130,6 +131,11 @@ def test_a_preempted_request_is_a_new_one_to_the_second_runner(model, found):
     check(model, [SNAPKV] * 4, found["preempted"], FULL_POOL["lengths"])
     assert found["preempted"]["preemptions"] > 0
     assert found["preempted"]["idle"] == 11
+
+
+def test_requests_of_a_warm_up_are_no_prompts(model, found):
+    check(model, [SNAPKV] * len(LENGTHS), found["warm"])
+    assert (found["warm"]["warmed"], found["warm"]["counted"]) == (0, len(LENGTHS))
 
 
 def test_requests_choose_in_the_second_runner(model, found):

@@ -31,15 +31,50 @@ def asynchronous():
     return mock.patch.object(CpuPlatform, "check_and_update_config", staticmethod(on))
 
 
-def answers(model, policy=None, lengths=LENGTHS, tokens=TOKENS, asked=None, fails=None, **options):
+def warming_up():
+    """Workers for CPUs warm up as those for GPUs do; of sampling, what the interpreter can run."""
+    from vllm import SamplingParams
+    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu import warmup
+
+    plain = CPUWorker.compile_or_warm_up_model
+
+    def warm(worker):
+        def sample(grammar):
+            worker.sample_tokens(None)
+
+        warmup.warmup_kernels(worker.model_runner, worker.execute_model, sample)
+        mixed = warmup.run_mixed_prefill_decode_warmup
+        assert mixed(worker.model_runner, worker.execute_model, sample, SIZES["max_model_len"])
+        return plain(worker)
+
+    stack = contextlib.ExitStack()
+    greedy = staticmethod(lambda: SamplingParams(temperature=0))
+    stack.enter_context(mock.patch.object(SamplingParams, "for_sampler_warmup", greedy))
+    stack.enter_context(mock.patch.object(CPUWorker, "compile_or_warm_up_model", warm))
+    return stack
+
+
+def answers(
+    model,
+    policy=None,
+    lengths=LENGTHS,
+    tokens=TOKENS,
+    asked=None,
+    fails=None,
+    warm=False,
+    **options,
+):
     """What stock vLLM answers where there is no policy, to prompts of these lengths.
 
     ``asked`` is what each request asks of Foveate; ``fails`` the length of a prompt that cannot be
-    compressed; the rest, options of the engine.
+    compressed; ``warm`` says whether the engine warms up first; the rest, options of the engine.
     """
     from tests.serving.engine import engine, prompts, serve
 
-    with engine(model, policy, **SIZES | options) as llm:
+    first = warming_up() if warm else contextlib.nullcontext()
+    with first, engine(model, policy, **SIZES | options) as llm:
+        before = read_to_their_end(model)
         core = llm.llm_engine.engine_core.engine_core
         runner = type(core.model_executor.driver_worker.worker.model_runner)
         about = {
@@ -48,7 +83,17 @@ def answers(model, policy=None, lengths=LENGTHS, tokens=TOKENS, asked=None, fail
         }
         if fails is not None:
             return about | ends(llm, prompts(lengths), tokens, fails)
-        return about | as_json(serve(llm, prompts(lengths), tokens, logprobs=5, asked=asked))
+        served = serve(llm, prompts(lengths), tokens, logprobs=5, asked=asked)
+        counted = {"warmed": before, "counted": read_to_their_end(model) - before}
+        return about | as_json(served) | counted
+
+
+def read_to_their_end(model):
+    """The prompts that this process has counted so far."""
+    from prometheus_client import REGISTRY
+
+    labels = {"model_name": model, "engine": "0"}
+    return REGISTRY.get_sample_value("foveate:prompts_total", labels) or 0.0
 
 
 def ends(llm, given, tokens, fails):
