@@ -24,7 +24,7 @@ LAYERS, HEADS, NOISE = 2, 2, 1e-3
 FULL_POOL = {"lengths": [94] * 4, "tokens": 8, "num_gpu_blocks_override": 12}
 RUNS = {
     "stock": {},
-    "warm": {"policy": SNAPKV, "warm": True},  # the first that counts prompts
+    "as on GPUs": {"policy": HEADKV, "as_on_gpus": True},  # the first that counts prompts
     "snapkv": {"policy": SNAPKV},
     "headkv": {"policy": HEADKV},
     "chunks": {"policy": SNAPKV, "max_num_batched_tokens": 23},  # of 70 tokens, the last is alone
@@ -64,7 +64,8 @@ def headkv(small):
 def found(request, small, headkv):
     """What all runs found, by name, in one process."""
     asked = {
-        name: run | ({"policy": headkv} if name == "headkv" else {}) for name, run in RUNS.items()
+        name: run | ({"policy": headkv} if run.get("policy") == HEADKV else {})
+        for name, run in RUNS.items()
     }
     command = [sys.executable, "-m", "tests.serving.v2_interpreted", small, request.param]
     command += [json.dumps(run) for run in asked.values()]
@@ -133,9 +134,10 @@ def test_a_preempted_request_is_a_new_one_to_the_second_runner(model, found):
     assert found["preempted"]["idle"] == 11
 
 
-def test_requests_of_a_warm_up_are_no_prompts(model, found):
-    check(model, [SNAPKV] * len(LENGTHS), found["warm"])
-    assert (found["warm"]["warmed"], found["warm"]["counted"]) == (0, len(LENGTHS))
+def test_an_engine_that_begins_as_on_a_gpu_counts_prompts_alone(model, headkv, found):
+    """It measures what graphs take, and warms up with requests that it makes up."""
+    check(model, [headkv] * len(LENGTHS), found["as on GPUs"])
+    assert (found["as on GPUs"]["warmed"], found["as on GPUs"]["counted"]) == (0, len(LENGTHS))
 
 
 def test_requests_choose_in_the_second_runner(model, found):

@@ -55,6 +55,24 @@ def warming_up():
     return stack
 
 
+def profiling():
+    """Workers for CPUs measure graphs as those for GPUs do, in a small pool of vLLM's own."""
+    from vllm.v1.worker.cpu_worker import CPUWorker
+    from vllm.v1.worker.gpu import cudagraph_utils
+
+    plain = CPUWorker.determine_available_memory
+
+    def measured(worker):
+        runner = worker.model_runner
+        with mock.patch.object(runner.compilation_config, "max_cudagraph_capture_size", 4):
+            cudagraph_utils._init_minimal_kv_cache_for_profiling(runner)
+        runner._dummy_run(4, uniform_decode=True)
+        cudagraph_utils._teardown_profiling_state(runner)
+        return plain(worker)
+
+    return mock.patch.object(CPUWorker, "determine_available_memory", measured)
+
+
 def answers(
     model,
     policy=None,
@@ -62,18 +80,21 @@ def answers(
     tokens=TOKENS,
     asked=None,
     fails=None,
-    warm=False,
+    as_on_gpus=False,
     **options,
 ):
     """What stock vLLM answers where there is no policy, to prompts of these lengths.
 
     ``asked`` is what each request asks of Foveate; ``fails`` the length of a prompt that cannot be
-    compressed; ``warm`` says whether the engine warms up first; the rest, options of the engine.
+    compressed; ``as_on_gpus`` says whether the engine measures and warms up as on a GPU; the rest,
+    options of the engine.
     """
     from tests.serving.engine import engine, prompts, serve
 
-    first = warming_up() if warm else contextlib.nullcontext()
-    with first, engine(model, policy, **SIZES | options) as llm:
+    with contextlib.ExitStack() as stack:
+        for first in (profiling(), warming_up()) if as_on_gpus else ():
+            stack.enter_context(first)
+        llm = stack.enter_context(engine(model, policy, **SIZES | options))
         before = read_to_their_end(model)
         core = llm.llm_engine.engine_core.engine_core
         runner = type(core.model_executor.driver_worker.worker.model_runner)
