@@ -37,8 +37,7 @@ def prompts(lengths, seed=0):
 @contextlib.contextmanager
 def engine(model, policy=None, tiers=8, policies=(), **options):
     """An engine under that policy, or one of those by request; stock vLLM without one."""
-    from vllm import LLM
-
+    llm_of = imported()
     ours = {"foveate": {"policy": policy, "policies": list(policies), "tiers": tiers}}
     ours = {"worker_cls": WORKER, "scheduler_cls": SCHEDULER, "additional_config": ours}
     under = {} if policy is None else ours
@@ -55,13 +54,25 @@ def engine(model, policy=None, tiers=8, policies=(), **options):
         "skip_tokenizer_init": True,
         "disable_log_stats": True,
     }
-    llm = LLM(model=model, **(settings | under | options))
+    llm = llm_of(model=model, **(settings | under | options))
     try:
         yield llm
     finally:
         llm.llm_engine.engine_core.shutdown()
         del llm
         gc.collect()
+
+
+def imported():
+    """vLLM's class of engines, made quick to start: its searches for garbage, a dozen an engine,
+    skip what is there before, and a model's class is looked at here, not in another process.
+    """
+    from vllm import LLM
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda look: look()
+    gc.freeze()  # until vLLM undoes it, as an engine ends
+    return LLM
 
 
 def greedy(tokens, asked=None, **options):

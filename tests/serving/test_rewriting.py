@@ -266,10 +266,8 @@ def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
 
 def test_the_second_runner_takes_no_full_graph_for_a_prompts_last_token():
     """Its full graphs are for passes that are uniform; one that is not told so has none."""
-    told = []
-    manager = SimpleNamespace(dispatch=lambda *given, **more: told.append((given, more)))
+    runner = SimpleNamespace(gather_batch_req_state=lambda output, dummy_run: (output, 1))
     reading = iter([True, False])
-    without_full_graphs(SimpleNamespace(cudagraph_manager=manager), lambda: next(reading))
-    for _ in range(2):
-        manager.dispatch(2, 2, 1, num_active_loras=0)
-    assert told == [((2, 2, None), {"num_active_loras": 0}), ((2, 2, 1), {"num_active_loras": 0})]
+    without_full_graphs(runner, lambda: next(reading))
+    assert runner.gather_batch_req_state("state", dummy_run=False) == ("state", None)
+    assert runner.gather_batch_req_state("state", dummy_run=False) == ("state", 1)

@@ -19,7 +19,23 @@ from tests.serving.reference import by_transformers, counted, counted_by_head
 from tests.serving.v2_interpreted import LENGTHS, SIZES
 
 SNAPKV, HEADKV = "snapkv:budget=50%,window=8", "headkv:budget=50%,window=8,profile={}"
+OTHER = "h2o:budget=30%"
 LAYERS, HEADS, NOISE = 2, 2, 1e-3
+FULL_POOL = {"lengths": [94] * 4, "tokens": 8, "num_gpu_blocks_override": 12}
+RUNS = {
+    "stock": {},
+    "as on GPUs": {"policy": HEADKV, "as_on_gpus": True},  # the first that counts prompts
+    "snapkv": {"policy": SNAPKV},
+    "headkv": {"policy": HEADKV},
+    "chunks": {"policy": SNAPKV, "max_num_batched_tokens": 23},  # of 70 tokens, the last is alone
+    "preempted": {"policy": SNAPKV} | FULL_POOL,
+    "asked": {
+        "policy": SNAPKV,
+        "policies": [OTHER],
+        "asked": [{"foveate_policy": OTHER}, {"foveate_policy": "full"}],
+    },
+    "fails": {"policy": SNAPKV, "fails": LENGTHS[0]},
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,57 +49,103 @@ def small(llama, tmp_path_factory):
     return str(folder)
 
 
-def runs(model, kind, policies):
-    """Of a process that serves under each policy in turn."""
-    command = [sys.executable, "-m", "tests.serving.v2_interpreted", model, kind, *policies]
+@pytest.fixture(scope="module")
+def headkv(small):
+    """The policy, with a profile of that model."""
+    heads = [[0.2, 3.0], [1.0, 0.1]]
+    name = small.split("/")[-1]
+    profile = Profile(
+        method="headkv", model=name, layers=LAYERS, samples=1, budget="", by_layer=heads
+    )
+    return HEADKV.format(profile.save(f"{small}/headkv.json"))
+
+
+@pytest.fixture(scope="module", params=["sync", "async"])
+def found(request, small, headkv):
+    """What all runs found, by name, in one process."""
+    asked = {
+        name: run | ({"policy": headkv} if run.get("policy") == HEADKV else {})
+        for name, run in RUNS.items()
+    }
+    command = [sys.executable, "-m", "tests.serving.v2_interpreted", small, request.param]
+    command += [json.dumps(run) for run in asked.values()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    answered = dict(zip(RUNS, json.loads(done.stdout.splitlines()[-1]), strict=True))
+    for one in answered.values():
+        assert one["runner"] == "vllm.v1.worker.cpu.model_runner.CPUModelRunner"
+        assert one["ahead"] == (request.param == "async")
+    return answered
 
 
-def check(model, policy, found):
-    """Positions, tokens and log-probabilities are those of the transformers backend."""
-    assert found["runner"] == "vllm.v1.worker.cpu.model_runner.CPUModelRunner"
-    assert found["idle"] == 23
+@pytest.fixture(scope="module")
+def model(small):
+    return AutoModelForCausalLM.from_pretrained(small).eval()
+
+
+def alike(policy, prompt):
+    """The policy with what each layer or head keeps of that prompt."""
     policy = foveate.policy(policy)
     rooms = [r for (r,) in rooms_of([policy], LAYERS, HEADS, SIZES["max_model_len"])]
-    for name, prompt in enumerate(prompts(LENGTHS)):
-        by_head = len(rooms) > LAYERS
-        same = (
-            counted_by_head(policy, rooms, len(prompt), HEADS)[1]
-            if by_head
-            else counted(policy, rooms, len(prompt))[1]
-        )
-        answer = Answer(prompt, found["tokens"][name], None)
+    by_head = len(rooms) > LAYERS
+    return (
+        counted_by_head(policy, rooms, len(prompt), HEADS)[1]
+        if by_head
+        else counted(policy, rooms, len(prompt))[1]
+    )
+
+
+def check(model, policies, run, lengths=LENGTHS):
+    """Positions, tokens and log-probabilities are those of the transformers backend."""
+    for name, (policy, prompt) in enumerate(zip(policies, prompts(lengths), strict=True)):
+        same = alike(policy, prompt) if policy else foveate.policy("full")
+        answer = Answer(prompt, run["tokens"][name], None)
         positions, tokens, logprobs = by_transformers(model, same, answer)
         for layer, expected in enumerate(positions):
-            mine = found["kept"].get(f"{name},{layer}")
+            mine = run["kept"].get(f"{name},{layer}")
             if mine is not None:
                 assert mine == [head[head >= 0].tolist() for head in expected]
         assert tokens == answer.tokens
-        likely = torch.tensor(found["logprobs"][name])
+        likely = torch.tensor(run["logprobs"][name])
         torch.testing.assert_close(logprobs.topk(5).values, likely, rtol=0, atol=NOISE)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_the_second_runner_answers_as_transformers(small, kind):
+@pytest.mark.parametrize("name", ["snapkv", "headkv", "chunks"])
+def test_the_second_runner_answers_as_transformers(model, headkv, found, name):
     """Model runner V2, with asynchronous scheduling or without | works | tested in Triton's
     interpreter, on 0.32 and 0.33
     """
-    headkv = Profile(
-        method="headkv",
-        model=small.split("/")[-1],
-        layers=LAYERS,
-        samples=1,
-        budget="",
-        by_layer=[[0.2, 3.0], [1.0, 0.1]],
-    ).save(f"{small}/headkv.json")
-    policies = [SNAPKV, HEADKV.format(headkv)]
-    model = AutoModelForCausalLM.from_pretrained(small).eval()
-    stock, *found = runs(small, kind, ["", *policies])
-    for policy, one in zip(policies, found, strict=True):
-        check(model, policy, one)
-        assert one["kept"]
-    late = int(kind == "async")  # blocks are freed when no step in flight reads them
-    gaps = found[0]["free"][1 + late] - stock["free"][1 + late]
+    policy = headkv if name == "headkv" else SNAPKV
+    check(model, [policy] * len(LENGTHS), found[name])
+    assert found[name]["kept"]
+    assert found[name]["idle"] == 23
+
+
+def test_blocks_are_freed_once_no_step_in_flight_reads_them(found):
+    late = int(found["stock"]["ahead"])
+    gaps = found["snapkv"]["free"][1 + late] - found["stock"]["free"][1 + late]
     assert gaps == 1  # of 70 tokens 38 stay, of 45 all
+    assert found["snapkv"]["free"][late] == found["stock"]["free"][late]
+
+
+def test_a_preempted_request_is_a_new_one_to_the_second_runner(model, found):
+    check(model, [SNAPKV] * 4, found["preempted"], FULL_POOL["lengths"])
+    assert found["preempted"]["preemptions"] > 0
+    assert found["preempted"]["idle"] == 11
+
+
+def test_an_engine_that_begins_as_on_a_gpu_counts_prompts_alone(model, headkv, found):
+    """It measures what graphs take, and warms up with requests that it makes up."""
+    check(model, [headkv] * len(LENGTHS), found["as on GPUs"])
+    assert (found["as on GPUs"]["warmed"], found["as on GPUs"]["counted"]) == (0, len(LENGTHS))
+
+
+def test_requests_choose_in_the_second_runner(model, found):
+    check(model, [OTHER, None], found["asked"])
+    assert {place.split(",")[0] for place in found["asked"]["kept"]} == {"0"}
+
+
+def test_a_prompt_that_cannot_be_compressed_fails_alone(found):
+    assert found["fails"]["ended"]["0"][0] == "error"
+    assert found["fails"]["ended"]["1"] == ["length", found["stock"]["tokens"][1]]
+    assert found["fails"]["idle"] == 23

@@ -212,7 +212,7 @@ class Compressing:
         """As vLLM's; ``output`` is written to."""
         cells = [Cell(self, attn_metadata, kv_cache)]
         if attn_metadata is not None and (heads := getattr(layer, "foveate_heads", None)):
-            cells = heads.cells()
+            cells = heads.cells() or cells
         attend = partial(_attend, layer, query, key, value, output, more, options)
         for cell in cells:
             attend(cell, cell.metadata)
@@ -234,7 +234,8 @@ class Compressing:
         slot_mapping: Int[Tensor, "t"],
     ) -> None:
         """Writes new pairs, as vLLM does: each head's into its own pages, where it has some."""
-        if (heads := getattr(layer, "foveate_heads", None)) is None:
+        heads = getattr(layer, "foveate_heads", None)
+        if heads is None or not heads.apart:
             plain = super().do_kv_cache_update  # type: ignore[misc]
             plain(layer, key, value, kv_cache, slot_mapping)
             return

@@ -18,8 +18,8 @@ def without_full_graphs(runner: Any, reading: Callable[[], bool]) -> None:
     """Lets a model runner, of either kind, choose no full graph while ``reading()``."""
     if hasattr(runner, "cudagraph_dispatcher"):
         _refused(runner.cudagraph_dispatcher, reading)
-    elif getattr(runner, "cudagraph_manager", None) is not None:
-        _passed_over(runner.cudagraph_manager, reading)
+    elif hasattr(runner, "gather_batch_req_state"):
+        _not_uniform(runner, reading)
 
 
 def _refused(dispatcher: Any, reading: Callable[[], bool]) -> None:
@@ -35,17 +35,15 @@ def _refused(dispatcher: Any, reading: Callable[[], bool]) -> None:
     dispatcher.dispatch = chosen
 
 
-def _passed_over(manager: Any, reading: Callable[[], bool]) -> None:
+def _not_uniform(runner: Any, reading: Callable[[], bool]) -> None:
     """In the second runner, whose full graphs are for passes with the same number of new tokens for
-    each request: one that is not told so has none.
+    each request: one that has no such number has none. The ranks of data parallelism tell each
+    other this number, so all of them come to the same kind of graph.
     """
-    dispatch = manager.dispatch
+    gather = runner.gather_batch_req_state
 
-    def chosen(
-        num_reqs: int, num_tokens: int, uniform: int | None, *args: Any, **options: Any
-    ) -> Any:
-        if reading():
-            uniform = None
-        return dispatch(num_reqs, num_tokens, uniform, *args, **options)
+    def gathered(*args: Any, **options: Any) -> Any:
+        state, uniform = gather(*args, **options)
+        return state, None if reading() else uniform
 
-    manager.dispatch = chosen
+    runner.gather_batch_req_state = gathered

@@ -60,9 +60,13 @@ class Split:
         self._implementation = one
 
     def cells(self) -> list[Cell]:
-        """Those of this pass."""
+        """Those of this pass; none where vLLM takes the layer for one, as it does while it measures
+        the memory of graphs, before there is a pool.
+        """
         told = get_forward_context().attn_metadata
         metadata = told[0] if isinstance(told, list) else told
+        if self._names[-1] not in metadata:
+            return []
         return [
             Cell(
                 self._implementation,
@@ -73,6 +77,11 @@ class Split:
             )
             for head, name in enumerate(self._names)
         ]
+
+    @property
+    def apart(self) -> bool:
+        """Whether each head has pages of its own in this pass."""
+        return self._names[-1] in get_forward_context().slot_mapping
 
     def pages(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Each head's cache, and where this pass's tokens are written in it."""

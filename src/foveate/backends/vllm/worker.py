@@ -153,6 +153,16 @@ class Serving:
         if by_head(self.settings.policies):
             builder.attend_by_head(self._layers[next(iter(self.ordinals))].foveate_heads.group)
 
+    def compile_or_warm_up_model(self) -> Any:
+        """Warms up as ever. Under the second runner requests that it makes up pass through
+        ``execute_model``: these are no prompts to compress or to count.
+        """
+        prompts, self.prompts = self.prompts, None
+        try:
+            return super().compile_or_warm_up_model()  # type: ignore[misc]
+        finally:
+            self.prompts = prompts
+
     def execute_model(self, scheduler_output: SchedulerOutput) -> Any:
         """One step."""
         if self.prompts is None:
@@ -187,6 +197,10 @@ class Failing(AsyncModelRunnerOutput):
         output = self._output.get_output()
         output.foveate_failed = self._failed
         return output
+
+    def get_kv_connector_output(self) -> Any:
+        """Of a KV connector, which Foveate refuses; vLLM 0.33 wants to be able to ask."""
+        return getattr(self._output, "get_kv_connector_output", lambda: None)()
 
 
 class FoveateWorker(Serving, served().worker()):  # type: ignore[misc]
