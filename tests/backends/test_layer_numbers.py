@@ -62,12 +62,12 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     offer = Offer(settings_from({"foveate": {"policy": "knorm:budget=8"}}))
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"), 4)
     vision = torch.zeros(n, dtype=torch.bool)
-    prompt = Prompt(Plan(n), POLICY, vision, PromptReading(POLICY, len(names)))
-    row = Row(prompt, 0, budget=8, start=0, computed=0, new=n, table=torch.arange(2))
+    prompt = Prompt("a", Plan(n), POLICY, vision, PromptReading(POLICY, len(names)))
+    row = Row(prompt, 0, kept=n, budget=8, start=0, computed=0, new=n, table=torch.arange(2))
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):
-        after_pass(prompts, [row], 4, place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
+        after_pass(prompts, [row], place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
 
     complete(0)
     with pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN"):

@@ -120,6 +120,43 @@ def serve(llm, given, tokens=24, logprobs=-1, asked=None):
     return Served(answers, free, running, kept, vision, preempted, idle, shared)
 
 
+class Traffic:
+    """Requests that come at random, ``most`` of them at once and up to ``burst`` before a step, and
+    some that go away.
+    """
+
+    def __init__(self, llm, draw, requests, *, most, burst, leaving):
+        self._front, self._draw, self._requests = llm.llm_engine, draw, requests
+        self._scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        self._most, self._burst, self._leaving = most, burst, leaving
+        self._open = set()
+        self.cancelled, self.preempted = 0, set()
+
+    def steps(self, ask):
+        """The outputs of every step, until all are done; ``ask(name)`` gives a prompt and how it is
+        sampled.
+        """
+        asked = 0
+        while asked < self._requests or self._front.has_unfinished_requests():
+            left = min(self._requests - asked, self._most - len(self._open))
+            for _ in range(min(self._draw.randint(0, self._burst), left)):
+                self._front.add_request(str(asked), *ask(str(asked)))
+                self._open.add(str(asked))
+                asked += 1
+            if self._open and self._draw.random() < self._leaving:
+                self._leave(self._draw.choice(sorted(self._open)))
+            outputs = self._front.step()
+            self._open -= {one.request_id for one in outputs if one.finished}
+            yield outputs
+            waiting = self._scheduler.waiting
+            self.preempted |= {one.request_id for one in waiting if one.num_preemptions}
+
+    def _leave(self, name):
+        self._front.abort_request([name])
+        self._open.discard(name)
+        self.cancelled += 1
+
+
 def alike(positions):
     """One tensor [h, k] where all heads keep the same number, else a list."""
     same = len({len(one) for one in positions}) == 1

@@ -32,10 +32,8 @@ class Counted:
 
 def counted(policy, rooms, prompt, block=32):
     """What each layer keeps of a prompt of that length, and the policy with these counts."""
-    counts = tuple(room.kept(prompt, block) for room in rooms)
-    amount = Amount.of(rooms[0].budget(prompt, block))
-    by_layer = [(count,) for count in counts]
-    return counts, replace(policy, budget=Counted(amount=amount, counts=tuple(by_layer)))
+    layers, same = counted_by_head(policy, rooms, prompt, 1, block)
+    return tuple(count for (count,) in layers), same
 
 
 def counted_by_head(policy, rooms, prompt, heads, block=32):
@@ -71,15 +69,25 @@ def greedy(model, policy, prompt, tokens, lead):
     """
     with foveate.compress(model, policy), torch.no_grad():
         cache = DynamicCache()
-        logits = model(torch.tensor([prompt]), **{CACHE: cache}, use_cache=True).logits[0, -1]
-        answer = []
-        for _ in range(tokens):
-            best, second = logits.topk(2).values.tolist()
-            if best - second < lead:
-                return None
-            answer.append(int(logits.argmax()))
-            out = model(torch.tensor([answer[-1:]]), **{CACHE: cache}, use_cache=True)
-            logits = out.logits[0, -1]
+
+        def passed(tokens):
+            return model(torch.tensor([tokens]), **{CACHE: cache}, use_cache=True).logits[0, -1]
+
+        answer = ahead(passed(prompt), lambda answer: passed(answer[-1:]), tokens, lead)
+    return answer if len(answer) == tokens else None
+
+
+def ahead(logits, following, tokens, lead):
+    """The likeliest tokens, up to the first that is not ahead of the next best by that ``lead``;
+    ``following`` gives the logits after an answer.
+    """
+    answer = []
+    while len(answer) < tokens:
+        best, second = logits.topk(2).values.tolist()
+        if best - second < lead:
+            break
+        answer.append(int(logits.argmax()))
+        logits = following(answer)
     return answer
 
 
@@ -91,7 +99,7 @@ def certain(model, inputs, policy, tokens, lead, context=None):
     """
     embeds, places = embedded(model, inputs)
     seen = visual_tokens(model.config, inputs["input_ids"])[:, :context]
-    cache, answer = DynamicCache(), []
+    cache = DynamicCache()
     with foveate.compress(model, policy, vision=seen):
 
         def passed(embeds, places):
@@ -101,14 +109,12 @@ def certain(model, inputs, policy, tokens, lead, context=None):
         logits = passed(embeds[:, :context], places[..., :context])
         if context:
             logits = passed(embeds[:, context:], places[..., context:])
-        while len(answer) < tokens:
-            best, second = logits.topk(2).values.tolist()
-            if best - second < lead:
-                break
-            answer.append(int(logits.argmax()))
+
+        def following(answer):
             one = model.get_input_embeddings()(torch.tensor([answer[-1:]]))
-            logits = passed(one, places[..., -1:] + len(answer))
-    return answer
+            return passed(one, places[..., -1:] + len(answer))
+
+        return ahead(logits, following, tokens, lead)
 
 
 def embedded(model, inputs):

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 
 import foveate
 from foveate.backends.vllm.tiers import rooms_of
-from foveate.core.profile import Profile
+from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
 from tests.serving.reference import by_transformers, counted_by_head
 
@@ -20,17 +20,8 @@ SCORES = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]  # strong heads stand 
 def profiles(llama, tmp_path_factory):
     """A file of head scores for each method that reads one."""
     folder = tmp_path_factory.mktemp("profiles")
-    return {
-        method: Profile(
-            method=method,
-            model=llama.split("/")[-1],
-            layers=LAYERS,
-            samples=1,
-            budget="",
-            by_layer=SCORES,
-        ).save(folder / f"{method}.json")
-        for method in ("headkv", "sparsemm")
-    }
+    name = llama.split("/")[-1]
+    return {method: saved(folder, method, SCORES, name) for method in ("headkv", "sparsemm")}
 
 
 @pytest.fixture(scope="module")

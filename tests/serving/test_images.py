@@ -1,11 +1,13 @@
 """Tiny models with eyes served by vLLM under a policy, against stock vLLM and transformers."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from foveate.core.profile import Profile
+from tests.profiles import saved
 from tests.serving import expected, tiny
 from tests.serving.engine import check_same, engine, serve
 
@@ -62,14 +64,6 @@ def test_keeping_everything_of_images_is_stock_vllm(tiny_folder):
     check_same(whole, stock)
 
 
-def profiled(folder, method, numbers):
-    """A file of these numbers, measured on the model in that folder."""
-    one = {"model": folder.split("/")[-1], "layers": 4, "samples": 1, "budget": "25%"}
-    if method != "prefixkv":
-        one["budget"] = ""
-    return Profile(method=method, by_layer=numbers, **one).save(f"{folder}/{method}.json")
-
-
 CHUNKS = {"max_num_batched_tokens": 400}
 QWEN = [
     ("snapkv:budget=25%,window=8", {}),
@@ -93,9 +87,11 @@ CASES = [("qwen2_vl", *case) for case in QWEN] + LLAVAS
 @pytest.mark.parametrize(("model", "spec", "options"), CASES)
 def test_images_equal_the_transformers_backend(tiny_folder, model, spec, options):
     folder = tiny_folder(model)
+    where, name = Path(folder), folder.split("/")[-1]
+    heads = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]
     policy = spec.format(
-        headkv=profiled(folder, "headkv", [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]),
-        prefixkv=profiled(folder, "prefixkv", [0.2, 0.45, 0.05, 0.3]),
+        headkv=saved(where, "headkv", heads, name),
+        prefixkv=saved(where, "prefixkv", [0.2, 0.45, 0.05, 0.3], name, "25%"),
     )
     given = prompts(tiny.QWEN_IMAGE if model == "qwen2_vl" else "<image>")
     limit = {"image": 2, "video": 0} if model == "qwen2_vl" else {"image": 2}

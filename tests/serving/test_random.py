@@ -8,8 +8,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import foveate
 from foveate.backends.vllm.tiers import rooms_of
-from tests.serving.engine import engine
-from tests.serving.reference import counted, greedy
+from tests.serving import reference
+from tests.serving.engine import Traffic, engine, greedy
+from tests.serving.reference import counted
 
 POLICY = foveate.policy("pyramidkv:budget=40%,window=8,beta=2")  # two layers, two block tables
 REQUESTS, PROMPTS, ANSWER = 500, 32, 40
@@ -50,7 +51,7 @@ def known(tiny):
     while len(found) < PROMPTS:
         length = draw.choice([draw.randint(1, 40), draw.randint(41, 200)])
         prompt = [draw.randrange(3, VOCABULARY) for _ in range(length)]
-        answer = greedy(model, counted(POLICY, rooms, length)[1], prompt, ANSWER, CERTAIN)
+        answer = reference.greedy(model, counted(POLICY, rooms, length)[1], prompt, ANSWER, CERTAIN)
         if answer is not None:
             found.append((prompt, answer))
     return found
@@ -68,8 +69,6 @@ def held(manager):
 
 
 def test_five_hundred_requests(tiny, known, monkeypatch):
-    from vllm import SamplingParams
-
     from foveate.backends.vllm import attention
 
     again, plain = [], attention.later_tokens
@@ -86,41 +85,32 @@ def test_five_hundred_requests(tiny, known, monkeypatch):
         max_num_batched_tokens=96,
         max_logprobs=0,
     ) as llm:
-        front, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core
+        core = llm.llm_engine.engine_core.engine_core
         manager = core.scheduler.kv_cache_manager
         free = manager.block_pool.get_num_free_blocks
-        asked, open_ones, finished, cancelled, preempted = {}, set(), 0, 0, set()
-        while len(asked) < REQUESTS or front.has_unfinished_requests():
-            for _ in range(min(draw.randint(0, 3), REQUESTS - len(asked), 24 - len(open_ones))):
-                name, tokens = str(len(asked)), draw.choice([1, 2, 5, ANSWER])
-                asked[name] = (*draw.choice(known), tokens)
-                sampling = SamplingParams(
-                    temperature=0, max_tokens=tokens, detokenize=False, ignore_eos=True
-                )
-                front.add_request(name, {"prompt_token_ids": asked[name][0]}, sampling)
-                open_ones.add(name)
-            if open_ones and draw.random() < 0.05:
-                name = draw.choice(sorted(open_ones))
-                front.abort_request([name])
-                open_ones.discard(name)
-                cancelled += 1
-            for output in front.step():
-                name = output.request_id
-                _, right, tokens = asked[name]
+        traffic = Traffic(llm, draw, REQUESTS, most=24, burst=3, leaving=0.05)
+        asked, finished = {}, 0
+
+        def ask(name):
+            tokens = draw.choice([1, 2, 5, ANSWER])
+            asked[name] = (*draw.choice(known), tokens)
+            return {"prompt_token_ids": asked[name][0]}, greedy(tokens)
+
+        for outputs in traffic.steps(ask):
+            for output in outputs:
+                _, right, tokens = asked[output.request_id]
                 got = list(output.outputs[0].token_ids)
-                assert got == right[: len(got)], name
+                assert got == right[: len(got)], output.request_id
                 if output.finished:
                     assert len(got) == tokens
-                    open_ones.discard(name)
                     finished += 1
             blocks = held(manager)
             assert len(set(blocks)) == len(blocks)
             assert len(blocks) + free() == POOL - 1  # all but the null block
-            preempted |= {r.request_id for r in core.scheduler.waiting if r.num_preemptions}
         worker = core.model_executor.driver_worker.worker
         assert len(worker.prompts._known) <= 12  # those that ended last are forgotten next
-    assert finished + cancelled == REQUESTS
+    assert finished + traffic.cancelled == REQUESTS
     assert free() == POOL - 1
-    assert cancelled > 10
-    assert len(preempted) > 10
+    assert traffic.cancelled > 10
+    assert len(traffic.preempted) > 10
     assert any(step is not None for step in again)  # chunks that run past their prompt

@@ -6,16 +6,17 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import foveate
-from foveate.backends.vllm.tiers import rooms_of
-from foveate.core.profile import Profile
+from tests.profiles import saved
 from tests.serving.engine import Answer, prompts
-from tests.serving.reference import by_transformers, counted, counted_by_head
+from tests.serving.expected import under_blocks
+from tests.serving.reference import by_transformers
 from tests.serving.v2_interpreted import LENGTHS, SIZES
 
 SNAPKV, HEADKV = "snapkv:budget=50%,window=8", "headkv:budget=50%,window=8,profile={}"
@@ -53,11 +54,7 @@ def small(llama, tmp_path_factory):
 def headkv(small):
     """The policy, with a profile of that model."""
     heads = [[0.2, 3.0], [1.0, 0.1]]
-    name = small.split("/")[-1]
-    profile = Profile(
-        method="headkv", model=name, layers=LAYERS, samples=1, budget="", by_layer=heads
-    )
-    return HEADKV.format(profile.save(f"{small}/headkv.json"))
+    return HEADKV.format(saved(Path(small), "headkv", heads, small.split("/")[-1]))
 
 
 @pytest.fixture(scope="module", params=["sync", "async"])
@@ -83,22 +80,12 @@ def model(small):
     return AutoModelForCausalLM.from_pretrained(small).eval()
 
 
-def alike(policy, prompt):
-    """The policy with what each layer or head keeps of that prompt."""
-    policy = foveate.policy(policy)
-    rooms = [r for (r,) in rooms_of([policy], LAYERS, HEADS, SIZES["max_model_len"])]
-    by_head = len(rooms) > LAYERS
-    return (
-        counted_by_head(policy, rooms, len(prompt), HEADS)[1]
-        if by_head
-        else counted(policy, rooms, len(prompt))[1]
-    )
-
-
 def check(model, policies, run, lengths=LENGTHS):
     """Positions, tokens and log-probabilities are those of the transformers backend."""
     for name, (policy, prompt) in enumerate(zip(policies, prompts(lengths), strict=True)):
-        same = alike(policy, prompt) if policy else foveate.policy("full")
+        longest = SIZES["max_model_len"]
+        same = foveate.policy(policy or "full")
+        same = under_blocks(same, model.config, len(prompt), longest, block=32) if policy else same
         answer = Answer(prompt, run["tokens"][name], None)
         positions, tokens, logprobs = by_transformers(model, same, answer)
         for layer, expected in enumerate(positions):

@@ -11,7 +11,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 import foveate
 from foveate.backends.vllm.gap import Room
 from tests.serving import tiny
-from tests.serving.engine import engine, greedy
+from tests.serving.engine import Traffic, engine, greedy
 from tests.serving.reference import certain
 from tests.serving.test_images import noise
 
@@ -87,37 +87,28 @@ def test_every_answer_is_right_and_no_block_is_lost(tiny_folder, asked, requests
         max_num_batched_tokens=160,
         **options,
     ) as llm:
-        front, core = llm.llm_engine, llm.llm_engine.engine_core.engine_core
+        core = llm.llm_engine.engine_core.engine_core
         pool = core.scheduler.kv_cache_manager.block_pool
-        wanted, open_ones, cancelled, checked, shared = {}, set(), 0, 0, 0
-        preempted = set()
-        while len(wanted) < requests or front.has_unfinished_requests():
-            for _ in range(min(draw.randint(0, 2), requests - len(wanted), 16 - len(open_ones))):
-                name, pair = str(len(wanted)), (draw.randrange(PROMPTS), draw.randrange(7))
-                choice, tokens = CHOICES[pair[1]], draw.choice([1, 3, ANSWER])
-                wanted[name] = pair, tokens
-                front.add_request(name, given[pair[0]], greedy(tokens, choice))
-                open_ones.add(name)
-            if open_ones and draw.random() < 0.06:
-                name = draw.choice(sorted(open_ones))
-                front.abort_request([name])
-                open_ones.discard(name)
-                cancelled += 1
-            for output in front.step():
-                if not output.finished:
-                    continue
+        traffic = Traffic(llm, draw, requests, most=16, burst=2, leaving=0.06)
+        wanted, checked, shared = {}, 0, 0
+
+        def ask(name):
+            pair = draw.randrange(PROMPTS), draw.randrange(7)
+            wanted[name] = pair, draw.choice([1, 3, ANSWER])
+            return given[pair[0]], greedy(wanted[name][1], CHOICES[pair[1]])
+
+        for outputs in traffic.steps(ask):
+            for output in (one for one in outputs if one.finished):
                 pair, tokens = wanted[output.request_id]
-                open_ones.discard(output.request_id)
                 right = answer(*pair)
                 got = list(output.outputs[0].token_ids)
                 assert len(got) == tokens
                 assert got[: len(right)] == right[:tokens], (output.request_id, pair)
                 checked += min(tokens, len(right))
                 shared += output.num_cached_tokens > 0
-            preempted |= {r.request_id for r in core.scheduler.waiting if r.num_preemptions}
         assert pool.get_num_free_blocks() == POOL - 1
         assert not core.scheduler.plans
-    assert cancelled > requests / 30
-    assert len(preempted) > requests / 60
+    assert traffic.cancelled > requests / 30
+    assert len(traffic.preempted) > requests / 60
     assert shared > requests / 10
     assert checked > 3 * requests

@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 
 import foveate
 from foveate.backends.vllm.tiers import rooms_of
-from foveate.core.profile import Profile
+from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
 from tests.serving.reference import by_transformers, counted
 
@@ -18,14 +18,8 @@ LONGEST = 1024
 @pytest.fixture(scope="module")
 def profile(llama, tmp_path_factory):
     """Ratios that sort the layers otherwise than they stand: mean 25 %."""
-    return Profile(
-        method="prefixkv",
-        model=llama.split("/")[-1],
-        layers=4,
-        samples=1,
-        budget="25%",
-        by_layer=[0.2, 0.45, 0.05, 0.3],
-    ).save(tmp_path_factory.mktemp("profile") / "prefixkv.json")
+    folder, name = tmp_path_factory.mktemp("profile"), llama.split("/")[-1]
+    return saved(folder, "prefixkv", [0.2, 0.45, 0.05, 0.3], name, "25%")
 
 
 PREFIX = "prefixkv:budget=25%,profile={},when=after_prefill"

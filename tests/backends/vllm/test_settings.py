@@ -7,7 +7,6 @@ import pytest
 import foveate
 from foveate.backends.vllm.settings import check_policy, check_profiles, settings_from
 from foveate.backends.vllm.support import SCHEDULER, check_engine, check_layers
-from foveate.core.profile import Profile
 from foveate.errors import (
     InvalidBudget,
     InvalidParameter,
@@ -15,17 +14,11 @@ from foveate.errors import (
     UnsupportedEngine,
     UnsupportedPolicy,
 )
+from tests.profiles import saved
 
 
 def profile(folder, ratios):
-    return Profile(
-        method="prefixkv",
-        model="tiny",
-        layers=len(ratios),
-        samples=1,
-        budget="20%",
-        by_layer=ratios,
-    ).save(folder / "profile.json")
+    return saved(folder, "prefixkv", ratios, budget="20%")
 
 
 def test_policy_of_the_additional_configuration_goes_before_the_variable():

@@ -10,8 +10,8 @@ import torch
 import foveate
 from foveate.backends.vllm.tiers import cut
 from foveate.backends.vllm.tiers import rooms_of as all_rooms_of
-from foveate.core.profile import Profile
 from foveate.errors import ProfileMismatch, UnsupportedPolicy
+from tests.profiles import saved
 
 
 def groups_of_vllm(sizes):
@@ -71,14 +71,7 @@ def asked(policy, prompt, depth):
 
 
 def prefix(folder, ratios, budget):
-    path = Profile(
-        method="prefixkv",
-        model="tiny",
-        layers=len(ratios),
-        samples=1,
-        budget=budget,
-        by_layer=ratios,
-    ).save(folder / "profile.json")
+    path = saved(folder, "prefixkv", ratios, budget=budget)
     return foveate.policy(f"prefixkv:budget={budget},profile={path},when=after_prefill")
 
 
@@ -153,14 +146,7 @@ def test_rooms_of_tiers_travel_between_processes(tmp_path):
 
 
 def headed(folder, scores, budget="25%"):
-    path = Profile(
-        method="headkv",
-        model="tiny",
-        layers=len(scores),
-        samples=1,
-        budget="",
-        by_layer=scores,
-    ).save(folder / "headkv.json")
+    path = saved(folder, "headkv", scores)
     return foveate.policy(f"headkv:budget={budget},window=8,profile={path}")
 
 

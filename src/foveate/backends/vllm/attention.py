@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -91,7 +91,7 @@ class Rewriting:
         plain = super().build  # type: ignore[misc]
         if not isinstance(spec, CompressedSpec):
             return plain(common_prefix_len, common, fast_build)
-        rows, gaps = rows_of(self.prompts, common, rooms_in(spec.rooms, spec.block_size))
+        rows, gaps = rows_of(self.prompts, common, self._rooms)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
         metadata = plain(
@@ -102,6 +102,10 @@ class Rewriting:
             again = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
             metadata.foveate = Step(self.prompts, rows, again)
         return metadata
+
+    @cached_property
+    def _rooms(self) -> Rooms:  # once: to look it up, all numbers of a profile are hashed
+        return rooms_in(self.kv_cache_spec.rooms, self.kv_cache_spec.block_size)
 
 
 def rewritten(
@@ -184,7 +188,8 @@ def rows_of(
             gaps[place] = gap
         elif (budget := rooms.budget(plan)) < plan.length:
             table = common.block_table_tensor[place]
-            rows.append(Row(prompts.prompt(name), gap, budget, starts[place], computed, new, table))
+            prompt, kept = prompts.prompt(name), rooms.kept(plan)
+            rows.append(Row(prompt, gap, kept, budget, starts[place], computed, new, table))
     return rows, gaps
 
 
@@ -280,7 +285,7 @@ class Compressing:
             k, v = read[0] if len(read) == 1 else (torch.cat(t, 1) for t in zip(*read, strict=True))
             return (k, v) if codes is None else codes.values(k, v, query.dtype)
 
-        kept = after_pass(prompts, rows, block, ordinal, query, pairs, self.scale)
+        kept = after_pass(prompts, rows, ordinal, query, pairs, self.scale)
         if kept is None:
             return
         if prompts.records:
@@ -294,6 +299,21 @@ class Compressing:
             elif codes is not None:
                 k, v = codes.coded(k, v)
             self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
+
+
+class Backend:
+    """Before a backend of vLLM's: it is made of these parts."""
+
+    builder: ClassVar[type]
+    implementation: ClassVar[type]
+
+    @classmethod
+    def get_impl_cls(cls) -> type:
+        return cls.implementation
+
+    @classmethod
+    def get_builder_cls(cls) -> type:
+        return cls.builder
 
 
 def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | None) -> None:
@@ -318,7 +338,7 @@ def _attend(
     metadata: Any,
     tokens: Int[Tensor, "t"] | None = None,
 ) -> None:
-    """VLLM's own attention of one cell, of all tokens of a pass or of some."""
+    """One cell's attention, which is vLLM's own, of all tokens of a pass or of some."""
     plain = super(Compressing, cell.implementation).forward
     if cell.queries == EVERY and tokens is None:
         plain(layer, query, key, value, cell.cache, metadata, output, *more, **options)

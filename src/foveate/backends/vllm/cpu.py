@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int, Real, UInt8
 from torch import Tensor
 
-from foveate.backends.vllm.attention import Compressing, Rewriting
+from foveate.backends.vllm.attention import Backend, Compressing, Rewriting
 from foveate.backends.vllm.vllm_api import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,
@@ -107,13 +107,7 @@ class Implementation(Compressing, CPUAttentionBackendImpl):
     write = staticmethod(write)
 
 
-class FoveateCPU(CPUAttentionBackend):
+class FoveateCPU(Backend, CPUAttentionBackend):
     """vLLM's CPU_ATTN where no policy is."""
 
-    @staticmethod
-    def get_impl_cls() -> type[Implementation]:
-        return Implementation
-
-    @staticmethod
-    def get_builder_cls() -> type[Builder]:
-        return Builder
+    builder, implementation = Builder, Implementation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foveate.backends.vllm import pages
-from foveate.backends.vllm.attention import Compressing, Rewriting
+from foveate.backends.vllm.attention import Backend, Compressing, Rewriting
 from foveate.backends.vllm.vllm_api import flash_attention, triton_attention
 
 _FLASH, _TRITON = flash_attention(), triton_attention()
@@ -20,16 +20,10 @@ class FlashImplementation(Compressing, _FLASH.implementation):  # type: ignore[n
     write = staticmethod(pages.write)
 
 
-class FoveateFlash(_FLASH.backend):  # type: ignore[name-defined]
+class FoveateFlash(Backend, _FLASH.backend):  # type: ignore[name-defined]
     """vLLM's FLASH_ATTN where no policy is."""
 
-    @staticmethod
-    def get_impl_cls() -> type[FlashImplementation]:
-        return FlashImplementation
-
-    @staticmethod
-    def get_builder_cls() -> type[FlashBuilder]:
-        return FlashBuilder
+    builder, implementation = FlashBuilder, FlashImplementation
 
 
 class TritonBuilder(Rewriting, _TRITON.builder):  # type: ignore[name-defined]
@@ -43,13 +37,7 @@ class TritonImplementation(Compressing, _TRITON.implementation):  # type: ignore
     write = staticmethod(pages.write)
 
 
-class FoveateTriton(_TRITON.backend):  # type: ignore[name-defined]
+class FoveateTriton(Backend, _TRITON.backend):  # type: ignore[name-defined]
     """vLLM's TRITON_ATTN where no policy is."""
 
-    @staticmethod
-    def get_impl_cls() -> type[TritonImplementation]:
-        return TritonImplementation
-
-    @staticmethod
-    def get_builder_cls() -> type[TritonBuilder]:
-        return TritonBuilder
+    builder, implementation = TritonBuilder, TritonImplementation

@@ -57,7 +57,7 @@ class Split:
         one = copy(layer.impl)
         one.num_heads = one.num_queries_per_kv = self.group
         one.num_kv_heads = 1
-        self._implementation = one
+        self.implementation = one  # vLLM's, for one KV head
 
     def cells(self) -> list[Cell]:
         """Those of this pass; none where vLLM takes the layer for one, as it does while it measures
@@ -69,7 +69,7 @@ class Split:
             return []
         return [
             Cell(
-                self._implementation,
+                self.implementation,
                 metadata[name],
                 self._named[name].kv_cache,
                 slice(head * self.group, (head + 1) * self.group),
@@ -84,16 +84,10 @@ class Split:
         return self._names[-1] in get_forward_context().slot_mapping
 
     def pages(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Each head's cache, and where this pass's tokens are written in it."""
+        """Each head's cache, and where this pass's tokens are written in it, if they are apart."""
         slots = get_forward_context().slot_mapping
         for name in self._names:
-            if (mine := slots.get(name)) is not None:
-                yield self._named[name].kv_cache, mine
-
-    @property
-    def implementation(self) -> Any:
-        """vLLM's, for one KV head."""
-        return self._implementation
+            yield self._named[name].kv_cache, slots[name]
 
 
 def split(layers: dict[str, Any], names: Sequence[str], heads: int) -> None:

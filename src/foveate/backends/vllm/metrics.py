@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.gap import Room
-from foveate.backends.vllm.plans import Plan, Rooms
+from foveate.backends.vllm.plans import Plan, rooms_in
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 LABELS = ("model_name", "engine")
@@ -41,7 +41,7 @@ class Metrics:
     """The counters of one worker; of several in tensor parallelism, one counts."""
 
     def __init__(self, model: str, engine: int, groups: Sequence[Group], block: int):
-        self._groups = [(Rooms(group.rooms, block), group.cells) for group in groups]
+        self._groups = [(rooms_in(group.rooms, block), group.cells) for group in groups]
         self._block = block
         self._counters = {name: c.labels(model, str(engine)) for name, c in _counters().items()}
 

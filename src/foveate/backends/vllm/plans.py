@@ -32,7 +32,7 @@ FULL = "full"
 
 class Plan(NamedTuple):
     """The first ``length`` tokens of a prompt are compressed by ``policy``, which is that of the
-    engine's policies with the number ``chosen``, at ``amount``. Without a policy all is kept.
+    engine's policies with the number ``chosen``, at an amount of its own. Without one all is kept.
 
     ``context`` says that more of the prompt follows, which reads them compressed.
     """
@@ -40,15 +40,14 @@ class Plan(NamedTuple):
     length: int
     chosen: int | None = None
     policy: Policy | None = None
-    amount: Amount | None = None
     context: bool = False
 
     @property
     def key(self) -> tuple[int, Amount, int] | None:
         """What a prompt's gap follows from; None where there is none."""
-        if self.chosen is None or self.amount is None:
+        if self.chosen is None or self.policy is None:
             return None
-        return self.chosen, self.amount, self.length
+        return self.chosen, self.policy.amount, self.length
 
     def unasked(self, budget: int) -> int:
         """How many of the first tokens have queries that no score asks for, at that budget: these
@@ -89,9 +88,7 @@ class Offer:
             raise InvalidParameter(f"{shown(asked)}: policies and budgets are single values.")
         if key not in self._chosen:
             self._chosen[key] = self._choice(*key)
-        index, policy = self._chosen[key]
-        amount = policy.amount if policy is not None else None
-        return Plan(length, index, policy, amount, context is not None)
+        return Plan(length, *self._chosen[key], context is not None)
 
     def _choice(self, name: Any, budget: Any) -> tuple[int | None, Policy | None]:
         names = self._settings.names
@@ -147,9 +144,9 @@ class Rooms:
 
     def budget(self, plan: Plan) -> int:
         """The budget that scores and selections are told."""
-        if plan.chosen is None or plan.amount is None:
+        if plan.key is None:
             return plan.length
-        return self._room(plan.chosen, plan.amount).budget(plan.length, self.block)
+        return self._room(*plan.key[:2]).budget(plan.length, self.block)
 
     def shared(self, plan: Plan) -> int:
         """How many of the first tokens may lie in blocks that several requests read: where some are

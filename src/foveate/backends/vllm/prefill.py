@@ -54,7 +54,6 @@ class Given:
 def after_pass(
     prompts: Prompts,
     cells: Sequence[Row],
-    block: int,
     ordinal: int,
     queries: Float[Tensor, "m hq d"],
     pairs: Callable[[int], Pairs],
@@ -77,16 +76,17 @@ def after_pass(
         prompt.reading.layers[ordinal].add(q, images, wanted)
         return None
     layer = _layer(prompts, row, ordinal, q, pairs(row.end), scale)
-    counts = [prompt.length - cell.gap * block for cell in cells]
     heads = layer.k.shape[1] // len(cells)
-    each = tuple(count for count in counts for _ in range(heads))
+    each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
     found = prompt.reading.read(layer, at, layer.slots.available, budget=given).get(ordinal)
     if found is None or not any(cell.gap for cell in cells):
         return None
     moved = found.k is layer.k
-    parts = [slice(i * heads, (i + 1) * heads) for i in range(len(cells))]
-    return [_part(found, part, n, moved) for part, n in zip(parts, counts, strict=True)]
+    return [
+        _part(found, slice(i * heads, (i + 1) * heads), cell.kept, moved)
+        for i, cell in enumerate(cells)
+    ]
 
 
 def _layer(

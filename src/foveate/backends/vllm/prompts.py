@@ -25,10 +25,11 @@ logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below 
 
 @dataclass
 class Prompt:
-    """What is compressed of one request's prompt. ``vision`` is True at visual tokens; ``failed``
-    once it could not be compressed.
+    """What is compressed of the prompt of request ``name``. ``vision`` is True at visual tokens;
+    ``failed`` once it could not be compressed.
     """
 
+    name: str
     plan: Plan
     policy: Policy
     vision: Bool[Tensor, "n"]
@@ -49,11 +50,13 @@ class Prompt:
 class Row(NamedTuple):
     """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
     of the pass's. ``table`` is its whole row of a group's block table, ``gap`` the blocks that its
-    prompt leaves there. ``budget`` is what scores are told of.
+    prompt leaves there, and ``kept`` the tokens that stay, per KV head. ``budget`` is what scores
+    are told of.
     """
 
     prompt: Prompt
     gap: int
+    kept: int
     budget: int
     start: int
     computed: int
@@ -146,7 +149,7 @@ class Prompts:
             assert plan.policy is not None  # else there is nothing to ask
             vision = visual(features, plan.length).to(self._runner.device)
             reading = PromptReading(plan.policy, len(self.ordinals))
-            self._known[name] = Prompt(plan, plan.policy, vision, reading)
+            self._known[name] = Prompt(name, plan, plan.policy, vision, reading)
         return self._known[name]
 
     def fail(self, row: Row, error: Exception) -> None:
@@ -154,9 +157,10 @@ class Prompts:
         if row.prompt.failed:
             return
         row.prompt.failed = True
-        name = next(name for name, one in self._known.items() if one is row.prompt)
-        self.failed.add(name)
-        logger.error("Request %s fails, as its prompt cannot be compressed: %r", name, error)
+        self.failed.add(row.prompt.name)
+        logger.error(
+            "Request %s fails, as its prompt cannot be compressed: %r", row.prompt.name, error
+        )
 
     def _learn(self, output: Any) -> None:
         """What a step's ``SchedulerOutput`` says of requests; those that ended, or were preempted

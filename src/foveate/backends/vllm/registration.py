@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
@@ -99,10 +99,7 @@ def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
 def check_request(config: Any, request: Any) -> None:
     """Raises FoveateError where an engine of that configuration cannot serve the request."""
     given = getattr(request.sampling_params, "extra_args", None) or {}
-    mine = "Worker" in str(config.parallel_config.worker_cls) and _HERE in str(
-        config.parallel_config.worker_cls
-    )
-    if not mine:
+    if _HERE not in str(config.parallel_config.worker_cls):
         asked = [name for name in given if name.startswith(PREFIX)]
         if asked:
             raise InvalidParameter(
@@ -115,26 +112,5 @@ def check_request(config: Any, request: Any) -> None:
             "this request's prompt goes on after an answer (streamed input), and a compressed "
             "prompt cannot grow. Send every turn as a request of its own."
         )
-    _offer(config).plan(given, len(request.prompt_token_ids or ()))
-
-
-def _offer(config: Any) -> Offer:
-    return _offer_of(_Hashed(config.additional_config))
-
-
-class _Hashed:
-    """Additional configuration, compared by what it says."""
-
-    def __init__(self, given: Any):
-        self.given = given
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Hashed) and self.given == other.given
-
-    def __hash__(self) -> int:
-        return hash(repr(self.given))
-
-
-@lru_cache(maxsize=4)
-def _offer_of(config: _Hashed) -> Offer:
-    return Offer(settings_from(config.given))
+    offer = Offer(settings_from(config.additional_config))
+    offer.plan(given, len(request.prompt_token_ids or ()))

@@ -93,32 +93,30 @@ def rooms_of(
     """
     shape = shaping(policies)
     cells = depth * (heads if by_head(policies) else 1)
+    rules = [_counts(policy, depth, heads) for policy in policies]
     runs = [tuple(range(cells))]
-    if shape is not None:
-        counts = _counts(shape, depth, heads)
+    if shape is not None and (counts := rules[policies.index(shape)]) is not None:
         runs = cut(_sorted(shape, counts, longest, cells), most)
     rooms: dict[int, tuple[Room, ...]] = {}
     for run in runs:
-        here = tuple(_room(policy, run, depth, heads) for policy in policies)
+        here = tuple(_room(*each, run) for each in zip(policies, rules, strict=True))
         rooms |= dict.fromkeys(run, here)
     return [rooms[cell] for cell in range(cells)]
 
 
-def _room(policy: Policy, run: tuple[int, ...], depth: int, heads: int) -> Room:
+def _room(policy: Policy, counts: LayerCounts | None, run: tuple[int, ...]) -> Room:
     protected = Protected.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
-    if isinstance(policy.budget, Uniform):
+    if counts is None:
         return room
-    counts = _counts(policy, depth, heads)
     return replace(room, tier=Tier(counts=counts, protected=protected, cells=run))
 
 
-def _counts(policy: Policy, depth: int, heads: int) -> LayerCounts:
-    budget: Any = policy.budget
-    if isinstance(budget, ForeseeableByHead):
-        return budget.by_head(depth, heads)
-    assert isinstance(budget, Foreseeable)  # check_policy has let it through
-    return budget.by_length(depth)
+def _counts(policy: Policy, depth: int, heads: int) -> LayerCounts | None:
+    """What a policy gives each cell; None where all keep alike."""
+    if isinstance(policy.budget, ForeseeableByHead):
+        return policy.budget.by_head(depth, heads)
+    return policy.budget.by_length(depth) if isinstance(policy.budget, Foreseeable) else None
 
 
 def _sorted(policy: Policy, counts: LayerCounts, longest: int, cells: int) -> list[int]:
