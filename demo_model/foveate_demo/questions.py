@@ -96,11 +96,11 @@ def different_fields(r: Random, fonts: Fonts) -> Album:
     return _album(pages, *(_about(i, page) for i, page in enumerate(pages)))
 
 
-def same_fields(r: Random, fonts: Fonts) -> Album:
-    """Three images with the same four fields, of three people."""
-    names, people, rows = r.sample(OWNED, 4), r.sample(PEOPLE, 3), r.randint(5, 8)
+def same_fields(r: Random, fonts: Fonts, people: int = 3) -> Album:
+    """Images with the same four fields, of three people or more."""
+    names, owners, rows = r.sample(OWNED, 4), r.sample(PEOPLE, people), r.randint(5, 8)
     pages = tuple(
-        owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows) for p in people
+        owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows) for p in owners
     )
     return _album(
         pages,

@@ -29,6 +29,8 @@ from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot, OverBudget
 
+from tests.profiles import saved
+
 from .lean import lean
 from .sums import EXAMPLES, assert_reads_back, stages_of
 from .test_spec import PARAMETERS, WHOLE, amounts
@@ -243,10 +245,24 @@ def test_a_term_has_a_profile_of_its_own_whatever_the_files_name(tmp_path, name)
         policy.but(budget="20%")
 
 
-def test_a_profile_after_the_colon_goes_to_both_methods_and_is_refused_by_one(tmp_path):
+def test_a_profile_after_the_colon_goes_to_the_method_that_it_is_of(tmp_path):
     path = ratios_in(tmp_path / "ratios.json")
+    policy = foveate.policy("mixkv+prefixkv:budget=10%", profile=path)
+    assert (policy.budget.profile, policy.score.profile) == (path, None)
+    assert_reads_back(policy)
     with pytest.raises(ProfileMismatch, match="a profile of prefixkv, not of mixkv"):
-        foveate.policy("mixkv+prefixkv:budget=10%", profile=path)
+        foveate.policy("mixkv+headkv.budget:budget=10%", profile=path)
+
+
+def test_each_term_has_its_own_profile_before_or_after_its_stage(tmp_path):
+    heads = saved(tmp_path, "headkv", [[0.5, 0.5], [0.1, 0.9]])
+    redundancies = saved(tmp_path, "mixkv", [[0.5, 0.5], [0.1, 0.9]])
+    spec = f"keydiff+headkv(profile={heads}).budget+mixkv(profile={redundancies}):budget=10%"
+    policy = foveate.policy(spec)
+    assert (policy.budget.profile, policy.score.profile) == (str(heads), str(redundancies))
+    other = spec.replace(f"(profile={heads}).budget", f".budget(profile={heads})")
+    assert policy == foveate.policy(other)
+    assert_reads_back(policy)
 
 
 @pytest.mark.parametrize("name", ["a:b.json", "a::b.json", "a.json:", "a.json::"])

@@ -1,4 +1,4 @@
-"""How much is kept: a fraction of the prompt, a number of tokens, or a number of bytes."""
+"""How much is kept: a fraction of the prompt, a number of tokens or of bytes, or as much as matters."""
 
 from __future__ import annotations
 
@@ -17,35 +17,45 @@ from foveate.core.parameters import MOST, shown
 from foveate.errors import InvalidBudget
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+LIMITS = {"floor": "5%", "cap": "100%"}
+Kind = Literal["fraction", "tokens", "bytes", "auto"]
 LEAST, LONGEST = Fraction(1, 10**9), 30  # share of a prompt, and letters of an amount
 MOST_BYTES = 2**50
 _AMOUNT = re.compile(
     r"([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*(%|[kKmMgG]?[iI]?[bB])?", re.ASCII
 )
 _WAY_OUT = (
-    "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB')."
+    "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB'), or a "
+    "share of what the scores say matters ('auto(0.98)')."
 )
+_AUTO = re.compile(r"auto\((.{1,80})\)", re.ASCII)
+_AUTO_WAY_OUT = "Write auto(0.98), or with limits auto(0.98, floor=5%, cap=50%)."
 
 
 @dataclass(frozen=True)
 class Amount:
     """Tokens kept per KV head and layer, on average over the scope of the budget.
 
-    ``kind`` is ``"fraction"`` (of the tokens seen, exact rational arithmetic), ``"tokens"``, or
-    ``"bytes"`` (of all compressed layers and all rows of the batch together).
+    ``kind`` is ``"fraction"`` (of the tokens seen, exact rational arithmetic), ``"tokens"``,
+    ``"bytes"`` (of all compressed layers and all rows of the batch together), or ``"auto"``: as
+    many as hold the share ``value`` of the scores' importance, from ``floor`` to ``cap``, which are
+    fractions or tokens (see :mod:`foveate.core.threshold`).
     """
 
-    kind: Literal["fraction", "tokens", "bytes"]
+    kind: Kind
     value: Fraction
     text: str
+    floor: Amount | None = None
+    cap: Amount | None = None
 
     @classmethod
     def of(cls, raw: object) -> Amount:
-        """Reads 0.2, "20%", 256 or "64MB".
+        """Reads 0.2, "20%", 256, "64MB" or "auto(0.98, floor=5%, cap=50%)".
 
         Raises:
             InvalidBudget: no amount at all, zero, negative, NaN, a fraction below a thousand
-                millionth or over 1, 2^31 tokens or more, or over 2^50 bytes.
+                millionth or over 1, 2^31 tokens or more, or over 2^50 bytes; the same of what
+                stands in auto(), or a floor above the cap.
         """
         if isinstance(raw, Amount):
             return raw
@@ -53,6 +63,8 @@ class Amount:
             raise InvalidBudget(f"budget {shown(raw)} is no amount. {_WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
             raise InvalidBudget(f"budget {raw!r} is not a finite number. {_WAY_OUT}")
+        if isinstance(raw, str) and (found := _AUTO.fullmatch(raw.strip())):
+            return _auto(raw, found[1])
         kind, value = _read(raw)
         if problem := _problem(kind, value):
             raise InvalidBudget(f"budget {shown(raw)} {problem} {_WAY_OUT}")
@@ -64,7 +76,7 @@ class Amount:
         return self.kind == "fraction" and self.value == 1
 
     def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
-        """Tokens kept per KV head and layer, one number a row.
+        """Tokens kept per KV head and layer, one number a row; those of an auto amount's floor.
 
         Args:
             lengths: tokens seen by each row, padding excluded.
@@ -76,6 +88,8 @@ class Amount:
         Raises:
             InvalidBudget: the bytes do not hold one token a row.
         """
+        if self.floor is not None:
+            return self.floor.tokens(lengths, pair_bytes)
         if self.kind == "tokens":
             return torch.full_like(lengths, int(self.value))
         if self.kind == "bytes":
@@ -97,7 +111,37 @@ class Amount:
         return self.text
 
 
-def _read(raw: int | float | str) -> tuple[Literal["fraction", "tokens", "bytes"], Fraction]:
+def _auto(raw: str, inside: str) -> Amount:
+    """The share, and its limits: "0.98, floor=5%, cap=50%"."""
+    first, *others = (part.strip() for part in inside.split(","))
+    limits = dict(part.replace(" ", "").partition("=")[::2] for part in others)
+    unknown = [name for name in limits if name not in ("floor", "cap")]
+    if unknown or len(limits) != len(others):
+        raise InvalidBudget(f"budget {raw!r} has {shown(inside)} in it. {_AUTO_WAY_OUT}")
+    try:
+        share = Fraction(first.removesuffix("%")) / (100 if first.endswith("%") else 1)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(0)
+    if not 0 < share <= 1:
+        raise InvalidBudget(
+            f"budget {raw!r} asks for {first} of what the scores say matters: give a share above "
+            f"0, up to 1 (or 100%). {_AUTO_WAY_OUT}"
+        )
+    try:
+        floor, cap = (Amount.of(limits.get(name, text)) for name, text in LIMITS.items())
+    except InvalidBudget as error:
+        raise InvalidBudget(f"budget {raw!r}: {error} {_AUTO_WAY_OUT}") from error
+    if "bytes" in (floor.kind, cap.kind):
+        raise InvalidBudget(f"budget {raw!r}: its limits are shares or tokens. {_AUTO_WAY_OUT}")
+    if floor.kind == cap.kind and floor.value > cap.value:
+        raise InvalidBudget(f"budget {raw!r}: the floor is above the cap. {_AUTO_WAY_OUT}")
+    given = [("floor", floor), ("cap", cap)]
+    said = [f"{name}={one}" for name, one in given if str(one) != LIMITS[name]]
+    text = ",".join((_print("fraction", share), *said))
+    return Amount("auto", share, f"auto({text})", floor, cap)
+
+
+def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
     if isinstance(raw, int):
         return "tokens", Fraction(raw)
     if isinstance(raw, float):

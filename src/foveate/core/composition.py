@@ -12,6 +12,7 @@ from foveate.core.amount import Amount
 from foveate.core.method import METHODS, Method, Paper
 from foveate.core.parameters import shown
 from foveate.core.policy import Origin, Policy, amount_of, with_amount
+from foveate.core.profile import method_of
 from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
 from foveate.errors import (
     FoveateError,
@@ -20,6 +21,11 @@ from foveate.errors import (
     InvalidSpec,
     suggest,
 )
+
+
+_METHOD, _STAGE = r"(?P<method>[A-Za-z_]\w*)\s*", r"(?:\.\s*(?P<stage>\w+)\s*)"
+_TERM = re.compile(rf"{_METHOD}{_STAGE}?(?:\((?P<arguments>.*)\))?", re.DOTALL)
+_STAGE_LAST = re.compile(rf"{_METHOD}\((?P<arguments>.*)\)\s*{_STAGE}", re.DOTALL)
 
 
 class Term(NamedTuple):
@@ -37,7 +43,7 @@ class Sum:
     The first one's policy is the start. Every other one brings along the stages that it adds
     (``Method.adds``, or the one named after a dot), in the place of those that are there; a score
     that wraps others (``Method.wraps``) wraps the one that is there. Parameters go to every method
-    that has them, unless it has them in parentheses.
+    that has them, unless it has them in parentheses; a profile goes to the method that it is of.
     """
 
     summary = "Several methods added up."
@@ -123,7 +129,7 @@ class Sum:
         made: Policy | None = None
         amount: Amount | None = None
         for term in self.terms:
-            theirs = {n: v for n, v in arguments.items() if n in term.method.parameters}
+            theirs = {n: v for n, v in arguments.items() if self._is_for(term, n, v)}
             policy, wanted = _built(term.method, {**theirs, **term.arguments})
             if made is None or "budget" in term.slots:
                 amount = wanted
@@ -133,6 +139,18 @@ class Sum:
         if amount is not None:
             made = replace(made, budget=replace(made.budget, amount=amount))  # type: ignore[type-var]
         return replace(made, origin=None)
+
+    def _is_for(self, term: Term, name: str, value: Any) -> bool:
+        """Whether a parameter of the whole goes to this method. A profile says itself whose it is:
+        where several methods have one, only that method gets it, if it is among them.
+        """
+        if name not in term.method.parameters:
+            return False
+        takers = [one.method.name for one in self._takers(name)]
+        if name != "profile" or len(takers) < 2 or not isinstance(value, str):
+            return True
+        owner = method_of(value)
+        return owner not in takers or owner == term.method.name
 
     def __repr__(self) -> str:
         return f"<methods {self.name}>"
@@ -185,7 +203,8 @@ def find(name: str) -> Method | Sum:
 
     Raises:
         UnknownMethod: no method of that name.
-        InvalidSpec: a term that is not of the form method, method.stage or method(key=value).
+        InvalidSpec: a term that is not of the form method, method.stage, method(key=value) or
+            method.stage(key=value).
     """
     if name.isidentifier():
         return METHODS[name]
@@ -196,12 +215,13 @@ def find(name: str) -> Method | Sum:
 
 
 def _term(text: str, first: bool) -> Term:
-    found = re.fullmatch(r"([A-Za-z_]\w*)\s*(?:\.\s*(\w+))?\s*(?:\((.*)\))?", text, re.DOTALL)
+    found = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
     if found is None:
         raise InvalidSpec(
             f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
         )
-    method, slot, arguments = METHODS[found[1]], found[2], parse_arguments(found[3] or "")
+    method, slot = METHODS[found["method"]], found["stage"]
+    arguments = parse_arguments(found["arguments"] or "")
     if slot is not None and (first or slot not in SLOTS):
         raise InvalidSpec(
             f"{shown(text)}: the first method of a sum gives all its stages."

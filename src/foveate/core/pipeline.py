@@ -14,8 +14,10 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
+from foveate.core.protocols import EachByItself
 from foveate.core.slots import Slots, derived
 from foveate.core.storage import DensePairs, RaggedPairs, store
+from foveate.core.threshold import holding
 from foveate.errors import InvalidBudget, InvalidParameter
 
 
@@ -113,9 +115,11 @@ def _protected(slots: Slots, policy: Policy) -> Protected:
 
 def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
     """Budgets, selects and merges layers that have been scored."""
-    tokens = scored[0].tokens
-    counts = policy.budget(scored, tokens)
-    _check_counts(policy, scored, counts, tokens)
+    if policy.amount.kind == "auto":
+        scored, counts = holding(policy, scored)
+    else:
+        counts = policy.budget(scored, scored[0].tokens)
+    _check_counts(policy, scored, counts, scored[0].tokens)
     kept = []
     for one, count in zip(scored, counts, strict=True):
         mask = policy.select(one, count)
@@ -159,6 +163,9 @@ def _check_counts(
     tokens: Int[Tensor, "b"],
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
+    if isinstance(policy.budget, EachByItself):
+        _check_totals(policy, scored, counts, _total([of.sum(-1) for of in counts]))
+        return
     if policy.planned:
         asked = _total([policy.planned.pairs(one, tokens) for one in scored])
         _check_totals(policy, scored, counts, asked)

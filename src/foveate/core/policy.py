@@ -20,10 +20,12 @@ from foveate.core.protocols import (
     AfterPrefill,
     Attend,
     Budget,
+    EachByItself,
     FullPrecision,
     Merge,
     NoMerge,
     Planned,
+    Pruning,
     ReadsWindowSums,
     RunningScore,
     Scope,
@@ -81,11 +83,26 @@ class Policy:
                 f"budget {amount} counts bytes of pairs in full precision, and {self.store!r} "
                 "holds them otherwise. Give a share (20%) or a number of tokens."
             )
+        self._check_auto()
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
                 f"(observation window and sinks count inside the budget). Raise the budget to at "
                 f"least {protected}, or lower the window."
+            )
+
+    def _check_auto(self) -> None:
+        auto, rule = self.amount.kind == "auto", self.when
+        if isinstance(self.budget, EachByItself) and not auto:
+            raise InvalidBudget(
+                f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what holds "
+                "a share of its own importance. Give an auto amount, such as auto(0.98)."
+            )
+        if auto and (rule.reads or (rule.decodes and not isinstance(rule, Pruning))):
+            raise InvalidBudget(
+                f"budget {self.amount} follows from the scores of a whole prompt, and {rule!r} "
+                "compresses again as tokens arrive, to a size that has to be known. Give a share "
+                "(20%) or a number of tokens, or when=after_prefill."
             )
 
     @property
@@ -113,6 +130,8 @@ class Policy:
             InvalidBudget: bytes that do not hold one token a row.
         """
         tokens, always = self.amount.tokens(lengths, pair_bytes), self.select.protects
+        if self.amount.kind == "auto":  # its floor holds what is always kept
+            return tokens.clamp_min(always)
         return tokens.where(lengths > always, tokens.clamp_min(always))
 
     @property

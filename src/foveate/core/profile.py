@@ -128,6 +128,15 @@ def load(path: str, method: str) -> Profile:
     return profile
 
 
+def method_of(path: str) -> str | None:
+    """Whose profile a file is; None where it is no profile, which whoever loads it will say."""
+    place = Path(path).absolute()
+    try:
+        return _read(place, place.stat().st_mtime_ns).method
+    except (InvalidInput, OSError):
+        return None
+
+
 @lru_cache(maxsize=32)
 def _read(path: Path, stamp: int) -> Profile:
     """``stamp`` is when the file was written last."""

@@ -98,6 +98,15 @@ class Budget(Protocol):
 
 
 @runtime_checkable
+class EachByItself(Protocol):
+    """A budget whose KV heads each keep what holds a share of their own importance, and that has no
+    total: it takes an auto amount alone.
+    """
+
+    def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]: ...
+
+
+@runtime_checkable
 class Planned(Protocol):
     """A budget with scope "layer" whose layers keep different totals, which are known beforehand.
 

@@ -1,7 +1,7 @@
 """Policies as text: ``snapkv:budget=20%,select=top_k(recent=16)``.
 
 A spec is a method's name, a colon, and ``key=value`` pairs. A value is a number, an amount (20%,
-64MB), true, false, null, a word, a 'quoted string', or a stage: ``name(key=value, ...)``.
+64MB, auto(0.98)), true, false, null, a word, a 'quoted string', or a stage: ``name(key=value, ...)``.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ def parse_value(text: str) -> Any:
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] == "'":
         return re.sub(r"\\(.)", r"\1", text[1:-1])
-    if call := re.fullmatch(r"([A-Za-z_]\w*)\((.*)\)", text, re.DOTALL):
+    call = re.fullmatch(r"([A-Za-z_]\w*)\((.*)\)", text, re.DOTALL)
+    if call and call[1] == "auto":
+        return text  # an amount
+    if call:
         return make_stage(call[1], parse_arguments(call[2]))
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]

@@ -85,7 +85,8 @@ class Room:
         """The room that a budget gives.
 
         Raises:
-            InvalidBudget: a budget in bytes, which depends on all prompts of a batch.
+            InvalidBudget: a budget in bytes, which depends on all prompts of a batch, or an auto
+                one, which depends on the scores.
         """
         return cls(share=None, tokens=0, least=max(1, least)).at(amount)
 
@@ -95,6 +96,12 @@ class Room:
             raise InvalidBudget(
                 f"budget {amount} counts bytes of a whole batch, and a server has no fixed batch. "
                 "Give a share of the prompt (20%) or a number of tokens."
+            )
+        if amount.kind == "auto":
+            raise InvalidBudget(
+                f"budget {amount} follows from a prompt's scores, and the blocks that a prompt "
+                "frees have to be known before it is read. Give a share of the prompt (20%) or a "
+                "number of tokens."
             )
         share = amount.value if amount.kind == "fraction" else None
         return replace(self, share=share, tokens=int(amount.value) if share is None else 0)

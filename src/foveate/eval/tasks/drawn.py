@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from random import Random
 
 from foveate.eval.metrics import anls, exact, relaxed, rouge_l, says
@@ -45,6 +46,12 @@ for _name, _kind, _metric, _summary in (
         questions.same_fields,
         anls,
         "Three forms with the same fields, of three people.",
+    ),
+    (
+        "eight_people",
+        partial(questions.same_fields, people=8),
+        anls,
+        "Eight forms with the same fields, of eight people: the longest.",
     ),
     ("image_order", questions.in_image, anls, "Three forms; the question says in which to look."),
     ("image_needle", questions.which_image, exact, "Three forms; which of them has the field."),

@@ -1,0 +1,96 @@
+"""Budgets that follow from the scores alone: one ranking of all pairs, or each head by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.layer import Scored
+from foveate.core.parameters import Share
+from foveate.core.protocols import Scope
+from foveate.core.spec import stage
+from foveate.core.threshold import matters
+from foveate.stages.budget.exact import filled
+from foveate.stages.select import highest
+
+
+@stage("one_ranking")
+@dataclass(frozen=True, kw_only=True)
+class OneRanking:
+    """A head keeps as many pairs as it has among the best of all heads of all layers (``over``
+    "model") or of its layer, but at least ``floor`` of an even share. For scores that mean the same
+    in every head, such as attention.
+
+    Source: KVzip (arXiv:2505.23416), section 3.4 (non-uniform head budgets).
+    """
+
+    amount: AmountLike
+    over: Scope = "model"
+    floor: Share = 0.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+
+    @property
+    def scope(self) -> Scope:
+        return self.over
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        sizes = [one.available.shape[1] for one in scored]
+        available, protected = (
+            torch.cat([t.cpu() for t in of], 1)
+            for of in ([one.available for one in scored], [one.protected for one in scored])
+        )
+        totals = (tokens.cpu() * sum(sizes)).minimum(available.sum(-1))
+        wish = self._among_the_best(scored, totals)
+        least = (tokens.cpu()[:, None] * self.floor).long().maximum(protected).minimum(available)
+        rows = zip(wish.tolist(), least.tolist(), available.tolist(), totals.tolist(), strict=True)
+        exact = wish.new_tensor([filled(*row) for row in rows])
+        parts = torch.split(exact, sizes, dim=1)
+        return [part.to(one.available.device) for part, one in zip(parts, scored, strict=True)]
+
+    @staticmethod
+    def _among_the_best(
+        scored: Sequence[Scored], totals: Int[Tensor, "b"]
+    ) -> Int[Tensor, "b heads"]:
+        """How many pairs of each head are among the ``totals`` best of all, per row."""
+        device = scored[0].raw.device
+        values = torch.cat([one.scores.values.flatten(1).to(device) for one in scored], 1)
+        best = highest(values[:, None], totals[:, None].to(device))[:, 0]
+        sizes = [one.raw.shape[1] * one.raw.shape[2] for one in scored]
+        parts = zip(torch.split(best, sizes, dim=1), scored, strict=True)
+        return torch.cat([part.view_as(one.raw).sum(-1) for part, one in parts], 1).cpu()
+
+
+@stage("each_head")
+@dataclass(frozen=True, kw_only=True)
+class EachHead:
+    """Every head keeps as many of its best pairs as hold the amount's share of its own importance;
+    the amount is an auto one, whose floor and cap bound each head.
+    """
+
+    amount: AmountLike
+    scope: Scope = field(default="layer", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+
+    def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]:
+        """How many pairs of each head hold that share of what matters in it."""
+        weights = matters(one)
+        order = one.scores.values.argsort(dim=-1, descending=True, stable=True)
+        held = weights.gather(-1, order).cumsum(-1)
+        goal = share * held[..., -1:] * (1 - 1e-9)  # sums in another order
+        return (held < goal).sum(-1) + 1
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        return [self.holding(one, float(Amount.of(self.amount).value)) for one in scored]
