@@ -28,7 +28,6 @@ from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot, OverBudget
-
 from tests.profiles import saved
 
 from .lean import lean

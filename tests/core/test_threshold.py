@@ -1,4 +1,4 @@
-"""auto(share): the smallest budget whose kept pairs hold that share of what the scores say matters."""
+"""auto(share): the smallest budget whose kept pairs hold that share of what matters."""
 
 from dataclasses import replace
 

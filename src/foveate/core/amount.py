@@ -1,4 +1,4 @@
-"""How much is kept: a fraction of the prompt, a number of tokens or of bytes, or as much as matters."""
+"""How much is kept: a share of the prompt, a number of tokens or of bytes, or what matters."""
 
 from __future__ import annotations
 

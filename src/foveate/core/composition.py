@@ -22,7 +22,6 @@ from foveate.errors import (
     suggest,
 )
 
-
 _METHOD, _STAGE = r"(?P<method>[A-Za-z_]\w*)\s*", r"(?:\.\s*(?P<stage>\w+)\s*)"
 _TERM = re.compile(rf"{_METHOD}{_STAGE}?(?:\((?P<arguments>.*)\))?", re.DOTALL)
 _STAGE_LAST = re.compile(rf"{_METHOD}\((?P<arguments>.*)\)\s*{_STAGE}", re.DOTALL)

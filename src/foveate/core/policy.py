@@ -26,6 +26,7 @@ from foveate.core.protocols import (
     NoMerge,
     Planned,
     Pruning,
+    ReadsAgain,
     ReadsWindowSums,
     RunningScore,
     Scope,
@@ -84,6 +85,7 @@ class Policy:
                 "holds them otherwise. Give a share (20%) or a number of tokens."
             )
         self._check_auto()
+        self._check_again()
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
@@ -95,14 +97,22 @@ class Policy:
         auto, rule = self.amount.kind == "auto", self.when
         if isinstance(self.budget, EachByItself) and not auto:
             raise InvalidBudget(
-                f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what holds "
-                "a share of its own importance. Give an auto amount, such as auto(0.98)."
+                f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what "
+                "holds a share of its own importance. Give an auto amount, such as auto(0.98)."
             )
         if auto and (rule.reads or (rule.decodes and not isinstance(rule, Pruning))):
             raise InvalidBudget(
                 f"budget {self.amount} follows from the scores of a whole prompt, and {rule!r} "
                 "compresses again as tokens arrive, to a size that has to be known. Give a share "
                 "(20%) or a number of tokens, or when=after_prefill."
+            )
+
+    def _check_again(self) -> None:
+        rule = self.when
+        if self.reads_again and (rule.reads or (rule.decodes and not isinstance(rule, Pruning))):
+            raise InvalidParameter(
+                f"{self.reads_again!r} looks on while the whole prompt is read again, and {rule!r} "
+                "compresses as tokens arrive. Use when=after_prefill."
             )
 
     @property
@@ -136,8 +146,10 @@ class Policy:
 
     @property
     def scope(self) -> Scope:
-        """Whether it compresses layer by layer during the prefill, or once after all layers."""
-        return self.budget.scope
+        """Whether it compresses layer by layer during the prefill, or once after all layers (and
+        after what reads the prompt again).
+        """
+        return "model" if self.reads_again else self.budget.scope
 
     @cached_property
     def running(self) -> tuple[RunningScore, ...]:
@@ -159,6 +171,11 @@ class Policy:
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The score that reads what the last queries pay in all, if one does."""
         return reads_window_sums(self.score)
+
+    @cached_property
+    def reads_again(self) -> ReadsAgain | None:
+        """The score that looks on while the prompt is read again, if one does."""
+        return next((one for one in wrapped(self.score) if isinstance(one, ReadsAgain)), None)
 
     @property
     def spec(self) -> str:

@@ -65,6 +65,22 @@ class ReadsWindowSums(Protocol):
 
 
 @runtime_checkable
+class ReadsAgain(Protocol):
+    """A score that looks on while the prompt is read once more, after its own cache: a backend that
+    has the model feeds its tokens again, at most ``chunk`` at a time, and then lets them go.
+
+    ``again`` is called once for each such pass. The layer's queries are those of the pass, its last
+    slots their own, and what it returns is added to ``layer.state`` as of a :class:`RunningScore`:
+    tensors of the slots before those, [b h n]. The score itself comes after all of them.
+    """
+
+    @property
+    def chunk(self) -> int: ...
+
+    def again(self, layer: Layer) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
 class HeadByHead(Protocol):
     """A score, a selection or a merge that says, where it is True, that what it decides of a KV
     head follows from that head alone, so that workers that hold some heads each agree. Wrappers say

@@ -40,7 +40,8 @@ class Remembered:
 
     ``queries`` are the last that were seen, ``images`` the image of each; ``state`` are a running
     score's sums, one number a slot; ``kept`` counts the pairs that each head kept when the layer
-    was compressed last; ``finished`` is the end of the prompt that was dealt with last.
+    was compressed last; ``finished`` is the end of the prompt that was dealt with last; ``unread``
+    is the layer, without its pairs, while the prompt is read again.
     """
 
     queries: Float[Tensor, "b hq w d"] | None = None
@@ -48,6 +49,7 @@ class Remembered:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     kept: Int[Tensor, "b h"] | None = None
     finished: int = 0
+    unread: Layer | None = None
 
     def in_prompt(self, at: Pass) -> bool:
         """Whether the pass reads tokens of a prompt that has not been dealt with."""
@@ -175,7 +177,33 @@ class PromptReading:
             memory.finished = at.seen
         if not rule(self._moment(layer, at, stored, in_prompt and not unfinished)):
             return {}
+        if self.policy.reads_again:
+            memory.unread = _without_pairs(layer, max(1, wanted))
+            return {}
         return self._compressed(layer, budget)
+
+    @property
+    def waits(self) -> bool:
+        """Whether the prompt has been read, and is to be read again before it is compressed."""
+        return all(memory.unread is not None for memory in self.layers)
+
+    def again(self, layer: Layer) -> None:
+        """Shows a pass in which tokens of the prompt are read again, after all of its slots; its
+        own slots come last, and do not stay.
+        """
+        memory, score = self.layers[layer.ordinal], self.policy.reads_again
+        if score is not None and memory.unread is not None:
+            memory.state = {**memory.state, **score.again(replace(layer, state=memory.state))}
+
+    def read_again(
+        self, ordinal: int, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]
+    ) -> dict[int, Kept]:
+        """What is kept once the prompt has been read again: as :meth:`read`, layer after layer."""
+        memory = self.layers[ordinal]
+        unread, memory.unread = memory.unread, None
+        if unread is None:
+            return {}
+        return self._compressed(replace(unread, k=k, v=v, state=memory.state), None)
 
     def prune(self, ordinal: int, at: Pass, lengths: Int[Tensor, "b"], pairs: Pairs) -> Kept | None:
         """What a rule that prunes keeps of ``pairs`` while an answer is decoded; None for all."""
@@ -229,7 +257,7 @@ class PromptReading:
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}
-        if policy.scope == "model":
+        if self.policy.scope == "model":
             found = self._all_together(layer, scored)
         elif scored is not None:
             found = {layer.ordinal: keep(policy, [scored])[0]}
@@ -248,6 +276,19 @@ class PromptReading:
         waiting, self._waiting = self._waiting, []
         kept = keep(self.policy, waiting) if waiting else []
         return {one.layer.ordinal: found for one, found in zip(waiting, kept, strict=True)}
+
+
+def _without_pairs(layer: Layer, wanted: int) -> Layer:
+    """The layer with its last queries, to wait on: its pairs will be where they are held."""
+    return replace(
+        layer,
+        q=layer.q[:, :, -wanted:].clone(),
+        k=layer.k[:, :, :0],
+        v=layer.v[:, :, :0],
+        slots=layer.slots.from_query(max(0, layer.q.shape[2] - wanted)),
+        column_sums=None,
+        window_sums=None,
+    )
 
 
 @derived

@@ -1,7 +1,7 @@
 """Policies as text: ``snapkv:budget=20%,select=top_k(recent=16)``.
 
 A spec is a method's name, a colon, and ``key=value`` pairs. A value is a number, an amount (20%,
-64MB, auto(0.98)), true, false, null, a word, a 'quoted string', or a stage: ``name(key=value, ...)``.
+64MB, auto(0.98)), true, false, null, a word, a 'quoted string', or a stage: ``name(key=value)``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from foveate.core.pipeline import Kept, bytes_of_a_token, everything
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.slots import Slots
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, UnsupportedPolicy
 
 QKV = tuple[Tensor, Tensor, Tensor]
 
@@ -181,12 +181,20 @@ def compress_tensors(
         InvalidInput: shapes that do not fit together, or padding that is not on the left.
         InvalidBudget: a budget below what is protected.
         MissingModality: the policy needs ``vision``.
+        UnsupportedPolicy: the policy needs the model.
     """
     return compress_layers(policy, layers_of(layers, vision, attention_mask, scale))
 
 
 def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
-    """Scores, budgets, selects and merges, layer by layer or over all, as the scope says."""
+    """Scores, budgets, selects and merges, layer by layer or over all, as the scope says; raises
+    UnsupportedPolicy where that takes the model.
+    """
+    if policy.reads_again:
+        raise UnsupportedPolicy(
+            f"{policy} reads the prompt a second time, which takes the model, not its tensors "
+            "alone. Use foveate.compress(model, ...)."
+        )
     pair_bytes = sum(bytes_of_a_token(layer) for layer in layers)
     reading = PromptReading(policy, len(layers), pair_bytes=pair_bytes)
     found: dict[int, Kept] = {}

@@ -19,6 +19,7 @@ from foveate.methods.keydiff import keydiff
 from foveate.methods.keyformer import keyformer
 from foveate.methods.kivi import kivi
 from foveate.methods.knorm import knorm
+from foveate.methods.kvzip import kvzip
 from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
 from foveate.methods.pyramidkv import pyramidkv
@@ -46,6 +47,7 @@ __all__ = [
     "keyformer",
     "kivi",
     "knorm",
+    "kvzip",
     "lookm",
     "meda",
     "mixkv",

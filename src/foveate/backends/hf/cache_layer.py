@@ -7,6 +7,8 @@ through the original column of each slot.
 
 from __future__ import annotations
 
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -24,7 +26,7 @@ from foveate.backends.hf.attention.by_products import (
 from foveate.backends.hf.attention.dispatch import Queries, attended, wanted
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.internals import DynamicLayer
-from foveate.backends.hf.state import CacheState
+from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, bytes_of_pairs
@@ -134,9 +136,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _refuse_early_drafts(self) -> None:
         if self.state.policy.scope == "model":
             raise UnsupportedCache(
-                f"{self.state.policy} shares its budget over all layers, so it compresses after "
-                "the whole prompt has passed through the model, and drafted tokens arrived in the "
-                "same pass. Use it without assisted (or prompt lookup) decoding."
+                f"{self.state.policy} shares its budget over all layers, or reads the prompt "
+                "again, so it compresses after the whole prompt has passed through the model, and "
+                "drafted tokens arrived in the same pass. Use it without assisted (or prompt lookup) "
+                "decoding."
             )
 
     def _append(self, k: Tensor, v: Tensor) -> None:
@@ -266,6 +269,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _read(self, queries: Queries) -> Output:
         query, rule = queries.q, self.policy.when
+        if self.state.again is not None:
+            out = attended(queries, self.pairs, 0.0)
+            self._show_again(queries, self.state.again)
+            return out.output, out.weights
         if self.state.lends:
             self._attended = self._pairs
         in_prompt = self.armed
@@ -326,6 +333,45 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                     window_sums=out.window_sums,
                 )
             )
+
+    # Reading the prompt again: what it appends does not stay
+
+    def borrow(self) -> None:
+        """Before such a pass: what is held is not touched."""
+        pairs = self.pairs
+        self._pairs = copy(pairs) if is_whole(pairs) else pairs.fork()
+
+    def give_back(self, pairs: Pairs, seen: int) -> None:
+        """After it: these pairs are held, of so many tokens."""
+        self._pairs, self.seen = pairs, seen
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _show_again(self, queries: Queries, again: Again) -> None:
+        """Shows the pass to the policy, which sees the prompt's slots before the pass's own."""
+        unread = self.memory.unread
+        if unread is None:
+            return
+        k, v, _ = self._padded()
+        pos = unread.slots.pos
+        columns = again.first + torch.arange(again.count, device=pos.device)
+        own = columns - (0 if self.state.pads is None else self.state.pads.to(pos.device)[:, None])
+        own = torch.where(own < 0, -1, own + unread.slots.lengths[:, None]).expand(len(pos), -1)
+        beside = own[:, None].expand(*pos.shape[:2], -1)
+        self.state.reading.again(
+            replace(
+                unread,
+                q=queries.q.detach(),
+                k=k.detach(),
+                v=v.detach(),
+                slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own),
+            )
+        )
+
+    def finish(self) -> None:
+        """Holds what the policy keeps now that the prompt has been read again."""
+        k, v, _ = self._padded()
+        for ordinal, kept in self.state.reading.read_again(self.ordinal, k, v).items():
+            self.state.layers[ordinal].hold(kept)
 
     def _padded(self) -> Padded:
         """All slots held."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
+from foveate.backends.hf.again import Given, keeps_passes, read_again
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.decoder import find
 from foveate.backends.hf.hooks import (
@@ -79,6 +80,7 @@ class Calls:
         self._asked: Asked | None = None
         self._turn = RLock()
         self._turns = 0  # taken by the decoder
+        self._again = False  # a prompt is being read again
         self._undo = ExitStack()
 
     def attach(self) -> None:
@@ -227,6 +229,8 @@ class Calls:
             cache = DynamicCache(config=self._config)
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
+        if self._again:
+            return (), kwargs
         if (at_hand := fixed.state_of(cache)) is not None:
             self._relink(at_hand)
             restore_offsets(self._offsets, at_hand)
@@ -244,6 +248,8 @@ class Calls:
         vision = self._visual_tokens(state, seen, kwargs.get("input_ids"), given)
         frames = self._of_pass(self._frames, self._prompt_frames, state.prompt_end, seen, given)
         state.extend_vision(vision, None if vision is None else frames)
+        if keeps_passes(self.policy) and state.prompt_end is not None:
+            state.passes.append(Given.of(seen, kwargs))
         if seen and self._place.decoder is self.model:
             restore_offsets(self._offsets, state)
 
@@ -312,6 +318,8 @@ class Calls:
 
     def _after(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         cache = kwargs[self._argument]
+        if self._again:
+            return
         asked = self._asked is None or self._asked.is_about(cache)
         if fixed.state_of(cache) is not None:
             return
@@ -320,9 +328,21 @@ class Calls:
         state, layers = known_state(cache), foveate_layers(cache)
         _check_all_took_part(self.model, layers)
         if state.prompt_end is not None and not layers[-1].armed:
+            self.read_again(cache)
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
+
+    def read_again(self, cache: DynamicCache) -> None:
+        """Where the policy asks for it: feeds a prompt that was read once more."""
+        state = known_state(cache)
+        if not state.reading.waits:
+            return
+        self._again = True
+        try:
+            read_again(self._place.decoder, self._argument, cache, state)
+        finally:
+            self._again = False
 
     def _left(self, *_: Any) -> None:
         """Also after an exception."""

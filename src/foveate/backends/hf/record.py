@@ -26,6 +26,7 @@ class Recorder(Observer):
     """Keeps what a score would have seen of each layer."""
 
     reads_column_sums: ClassVar[bool] = False
+    keeps_passes: ClassVar[bool] = True
     seen: dict[int, Layer] = field(default_factory=dict, repr=False)  # no part of a spec
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
@@ -39,6 +40,7 @@ class SummingRecorder(Recorder):
     """The same, with the column sums that the attention adds up on its way."""
 
     reads_column_sums: ClassVar[bool] = True
+    keeps_passes: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def branch(session: Session, recording: Recording) -> DynamicCache:
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
             layer.read(seen)
+    session.read_again(cache)
     state.prompt_end = None
     for layer, source in zip(mine, theirs, strict=True):
         if layer.pairs is source.pairs:

@@ -172,6 +172,10 @@ class Session:
         """Makes a cache that holds a finished prompt the latest one."""
         self._calls.adopt(cache)
 
+    def read_again(self, cache: DynamicCache) -> None:
+        """Feeds a recorded prompt once more, where the policy asks for it."""
+        self._calls.read_again(cache)
+
     def save(
         self,
         path: str | Path,

@@ -6,7 +6,7 @@ from them is worked out once a pass.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +22,13 @@ from foveate.errors import UnsupportedCache
 
 Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
 """Of every token seen: its image (-1: text), and which visual token of that image it is."""
+
+
+class Again(NamedTuple):
+    """A pass in which a prompt is read again: of its tokens from column ``first`` on."""
+
+    first: int
+    count: int
 
 
 class Link:
@@ -62,6 +69,8 @@ class CacheState:
         self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
         self.pads: Int[Tensor, "b"] | None = None
         self.pads_told = False  # by a mask [b, n], not read off a layer's
+        self.passes: list[Any] = []  # of the prompt, where it may be read again
+        self.again: Again | None = None  # while it is
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
         self.reading = PromptReading(self.policy, self.depth)
         self.stats = Stats(self.policy.spec)
@@ -77,7 +86,12 @@ class CacheState:
         """Takes over what is known of a prompt that was read into another cache."""
         self.pads, self.vision, self.frames = other.pads, other.vision, other.frames
         self.vision_known, self.awaiting = other.vision_known, False
+        self.passes = other.passes
         self.extras = dict(other.extras)
+
+    def put_back(self, pads: Int[Tensor, "b"] | None) -> None:
+        """Forgets the masks of a pass that does not stay."""
+        self.pads, self._facts, self._mask, self._own = pads, None, None, None
 
     def over_columns(self, own_mask: Any, b: int, m: int, n: int) -> Tensor | None:
         """The model's mask over queries and columns; made once for all layers of a pass. One that

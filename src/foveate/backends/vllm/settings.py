@@ -110,6 +110,12 @@ def check_policy(policy: Policy) -> None:
         InvalidBudget: a budget in bytes.
     """
     _check_budget(policy)
+    if policy.reads_again:
+        raise _refused(
+            policy,
+            f"{policy.reads_again!r} reads the prompt a second time. Use keydiff+headkv.budget, or "
+            "recommended, with a profile that such readings make",
+        )
     if policy.when.decodes or policy.when.reads:
         raise _refused(
             policy,

@@ -1,0 +1,166 @@
+"""Reading a prompt once more, after its own cache: what KVzip asks of a model.
+
+The decoder's inputs are kept while the prompt is read: embeddings, so that no image is encoded
+again. They are fed again at the positions that come next, some at a time; the layers look on, and
+let go of what each of these passes appended.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+
+from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.support import foveate_layers
+from foveate.core.policy import Policy
+from foveate.errors import UnsupportedModel
+
+Inputs = Mapping[str, Any]
+_OUTPUTS = ("output_attentions", "output_hidden_states", "return_dict", "use_cache")
+_EMBEDS, _MASK, _POSITIONS = "inputs_embeds", "attention_mask", "position_ids"
+
+
+class Given(NamedTuple):
+    """What a decoder was given in one pass of a prompt, and the column at which it begins."""
+
+    first: int
+    inputs: Inputs
+
+    @classmethod
+    def of(cls, first: int, inputs: Inputs) -> Given:
+        """Without the cache, and what is asked of the output."""
+        left_out = (*CACHE_NAMES, *_OUTPUTS)
+        some = {n: x for n, x in inputs.items() if x is not None and n not in left_out}
+        return cls(first, some)
+
+    @property
+    def length(self) -> int:
+        """Tokens."""
+        given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
+        return 0 if given is None else int(given.shape[1])
+
+    @property
+    def device(self) -> torch.device:
+        """Of the inputs."""
+        return next(x.device for x in self.inputs.values() if isinstance(x, Tensor))
+
+    def parts(self, chunk: int) -> Iterator[Given]:
+        """The pass in pieces of at most ``chunk`` tokens.
+
+        Raises:
+            UnsupportedModel: an input that is not one thing for every token.
+        """
+        if self.length <= chunk:
+            yield self
+            return
+        for start in range(0, self.length, chunk):
+            some = slice(start, min(start + chunk, self.length))
+            pieces = {name: self._piece(name, x, some) for name, x in self.inputs.items()}
+            yield Given(self.first + start, pieces)
+
+    def _piece(self, name: str, value: Any, some: slice) -> Any:
+        if name == _MASK or not isinstance(value, (Tensor, list, dict)):
+            return value
+        if name == _POSITIONS and isinstance(value, Tensor):
+            return value[..., some]
+        if isinstance(value, Tensor) and value.ndim == 1 and len(value) == self.length:
+            return value[some]
+        if isinstance(value, Tensor) and value.ndim > 1 and value.shape[1] == self.length:
+            return value[:, some]
+        raise UnsupportedModel(
+            f"this model's decoder takes {name} with its prompt, which cannot be read again in "
+            f"pieces. Give chunk={self.length} or more."
+        )
+
+
+def keeps_passes(policy: Policy) -> bool:
+    """Whether a prompt's inputs are kept: its policy reads it again, or a recording's may."""
+    return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
+
+
+@torch.no_grad()
+def read_again(decoder: nn.Module, argument: str, cache: DynamicCache, state: CacheState) -> None:
+    """Feeds the passes of a prompt again, and holds what the policy keeps then.
+
+    Raises:
+        UnsupportedModel: masks or other inputs that cannot be repeated.
+    """
+    score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.passes
+    if score is None:
+        return
+    state.passes = []
+    own, pads, end = [layer.pairs for layer in layers], state.pads, layers[0].seen
+    held: list[Any] = cache.layers
+    others = [(place, layer) for place, layer in enumerate(held) if layer not in layers]
+    with layers[0].watch.running(layers[0].pairs.counts.device):
+        for part in (part for given in passes for part in given.parts(score.chunk)):
+            inputs = _after(part, passes, end)
+            try:
+                state.again = Again(part.first, part.length)
+                for layer in layers:
+                    layer.borrow()
+                for place, other in others:
+                    held[place] = copy.deepcopy(other)
+                decoder(**inputs, **{argument: cache}, use_cache=True)
+            finally:
+                state.again = None
+                for layer, pairs in zip(layers, own, strict=True):
+                    layer.give_back(pairs, end)
+                for place, other in others:
+                    held[place] = other
+                state.put_back(pads)
+    for layer in layers:
+        layer.finish()
+
+
+def _after(part: Given, passes: Sequence[Given], end: int) -> dict[str, Any]:
+    """A piece of the prompt as inputs that come after its ``end`` tokens."""
+    inputs = dict(part.inputs)
+    if crossed := [name for name in inputs if name.startswith("cross_attention")]:
+        raise UnsupportedModel(
+            f"this model's decoder attends to images apart from its prompt ({crossed[0]}), which is "
+            "not done in a second reading. Use a method that reads the prompt once."
+        )
+    if _MASK in inputs:
+        inputs[_MASK] = _mask(part, passes[-1].inputs.get(_MASK), end)
+    if isinstance(positions := inputs.get(_POSITIONS), Tensor):
+        seen = [given.inputs[_POSITIONS] for given in passes]
+        inputs[_POSITIONS] = positions + _latest(seen) - _over_axes(positions, "amin")
+    if "cache_position" in inputs:
+        inputs["cache_position"] = end + torch.arange(part.length, device=part.device)
+    return inputs
+
+
+def _latest(positions: Sequence[Tensor]) -> Tensor:
+    """The position after all of these, per row: M-RoPE has several axes in front."""
+    highest = torch.stack([_over_axes(each, "amax") for each in positions]).amax(0)
+    return highest + 1
+
+
+def _over_axes(positions: Tensor, how: str) -> Tensor:
+    """Per row, as [b, 1] or [1, b, 1]."""
+    found: Tensor = getattr(positions, how)(-1, keepdim=True)
+    return found if found.ndim == 2 else getattr(found, how)(0, keepdim=True)
+
+
+def _mask(part: Given, last: Any, end: int) -> Any:
+    """Of the piece over the whole prompt, as its last token sees it, and over itself."""
+    mask, own = part.inputs[_MASK], slice(part.first, part.first + part.length)
+    if isinstance(mask, dict) and all(each is None for each in mask.values()):
+        return mask
+    if not isinstance(mask, Tensor) or not isinstance(last, Tensor) or last.shape[-1] != end:
+        raise UnsupportedModel(
+            f"this model's decoder reads its prompt with masks of its own ({type(mask).__name__}), "
+            "which are not known for a second reading. Use a method that reads the prompt once."
+        )
+    if mask.ndim == 2:
+        return torch.cat([last, last[:, own]], dim=1)
+    rows = slice(part.first - end, part.first - end + part.length or None)
+    seen = last[..., -1:, :].expand(*last.shape[:-2], part.length, end)
+    return torch.cat([seen, last[..., rows, own]], dim=-1)

@@ -1,0 +1,144 @@
+"""Policies that read the prompt a second time: KVzip."""
+
+import copy
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import foveate
+from foveate.backends.hf import branch, record
+from foveate.backends.hf.internals import CACHE
+from foveate.backends.vllm.settings import check_policy
+from foveate.errors import InvalidParameter, UnsupportedModel, UnsupportedPolicy
+from tests import zoo
+from tests.conformance.compare import check_generate
+from tests.conformance.oracle import event_of
+
+LENGTHS = {"alone": (40,), "left-padded": (23, 31, 40)}
+REFUSED = {"gemma3": "masks of its own", "mllama": "apart from its prompt"}
+
+
+def eager(family):
+    model = zoo.fresh(family)
+    model.config.get_text_config(decoder=True)._attn_implementation_internal = "eager"
+    return model
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths):
+    model, inputs = eager("llama"), zoo.prompt("llama", lengths=lengths)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    n, pads = ids.shape[1], inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(-1)
+    with torch.no_grad():
+        cache = DynamicCache(config=model.config)
+        positions = (mask.cumsum(-1) - 1).clamp_min(0)
+        first = {"attention_mask": mask, "position_ids": positions}
+        model(input_ids=ids, **first, **{CACHE: cache})
+        again = model(
+            input_ids=ids,
+            attention_mask=torch.cat([mask, mask], 1),
+            position_ids=positions + positions.amax(-1, keepdim=True) + 1,
+            output_attentions=True,
+            **{CACHE: cache},
+        )
+    heads = model.config.num_key_value_heads
+    scores = []
+    for paid in again.attentions:
+        b, hq = paid.shape[:2]
+        real = paid * mask[:, None, :, None]
+        scores.append(real.view(b, heads, hq // heads, n, 2 * n)[..., :n].amax((2, 3)))
+    with foveate.compress(model, "kvzip:budget=40%") as session, torch.no_grad():
+        model(input_ids=ids, **first, **{CACHE: DynamicCache(config=model.config)})
+        found = event_of(session.cache).kept
+    for row, pad in enumerate(pads.tolist()):
+        ranked = torch.stack([one[row, :, pad:] for one in scores])
+        total = (n - pad) * 2 // 5 * heads * len(scores)
+        best = torch.zeros(ranked.numel(), dtype=torch.bool)
+        best[ranked.flatten().topk(total).indices] = True
+        ours = torch.stack([found[layer][row, :, pad:n] for layer in sorted(found)])
+        assert torch.equal(ours, best.view_as(ranked))
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+@pytest.mark.parametrize("family", sorted(set(zoo.FAMILIES) - set(REFUSED)))
+def test_every_family_answers_as_the_masked_full_cache(family, lengths):
+    check_generate(
+        zoo.build(family), foveate.kvzip(budget=0.5), zoo.prompt(family, lengths=lengths)
+    )
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_cannot_be_read_again_is_refused_and_the_model_stays_as_it_was(family):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(40,))
+    stock = model.generate(**inputs, max_new_tokens=3, do_sample=False)
+    with (
+        foveate.compress(model, "kvzip:budget=50%"),
+        pytest.raises(UnsupportedModel, match=REFUSED[family]),
+    ):
+        model.generate(**inputs, max_new_tokens=3)
+    assert torch.equal(model.generate(**inputs, max_new_tokens=3, do_sample=False), stock)
+
+
+@pytest.mark.parametrize("family", ["qwen2_vl", "llava"])
+def test_a_branch_keeps_what_a_block_of_its_own_keeps(family):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
+    recording = record(model, **inputs)
+    held = recording.cache.layers[0].pairs.k.clone()
+    with foveate.compress(model, "kvzip:budget=30%") as session:
+        session.prefill(**inputs)
+        own = event_of(session.cache).kept
+        branch(session, recording)
+        other = event_of(session.cache).kept
+    assert all(torch.equal(own[place], other[place]) for place in own)
+    assert torch.equal(recording.cache.layers[0].pairs.k, held)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2_5_vl"])
+def test_a_prompt_in_pieces_is_exact_too(family):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
+    check_generate(model, foveate.kvzip(budget=0.4, chunk=16, sinks=1, recent=2), inputs)
+    check_generate(model, foveate.kvzip(budget=0.4, heads="even"), inputs)
+
+
+def test_a_second_turn_reads_what_is_new_again():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
+    more = zoo.extend("llama", inputs, new_text=20)
+    with foveate.compress(model, "kvzip:budget=50%") as session:
+        cache = session.prefill(**inputs)
+        session.rearm(cache)
+        new = {name: t[:, 40:] if name == "input_ids" else t for name, t in more.cached.items()}
+        model(**new, **{CACHE: cache})
+        assert session.stats.seen == 60
+        assert session.stats.kept_tokens == 30
+
+
+def test_nothing_is_left_of_a_second_reading_that_fails():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
+    before = copy.deepcopy(model.state_dict())
+    with foveate.compress(model, "kvzip:budget=50%") as session:
+        broken = pytest.MonkeyPatch()
+        broken.setattr(type(session.policy.score), "again", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            session.prefill(**inputs)
+        broken.undo()
+        session.prefill(**inputs)
+        assert session.stats.kept_tokens == 20
+    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
+
+
+def test_what_has_no_model_refuses_it():
+    q = torch.randn(1, 4, 20, 8)
+    with pytest.raises(UnsupportedPolicy, match="takes the model"):
+        foveate.compress_tensors(foveate.kvzip(budget="20%"), [(q, q, q)])
+    with pytest.raises(UnsupportedPolicy, match="a second time"):
+        check_policy(foveate.kvzip(budget="20%", heads="even"))
+    with pytest.raises(InvalidParameter, match="looks on while the whole prompt"):
+        foveate.policy("kvzip:budget=20%,when=over_budget")
+
+
+def test_a_prompt_that_fits_is_whole():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
+    with foveate.compress(model, "kvzip:budget=100%") as session:
+        session.prefill(**inputs)
+        assert session.stats.kept_tokens == 40
