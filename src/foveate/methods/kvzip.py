@@ -91,12 +91,14 @@ def kvzip(
     budget: Amount,
     heads: Heads = "ranked",
     floor: Share = 0.0,
-    sinks: Count = 0,
+    sinks: Count = 1,
     recent: Count = 0,
     chunk: Positive = 2048,
 ) -> Policy:
     """Keeps what the model attends to as it reads its prompt a second time; needs no question.
 
+    The first ``sinks`` tokens stay in every head: one that keeps few others would otherwise give
+    these all of its attention.
     ``heads`` "ranked" has one ranking over all heads and layers, of which a head has at least
     ``floor`` of an even share; "even" keeps as many in every head.
     """

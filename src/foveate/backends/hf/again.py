@@ -124,8 +124,8 @@ def _after(part: Given, passes: Sequence[Given], end: int) -> dict[str, Any]:
     inputs = dict(part.inputs)
     if crossed := [name for name in inputs if name.startswith("cross_attention")]:
         raise UnsupportedModel(
-            f"this model's decoder attends to images apart from its prompt ({crossed[0]}), which is "
-            "not done in a second reading. Use a method that reads the prompt once."
+            f"this model's decoder attends to images apart from its prompt ({crossed[0]}), which "
+            "is not done in a second reading. Use a method that reads the prompt once."
         )
     if _MASK in inputs:
         inputs[_MASK] = _mask(part, passes[-1].inputs.get(_MASK), end)

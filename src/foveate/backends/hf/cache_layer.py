@@ -138,8 +138,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             raise UnsupportedCache(
                 f"{self.state.policy} shares its budget over all layers, or reads the prompt "
                 "again, so it compresses after the whole prompt has passed through the model, and "
-                "drafted tokens arrived in the same pass. Use it without assisted (or prompt lookup) "
-                "decoding."
+                "drafted tokens arrived in the same pass. Use it without assisted (or prompt "
+                "lookup) decoding."
             )
 
     def _append(self, k: Tensor, v: Tensor) -> None:
