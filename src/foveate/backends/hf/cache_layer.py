@@ -353,7 +353,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             return
         k, v, _ = self._padded()
         pos = unread.slots.pos
-        columns = again.first + torch.arange(again.count, device=pos.device)
+        columns = again.first + torch.arange(again.tokens, device=pos.device)
         own = columns - (0 if self.state.pads is None else self.state.pads.to(pos.device)[:, None])
         own = torch.where(own < 0, -1, own + unread.slots.lengths[:, None]).expand(len(pos), -1)
         beside = own[:, None].expand(*pos.shape[:2], -1)

@@ -28,7 +28,7 @@ class Again(NamedTuple):
     """A pass in which a prompt is read again: of its tokens from column ``first`` on."""
 
     first: int
-    count: int
+    tokens: int
 
 
 class Link:
