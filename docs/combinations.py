@@ -31,6 +31,7 @@ TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
     "head_table": {"of": "sparsemm"},
+    "lag_relative": {"lag": 5},
     "layer_shares": {"of": NOTES[0]},
     "mix_diversity": {"window": 4},
     "modality_fusion": {"window": 4},

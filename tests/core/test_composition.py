@@ -66,13 +66,18 @@ BRINGS = {
     **{
         name: {"score", "select"}
         for name in (
+            "compactor",
+            "cur",
             "expected_attention",
             "full",
             "h2o",
             "keydiff",
             "keyformer",
             "knorm",
+            "lagkv",
+            "leverage",
             "nacl",
+            "non_causal_attention",
             "random",
             "roco",
             "snapkv",

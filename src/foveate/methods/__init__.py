@@ -9,6 +9,8 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.compactor import compactor
+from foveate.methods.cur import cur
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
 from foveate.methods.full import full
@@ -19,8 +21,11 @@ from foveate.methods.keydiff import keydiff
 from foveate.methods.keyformer import keyformer
 from foveate.methods.kivi import kivi
 from foveate.methods.knorm import knorm
+from foveate.methods.lagkv import lagkv
+from foveate.methods.leverage import leverage
 from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
+from foveate.methods.non_causal_attention import non_causal_attention
 from foveate.methods.pyramidkv import pyramidkv
 from foveate.methods.random import random
 from foveate.methods.roco import roco
@@ -34,7 +39,9 @@ from foveate.methods.vnorm import vnorm
 
 __all__ = [
     "adakv",
+    "compactor",
     "csp",
+    "cur",
     "david",
     "elastic_cache",
     "expected_attention",
@@ -46,10 +53,13 @@ __all__ = [
     "keyformer",
     "kivi",
     "knorm",
+    "lagkv",
+    "leverage",
     "lookm",
     "meda",
     "mixkv",
     "nacl",
+    "non_causal_attention",
     "prefixkv",
     "pyramidkv",
     "random",
