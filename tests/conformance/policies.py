@@ -41,8 +41,9 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
     return method(**{k: v for k, v in small.items() if k in method.parameters})
 
 
-# Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py.
-CALIBRATED = ("headkv", "sparsemm")
+# Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
+# the score of q_filters in tests/backends/test_gathering.py.
+CALIBRATED = ("headkv", "q_filters", "sparsemm")
 METHODS = {name: of_method(name) for name in foveate.METHODS if name not in CALIBRATED}
 COMPOSED = {
     spec: foveate.policy(spec)

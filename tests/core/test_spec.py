@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from foveate.stages.score import (
 from foveate.stages.select import TopK
 from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
+from tests.profiles import saved_tensors
 
 from .labels import Label
 from .lean import lean
@@ -97,6 +99,8 @@ PARAMETERS = {
         "covariance": st.booleans(),
         "epsilon": st.floats(0, 1),
         "sinks": st.integers(0, 90),
+        "profile": st.none(),
+        "future": st.integers(1, 900),
     },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},
@@ -257,7 +261,13 @@ def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     assert_reads_back(made)
 
 
-@pytest.mark.parametrize("name", sorted(set(foveate.METHODS) - CALIBRATED))
+def test_a_spec_with_a_profile_of_tensors_reads_back(tmp_path):
+    path = saved_tensors(tmp_path, "q_filters", [{"filters": torch.ones(2, 4)}])
+    made = foveate.q_filters(budget="10%", profile=str(path), recent=3)
+    assert_reads_back(made)
+
+
+@pytest.mark.parametrize("name", sorted(set(foveate.METHODS) - CALIBRATED - {"q_filters"}))
 def test_the_strategies_of_this_file_know_every_parameter(name):
     assert {"budget", *PARAMETERS[name]} - {"budget"} == set(foveate.METHODS[name].parameters) - {
         "budget"

@@ -27,6 +27,7 @@ from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
 from foveate.methods.non_causal_attention import non_causal_attention
 from foveate.methods.pyramidkv import pyramidkv
+from foveate.methods.q_filters import q_filters
 from foveate.methods.random import random
 from foveate.methods.roco import roco
 from foveate.methods.snapkv import snapkv
@@ -62,6 +63,7 @@ __all__ = [
     "non_causal_attention",
     "prefixkv",
     "pyramidkv",
+    "q_filters",
     "random",
     "roco",
     "snapkv",

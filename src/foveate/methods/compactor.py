@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Factor, Positive, Seed
+from foveate.core.parameters import Columns, Count, Factor, Positive, Seed
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
@@ -38,7 +38,7 @@ class LeverageAndAttention:
     """
 
     blending: Factor | None = None
-    sketch: Positive | None = 48
+    sketch: Columns | None = 48
     chunk: Positive = 256
     sinks: Count = 8
     recent: Count = 4
@@ -105,7 +105,7 @@ def compactor(
     *,
     budget: Amount,
     blending: Factor | None = None,
-    sketch: Positive | None = 48,
+    sketch: Columns | None = 48,
     chunk: Positive = 256,
     sinks: Count = 8,
     recent: Count = 4,

@@ -19,7 +19,7 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Positive, Seed
+from foveate.core.parameters import Columns, Count, Positive, Seed
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
@@ -45,7 +45,7 @@ class CurLeverage:
     head_by_head: ClassVar[bool] = True
     leverage: Leverage = "product"
     local: Positive | None = 16
-    rank: Positive | None = None
+    rank: Columns | None = None
     seed: Seed = 0
 
     def queries(self, tokens: int) -> int:
@@ -73,6 +73,7 @@ class CurLeverage:
 def of_windows(squares: Float[Tensor, "b h l"], width: int) -> Float[Tensor, "b h l"]:
     """Each over the sum of its window; the last one may be shorter."""
     tokens = squares.shape[-1]
+    width = min(width, max(1, tokens))
     padded = F.pad(squares, (0, -tokens % width))
     windows = padded.view(*squares.shape[:2], -1, width)
     shares: Tensor = windows / windows.sum(-1, keepdim=True).clamp_min(TINY)
@@ -94,7 +95,7 @@ def cur(
     budget: Amount,
     leverage: Leverage = "product",
     local: Positive | None = 16,
-    rank: Positive | None = None,
+    rank: Columns | None = None,
     seed: Seed = 0,
     sinks: Count = 4,
 ) -> Policy:

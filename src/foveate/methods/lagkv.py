@@ -87,7 +87,7 @@ def relative(x: Float[Tensor, "b h p t d"]) -> Float[Tensor, "b h p-1 t"]:
     width = behind.amax(3, keepdim=True) - low
     flat = width < FLAT
     scaled = ((x[:, :, :-1] - low) / width.masked_fill(flat, 1.0)).masked_fill(flat, 0.0)
-    spread: Tensor = scaled.std(-1)
+    spread: Tensor = scaled.std(-1, correction=min(1, x.shape[-1] - 1))
     return spread.softmax(-1)
 
 

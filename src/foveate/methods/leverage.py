@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Positive, Seed
+from foveate.core.parameters import Columns, Count, Seed
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
 from foveate.stages.score.leverage import Leverage, Over
@@ -29,7 +29,7 @@ from foveate.stages.select import TopK
 def leverage(
     *,
     budget: Amount,
-    sketch: Positive | None = 48,
+    sketch: Columns | None = 48,
     sinks: Count = 0,
     recent: Count = 0,
     over: Over = "layer",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Count, Positive, Seed
+from foveate.core.parameters import Columns, Count, Seed
 from foveate.core.spec import stage
 from foveate.stages.score.held import best, span, standardised
 
@@ -34,7 +34,7 @@ class Leverage:
     Source: Compactor (arXiv:2507.08143), approximate leverage scores, and kvpress.
     """
 
-    sketch: Positive | None = 48
+    sketch: Columns | None = 48
     sinks: Count = 0
     recent: Count = 0
     over: Over = "layer"
