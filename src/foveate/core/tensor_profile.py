@@ -77,8 +77,6 @@ def load_tensors(path: str, method: str) -> TensorProfile:
     place = Path(path).absolute()
     try:
         profile = _read(place, place.stat().st_mtime_ns if place.is_file() else 0)
-        if profile.method == method:
-            _check_tensors(place, profile)
     except (InvalidInput, OSError) as error:
         raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
     if profile.method != method:
@@ -116,7 +114,7 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         if not number.isdigit() or int(number[:9]) >= len(by_layer):
             raise InvalidInput(f"{path} says {layers} layers and holds the tensor {shown(name)}.")
         by_layer[int(number)][kind] = tensor
-    return TensorProfile(
+    profile = TensorProfile(
         method=note["method"],
         model=note["model"],
         layers=layers,
@@ -124,6 +122,9 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         budget=note["budget"],
         by_layer=by_layer,
     )
+    if profile.method in GATHERINGS:
+        _check_tensors(path, profile)
+    return profile
 
 
 def _check_tensors(path: Path, profile: TensorProfile) -> None:

@@ -4,8 +4,8 @@ Scores are those of NVIDIA's kvpress. Departs from it in: leverage is of the key
 by positions, which layers hold, where theirs is of those before; the random sketch follows from
 ``seed`` and is one for all heads of a layer; scores are standardised within each row, where theirs
 are over the whole batch; a last part that is shorter attends to its own tokens alone
-(``as_released``: as theirs). Their default blends by the share that is evicted, the paper's engine
-by 0.5 (``blending``).
+(``as_released``: as theirs). Their default blends by the share that is evicted; the authors' own
+engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and pooling.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
-from foveate.stages.score.leverage import Leverage, Over
+from foveate.stages.score.held import Over
+from foveate.stages.score.leverage import Leverage
 from foveate.stages.score.non_causal import NonCausalAttention
 from foveate.stages.select import TopK
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -35,13 +35,6 @@ from foveate.stages.select import TopK
 Future = Annotated[int, Range(1, 65_536)]
 OUTLIERS = 4
 """The first tokens of a text, whose queries are not counted."""
-
-
-class Queries(NamedTuple):
-    """How queries yet to come are distributed."""
-
-    mean: Float[Tensor, "b h g d"]
-    covariance: Float[Tensor, "b h g d d"] | None
 
 
 @stage("expected_attention")
@@ -102,8 +95,8 @@ class ExpectedAttention:
         quadratic = ((k[:, :, None] @ spread) * k[:, :, None]).sum(-1)
         return logits + 0.5 * layer.scale**2 * quadratic
 
-    def _last(self, layer: Layer) -> Queries:
-        """Of the last queries."""
+    def _last(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
+        """Mean [b h g d] and covariance [b h g d d] of the last queries."""
         b, hq, m, d = layer.q.shape
         w, h = min(self.window, m), layer.k.shape[1]
         real = (layer.q_pos[:, -w:] >= 0).float()[:, None, None, :, None]
@@ -111,12 +104,12 @@ class ExpectedAttention:
         count = real.sum(3).clamp_min(1)
         mean = (q * real).sum(3) / count
         if not self.covariance:
-            return Queries(mean, None)
+            return mean, None
         off = (q - mean[:, :, :, None]) * real
-        return Queries(mean, off.transpose(3, 4) @ off / count[..., None])
+        return mean, off.transpose(3, 4) @ off / count[..., None]
 
-    def _stored(self, layer: Layer, profile: TensorProfile) -> Queries:
-        """Those of a profile, at the positions after the prompt."""
+    def _stored(self, layer: Layer, profile: TensorProfile) -> tuple[Tensor, Tensor | None]:
+        """The same of a profile, at the positions after the prompt."""
         hq, d = layer.q.shape[1], layer.k.shape[3]
         mean, spread = profile.of(layer, mean=(hq, d), covariance=(hq, d, d))
         held = profile.by_layer[layer.ordinal]
@@ -126,7 +119,7 @@ class ExpectedAttention:
         mean = mean.double().view(-1, layer.groups, d)
         spread = spread.double().view(-1, layer.groups, d, d)
         later = (turn @ mean[..., None])[..., 0].float()
-        return Queries(later, (turn @ spread @ turn.mT).float() if self.covariance else None)
+        return later, (turn @ spread @ turn.mT).float() if self.covariance else None
 
 
 class StoredStatistics:

@@ -4,7 +4,7 @@ Scores are those of NVIDIA's kvpress. Departs from it in: what is always kept th
 part) scores above 1 here, the sinks most and then the newer the higher, so that a budget that does
 not hold all of it drops the oldest; a channel that does not vary in a part counts nothing there,
 where the release divides by zero; float32 throughout. Departs from the paper in the moment: once
-after the prefill, not again while decoding (``when=over_budget`` does that).
+after the prefill, not again while decoding (``when=over_budget`` compresses again).
 """
 
 from __future__ import annotations

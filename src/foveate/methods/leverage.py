@@ -10,7 +10,8 @@ from foveate.core.method import Paper, method
 from foveate.core.parameters import Columns, Count, Seed
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
-from foveate.stages.score.leverage import Leverage, Over
+from foveate.stages.score.held import Over
+from foveate.stages.score.leverage import Leverage
 from foveate.stages.select import TopK
 
 

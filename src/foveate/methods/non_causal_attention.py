@@ -10,7 +10,8 @@ from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Kernel, Positive
 from foveate.core.policy import Policy
 from foveate.stages.budget import Uniform
-from foveate.stages.score.non_causal import NonCausalAttention, Over
+from foveate.stages.score.held import Over
+from foveate.stages.score.non_causal import NonCausalAttention
 from foveate.stages.select import TopK
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from foveate.core.slots import Slots, derived
+
+Over = Literal["layer", "head"]
+"""What scores are standardised over: a layer's heads together, or each by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,16 +77,14 @@ def span(slots: Slots, sinks: int = 0, recent: int = 0) -> Span:
 
 
 def standardised(
-    values: Float[Tensor, "b h l"], inside: Bool[Tensor, "b h l"], by_head: bool
+    values: Float[Tensor, "b h l"], inside: Bool[Tensor, "b h l"], over: Over
 ) -> Float[Tensor, "b h l"]:
-    """Moved and scaled to mean 0 and deviation 1 over the places inside, of a row's heads together
-    or head by head; zeros elsewhere.
-    """
-    over = (2,) if by_head else (1, 2)
-    count = inside.sum(over, keepdim=True)
-    mean = values.masked_fill(~inside, 0.0).sum(over, keepdim=True) / count.clamp_min(1)
+    """Moved and scaled to mean 0 and deviation 1 over the places inside; zeros elsewhere."""
+    dims = (2,) if over == "head" else (1, 2)
+    count = inside.sum(dims, keepdim=True)
+    mean = values.masked_fill(~inside, 0.0).sum(dims, keepdim=True) / count.clamp_min(1)
     off = (values - mean).masked_fill(~inside, 0.0)
-    variance = off.square().sum(over, keepdim=True) / (count - 1).clamp_min(1)
+    variance = off.square().sum(dims, keepdim=True) / (count - 1).clamp_min(1)
     return off / variance.sqrt().clamp_min(1e-6)
 
 

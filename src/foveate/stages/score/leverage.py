@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,9 +12,8 @@ from torch import Tensor
 from foveate.core.layer import Layer, Scores
 from foveate.core.parameters import Columns, Count, Seed
 from foveate.core.spec import stage
-from foveate.stages.score.held import best, span, standardised
+from foveate.stages.score.held import Over, best, span, standardised
 
-Over = Literal["layer", "head"]
 RIDGE = 1e-2
 
 
@@ -51,7 +49,7 @@ class Leverage:
         part = span(layer.slots, self.sinks, self.recent)
         keys, inside = part.take(layer.k).float(), part.inside
         drawn = None if self.sketch is None else self._drawn(layer, self.sketch)
-        values = standardised(leverage(keys, inside, drawn), inside, self.over == "head")
+        values = standardised(leverage(keys, inside, drawn), inside, self.over)
         return Scores(part.put(values, best(values)))
 
     def _drawn(self, layer: Layer, columns: int) -> Float[Tensor, "d s"]:

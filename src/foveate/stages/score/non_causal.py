@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +15,7 @@ from foveate.core.parameters import Count, Kernel, Positive
 from foveate.core.slots import Slots, derived
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
-from foveate.stages.score.held import Span, best, span, standardised
-
-Over = Literal["layer", "head"]
+from foveate.stages.score.held import Over, Span, best, span, standardised
 
 
 @stage("non_causal_attention")
@@ -61,7 +58,7 @@ class NonCausalAttention:
             values = values * part.take(layer.v.float().norm(dim=-1))
         if values.shape[2]:
             values = F.avg_pool1d(values, self.kernel, stride=1, padding=self.kernel // 2)
-        values = standardised(values, inside, self.over == "head")
+        values = standardised(values, inside, self.over)
         return Scores(part.put(values, best(values)))
 
     def _chunks(self, layer: Layer, part: Span) -> Iterator[Float[Tensor, "b h c"]]:
