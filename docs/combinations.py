@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 import foveate
+from foveate.core.gathering import GATHERINGS
 from foveate.core.profile import Profile
 from foveate.core.protocols import (
     AfterPrefill,
@@ -25,17 +26,20 @@ from foveate.core.protocols import (
     Store,
 )
 from foveate.core.spec import SLOTS, STAGES
+from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidParameter
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
     "head_table": {"of": "sparsemm"},
+    "lag_relative": {"lag": 5},
     "layer_shares": {"of": NOTES[0]},
     "mix_diversity": {"window": 4},
     "modality_fusion": {"window": 4},
     "window_attention": {"window": 4},
 }
+PROFILES = {"query_filter": "q_filters"}  # whose a stage takes, if not sparsemm's
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {"kvpress"}  # needs the package
 INNER = STAGES["window_attention"](window=4)
@@ -76,16 +80,16 @@ def works(**stages: Any) -> bool:
 def table() -> str:
     """One row a score; a tick where the pair works, nothing where it is refused."""
     with tempfile.TemporaryDirectory() as folder:
-        return "\n".join(_rows(_profile(Path(folder), "sparsemm")))
+        return "\n".join(_rows(Path(folder)))
 
 
-def _rows(profile: Path) -> Iterator[str]:
+def _rows(folder: Path) -> Iterator[str]:
     own = [
         name
         for name, kind in sorted(STAGES.items())
         if kind.__module__.startswith(PACKAGES) and name not in ELSEWHERE
     ]
-    made = {name: stage(name, profile) for name in own}
+    made = {name: stage(name, _profile(folder, PROFILES.get(name, "sparsemm"))) for name in own}
     shares = replace(made.pop("layer_shares"), amount="50%")
     made |= {f"layer_shares(of={note})": replace(shares, of=note) for note in NOTES}
     kinds = {"budget": Budget, "select": Select, "merge": Merge}
@@ -143,7 +147,16 @@ def _name(stage: Any) -> str:
 
 
 def _profile(folder: Path, method: str) -> Path:
-    """A profile of two layers with two heads."""
+    """A profile of two layers with two heads of eight channels."""
+    if method in GATHERINGS:
+        return TensorProfile(
+            method=method,
+            model="",
+            layers=LAYERS,
+            samples=1,
+            budget="",
+            by_layer=[{"filters": torch.eye(8)[:HEADS]}] * LAYERS,
+        ).save(folder / f"{method}.safetensors")
     profile = Profile(
         method=method,
         model="",

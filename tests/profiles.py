@@ -1,6 +1,7 @@
 """Profiles as tests need them: some numbers of a method, in a file."""
 
 from foveate.core.profile import Profile
+from foveate.core.tensor_profile import TensorProfile
 
 
 def saved(folder, method, numbers, model="tiny", budget=""):
@@ -13,3 +14,15 @@ def saved(folder, method, numbers, model="tiny", budget=""):
         budget=budget,
         by_layer=numbers,
     ).save(folder / f"{method}.json")
+
+
+def saved_tensors(folder, method, by_layer, model="tiny"):
+    """The file ``method.safetensors`` of that folder: of each layer the tensors by name."""
+    return TensorProfile(
+        method=method,
+        model=model,
+        layers=len(by_layer),
+        samples=1,
+        budget="",
+        by_layer=by_layer,
+    ).save(folder / f"{method}.safetensors")

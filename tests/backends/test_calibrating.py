@@ -287,7 +287,8 @@ def test_a_method_that_measures_nothing_is_refused_before_a_prompt_is_read(spec)
         yield
 
     name = spec.partition(":")[0]
-    with pytest.raises(InvalidParameter, match=f"{name} has nothing to calibrate.*mixkv, prefixkv"):
+    says = f"{name} has nothing to calibrate.*mixkv, prefixkv, q_filters"
+    with pytest.raises(InvalidParameter, match=says):
         foveate.calibrate(zoo.build("llama"), spec, never())
 
 

@@ -141,9 +141,14 @@ def same_up_to_ties(ours, theirs, scores):
 
 
 def kept_of(model, policy, inputs):
-    """Kept token indices per layer, row and head, counted without padding."""
+    """Kept token indices per layer, row and head, counted without padding.
+
+    ``generate`` counts positions without padding, too, which ``forward`` alone does not: some
+    scores read keys channel by channel, and so depend on how far they were turned.
+    """
     with foveate.compress(model, policy) as session:
-        cache = session.prefill(**inputs)
+        model.generate(**inputs, max_new_tokens=1, do_sample=False)
+        cache = session.cache
     pads = (inputs["attention_mask"] == 0).sum(-1)
     return [
         [

@@ -315,6 +315,22 @@ def test_images_that_are_a_text_instead_of_a_list_are_refused_by_the_number_of_t
     assert f"{path}, line 1: " in refused(result)
 
 
+@pytest.mark.parametrize("method", ["q_filters", "expected_attention"])
+def test_profiles_of_tensors_are_made_by_name_and_read_by_run(
+    foveate: Foveate, as_json: Read, llama: Path, prompts: Prompts, tmp_path: Path, method: str
+) -> None:
+    out = tmp_path / f"{method}.safetensors"
+    asked = ("calibrate", method, "--model", llama, "--prompts", prompts(*TEXTS), "--out", out)
+    result = foveate(*asked)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert result.stdout == f"{out}: {method} on {llama.name}, 3 layers, 4 prompts\n"
+    spec = f"{method}:profile={out},budget=50%"
+    asked = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
+    rows = as_json(*asked, "--method", spec)["rows"]
+    assert rows[1]["kept_tokens"] == rows[0]["kept_tokens"] // 2
+    assert "no parameter 'budgte'" in refused(foveate("calibrate", f"{method}:budgte=20%"))
+
+
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85"])
 def test_a_line_ends_where_json_lines_end_and_nowhere_else(
     foveate: Foveate, llama: Path, tmp_path: Path, character: str
@@ -370,8 +386,8 @@ def test_zero_samples_are_refused(foveate: Foveate) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("snapkv", "snapkv has nothing to calibrate. Known: mixkv, prefixkv."),
-        ("full", "full has nothing to calibrate. Known: mixkv, prefixkv."),
+        ("snapkv", "snapkv has nothing to calibrate. Known: expected_attention, mixkv, prefixkv, "),
+        ("full", "full has nothing to calibrate. Known: expected_attention, mixkv, prefixkv, "),
         ("lookm:budget=20%", "lookm has nothing to calibrate."),
         ("prefixvk", "no method named 'prefixvk'. Did you mean 'prefixkv'?"),
         ("mixkv+prefixvk", "no method named 'prefixvk'. Did you mean 'prefixkv'?"),

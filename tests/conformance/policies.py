@@ -27,15 +27,23 @@ RANDOM = {
 LAYER_SCOPE = {name: p for name, p in RANDOM.items() if p.scope == "layer"}
 
 
+SMALL = {
+    "compactor": {"sinks": 2, "recent": 2},
+    # as they are: a rank tells nothing of how near the next one is
+    "lagkv": {"lag": 5, "cross_scoring": True},
+}
+
+
 def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
     """A registered method with parameters that fit a tiny prompt."""
     method = foveate.METHODS[name]
-    small = {"budget": budget, "window": 4}
+    small = {"budget": budget, "window": 4, "chunk": 16, **SMALL.get(name, {})}
     return method(**{k: v for k, v in small.items() if k in method.parameters})
 
 
-# Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py.
-CALIBRATED = ("headkv", "sparsemm")
+# Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
+# the score of q_filters in tests/backends/test_gathering.py.
+CALIBRATED = ("headkv", "q_filters", "sparsemm")
 # Families that it cannot read again are refused: tests/backends/test_again.py has all of them.
 READS_AGAIN = ("kvzip",)
 METHODS = {

@@ -66,13 +66,18 @@ BRINGS = {
     **{
         name: {"score", "select"}
         for name in (
+            "compactor",
+            "cur",
             "expected_attention",
             "full",
             "h2o",
             "keydiff",
             "keyformer",
             "knorm",
+            "lagkv",
+            "leverage",
             "nacl",
+            "non_causal_attention",
             "random",
             "roco",
             "snapkv",
@@ -82,7 +87,11 @@ BRINGS = {
         )
     },
 }
-CALIBRATED = {"headkv", "sparsemm"}  # cannot be made without a profile; they bring a budget
+CALIBRATED = {  # cannot be made without a profile
+    "headkv": ("budget",),
+    "sparsemm": ("budget",),
+    "q_filters": ("score", "select"),
+}
 WRAPPING = {
     "mixkv": MixDiversity(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
@@ -135,8 +144,8 @@ def test_the_strange_method_of_this_file_shares_no_stage_with_another(base):
 
 
 def test_the_tests_of_this_file_know_every_method():
-    assert set(BRINGS) | CALIBRATED == set(foveate.METHODS)
-    assert all(foveate.METHODS[name].adds == ("budget",) for name in CALIBRATED)
+    assert set(BRINGS) | set(CALIBRATED) == set(foveate.METHODS)
+    assert all(foveate.METHODS[name].adds == adds for name, adds in CALIBRATED.items())
 
 
 @pytest.mark.parametrize("name", BRINGS)

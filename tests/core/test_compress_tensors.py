@@ -16,7 +16,18 @@ from .lean import lean
 from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
-CALIBRATED = {"headkv", "sparsemm"}  # tests/backends/test_head_tables.py
+# tests/backends/test_head_tables.py, tests/methods/test_stored.py
+CALIBRATED = {"headkv", "q_filters", "sparsemm"}
+SINKS = (
+    "cur",
+    "expected_attention",
+    "lagkv",
+    "leverage",
+    "nacl",
+    "non_causal_attention",
+    "roco",
+    "streaming_llm",
+)
 WHOLE = {"full", "kivi"}  # keep everything: there is no budget
 NAMES = sorted(set(foveate.METHODS) - CALIBRATED)
 every_method = pytest.mark.parametrize("name", sorted(set(NAMES) - WHOLE))
@@ -28,6 +39,8 @@ def of(name, budget):
     small = {key: value for key, value in SMALL.items() if key in method.parameters}
     if name == "lookm":  # whose recent tokens are half of any budget
         del small["sinks"]
+    if name == "compactor":
+        small["recent"] = 1
     return method(budget=budget, **small)
 
 
@@ -42,7 +55,8 @@ def always_kept(name):
     """Tokens that are kept whatever the budget; a row of no more of them is kept whole."""
     return {
         **dict.fromkeys(("adakv", "mixkv", "pyramidkv", "snapkv"), SMALL["window"]),
-        **dict.fromkeys(("expected_attention", "nacl", "roco", "streaming_llm"), SMALL["sinks"]),
+        **dict.fromkeys(SINKS, SMALL["sinks"]),
+        "compactor": SMALL["sinks"] + 1,
         **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
     }.get(name, 0)
 

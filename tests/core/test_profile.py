@@ -331,7 +331,10 @@ def test_the_mean_of_many_loses_no_precision():
 def test_two_papers_can_be_calibrated_and_one_depends_on_the_budget():
     assert CALIBRATIONS["prefixkv"].at_a_budget
     assert not CALIBRATIONS["mixkv"].at_a_budget
-    with pytest.raises(InvalidParameter, match=r"snapkv has nothing to calibrate\. Known: mixkv, "):
+    with pytest.raises(
+        InvalidParameter,
+        match=r"snapkv has nothing to calibrate\. Known: expected_attention, mixkv, ",
+    ):
         calibrated_method(foveate.snapkv(budget=50))
     assert calibrated_method(foveate.policy("snapkv+prefixkv:budget=50")) == "prefixkv"
     with pytest.raises(InvalidParameter, match="more than one method to calibrate: mixkv and pre"):

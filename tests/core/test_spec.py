@@ -3,6 +3,7 @@
 import pickle
 
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,6 +28,7 @@ from foveate.stages.score import (
 from foveate.stages.select import TopK
 from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
+from tests.profiles import saved_tensors
 
 from .labels import Label
 from .lean import lean
@@ -53,6 +55,16 @@ PARAMETERS = {
         "normalised": st.booleans(),
         "as_released": st.booleans(),
     },
+    "compactor": {
+        "blending": st.none() | st.floats(0, 9),
+        "sketch": st.none() | st.integers(1, 90),
+        "chunk": st.integers(1, 900),
+        "sinks": st.integers(0, 40),
+        "recent": st.integers(0, 40),
+        "over": st.sampled_from(["layer", "head"]),
+        "as_released": st.booleans(),
+        "seed": seeds,
+    },
     "csp": {
         "recent": recents,
         "cross_ratio": st.floats(0, 1),
@@ -62,6 +74,13 @@ PARAMETERS = {
         "combine": st.sampled_from(["union", "and"]),
         "head_mean": st.booleans(),
         "group": reductions,
+    },
+    "cur": {
+        "leverage": st.sampled_from(["product", "mean", "key", "value"]),
+        "local": st.none() | st.integers(1, 900),
+        "rank": st.none() | st.integers(1, 90),
+        "seed": seeds,
+        "sinks": st.integers(0, 90),
     },
     "david": {
         "recent": recents,
@@ -80,6 +99,8 @@ PARAMETERS = {
         "covariance": st.booleans(),
         "epsilon": st.floats(0, 1),
         "sinks": st.integers(0, 90),
+        "profile": st.none(),
+        "future": st.integers(1, 900),
     },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},
@@ -103,6 +124,19 @@ PARAMETERS = {
         "residual": st.integers(0, 256),
     },
     "knorm": {"recent": st.integers(0, 90)},
+    "lagkv": {
+        "sinks": st.integers(0, 90),
+        "lag": st.integers(1, 900),
+        "cross_scoring": st.booleans(),
+        "value_weight": st.floats(0, 9),
+    },
+    "leverage": {
+        "sketch": st.none() | st.integers(1, 90),
+        "sinks": st.integers(0, 40),
+        "recent": st.integers(0, 40),
+        "over": st.sampled_from(["layer", "head"]),
+        "seed": seeds,
+    },
     "lookm": {
         "recent": recents,
         "merging": st.sampled_from(["pivotal", "averaged", "weighted", "none"]),
@@ -134,6 +168,16 @@ PARAMETERS = {
         "sinks": st.integers(0, 90),
         "seed": seeds,
         "group": reductions,
+    },
+    "non_causal_attention": {
+        "chunk": st.integers(1, 900),
+        "kernel": odd,
+        "value_norm": st.booleans(),
+        "scaled": st.booleans(),
+        "sinks": st.integers(0, 40),
+        "recent": st.integers(0, 40),
+        "over": st.sampled_from(["layer", "head"]),
+        "as_released": st.booleans(),
     },
     "prefixkv": {
         "profile": st.none(),
@@ -217,7 +261,13 @@ def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     assert_reads_back(made)
 
 
-@pytest.mark.parametrize("name", sorted(set(foveate.METHODS) - CALIBRATED))
+def test_a_spec_with_a_profile_of_tensors_reads_back(tmp_path):
+    path = saved_tensors(tmp_path, "q_filters", [{"filters": torch.ones(2, 4)}])
+    made = foveate.q_filters(budget="10%", profile=str(path), recent=3)
+    assert_reads_back(made)
+
+
+@pytest.mark.parametrize("name", sorted(set(foveate.METHODS) - CALIBRATED - {"q_filters"}))
 def test_the_strategies_of_this_file_know_every_parameter(name):
     assert {"budget", *PARAMETERS[name]} - {"budget"} == set(foveate.METHODS[name].parameters) - {
         "budget"
@@ -340,7 +390,7 @@ def test_another_amount_leaves_the_budget_stage_of_a_spec_as_it_is(start):
         ("policy:score=recency,select=top_k", InvalidSpec, "has no budget"),
         ("policy:scor=recency", InvalidSpec, "Did you mean 'score'?"),
         ("snapk:budget=20%", UnknownMethod, "Did you mean 'snapkv'?"),
-        ("zzz:budget=20%", UnknownMethod, "Known: adakv, csp"),
+        ("zzz:budget=20%", UnknownMethod, "Known: adakv, "),
         ("snapkv:budget=20%,select=topk()", UnknownMethod, "Did you mean 'top_k'?"),
         ("snapkv:budget=20%,when=over_bugdet", UnknownMethod, "Did you mean 'over_budget'?"),
         ("snapkv:budget=20%,windw=4", InvalidParameter, "Did you mean 'window'?"),

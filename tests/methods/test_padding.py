@@ -13,6 +13,10 @@ METHODS = {
     "prefixkv": foveate.prefixkv(budget=12, merging="feature"),
     "csp": foveate.csp(budget=12),
     "david": foveate.david(budget=12, rule="always"),
+    "lagkv": foveate.lagkv(budget=12, lag=4),
+    "cur": foveate.cur(budget=12, rank=5),
+    "compactor": foveate.compactor(budget=16, chunk=7),
+    "leverage": foveate.leverage(budget=12, sketch=None),
     "lookm": foveate.lookm(budget=12),
     "lookm, weighted": foveate.lookm(budget=12, merging="weighted", similarity_filter=True),
 }

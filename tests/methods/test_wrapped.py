@@ -7,6 +7,7 @@ import torch
 
 import foveate
 from foveate.core.profile import Profile
+from tests.profiles import saved_tensors
 
 LAYERS, HEADS, TOKENS = 3, 2, 40
 
@@ -28,6 +29,9 @@ def written(name, tmp_path):
     parameters = foveate.METHODS[name].parameters
     if "profile" not in parameters or parameters["profile"].default is None:
         return name
+    if name == "q_filters":
+        path = saved_tensors(tmp_path, name, [{"filters": torch.eye(8)[:HEADS]}] * LAYERS)
+        return f"{name}(profile='{path}')"
     profile = Profile(
         method=name,
         model="",

@@ -10,6 +10,7 @@ import typer
 from PIL import Image
 
 from foveate.backends.hf.calibrate import calibrate as measure
+from foveate.backends.hf.gather import gathered_method
 from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console, options
 from foveate.cli.heads import from_file, generated, shown
@@ -17,9 +18,11 @@ from foveate.cli.options import model_option
 from foveate.cli.prompt import QUESTION, check_writable, passages, prompts_of, words_of
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
+from foveate.core.gathering import GATHERINGS
 from foveate.core.heads import HEAD_READINGS
 from foveate.core.policy import Policy
-from foveate.core.profile import calibrated_method
+from foveate.core.profile import Profile, calibrated_method
+from foveate.core.tensor_profile import TensorProfile
 from foveate.data import Folder, Record
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.model import READS, SEES, load
@@ -27,9 +30,15 @@ from foveate.eval.prompt import read
 
 
 def calibrate(
-    spec: Annotated[str, typer.Argument(help="prefixkv:budget=20%, mixkv, sparsemm or headkv.")],
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters or expected_attention."
+        ),
+    ],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to. [default: METHOD.json]")
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to. [default: METHOD.json or METHOD.safetensors]"),
     ] = None,
     model: Annotated[str | None, model_option(f"{READS}, for scores of heads {SEES}")] = None,
     prompts: Annotated[
@@ -53,9 +62,10 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     of_heads = spec in HEAD_READINGS
-    policy = None if of_heads else _policy(spec)
-    name = spec if policy is None else calibrated_method(policy)
-    path = out or Path(f"{name}.json")
+    gathered = gathered_method(spec)
+    policy = None if of_heads or gathered else _policy(spec)
+    name = gathered or (spec if policy is None else calibrated_method(policy))
+    path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
     asked: list[Any]
@@ -73,7 +83,8 @@ def calibrate(
         loaded = load(chosen, trust_remote_code)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
         each = bars.track(asked, task_id=task)
-        if policy is None:
+        profile: Profile | TensorProfile
+        if of_heads:
             samples_shown = (shown(loaded, one) for one in each)
             profile = calibrate_heads(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
@@ -83,7 +94,7 @@ def calibrate(
                 read(loaded, text, _images(record, prompts, allow_outside)).inputs
                 for text, record in each
             )
-            profile = measure(loaded.model, policy, inputs, progress=progress)
+            profile = measure(loaded.model, policy or name, inputs, progress=progress)
     profile.save(path)
     typer.echo(
         f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, "

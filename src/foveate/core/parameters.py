@@ -50,6 +50,8 @@ ShareBelow = Annotated[float, Range(0, 1, below=True)]
 ShareBetween = Annotated[float, Range(0, 1, above=True, below=True)]
 Factor = Annotated[float, Range(0, 1_000_000)]
 Kernel = Annotated[int, Range(1, 4095, odd=True)]
+Columns = Annotated[int, Range(1, 4096)]
+"""Of a random matrix, which is drawn for every layer."""
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 Recent = Count | ShareBelow
 """A number of tokens (int), or a share of the budget (float in [0, 1))."""

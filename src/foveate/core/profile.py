@@ -2,7 +2,8 @@
 
 Which numbers a profile holds is up to its method: one per layer, or one per layer and KV head. A
 method that can be calibrated registers a function that reads them off one run
-(:func:`calibration`); a profile is their mean over several runs.
+(:func:`calibration`); a profile is their mean over several runs. What takes more than some numbers
+is in :mod:`foveate.core.tensor_profile`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core import files
+from foveate.core.gathering import GATHERINGS
+from foveate.core.heading import SCHEMA, Heading
 from foveate.core.layer import Layer
 from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
 
-SCHEMA = "foveate-profile-1"
 Numbers = list[float] | list[list[float]]
 NUMBERS = Range(0, 1_000_000)
 """Shares, redundancies and scores: none of them is negative."""
@@ -40,19 +42,10 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Profile:
-    """``by_layer`` numbers of ``method`` on ``model``, the mean over ``samples`` prompts.
+class Profile(Heading):
+    """``by_layer`` numbers of ``method`` on ``model``, the mean over ``samples`` prompts."""
 
-    ``budget`` is the amount that they were measured at; empty where they do not depend on it.
-    """
-
-    method: str
-    model: str
-    layers: int
-    samples: int
-    budget: str
     by_layer: Any
-    schema: str = SCHEMA
 
     def save(self, path: str | Path) -> Path:
         """Writes the file.
@@ -65,14 +58,6 @@ class Profile:
         _read.cache_clear()
         return path
 
-    def check_layers(self, depth: int) -> None:
-        """Raises ProfileMismatch unless it was made for that many compressed layers."""
-        if self.layers != depth:
-            raise ProfileMismatch(
-                f"this {self.method} profile is of {self.model!r} with {self.layers} layers, and "
-                f"{depth} layers are to be compressed. {self._way_out()}"
-            )
-
     def check_heads(self, layer: Layer) -> None:
         """Raises ProfileMismatch unless it has a number for each of the layer's KV heads."""
         self.check_row(layer.ordinal, layer.k.shape[1], layer.number)
@@ -84,27 +69,8 @@ class Profile:
         if not isinstance(row, list) or held != heads:
             raise ProfileMismatch(
                 f"this {self.method} profile of {self.model!r} has {held} numbers for layer "
-                f"{number}, which has {heads} KV heads. {self._way_out()}"
+                f"{number}, which has {heads} KV heads. {self.way_out}"
             )
-
-    def check_model(self, model: str) -> None:
-        """Raises ProfileMismatch unless it was made for the model of that name."""
-        if self.model != model:
-            raise ProfileMismatch(
-                f"this {self.method} profile is of the model {self.model!r}, not of {model!r}. "
-                f"{self._way_out()}"
-            )
-
-    def check_budget(self, budget: str) -> None:
-        """Raises ProfileMismatch unless it was made at that budget."""
-        if self.budget != budget:
-            raise ProfileMismatch(
-                f"this {self.method} profile was made at the budget {self.budget}, not "
-                f"{budget}. {self._way_out()}"
-            )
-
-    def _way_out(self) -> str:
-        return f"Make one with 'foveate calibrate {self.method}', or leave profile out."
 
 
 def load(path: str, method: str) -> Profile:
@@ -217,10 +183,11 @@ def calibrated_method(policy: Policy) -> str:
         InvalidParameter: none of its methods has anything to calibrate, or more than one has.
     """
     names = policy.origin.build.names if policy.origin else ()
-    found = [name for name in names if name in CALIBRATIONS]
+    known = {*CALIBRATIONS, *GATHERINGS}
+    found = [name for name in names if name in known]
     if not found:
         raise InvalidParameter(
-            f"{policy.name} has nothing to calibrate. {suggest(policy.name, CALIBRATIONS)}"
+            f"{policy.name} has nothing to calibrate. {suggest(policy.name, known)}"
         )
     if len(found) > 1:
         raise InvalidParameter(

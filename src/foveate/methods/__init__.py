@@ -9,6 +9,8 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.compactor import compactor
+from foveate.methods.cur import cur
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
 from foveate.methods.full import full
@@ -20,9 +22,13 @@ from foveate.methods.keyformer import keyformer
 from foveate.methods.kivi import kivi
 from foveate.methods.knorm import knorm
 from foveate.methods.kvzip import kvzip
+from foveate.methods.lagkv import lagkv
+from foveate.methods.leverage import leverage
 from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
+from foveate.methods.non_causal_attention import non_causal_attention
 from foveate.methods.pyramidkv import pyramidkv
+from foveate.methods.q_filters import q_filters
 from foveate.methods.random import random
 from foveate.methods.roco import roco
 from foveate.methods.snapkv import snapkv
@@ -35,7 +41,9 @@ from foveate.methods.vnorm import vnorm
 
 __all__ = [
     "adakv",
+    "compactor",
     "csp",
+    "cur",
     "david",
     "elastic_cache",
     "expected_attention",
@@ -48,12 +56,16 @@ __all__ = [
     "kivi",
     "knorm",
     "kvzip",
+    "lagkv",
+    "leverage",
     "lookm",
     "meda",
     "mixkv",
     "nacl",
+    "non_causal_attention",
     "prefixkv",
     "pyramidkv",
+    "q_filters",
     "random",
     "roco",
     "snapkv",

@@ -1,70 +1,167 @@
 """Expected Attention: what queries yet to come will attend to, from what queries look like.
 
-Departs from the authors' code: the statistics are those of the prompt's last queries as they are,
-with their rotary positions, where the release takes them before the rotation and turns them to the
-mean of the next 512 positions.
+Departs from the authors' code in the queries that are looked at: those at the prompt's end as they
+are, with their rotary positions. With ``profile`` they are what the release stores: the mean and
+covariance of a model's queries before the rotation, over texts and without the first four tokens of
+each, turned by the mean rotation of the next ``future`` positions. ``foveate calibrate
+expected_attention`` measures them on queries that it turns back. Positions are counted in tokens,
+which is not what a model with positions in images does behind an image.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
+from foveate.core.gathering import GATHERINGS, Sums
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Factor, Positive
+from foveate.core.parameters import Count, Factor, Positive, Range
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
+from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.errors import InvalidInput
+from foveate.ops.moments import moments
+from foveate.ops.rotation import Rotation, halves, mean_rotation, turned
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
+
+Future = Annotated[int, Range(1, 65_536)]
+OUTLIERS = 4
+"""The first tokens of a text, whose queries are not counted."""
 
 
 @stage("expected_attention")
 @dataclass(frozen=True, kw_only=True)
 class ExpectedAttention:
-    """The expectation of exp(logit) over queries that are normally distributed, with the mean and
-    (``covariance``) the covariance of the last ``window`` queries, normalised over the slots,
-    averaged over the query heads of a KV head, plus ``epsilon``, times the value's norm.
+    """The expectation of exp(logit) over queries that are normally distributed, normalised over the
+    slots but for the first ``sinks``, averaged over the query heads of a KV head, plus ``epsilon``,
+    times the value's norm. Mean and (``covariance``) covariance are those of the last ``window``
+    queries, or those of a ``profile``, turned to the ``future`` positions after the prompt.
 
     Source: Expected Attention (arXiv:2510.00636), section 3.
     """
 
-    head_by_head: ClassVar[bool] = True
     window: Positive = 256
     covariance: bool = True
     epsilon: Factor = 0.0
     value_norm: bool = True
+    profile: str | None = None
+    future: Future = 512
+    sinks: Count = 0
+
+    def __post_init__(self) -> None:
+        _ = self.calibrated
+
+    @property
+    def head_by_head(self) -> bool:
+        return self.profile is None  # which has statistics of every head of a layer
+
+    @property
+    def calibrated(self) -> TensorProfile | None:
+        """The profile in use."""
+        return None if self.profile is None else load_tensors(self.profile, "expected_attention")
 
     def queries(self, tokens: int) -> int:
-        return self.window
+        return self.window if self.profile is None else 0
 
     def __call__(self, layer: Layer) -> Scores:
         logits = self._expected(layer)
-        logits = logits.masked_fill(~layer.valid[:, :, None], -torch.inf)
+        logits = logits.masked_fill(~self._counted(layer)[:, :, None], -torch.inf)
         scores = logits.softmax(-1).mean(2) + self.epsilon
         return Scores(scores * layer.v.float().norm(dim=-1) if self.value_norm else scores)
 
+    def _counted(self, layer: Layer) -> Bool[Tensor, "b h n"]:
+        """The slots that scores are normalised over: all of a row that holds sinks alone."""
+        if not self.sinks:
+            return layer.valid
+        counted = layer.valid & (layer.pos >= self.sinks)
+        return counted | (layer.valid & ~counted.any(-1, keepdim=True))
+
     def _expected(self, layer: Layer) -> Float[Tensor, "b h g n"]:
         """The logarithm of E exp(scale q k): scale mean k + scale^2 / 2 k covariance k."""
+        profile = self.calibrated
+        mean, spread = self._last(layer) if profile is None else self._stored(layer, profile)
+        k = layer.k.float()
+        logits = layer.scale * (mean @ k.transpose(2, 3))
+        if spread is None:
+            return logits
+        quadratic = ((k[:, :, None] @ spread) * k[:, :, None]).sum(-1)
+        return logits + 0.5 * layer.scale**2 * quadratic
+
+    def _last(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
+        """Mean [b h g d] and covariance [b h g d d] of the last queries."""
         b, hq, m, d = layer.q.shape
         w, h = min(self.window, m), layer.k.shape[1]
         real = (layer.q_pos[:, -w:] >= 0).float()[:, None, None, :, None]
         q = layer.q[:, :, -w:].float().view(b, h, hq // h, w, d)
         count = real.sum(3).clamp_min(1)
         mean = (q * real).sum(3) / count
-        k = layer.k.float()
-        logits = layer.scale * (mean @ k.transpose(2, 3))
         if not self.covariance:
-            return logits
+            return mean, None
         off = (q - mean[:, :, :, None]) * real
-        spread = off.transpose(3, 4) @ off / count[..., None]
-        quadratic = ((k[:, :, None] @ spread) * k[:, :, None]).sum(-1)
-        return logits + 0.5 * layer.scale**2 * quadratic
+        return mean, off.transpose(3, 4) @ off / count[..., None]
+
+    def _stored(self, layer: Layer, profile: TensorProfile) -> tuple[Tensor, Tensor | None]:
+        """The same of a profile, at the positions after the prompt."""
+        hq, d = layer.q.shape[1], layer.k.shape[3]
+        mean, spread = profile.of(layer, mean=(hq, d), covariance=(hq, d, d))
+        held = profile.by_layer[layer.ordinal]
+        first, second = held["pairs"]
+        rotation = Rotation(first, second, held["frequencies"]).to(mean.device)
+        turn = mean_rotation(layer.lengths, self.future, d, rotation)[:, None, None]
+        mean = mean.double().view(-1, layer.groups, d)
+        spread = spread.double().view(-1, layer.groups, d, d)
+        later = (turn @ mean[..., None])[..., 0].float()
+        return later, (turn @ spread @ turn.mT).float() if self.covariance else None
+
+
+class StoredStatistics:
+    """Mean and covariance of all queries but those of a text's first tokens, before they are turned
+    by their positions; and how they are.
+
+    Source: the release of Expected Attention.
+    """
+
+    turns_back: ClassVar[bool] = True
+    names: ClassVar[tuple[str, ...]] = ("mean", "covariance", "frequencies", "pairs")
+
+    def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
+        if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
+            raise InvalidInput(
+                "this profile is measured on texts, where positions count the tokens, and a prompt "
+                "has an image. Give prompts without images."
+            )
+        q = layer.q
+        if rotation is not None:
+            q = turned(q, -layer.q_pos[:, None], rotation.to(q.device))
+        return moments(q, layer.q_pos >= OUTLIERS, layer.groups)
+
+    def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
+        count = sums["count"]
+        if count < 2:
+            raise InvalidInput(
+                f"there are {int(count)} queries to calibrate on beside the first {OUTLIERS} of "
+                "each prompt, which do not count. Give longer prompts."
+            )
+        mean = sums["total"] / count
+        products = sums["products"] - count * mean[..., :, None] * mean[..., None, :]
+        turns = halves(torch.zeros(0)) if rotation is None else rotation
+        return {
+            "mean": mean.flatten(0, 1).float(),
+            "covariance": (products / (count - 1)).flatten(0, 1).float(),
+            "frequencies": turns.frequencies.cpu(),
+            "pairs": torch.stack([turns.first, turns.second]).cpu(),
+        }
+
+
+GATHERINGS["expected_attention"] = StoredStatistics()
 
 
 @method(
@@ -86,10 +183,19 @@ def expected_attention(
     covariance: bool = True,
     epsilon: Factor = 0.0,
     sinks: Count = 4,
+    profile: str | None = None,
+    future: Future = 512,
 ) -> Policy:
     """Keeps what queries like the last ones are expected to attend to, times the value's norm."""
     return Policy(
-        score=ExpectedAttention(window=window, covariance=covariance, epsilon=epsilon),
+        score=ExpectedAttention(
+            window=window,
+            covariance=covariance,
+            epsilon=epsilon,
+            profile=profile,
+            future=future,
+            sinks=0 if profile is None else sinks,
+        ),
         budget=Uniform(amount=budget),
         select=TopK(sinks=sinks),
     )

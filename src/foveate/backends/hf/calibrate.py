@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from foveate.backends.hf.gather import gather, gathered_method
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import (
     check_model,
@@ -16,9 +17,11 @@ from foveate.backends.hf.support import (
     model_name,
 )
 from foveate.core.composition import policy as policy_of
+from foveate.core.gathering import GATHERINGS
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.policy import Policy
 from foveate.core.profile import CALIBRATIONS, Profile, Run, calibrated_method, mean
+from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidInput
 
 
@@ -28,12 +31,14 @@ def calibrate(
     prompts: Iterable[Mapping[str, Any]],
     *,
     progress: Path | None = None,
-) -> Profile:
-    """The profile of a method on a model: the mean over prompts of what it measures in each.
+) -> Profile | TensorProfile:
+    """The profile of a method on a model: the mean over prompts of what it measures in each, or
+    what follows from sums over all of their queries.
 
     Args:
         model: any model that ``compress`` takes.
-        policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum.
+        policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum. A name
+            is enough where nothing is compressed to measure it ("q_filters").
         prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
         progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
             are not read again. It is deleted at the end.
@@ -41,9 +46,14 @@ def calibrate(
     Raises:
         InvalidParameter: a method that has nothing to calibrate.
         InvalidInput: no prompt, or one so short that all of it fits the budget.
+        UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
+    if isinstance(policy, str) and (found := gathered_method(policy)):
+        return gather(model, found, prompts, progress=progress)
     policy = policy_of(policy)
     name = calibrated_method(policy)
+    if name in GATHERINGS:
+        return gather(model, name, prompts, progress=progress)
     how = CALIBRATIONS[name]
     title = model_name(check_model(model))
     ledger = Ledger(progress, {"calibrating": str(policy), "model": title})

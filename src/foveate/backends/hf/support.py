@@ -14,8 +14,8 @@ from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
 from foveate.backends.hf.interface import knows, readers
 from foveate.backends.hf.internals import STATES, DynamicLayer, HybridLayer
 from foveate.backends.hf.state import CacheState, Link
+from foveate.core.heading import Heading
 from foveate.core.policy import Policy
-from foveate.core.profile import Profile
 from foveate.core.protocols import wrapped
 from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
 
@@ -40,7 +40,7 @@ def model_name(model: PreTrainedModel) -> str:
 def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
     """Raises ProfileMismatch if a stage was calibrated on another model."""
     for stage in (*wrapped(policy.score), policy.budget):
-        profile: Profile | None = getattr(stage, "calibrated", None)
+        profile: Heading | None = getattr(stage, "calibrated", None)
         if profile is not None:
             profile.check_model(model_name(model))
             profile.check_layers(len(compressible_layers(text_config(model))))

@@ -3,6 +3,8 @@
 from foveate.stages.score.attention_free import KeyNorm, RandomScore, Recency, ValueNorm
 from foveate.stages.score.column_sums import ColumnSums
 from foveate.stages.score.kvpress import FromKvpress
+from foveate.stages.score.leverage import Leverage
+from foveate.stages.score.non_causal import NonCausalAttention
 from foveate.stages.score.window import WindowAttention
 from foveate.stages.score.wrappers import HeadMean, TextPrior
 
@@ -11,6 +13,8 @@ __all__ = [
     "FromKvpress",
     "HeadMean",
     "KeyNorm",
+    "Leverage",
+    "NonCausalAttention",
     "RandomScore",
     "Recency",
     "TextPrior",

@@ -1,0 +1,96 @@
+"""Measuring a profile of tensors on a model: sums over the queries of several prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from foveate.backends.hf.observer import Observer, observing
+from foveate.backends.hf.rotation import counted, rotations
+from foveate.backends.hf.session import compress
+from foveate.backends.hf.support import check_model, model_name
+from foveate.core.composition import name_and_arguments
+from foveate.core.gathering import GATHERINGS, Gathering
+from foveate.core.layer import Layer
+from foveate.core.ledger import fingerprint
+from foveate.core.method import METHODS
+from foveate.core.parameters import shown
+from foveate.core.sums_ledger import SumsLedger
+from foveate.core.tensor_profile import TensorProfile
+from foveate.errors import InvalidInput, InvalidParameter, suggest
+from foveate.ops.rotation import Rotation
+
+
+def gathered_method(spec: str) -> str | None:
+    """The method of a spec, if it is one whose profile holds tensors. It may lack the profile that
+    is to be made, and budgets do not matter.
+
+    Raises:
+        InvalidParameter: a parameter that the method does not have.
+        InvalidSpec: a text that does not parse.
+    """
+    if spec.partition(":")[0].strip() not in GATHERINGS:
+        return None
+    name, arguments = name_and_arguments(spec)
+    for key in arguments:
+        if key not in METHODS[name].parameters:
+            raise InvalidParameter(
+                f"{name} has no parameter {shown(key)}. {suggest(key, METHODS[name].parameters)}"
+            )
+    return name
+
+
+@dataclass(frozen=True)
+class Gatherer(Observer):
+    """Adds up what a method wants of all queries of one prompt."""
+
+    gathering: Gathering
+    turns: list[Rotation]  # of each layer, if they are known
+    sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Adds one pass of a layer."""
+        found = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
+        held = self.sums.get(layer.ordinal, {})
+        self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in found.items()}
+        return {}
+
+
+def gather(
+    model: nn.Module,
+    name: str,
+    prompts: Iterable[Mapping[str, Any]],
+    *,
+    progress: Path | None = None,
+) -> TensorProfile:
+    """The profile of the method of that name; see ``calibrate``."""
+    gathering, title = GATHERINGS[name], model_name(check_model(model))
+    turns: list[Rotation] = []
+    ledger = SumsLedger(progress, {"calibrating": name, "model": title})
+    for inputs in prompts:
+        if gathering.turns_back and not turns:
+            turns = rotations(model, inputs)
+        if ledger.lacks(fingerprint(inputs)):
+            one = Gatherer(gathering, turns)
+            with compress(model, observing(one, decodes=False)) as session:
+                session.prefill(**(counted(inputs) if gathering.turns_back else inputs))
+            ledger.add([one.sums[layer] for layer in sorted(one.sums)])
+    if not ledger.samples:
+        raise InvalidInput("there is no prompt to calibrate on: give at least one.")
+    profile = TensorProfile(
+        method=name,
+        model=title,
+        layers=len(ledger.by_layer),
+        samples=len(ledger.samples),
+        budget="",
+        by_layer=[
+            gathering.finish(sums, turns[layer] if turns else None)
+            for layer, sums in enumerate(ledger.by_layer)
+        ],
+    )
+    ledger.close()
+    return profile

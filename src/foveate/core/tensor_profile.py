@@ -1,0 +1,145 @@
+"""Profiles that hold tensors: what a method measured on a model, in a safetensors file.
+
+The file's metadata is the heading that JSON profiles have, and every tensor is named after what it
+is and the layer's place among those that are compressed: "filters.0".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from foveate.core import files
+from foveate.core.gathering import GATHERINGS
+from foveate.core.heading import SCHEMA, Heading
+from foveate.core.layer import Layer
+from foveate.core.parameters import shown
+from foveate.data.texts import check_file
+from foveate.errors import InvalidInput, ProfileMismatch
+
+FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorProfile(Heading):
+    """The tensors of every compressed layer, by name."""
+
+    by_layer: Sequence[Mapping[str, Tensor]]
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the file.
+
+        Raises:
+            CannotWrite: and then a file that was there is what it was.
+        """
+        path = Path(path)
+        tensors = {
+            f"{name}.{layer}": tensor.cpu().clone(memory_format=torch.contiguous_format)
+            for layer, named in enumerate(self.by_layer)
+            for name, tensor in named.items()
+        }
+        files.write(path, save(tensors, {name: str(getattr(self, name)) for name in FIELDS}))
+        _read.cache_clear()
+        return path
+
+    def of(self, layer: Layer, **shapes: tuple[int, ...]) -> list[Tensor]:
+        """The tensors of a layer, which have to have these shapes, on its device.
+
+        Raises:
+            ProfileMismatch: it was made for other layers, heads or channels.
+        """
+        self.check_layers(layer.depth)
+        found = self.by_layer[layer.ordinal]
+        for name, expected in shapes.items():
+            if found[name].shape != expected:
+                raise ProfileMismatch(
+                    f"this {self.method} profile of {self.model!r} has {name} of shape "
+                    f"{tuple(found[name].shape)} for layer {layer.number}, whose heads and "
+                    f"channels need {expected}. {self.way_out}"
+                )
+        return [found[name].to(layer.k.device) for name in shapes]
+
+
+def load_tensors(path: str, method: str) -> TensorProfile:
+    """Reads a profile of tensors; a file that has not changed is read once.
+
+    Raises:
+        InvalidInput: no such file, a damaged one, or no profile of this version.
+        ProfileMismatch: a profile of another method.
+    """
+    place = Path(path).absolute()
+    try:
+        profile = _read(place, place.stat().st_mtime_ns if place.is_file() else 0)
+    except (InvalidInput, OSError) as error:
+        raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
+    if profile.method != method:
+        raise ProfileMismatch(
+            f"{path} is a profile of {profile.method}, not of {method}. Make one with "
+            f"'foveate calibrate {method}'."
+        )
+    return profile
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: int) -> TensorProfile:
+    """``stamp`` is when the file was written last."""
+    try:
+        check_file(path)
+        with safe_open(path, "pt") as file:
+            note = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (InvalidInput, SafetensorError, OSError, ValueError) as error:
+        raise InvalidInput(f"{path} is not a profile of tensors: {error}.") from error
+    if note.get("schema") != SCHEMA:
+        raise InvalidInput(
+            f"{path} has the profile schema {shown(note.get('schema'))}, expected {SCHEMA!r}."
+        )
+    for name in FIELDS:
+        counts = name in ("layers", "samples")
+        if name not in note or (counts and not (note[name].isascii() and note[name].isdigit())):
+            raise InvalidInput(
+                f"{path} is not a profile of tensors: its {name} is {shown(note.get(name))}."
+            )
+    layers = int(note["layers"][:9])
+    by_layer: list[dict[str, Tensor]] = [{} for _ in range(min(layers, len(tensors)))]
+    for name, tensor in tensors.items():
+        kind, _, number = name.rpartition(".")
+        if not number.isdigit() or int(number[:9]) >= len(by_layer):
+            raise InvalidInput(f"{path} says {layers} layers and holds the tensor {shown(name)}.")
+        by_layer[int(number)][kind] = tensor
+    profile = TensorProfile(
+        method=note["method"],
+        model=note["model"],
+        layers=layers,
+        samples=int(note["samples"][:9]),
+        budget=note["budget"],
+        by_layer=by_layer,
+    )
+    if profile.method in GATHERINGS:
+        _check_tensors(path, profile)
+    return profile
+
+
+def _check_tensors(path: Path, profile: TensorProfile) -> None:
+    """Raises InvalidInput unless it holds what its method measures, in finite numbers."""
+    names = GATHERINGS[profile.method].names
+    if len(profile.by_layer) != profile.layers or not profile.layers:
+        raise InvalidInput(
+            f"{path} says {profile.layers} layers and holds tensors of {len(profile.by_layer)}."
+        )
+    for layer, held in enumerate(profile.by_layer):
+        if set(held) != set(names):
+            raise InvalidInput(
+                f"{path} is not a profile of {profile.method}: layer {layer} has the tensors "
+                f"{sorted(held)} instead of {sorted(names)}."
+            )
+        for name, tensor in held.items():
+            if not bool(tensor.isfinite().all()):
+                raise InvalidInput(f"{path} holds numbers in {name}.{layer} that are not finite.")

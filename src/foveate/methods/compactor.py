@@ -1,0 +1,131 @@
+"""Compactor: keys that lie out, and tokens that queries of their own part attend to, both ways.
+
+Scores are those of NVIDIA's kvpress. Departs from it in: leverage is of the keys after the rotation
+by positions, which layers hold, where theirs is of those before; the random sketch follows from
+``seed`` and is one for all heads of a layer; scores are standardised within each row, where theirs
+are over the whole batch; a last part that is shorter attends to its own tokens alone
+(``as_released``: as theirs). Their default blends by the share that is evicted; the authors' own
+engine by 0.5 (``blending``), in parts of 128 tokens, without value norms and pooling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Columns, Count, Factor, Positive, Seed
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
+from foveate.stages.budget import Uniform
+from foveate.stages.score.held import Over
+from foveate.stages.score.leverage import Leverage
+from foveate.stages.score.non_causal import NonCausalAttention
+from foveate.stages.select import TopK
+
+
+@stage("leverage_and_attention")
+@dataclass(frozen=True, kw_only=True)
+class LeverageAndAttention:
+    """``blending`` times the stage ``leverage`` plus the stage ``non_causal_attention``, both with
+    these parameters. Without ``blending`` it is the share of the row that is evicted.
+
+    Source: Compactor (arXiv:2507.08143), and kvpress.
+    """
+
+    blending: Factor | None = None
+    sketch: Columns | None = 48
+    chunk: Positive = 256
+    sinks: Count = 8
+    recent: Count = 4
+    over: Over = "layer"
+    as_released: bool = False
+    seed: Seed = 0
+
+    @property
+    def head_by_head(self) -> bool:
+        return self.over == "head"
+
+    def queries(self, tokens: int) -> int:
+        return self._attention.queries(tokens)
+
+    @property
+    def _leverage(self) -> Leverage:
+        return Leverage(
+            sketch=self.sketch,
+            sinks=self.sinks,
+            recent=self.recent,
+            over=self.over,
+            seed=self.seed,
+        )
+
+    @property
+    def _attention(self) -> NonCausalAttention:
+        return NonCausalAttention(
+            chunk=self.chunk,
+            sinks=self.sinks,
+            recent=self.recent,
+            over=self.over,
+            as_released=self.as_released,
+        )
+
+    def __call__(self, layer: Layer) -> Scores:
+        far, paid = self._leverage(layer).values, self._attention(layer).values
+        return Scores(self._weight(layer) * far + paid)
+
+    def _weight(self, layer: Layer) -> float | Float[Tensor, "b 1 1"]:
+        if self.blending is not None:
+            return self.blending
+        tokens, lengths = layer.slots.tokens, layer.lengths
+        if tokens is None:
+            raise InvalidParameter(
+                "blending=null is the share that the budget evicts, and this layer has none: give "
+                "Slots(tokens=...), or blending as a number."
+            )
+        return (1 - tokens / lengths).clamp_min(0.0)[:, None, None]
+
+
+@method(
+    Paper(
+        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
+        "Leverage Scores",
+        authors=("Chari, Vivek", "Van Durme, Benjamin"),
+        year=2025,
+        venue="arXiv",
+        key="chari2025compactor",
+        arxiv="2507.08143",
+        code="https://github.com/vnchari/compactor-vllm",
+    ),
+)
+def compactor(
+    *,
+    budget: Amount,
+    blending: Factor | None = None,
+    sketch: Columns | None = 48,
+    chunk: Positive = 256,
+    sinks: Count = 8,
+    recent: Count = 4,
+    over: Over = "layer",
+    as_released: bool = False,
+    seed: Seed = 0,
+) -> Policy:
+    """Keeps keys that differ from the rest, and what queries near a token attend to, both ways."""
+    return Policy(
+        score=LeverageAndAttention(
+            blending=blending,
+            sketch=sketch,
+            chunk=chunk,
+            sinks=sinks,
+            recent=recent,
+            over=over,
+            as_released=as_released,
+            seed=seed,
+        ),
+        budget=Uniform(amount=budget),
+        select=TopK(sinks=sinks, recent=recent),
+    )

@@ -1,0 +1,107 @@
+"""CurDKV: tokens of high leverage among their neighbours, by their keys and their values.
+
+Scores are those of NVIDIA's kvpress: the squared norm of a key or value, over the sum of them in a
+window around it, stands for its leverage. Departs from it in: random projections follow from
+``seed``; sinks are protected by the selection, and scored as all others are; float32 throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Columns, Count, Positive, Seed
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.stages.budget import Uniform
+from foveate.stages.score.held import Span, span
+from foveate.stages.select import TopK
+
+Leverage = Literal["product", "mean", "key", "value"]
+TINY = 1e-30
+
+
+@stage("cur_leverage")
+@dataclass(frozen=True, kw_only=True)
+class CurLeverage:
+    """The squared norms of keys and of values, each over its sum in windows of ``local`` tokens
+    (null: as they are); their product, their mean or one of them (``leverage``), over its sum.
+
+    With ``rank`` keys and values are first multiplied by a random Gaussian matrix of that many
+    columns, the same for all heads of a layer, drawn from ``seed``.
+
+    Source: CurDKV (arXiv:2509.15038), approximate leverage scores, and kvpress.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    leverage: Leverage = "product"
+    local: Positive | None = 16
+    rank: Columns | None = None
+    seed: Seed = 0
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        held = span(layer.slots)
+        k, v = (self._squares(layer, x, held) for x in (layer.k, layer.v))
+        mixed = {"product": k * v, "mean": (k + v) / 2, "key": k, "value": v}[self.leverage]
+        return Scores(held.put(mixed / mixed.sum(-1, keepdim=True).clamp_min(TINY), 0.0))
+
+    def _squares(self, layer: Layer, x: Float[Tensor, "b h n d"], held: Span) -> Tensor:
+        x = x.float()
+        if self.rank is not None:
+            widest = max(layer.k.shape[-1], layer.v.shape[-1])
+            x = x @ self._drawn(layer.ordinal, widest, self.rank)[: x.shape[-1]].to(x.device)
+        squares = held.take(x.square().sum(-1))
+        return squares if self.local is None else of_windows(squares, self.local)
+
+    def _drawn(self, ordinal: int, d: int, rank: int) -> Float[Tensor, "d r"]:
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + ordinal)
+        return torch.randn(d, rank, generator=generator) / math.sqrt(rank)
+
+
+def of_windows(squares: Float[Tensor, "b h l"], width: int) -> Float[Tensor, "b h l"]:
+    """Each over the sum of its window; the last one may be shorter."""
+    tokens = squares.shape[-1]
+    width = min(width, max(1, tokens))
+    padded = F.pad(squares, (0, -tokens % width))
+    windows = padded.view(*squares.shape[:2], -1, width)
+    shares: Tensor = windows / windows.sum(-1, keepdim=True).clamp_min(TINY)
+    return shares.flatten(2)[..., :tokens]
+
+
+@method(
+    Paper(
+        title="Value-Guided KV Compression for LLMs via Approximated CUR Decomposition",
+        authors=("Sengupta, Ayan", "Chaudhary, Siddhant", "Chakraborty, Tanmoy"),
+        year=2025,
+        venue="Advances in Neural Information Processing Systems",
+        key="sengupta2025curdkv",
+        arxiv="2509.15038",
+    ),
+)
+def cur(
+    *,
+    budget: Amount,
+    leverage: Leverage = "product",
+    local: Positive | None = 16,
+    rank: Columns | None = None,
+    seed: Seed = 0,
+    sinks: Count = 4,
+) -> Policy:
+    """Keeps the tokens whose keys and values are long beside their neighbours'."""
+    return Policy(
+        score=CurLeverage(leverage=leverage, local=local, rank=rank, seed=seed),
+        budget=Uniform(amount=budget),
+        select=TopK(sinks=sinks),
+    )

@@ -1,0 +1,126 @@
+"""LagKV: tokens whose keys and values spread far, seen from the part of the prompt after theirs.
+
+Scores are those of NVIDIA's kvpress. Departs from it in: what is always kept there (sinks, the last
+part) scores above 1 here, the sinks most and then the newer the higher, so that a budget that does
+not hold all of it drops the oldest; a channel that does not vary in a part counts nothing there,
+where the release divides by zero; float32 throughout. Departs from the paper in the moment: once
+after the prefill, not again while decoding (``when=over_budget`` compresses again).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Factor, Positive
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.stages.budget import Uniform
+from foveate.stages.score.held import span
+from foveate.stages.select import TopK
+
+FLAT = 1e-12
+"""A channel that varies by less does not vary."""
+
+
+@stage("lag_relative")
+@dataclass(frozen=True, kw_only=True)
+class LagRelative:
+    """After the first ``sinks`` tokens the prompt is cut into parts of ``lag`` tokens. A token's
+    channels are scaled by the minimum and maximum that the same channel has in the next part; the
+    softmax over its part of their standard deviation, the mean of that of keys and that of values
+    (which count ``value_weight`` times), is its score: as a rank within the part, between 0 and 1,
+    or, with ``cross_scoring``, as it is, so that parts compete.
+
+    What has no full part behind it scores above 1, and so do the sinks. If there are fewer than two
+    parts, the later token scores higher.
+
+    Source: LagKV (arXiv:2504.04704), the lag-relative score, and kvpress.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    sinks: Count = 4
+    lag: Positive = 128
+    cross_scoring: bool = False
+    value_weight: Factor = 1.0
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        after = span(layer.slots, self.sinks)
+        place = torch.arange(after.longest, device=layer.k.device)
+        count = after.count[..., None]
+        parts = count // self.lag
+        values = torch.where(parts > 1, 1 + (place + 1) / count.clamp_min(1), place / count)
+        if (most := int(parts.max())) > 1:
+            k, v = (self._in_parts(after.take(x), most) for x in (layer.k, layer.v))
+            measured = F.pad(self._compared(k, v).flatten(2), (0, after.longest), value=0.0)
+            compared = place < (parts - 1) * self.lag
+            values = torch.where(compared, measured[..., : after.longest], values)
+        return Scores(after.put(values, 2.0))
+
+    def _in_parts(self, x: Float[Tensor, "b h l d"], parts: int) -> Float[Tensor, "b h p t d"]:
+        b, h, _, d = x.shape
+        return x[:, :, : parts * self.lag].reshape(b, h, parts, self.lag, d).float()
+
+    def _compared(
+        self, k: Float[Tensor, "b h p t d"], v: Float[Tensor, "b h p t e"]
+    ) -> Float[Tensor, "b h p-1 t"]:
+        of_values = self.value_weight / (1 + self.value_weight)
+        scores = relative(k).lerp(relative(v), of_values)
+        return scores if self.cross_scoring else ranks(scores) / self.lag
+
+
+def relative(x: Float[Tensor, "b h p t d"]) -> Float[Tensor, "b h p-1 t"]:
+    """How far each token of all parts but the last spreads, seen from the next part."""
+    behind = x[:, :, 1:]
+    low = behind.amin(3, keepdim=True)
+    width = behind.amax(3, keepdim=True) - low
+    flat = width < FLAT
+    scaled = ((x[:, :, :-1] - low) / width.masked_fill(flat, 1.0)).masked_fill(flat, 0.0)
+    spread: Tensor = scaled.std(-1, correction=min(1, x.shape[-1] - 1))
+    return spread.softmax(-1)
+
+
+def ranks(scores: Float[Tensor, "*x t"]) -> Int[Tensor, "*x t"]:
+    """From 0 for the lowest; of equal scores the earlier ranks higher."""
+    order = scores.argsort(dim=-1, descending=True, stable=True)
+    return scores.shape[-1] - 1 - order.argsort(dim=-1)
+
+
+@method(
+    Paper(
+        title="LagKV: Lag-Relative Information of the KV Cache Tells Which Tokens Are Important",
+        authors=("Liang, Manlai", "Zhang, Jiaming", "Li, Xiong", "Li, Jinlong"),
+        year=2025,
+        venue="arXiv",
+        key="liang2025lagkv",
+        arxiv="2504.04704",
+        code="https://github.com/AI-Lab-China-Merchants-Bank/LagKV",
+    ),
+)
+def lagkv(
+    *,
+    budget: Amount,
+    sinks: Count = 4,
+    lag: Positive = 128,
+    cross_scoring: bool = False,
+    value_weight: Factor = 1.0,
+) -> Policy:
+    """Keeps the newest tokens, and those that differ most from what follows; needs no attention."""
+    return Policy(
+        score=LagRelative(
+            sinks=sinks, lag=lag, cross_scoring=cross_scoring, value_weight=value_weight
+        ),
+        budget=Uniform(amount=budget),
+        select=TopK(sinks=sinks),
+    )

@@ -1,0 +1,56 @@
+"""Non-causal attention: what queries near a token attend to, Compactor's second half on its own.
+
+Departs from NVIDIA's kvpress: see the stage, and ``compactor``. Nothing is protected, as there.
+"""
+
+from __future__ import annotations
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Kernel, Positive
+from foveate.core.policy import Policy
+from foveate.stages.budget import Uniform
+from foveate.stages.score.held import Over
+from foveate.stages.score.non_causal import NonCausalAttention
+from foveate.stages.select import TopK
+
+
+@method(
+    Paper(
+        title="Compactor: Calibrated Query-Agnostic KV Cache Compression with Approximate "
+        "Leverage Scores",
+        authors=("Chari, Vivek", "Van Durme, Benjamin"),
+        year=2025,
+        venue="arXiv",
+        key="chari2025compactor",
+        arxiv="2507.08143",
+        code="https://github.com/vnchari/compactor-vllm",
+    ),
+)
+def non_causal_attention(
+    *,
+    budget: Amount,
+    chunk: Positive = 256,
+    kernel: Kernel = 3,
+    value_norm: bool = True,
+    scaled: bool = False,
+    sinks: Count = 0,
+    recent: Count = 0,
+    over: Over = "layer",
+    as_released: bool = False,
+) -> Policy:
+    """Keeps what the queries of a token's own part of the prompt attend to, earlier and later."""
+    return Policy(
+        score=NonCausalAttention(
+            chunk=chunk,
+            kernel=kernel,
+            value_norm=value_norm,
+            scaled=scaled,
+            sinks=sinks,
+            recent=recent,
+            over=over,
+            as_released=as_released,
+        ),
+        budget=Uniform(amount=budget),
+        select=TopK(sinks=sinks, recent=recent),
+    )

@@ -1,0 +1,107 @@
+"""Q-Filters: keys that point where the queries of their heads do, measured on a model beforehand.
+
+``profile`` holds the filters: ``foveate calibrate q_filters`` measures them. Departs from the
+authors' code in: all queries of the prompts are decomposed, where the release draws 3,000 of them;
+the sign is the paper's, that of the sum of all projections, where the release goes by how many are
+positive; filters are stored as in the paper, where the release stores them negated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.gathering import GATHERINGS, Sums
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Recent
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.ops.moments import moments
+from foveate.ops.rotation import Rotation
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
+
+
+@stage("query_filter")
+@dataclass(frozen=True, kw_only=True)
+class QueryFilter:
+    """The key's product with its head's filter, in float32. ``profile`` is a file of filters.
+
+    Source: Q-Filters (arXiv:2503.02812), section 3.
+    """
+
+    profile: str
+
+    def __post_init__(self) -> None:
+        _ = self.calibrated
+
+    @property
+    def calibrated(self) -> TensorProfile:
+        """The profile in use."""
+        return load_tensors(self.profile, "q_filters")
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        heads, channels = layer.k.shape[1], layer.k.shape[3]
+        (filters,) = self.calibrated.of(layer, filters=(heads, channels))
+        return Scores((layer.k.float() * filters.float()[:, None]).sum(-1))
+
+
+class MainDirections:
+    """A query head's filter is the first right singular vector of its queries, such that their
+    projections on it add up to something positive; a KV head's is the mean over its query heads.
+
+    Source: Q-Filters, section 3.
+    """
+
+    turns_back: ClassVar[bool] = False
+    names: ClassVar[tuple[str, ...]] = ("filters",)
+
+    def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
+        return moments(layer.q, layer.q_pos >= 0, layer.groups)
+
+    def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
+        first = torch.linalg.eigh(sums["products"]).eigenvectors[..., -1]
+        sign = (first * sums["total"]).sum(-1, keepdim=True).sign()
+        directions = torch.where(sign < 0, -first, first)
+        return {"filters": directions.mean(1).float()}
+
+
+GATHERINGS["q_filters"] = MainDirections()
+
+
+@method(
+    Paper(
+        title="Q-Filters: Leveraging Query-Key Geometry for Efficient Key-Value Cache Compression",
+        authors=(
+            "Godey, Nathan",
+            "Devoto, Alessio",
+            "Zhao, Yu",
+            "Scardapane, Simone",
+            "Minervini, Pasquale",
+            "de la Clergerie, {\\'E}ric",
+            "Sagot, Beno{\\^\\i}t",
+        ),
+        year=2025,
+        venue="arXiv",
+        key="godey2025qfilters",
+        arxiv="2503.02812",
+        code="https://github.com/NathanGodey/qfilters",
+    ),
+)
+def q_filters(*, budget: Amount, profile: str, recent: Recent = 0) -> Policy:
+    """Keeps the keys that point the way of their heads' queries; needs no attention."""
+    return Policy(
+        score=QueryFilter(profile=profile),
+        budget=Uniform(amount=budget),
+        select=TopK(recent=recent),
+    )

@@ -1,0 +1,81 @@
+"""Statistical leverage: how far a key lies out, in the geometry of all keys of its head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Columns, Count, Seed
+from foveate.core.spec import stage
+from foveate.stages.score.held import Over, best, span, standardised
+
+RIDGE = 1e-2
+
+
+@stage("leverage")
+@dataclass(frozen=True, kw_only=True)
+class Leverage:
+    """The diagonal of X (X^T X + I/100)^-1 X^T, where X are a head's keys less their mean, times a
+    random Gaussian matrix of ``sketch`` columns (null: the keys themselves, exactly), standardised
+    over the heads of a layer or each head by itself (``over``). The matrix follows from ``seed``
+    and is the same for all heads of a layer.
+
+    The first ``sinks`` and the last ``recent`` tokens are left out of all that, and score highest.
+
+    Keys are those after the rotation by positions, which layers hold; the paper's are those before.
+
+    Source: Compactor (arXiv:2507.08143), approximate leverage scores, and kvpress.
+    """
+
+    sketch: Columns | None = 48
+    sinks: Count = 0
+    recent: Count = 0
+    over: Over = "layer"
+    seed: Seed = 0
+
+    @property
+    def head_by_head(self) -> bool:
+        return self.over == "head"
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        part = span(layer.slots, self.sinks, self.recent)
+        keys, inside = part.take(layer.k).float(), part.inside
+        drawn = None if self.sketch is None else self._drawn(layer, self.sketch)
+        values = standardised(leverage(keys, inside, drawn), inside, self.over)
+        return Scores(part.put(values, best(values)))
+
+    def _drawn(self, layer: Layer, columns: int) -> Float[Tensor, "d s"]:
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.ordinal)
+        drawn = torch.randn(layer.k.shape[-1], columns, generator=generator) / math.sqrt(columns)
+        return drawn.to(layer.k.device)
+
+
+def leverage(
+    k: Float[Tensor, "b h l d"],
+    inside: Bool[Tensor, "b h l"],
+    sketch: Float[Tensor, "d s"] | None,
+) -> Float[Tensor, "b h l"]:
+    """Of the keys inside, in float32; the small system in double precision, as keys of large norms
+    would drown the ridge.
+    """
+    real = inside[..., None]
+    mean = k.masked_fill(~real, 0.0).sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp_min(1)
+    x = (k - mean).masked_fill(~real, 0.0)
+    if sketch is not None:
+        x = x @ sketch
+    wide = x.double()
+    gram = wide.transpose(2, 3) @ wide
+    ridge = gram.diagonal(dim1=2, dim2=3).sum(-1).mul(1e-12).clamp_min(RIDGE)
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    root = torch.linalg.cholesky(gram + ridge[..., None, None] * eye)
+    inverse = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
+    whitened: Tensor = wide @ inverse.transpose(2, 3)
+    return whitened.square().sum(-1).float()

@@ -1,0 +1,115 @@
+"""Attention that looks both ways, within parts of the prompt: no question has to be known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from foveate.core.layer import Layer, Scores
+from foveate.core.parameters import Count, Kernel, Positive
+from foveate.core.slots import Slots, derived
+from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
+from foveate.stages.score.held import Over, Span, best, span, standardised
+
+
+@stage("non_causal_attention")
+@dataclass(frozen=True, kw_only=True)
+class NonCausalAttention:
+    """What each token is paid by the queries of its own part of the prompt, earlier and later ones,
+    of parts of ``chunk`` tokens: the sum of their softmax over that part, averaged over the query
+    heads of a KV head, times the value's norm (``value_norm``), averaged over ``kernel`` neighbours
+    and standardised over the heads of a layer or each head by itself (``over``).
+
+    Logits are q k, without a scale, as in the authors' codes; ``scaled`` takes the model's. In a
+    last part that is shorter, kvpress lets its filling take part in the softmax: ``as_released``.
+
+    The first ``sinks`` and the last ``recent`` tokens are left out of all that, and score highest.
+
+    Source: Compactor (arXiv:2507.08143), non-causal attention scores, and kvpress.
+    """
+
+    chunk: Positive = 256
+    kernel: Kernel = 3
+    value_norm: bool = True
+    scaled: bool = False
+    sinks: Count = 0
+    recent: Count = 0
+    over: Over = "layer"
+    as_released: bool = False
+
+    @property
+    def head_by_head(self) -> bool:
+        return self.over == "head"
+
+    def queries(self, tokens: int) -> int:
+        return 2**31  # those of all slots
+
+    def __call__(self, layer: Layer) -> Scores:
+        part = span(layer.slots, self.sinks, self.recent)
+        inside = part.inside
+        values = torch.cat([*self._chunks(layer, part)], dim=2).masked_fill(~inside, 0.0)
+        if self.value_norm:
+            values = values * part.take(layer.v.float().norm(dim=-1))
+        if values.shape[2]:
+            values = F.avg_pool1d(values, self.kernel, stride=1, padding=self.kernel // 2)
+        values = standardised(values, inside, self.over)
+        return Scores(part.put(values, best(values)))
+
+    def _chunks(self, layer: Layer, part: Span) -> Iterator[Float[Tensor, "b h c"]]:
+        """What the tokens of each part are paid."""
+        q, k, inside = part.take(own_queries(layer)), part.take(layer.k), part.inside
+        yield k.new_zeros((*k.shape[:2], 0), dtype=torch.float32)
+        for first in range(0, part.longest, self.chunk):
+            some = slice(first, first + self.chunk)
+            real = inside[:, :, some]
+            logits = torch.einsum("bhigd,bhjd->bhgij", q[:, :, some].float(), k[:, :, some].float())
+            logits = logits * (layer.scale if self.scaled else 1.0)
+            logits = logits.masked_fill(~real[:, :, None, None], -torch.inf)
+            total = logits.logsumexp(-1, keepdim=True)
+            if self.as_released:
+                missing = self._missing(part, first)[..., None]
+                total = torch.logaddexp(total, missing.log()[..., None, None])
+            paid = (logits - total).exp().masked_fill(~real[:, :, None, :, None], 0.0)
+            paid = paid.sum(3).mean(2)
+            yield paid + missing / self.chunk if self.as_released else paid
+
+    def _missing(self, part: Span, first: int) -> Float[Tensor, "b h"]:
+        """Tokens that a head's last part lacks, if it begins there."""
+        here = (part.count > first) & (part.count < first + self.chunk)
+        return torch.where(here, first + self.chunk - part.count, 0).float()
+
+
+def own_queries(layer: Layer) -> Float[Tensor, "b h n g d"]:
+    """The query of each slot's token, of every query head that reads the slot.
+
+    Raises:
+        InvalidParameter: the queries of some tokens are not known.
+    """
+    b, hq, m, d = layer.q.shape
+    h, n = layer.k.shape[1:3]
+    q = layer.q.view(b, h, hq // h, m, d).transpose(2, 3)
+    place = _places(layer.slots)
+    if place is None:
+        return q
+    if bool((layer.valid & (place < 0)).any()):
+        raise InvalidParameter(
+            f"non-causal attention needs the query of every slot, and layer {layer.number} has "
+            f"{m} queries for {n} slots: compress once, after the prefill."
+        )
+    return q.take_along_dim(place.clamp_min(0)[..., None, None], dim=2)
+
+
+@derived
+def _places(slots: Slots) -> Int[Tensor, "b h n"] | None:
+    """Where the query of each slot's token stands; None if they stand as the slots do."""
+    first = slots.q_pos[:, :1, None]
+    place = slots.pos - first
+    columns = torch.arange(slots.pos.shape[2], device=place.device)
+    same = slots.q_pos.shape[1] == len(columns) and bool((place == columns).all())
+    return None if same else place
