@@ -13,6 +13,7 @@ from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.gather import gathered_method
 from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console, options
+from foveate.cli.contexts import SAMPLES, contexts
 from foveate.cli.heads import from_file, generated, shown
 from foveate.cli.options import model_option
 from foveate.cli.prompt import QUESTION, check_writable, passages, prompts_of, words_of
@@ -33,7 +34,8 @@ def calibrate(
     spec: Annotated[
         str,
         typer.Argument(
-            help="prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters or expected_attention."
+            help="recommended, prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters or "
+            "expected_attention."
         ),
     ],
     out: Annotated[
@@ -47,12 +49,19 @@ def calibrate(
             metavar="FILE",
             help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each; for scores of heads '
             'with "answer" and "spans". [default: passages of a text that comes with Foveate; for '
-            "scores of heads questions about drawn documents]",
+            "scores of heads questions about drawn documents; for recommended drawn pages, or a "
+            "manual's text for a model that reads]",
         ),
     ] = None,
     samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="The most prompts that are read.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=f"The most prompts that are read. [default: 10; for recommended {SAMPLES}]",
+            show_default=False,
+        ),
+    ] = None,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
@@ -68,8 +77,12 @@ def calibrate(
     path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
+    draws = prompts is None and name == "recommended"
+    samples = samples or (SAMPLES if draws else 10)
     asked: list[Any]
-    if of_heads:
+    if draws:
+        asked = list(range(samples))
+    elif of_heads:
         asked = list(
             from_file(prompts, samples, outside=allow_outside)
             if prompts
@@ -78,7 +91,7 @@ def calibrate(
     else:
         asked = list(_asked(prompts, samples))
     with console.progress(hidden=False) as bars:
-        chosen = model or (SEES if of_heads else READS)
+        chosen = model or (SEES if of_heads or draws else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
         loaded = load(chosen, trust_remote_code)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
@@ -90,10 +103,12 @@ def calibrate(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
-            inputs = (
-                read(loaded, text, _images(record, prompts, allow_outside)).inputs
-                for text, record in each
+            texts = (
+                (one for one, _ in zip(contexts(loaded, samples), each, strict=True))
+                if draws
+                else ((text, _images(record, prompts, allow_outside)) for text, record in each)
             )
+            inputs = (read(loaded, text, images).inputs for text, images in texts)
             profile = measure(loaded.model, policy or name, inputs, progress=progress)
     profile.save(path)
     typer.echo(

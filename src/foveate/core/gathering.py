@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 from torch import Tensor
 
 from foveate.core.layer import Layer
+from foveate.core.protocols import Score
 from foveate.ops.rotation import Rotation
 
 Sums = Mapping[str, Tensor]
@@ -17,10 +18,12 @@ Sums = Mapping[str, Tensor]
 class Gathering(Protocol):
     """How a profile of tensors is measured, layer by layer: sums over the queries of every prompt,
     and what follows from them. It is told how the model turns queries by their positions if it
-    ``turns_back``, for which prompts have to be texts.
+    ``turns_back``, for which prompts have to be texts. With a ``watched`` score it sees each layer
+    when that score has been made (after a second reading), and its state.
     """
 
     turns_back: ClassVar[bool]
+    watched: ClassVar[Score | None]
     names: ClassVar[tuple[str, ...]]
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

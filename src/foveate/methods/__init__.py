@@ -30,6 +30,7 @@ from foveate.methods.non_causal_attention import non_causal_attention
 from foveate.methods.pyramidkv import pyramidkv
 from foveate.methods.q_filters import q_filters
 from foveate.methods.random import random
+from foveate.methods.recommended import recommended
 from foveate.methods.roco import roco
 from foveate.methods.snapkv import snapkv
 from foveate.methods.sparsemm import sparsemm
@@ -67,6 +68,7 @@ __all__ = [
     "pyramidkv",
     "q_filters",
     "random",
+    "recommended",
     "roco",
     "snapkv",
     "sparsemm",

@@ -24,6 +24,7 @@ from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Factor, Positive, Range
 from foveate.core.policy import Policy
+from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import InvalidInput
@@ -130,6 +131,7 @@ class StoredStatistics:
     """
 
     turns_back: ClassVar[bool] = True
+    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("mean", "covariance", "frequencies", "pairs")
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

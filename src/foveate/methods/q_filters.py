@@ -21,6 +21,7 @@ from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Recent
 from foveate.core.policy import Policy
+from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.ops.moments import moments
@@ -64,6 +65,7 @@ class MainDirections:
     """
 
     turns_back: ClassVar[bool] = False
+    watched: ClassVar[Score | None] = None
     names: ClassVar[tuple[str, ...]] = ("filters",)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:

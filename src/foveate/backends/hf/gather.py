@@ -15,14 +15,18 @@ from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, model_name
 from foveate.core.composition import name_and_arguments
 from foveate.core.gathering import GATHERINGS, Gathering
-from foveate.core.layer import Layer
+from foveate.core.layer import Layer, Scores
 from foveate.core.ledger import fingerprint
 from foveate.core.method import METHODS
 from foveate.core.parameters import shown
+from foveate.core.policy import Policy
+from foveate.core.protocols import Score
 from foveate.core.sums_ledger import SumsLedger
 from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.ops.rotation import Rotation
+from foveate.stages.budget import Uniform
+from foveate.stages.select import TopK
 
 
 def gathered_method(spec: str) -> str | None:
@@ -60,6 +64,31 @@ class Gatherer(Observer):
         return {}
 
 
+@dataclass(frozen=True)
+class Watcher(Gatherer):
+    """The same of a layer whose watched score has been made."""
+
+    of: Score | None = None
+
+    def observe(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Nothing yet."""
+        return {}
+
+    def __call__(self, layer: Layer) -> Scores:
+        super().observe(layer)
+        return super().__call__(layer)
+
+
+def _watching(gathering: Gathering, turns: list[Rotation]) -> tuple[Gatherer, Policy]:
+    """What adds up, and the policy under which it sees what it wants to see."""
+    if gathering.watched is None:
+        one = Gatherer(gathering, turns)
+        return one, observing(one, decodes=False)
+    watcher = Watcher(gathering, turns, of=gathering.watched)
+    policy = Policy(score=watcher, budget=Uniform(amount=1), select=TopK())
+    return watcher, policy
+
+
 def gather(
     model: nn.Module,
     name: str,
@@ -75,8 +104,8 @@ def gather(
         if gathering.turns_back and not turns:
             turns = rotations(model, inputs)
         if ledger.lacks(fingerprint(inputs)):
-            one = Gatherer(gathering, turns)
-            with compress(model, observing(one, decodes=False)) as session:
+            one, policy = _watching(gathering, turns)
+            with compress(model, policy) as session:
                 session.prefill(**(counted(inputs) if gathering.turns_back else inputs))
             ledger.add([one.sums[layer] for layer in sorted(one.sums)])
     if not ledger.samples:

@@ -5,6 +5,7 @@ from foveate.stages.score.column_sums import ColumnSums
 from foveate.stages.score.kvpress import FromKvpress
 from foveate.stages.score.leverage import Leverage
 from foveate.stages.score.non_causal import NonCausalAttention
+from foveate.stages.score.reconstruction import Reconstruction
 from foveate.stages.score.window import WindowAttention
 from foveate.stages.score.wrappers import HeadMean, TextPrior
 
@@ -17,6 +18,7 @@ __all__ = [
     "NonCausalAttention",
     "RandomScore",
     "Recency",
+    "Reconstruction",
     "TextPrior",
     "ValueNorm",
     "WindowAttention",

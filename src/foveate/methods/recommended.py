@@ -1,0 +1,158 @@
+"""Foveate's own recipe: KVzip's second reading, foretold from each pair by itself.
+
+A profile holds, for every KV head, a linear map from a pair (key, value, and a few facts of both)
+to the logarithm of the most attention that the second reading of a prompt pays to it (KVzip). It is
+fitted once per model, by ``foveate calibrate recommended``, from prompts that are read twice: no
+labels, no questions, no answers. Then scoring a pair costs two dot products, no query is looked at,
+and one file serves every budget, with the question known or not. One ranking over all heads and
+layers says what each head keeps, and the first token stays in all of them.
+
+Without a profile it is the best that needs none, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.gathering import GATHERINGS, Sums
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import method
+from foveate.core.parameters import Count, Recent
+from foveate.core.policy import Policy
+from foveate.core.protocols import Score
+from foveate.core.spec import stage
+from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.ops.rotation import Rotation
+from foveate.stages.budget import OneRanking
+from foveate.stages.score import Reconstruction
+from foveate.stages.select import TopK
+
+FACTS = 5
+"""Beside the channels of key and value: see :func:`facts`."""
+RIDGE = 0.01
+LEAST = 1e-6
+"""The least attention that is told apart from none."""
+
+
+def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
+    """Of every pair: the key's norm and its square, the value's norm and its logarithm, and the
+    cosine between the key and the mean of all keys' directions.
+    """
+    k, v, real = layer.k.float(), layer.v.float(), layer.valid[..., None]
+    direction = F.normalize(k, dim=-1).masked_fill(~real, 0.0)
+    mean = direction.sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp_min(1)
+    key, value = k.norm(dim=-1), v.norm(dim=-1)
+    likeness = F.cosine_similarity(direction, mean, dim=-1)
+    found = (key, key.square(), value, value.clamp_min(LEAST).log(), likeness)
+    return torch.stack(found, dim=-1).masked_fill(~real, 0.0)
+
+
+@stage("foretold_reconstruction")
+@dataclass(frozen=True, kw_only=True)
+class ForetoldReconstruction:
+    """The logarithm of what a second reading would pay to a pair at most, by the linear maps of a
+    ``profile``; in float32.
+    """
+
+    profile: str
+
+    def __post_init__(self) -> None:
+        _ = self.calibrated
+
+    @property
+    def calibrated(self) -> TensorProfile:
+        """The profile in use."""
+        return load_tensors(self.profile, "recommended")
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
+        of_key, of_value, of_facts, offset = self.calibrated.of(
+            layer, of_key=(h, d), of_value=(h, e), of_facts=(h, FACTS), offset=(h,)
+        )
+        values = offset[:, None] + (facts(layer) @ of_facts[..., None])[..., 0]
+        for pairs, weights in ((layer.k, of_key), (layer.v, of_value)):
+            values = values + (pairs.float() @ weights[..., None])[..., 0]
+        return Scores(values)
+
+
+class SecondReading:
+    """Ridge regression, head by head, of the logarithm of what the second reading of a prompt pays
+    to a pair, on the pair: sums of products over all pairs of all prompts.
+    """
+
+    turns_back: ClassVar[bool] = False
+    watched: ClassVar[Score | None] = Reconstruction()
+    names: ClassVar[tuple[str, ...]] = ("of_facts", "of_key", "of_value", "offset")
+
+    def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
+        paid = layer.state["reconstruction"].clamp_min(LEAST).log()
+        real = layer.valid[..., None]
+        ones = torch.ones_like(paid)[..., None]
+        given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
+        given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
+        told = paid.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+        return {
+            "products": given.transpose(1, 2) @ given,
+            "told": (given.transpose(1, 2) @ told[..., None])[..., 0],
+            "of_key": torch.zeros(layer.k.shape[-1]),  # for its length
+        }
+
+    def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
+        """Every feature is scaled to its deviation before small weights are preferred."""
+        products, told = sums["products"], sums["told"]
+        count = products[:, :1, :1]
+        mean = products[:, :1] / count
+        scale = (products.diagonal(dim1=1, dim2=2)[:, None] / count - mean.square()).clamp_min(
+            1e-12
+        )
+        scale = scale.sqrt()
+        scale[..., 0], mean[..., 0] = 1.0, 0.0
+        centred = products - mean.transpose(1, 2) @ products[:, :1]
+        centred = centred - centred[:, :, :1] @ mean
+        goal = told - (mean.transpose(1, 2) @ told[:, :1, None])[..., 0]
+        matrix = centred / (scale.transpose(1, 2) @ scale)
+        ridge = RIDGE * torch.eye(matrix.shape[-1], dtype=matrix.dtype)
+        ridge[0, 0] = 0.0
+        matrix = matrix + count * ridge
+        weights = torch.linalg.solve(matrix, goal / scale[:, 0]) / scale[:, 0]
+        offset = weights[:, 0] - (weights * mean[:, 0]).sum(-1)
+        first, last = 1 + FACTS, 1 + FACTS + len(sums["of_key"])
+        of_facts, of_key, of_value = (
+            weights[:, a:b] for a, b in ((1, first), (first, last), (last, None))
+        )
+        parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}
+        return {name: part.float() for name, part in parts.items()}
+
+
+GATHERINGS["recommended"] = SecondReading()
+
+
+@method(adds=("score", "budget", "select"))
+def recommended(
+    *,
+    budget: Amount,
+    profile: str | None = None,
+    sinks: Count = 1,
+    recent: Recent = 0,
+) -> Policy:
+    """Keeps what a second reading of the prompt would attend to, foretold pair by pair.
+
+    Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
+    prompts with or without their question.
+    """
+    return Policy(
+        score=ForetoldReconstruction(profile=profile or ""),
+        budget=OneRanking(amount=budget),
+        select=TopK(sinks=sinks, recent=recent),
+    )

@@ -1,0 +1,140 @@
+"""Foveate's recipe: maps fitted to second readings, and what they keep."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+import foveate
+from foveate.core.pipeline import score
+from foveate.core.reading import PromptReading
+from foveate.core.tensor_profile import load_tensors
+from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.methods.recommended import FACTS, LEAST, RIDGE, ForetoldReconstruction, SecondReading
+from tests import zoo
+from tests.conformance.compare import check_generate
+from tests.profiles import saved_tensors
+from tests.stages.layers import random_layer
+
+PROMPTS = [zoo.prompt("llama", seed=1), zoo.prompt("llama", lengths=(23, 33), seed=2)]
+
+
+def literal_facts(k, v):
+    """Of one head's keys and values, pair by pair."""
+    unit = [key / key.norm() for key in k]
+    mean = sum(unit) / len(unit)
+    for key, value, direction in zip(k, v, unit, strict=True):
+        likeness = float(direction @ mean / mean.norm())
+        norm, of_value = float(key.norm()), float(value.norm())
+        yield [norm, norm**2, of_value, torch.tensor(of_value).log().item(), likeness]
+
+
+def literal_features(k, v):
+    facts = torch.tensor(list(literal_facts(k, v)), dtype=torch.float64)
+    return torch.cat([facts, k, v], dim=1)
+
+
+def test_the_maps_are_a_ridge_regression_on_standardised_features():
+    layers = []
+    for seed, lengths in ((1, (40, 31)), (2, (37,))):
+        layer = random_layer(lengths, d=4, seed=seed)
+        paid = torch.rand(layer.pos.shape, generator=torch.Generator().manual_seed(seed))
+        layers.append((layer, paid))
+    gathering = SecondReading()
+    sums = [
+        gathering.gather(_with_state(layer, reconstruction=paid), None) for layer, paid in layers
+    ]
+    added = {name: sums[0][name] + sums[1][name] for name in sums[0]}
+    found = gathering.finish(added, None)
+    for head in range(2):
+        features, told = [], []
+        for layer, paid in layers:
+            for row in range(len(layer.pos)):
+                real = layer.valid[row, head]
+                k, v = (x[row, head, real].double() for x in (layer.k, layer.v))
+                features.append(literal_features(k, v))
+                told.append(paid[row, head, real].double().clamp_min(LEAST).log())
+        x, y = torch.cat(features), torch.cat(told)
+        mean, scale = x.mean(0), x.std(0, unbiased=False)
+        z = (x - mean) / scale
+        eye = RIDGE * len(x) * torch.eye(z.shape[1], dtype=torch.float64)
+        w = torch.linalg.solve(z.T @ z + eye, z.T @ (y - y.mean())) / scale
+        ours = torch.cat([found[n][head] for n in ("of_facts", "of_key", "of_value")]).double()
+        assert_close(ours, w, rtol=1e-3, atol=1e-4)
+        assert_close(found["offset"][head].double(), y.mean() - mean @ w, rtol=1e-3, atol=1e-3)
+
+
+def _with_state(layer, **state):
+    return replace(layer, state=state)
+
+
+def weights(heads=2, d=4, layers=1, seed=5):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {"of_key": (heads, d), "of_value": (heads, d), "of_facts": (heads, FACTS)}
+    return [
+        {
+            **{n: torch.randn(s, generator=generator) for n, s in shapes.items()},
+            "offset": torch.randn(heads, generator=generator),
+        }
+        for _ in range(layers)
+    ]
+
+
+def test_a_score_is_its_heads_map_of_the_pair_whatever_the_padding(tmp_path):
+    (held,) = weights()
+    path = str(saved_tensors(tmp_path, "recommended", [held]))
+    layer = random_layer((20, 13), d=4, seed=3)
+    values = ForetoldReconstruction(profile=path)(layer).values
+    for row in range(2):
+        for head in range(2):
+            real = layer.valid[row, head]
+            k, v = (x[row, head, real].double() for x in (layer.k, layer.v))
+            joined = torch.cat([held[n][head] for n in ("of_facts", "of_key", "of_value")])
+            expected = literal_features(k, v) @ joined.double() + held["offset"][head].double()
+            assert_close(values[row, head, real].double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_profile_is_measured_on_a_model_and_used_at_every_budget(tmp_path):
+    model = zoo.build("llama")
+    profile = foveate.calibrate(model, "recommended", PROMPTS, progress=tmp_path / "part")
+    path = str(profile.save(tmp_path / "own.safetensors"))
+    assert not (tmp_path / "part").exists()
+    assert (profile.method, profile.samples) == ("recommended", 2)
+    for budget in ("30%", "50%"):
+        for lengths in ((40,), (23, 31, 40)):
+            check_generate(
+                model,
+                foveate.recommended(budget=budget, profile=path),
+                zoo.prompt("llama", lengths=lengths),
+            )
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
+def test_images_are_read_again_too(tmp_path, family):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=(40,))
+    path = foveate.calibrate(model, "recommended", [inputs]).save(tmp_path / "p.safetensors")
+    check_generate(model, foveate.recommended(budget="40%", profile=str(path)), inputs)
+
+
+def test_what_it_was_not_made_for_is_refused(tmp_path):
+    path = saved_tensors(tmp_path, "recommended", weights(layers=2))
+    policy = foveate.recommended(budget="50%", profile=str(path))
+    with pytest.raises(ProfileMismatch, match="tiny"):
+        foveate.compress(zoo.build("llama"), policy)
+    layer = random_layer((20,), h=3, d=4)
+    with pytest.raises(ProfileMismatch, match="2 layers, and 1 layers are to be compressed"):
+        _scored(policy, layer)
+    one = foveate.recommended(
+        budget="50%", profile=str(saved_tensors(tmp_path, "recommended", weights()))
+    )
+    with pytest.raises(ProfileMismatch, match=r"of shape \(2, 4\) .* need \(3, 4\)"):
+        _scored(one, layer)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(InvalidInput, match="calibrate recommended"):
+        load_tensors(str(path), "recommended")
+
+
+def _scored(policy, layer):
+    reading = PromptReading(policy, layer.depth)
+    return reading.completed(layer) or score(policy, layer)
