@@ -315,7 +315,7 @@ def test_images_that_are_a_text_instead_of_a_list_are_refused_by_the_number_of_t
     assert f"{path}, line 1: " in refused(result)
 
 
-@pytest.mark.parametrize("method", ["q_filters", "expected_attention"])
+@pytest.mark.parametrize("method", ["q_filters", "expected_attention", "recommended"])
 def test_profiles_of_tensors_are_made_by_name_and_read_by_run(
     foveate: Foveate, as_json: Read, llama: Path, prompts: Prompts, tmp_path: Path, method: str
 ) -> None:

@@ -104,7 +104,7 @@ def calibrate(
             )
         else:
             texts = (
-                (one for one, _ in zip(contexts(loaded, samples), each, strict=True))
+                (one for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
                 if draws
                 else ((text, _images(record, prompts, allow_outside)) for text, record in each)
             )

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from foveate.eval.model import Loaded
 from foveate.eval.tasks.text_needle import manual
 from foveate_demo import questions
 from foveate_demo.questions import Album
@@ -38,11 +37,11 @@ class Context(NamedTuple):
     images: Sequence[Image.Image] = ()
 
 
-def contexts(loaded: Loaded, samples: int) -> Iterator[Context]:
+def contexts(sees: bool, samples: int) -> Iterator[Context]:
     """Prompts of many kinds and lengths, with a question each: pages for a model that sees."""
     for number in range(samples):
         r = Random(f"contexts/{number}")
-        yield _pages(r, number) if loaded.sees else _text(r)
+        yield _pages(r, number) if sees else _text(r)
 
 
 def _pages(r: Random, number: int) -> Context:
