@@ -190,8 +190,8 @@ def main() -> None:
         "# The recommended recipe",
         "",
         "The demo model's right answers, letter by letter, as shares of the full cache's, with 95 "
-        "% intervals (bootstrap over questions, paired). The profile of `recommended` was fitted to "
-        "48 other prompts without any answer; that of `headkv` to 25 with answers.",
+        "% intervals (bootstrap over questions, paired). The profile of `recommended` was fitted "
+        "to 48 other prompts without any answer; that of `headkv` to 25 with answers.",
         "",
     ]
     for protocol, of_kind in data.items():
