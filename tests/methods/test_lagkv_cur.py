@@ -7,7 +7,6 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.core.slots import Slots
 from foveate.methods.cur import CurLeverage
 from foveate.methods.lagkv import LagRelative
 from tests.literal.attention import top
@@ -146,7 +145,7 @@ def test_cur_scores_add_up_to_one():
 def test_many_random_directions_come_near_the_norms_and_a_seed_decides_them():
     layer = random_layer((40,), d=16)
     exact = CurLeverage()(layer).values
-    near = CurLeverage(rank=20_000)(layer).values
+    near = CurLeverage(rank=4096)(layer).values
     assert_close(near, exact, rtol=0.1, atol=1e-3)
     few = CurLeverage(rank=3)(layer).values
     assert torch.equal(few, CurLeverage(rank=3)(layer).values)
@@ -166,4 +165,3 @@ def test_values_may_have_another_size_than_keys(score):
     found = score(changed(layer, v=wide)).values
     assert found.shape == (2, 2, 30)
     assert bool(found[layer.valid].isfinite().all())
-    assert isinstance(layer.slots, Slots)
