@@ -53,6 +53,7 @@ OWN = {
 }
 BRINGS = {
     "mixkv": {"score"},
+    "chunkkv": {"select"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
     "david": {"score", "select"},

@@ -53,6 +53,13 @@ PARAMETERS = {
         "normalised": st.booleans(),
         "as_released": st.booleans(),
     },
+    "chunkkv": {
+        **observing,
+        "length": st.integers(1, 99),
+        "images": st.sampled_from(["text", "runs", "rows", "blocks"]),
+        "shared": st.booleans(),
+        "total": st.sampled_from(["mean", "sum"]),
+    },
     "csp": {
         "recent": recents,
         "cross_ratio": st.floats(0, 1),
@@ -340,7 +347,7 @@ def test_another_amount_leaves_the_budget_stage_of_a_spec_as_it_is(start):
         ("policy:score=recency,select=top_k", InvalidSpec, "has no budget"),
         ("policy:scor=recency", InvalidSpec, "Did you mean 'score'?"),
         ("snapk:budget=20%", UnknownMethod, "Did you mean 'snapkv'?"),
-        ("zzz:budget=20%", UnknownMethod, "Known: adakv, csp"),
+        ("zzz:budget=20%", UnknownMethod, "Known: adakv, "),
         ("snapkv:budget=20%,select=topk()", UnknownMethod, "Did you mean 'top_k'?"),
         ("snapkv:budget=20%,when=over_bugdet", UnknownMethod, "Did you mean 'over_budget'?"),
         ("snapkv:budget=20%,windw=4", InvalidParameter, "Did you mean 'window'?"),

@@ -9,6 +9,7 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.chunkkv import chunkkv
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
 from foveate.methods.full import full
@@ -34,6 +35,7 @@ from foveate.methods.vnorm import vnorm
 
 __all__ = [
     "adakv",
+    "chunkkv",
     "csp",
     "david",
     "elastic_cache",
