@@ -60,7 +60,8 @@ def prompt() -> dict[str, Any]:
     ]
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 4:16] = vision[:, 18:30] = vision[:, 32:44] = True
-    return {"layers": layers, "vision": vision}
+    weights = [torch.randn(2 * HEADS, 8, 16, generator=g) for _ in range(LAYERS)]
+    return {"layers": layers, "vision": vision, "output_weights": weights}
 
 
 def works(**stages: Any) -> bool:

@@ -16,6 +16,7 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
+from foveate.methods.criticalkv import OutputNorm
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
@@ -56,6 +57,7 @@ BRINGS = {
     "chunkkv": {"select"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
+    "criticalkv": {"score", "select"},
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
     "elastic_cache": {"score", "select", "merge", "when"},
@@ -68,6 +70,7 @@ BRINGS = {
         name: {"score", "select"}
         for name in (
             "expected_attention",
+            "finch",
             "full",
             "h2o",
             "keydiff",
@@ -86,6 +89,7 @@ BRINGS = {
 CALIBRATED = {"headkv", "sparsemm"}  # cannot be made without a profile; they bring a budget
 WRAPPING = {
     "mixkv": MixDiversity(of=OWN["score"]),
+    "criticalkv": OutputNorm(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
     "lookm": TextPrior(of=OWN["score"]),
 }

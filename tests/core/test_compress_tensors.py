@@ -16,6 +16,7 @@ from .lean import lean
 from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
+WINDOWED = ("adakv", "chunkkv", "criticalkv", "finch", "mixkv", "pyramidkv", "snapkv")
 CALIBRATED = {"headkv", "sparsemm"}  # tests/backends/test_head_tables.py
 WHOLE = {"full", "kivi"}  # keep everything: there is no budget
 NAMES = sorted(set(foveate.METHODS) - CALIBRATED)
@@ -41,7 +42,7 @@ def tokens_of(budget, lengths):
 def always_kept(name):
     """Tokens that are kept whatever the budget; a row of no more of them is kept whole."""
     return {
-        **dict.fromkeys(("adakv", "mixkv", "pyramidkv", "snapkv"), SMALL["window"]),
+        **dict.fromkeys(WINDOWED, SMALL["window"]),
         **dict.fromkeys(("expected_attention", "nacl", "roco", "streaming_llm"), SMALL["sinks"]),
         **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
     }.get(name, 0)

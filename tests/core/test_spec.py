@@ -60,6 +60,7 @@ PARAMETERS = {
         "shared": st.booleans(),
         "total": st.sampled_from(["mean", "sum"]),
     },
+    "criticalkv": {**observing, "first": st.floats(0, 1), "epsilon": st.floats(0, 9)},
     "csp": {
         "recent": recents,
         "cross_ratio": st.floats(0, 1),
@@ -87,6 +88,12 @@ PARAMETERS = {
         "covariance": st.booleans(),
         "epsilon": st.floats(0, 1),
         "sinks": st.integers(0, 90),
+    },
+    "finch": {
+        "window": windows,
+        "chunk": st.none() | st.integers(1, 900),
+        "normalised": st.booleans(),
+        "group": reductions,
     },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},

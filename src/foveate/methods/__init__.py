@@ -10,8 +10,10 @@ from foveate.methods.lookm import lookm  # isort: skip
 # isort: split
 from foveate.methods.adakv import adakv
 from foveate.methods.chunkkv import chunkkv
+from foveate.methods.criticalkv import criticalkv
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
+from foveate.methods.finch import finch
 from foveate.methods.full import full
 from foveate.methods.h2o import h2o
 from foveate.methods.headkv import headkv
@@ -36,10 +38,12 @@ from foveate.methods.vnorm import vnorm
 __all__ = [
     "adakv",
     "chunkkv",
+    "criticalkv",
     "csp",
     "david",
     "elastic_cache",
     "expected_attention",
+    "finch",
     "full",
     "h2o",
     "headkv",

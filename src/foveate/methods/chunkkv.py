@@ -120,7 +120,8 @@ def _parts(
     else:
         edge = isqrt(length)
         found = row // edge * (side // edge + 1) + column // edge
-    return torch.where(side * side == tokens, found, runs)
+    square: Tensor = side * side == tokens
+    return found.where(square, runs)
 
 
 @method(

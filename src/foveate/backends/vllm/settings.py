@@ -119,6 +119,12 @@ def check_policy(policy: Policy) -> None:
         raise _refused(policy, f"{policy.attend!r} changes the model's softmax. Leave it out")
     if not policy.store.exact:
         raise _refused(policy, f"{policy.store!r} holds pairs in codes. Use store=full_precision")
+    if policy.reads_output_weight:
+        raise _refused(
+            policy,
+            f"{policy.score!r} reads the attention's output projection, which is not at hand where "
+            "vLLM's attention runs. Use another score",
+        )
     select = policy.select
     if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
         raise _refused(
