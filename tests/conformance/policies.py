@@ -35,7 +35,7 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 
 
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py.
-CALIBRATED = ("headkv", "sparsemm")
+CALIBRATED = ("duo_attention", "headkv", "sparsemm")
 METHODS = {name: of_method(name) for name in foveate.METHODS if name not in CALIBRATED}
 COMPOSED = {
     spec: foveate.policy(spec)

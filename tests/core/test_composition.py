@@ -86,7 +86,8 @@ BRINGS = {
         )
     },
 }
-CALIBRATED = {"headkv", "sparsemm"}  # cannot be made without a profile; they bring a budget
+# cannot be made without a profile; they bring a budget
+CALIBRATED = {"duo_attention", "headkv", "sparsemm"}
 WRAPPING = {
     "mixkv": MixDiversity(of=OWN["score"]),
     "criticalkv": OutputNorm(of=OWN["score"]),

@@ -17,7 +17,8 @@ from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
 WINDOWED = ("adakv", "chunkkv", "criticalkv", "finch", "mixkv", "pyramidkv", "snapkv")
-CALIBRATED = {"headkv", "sparsemm"}  # tests/backends/test_head_tables.py
+# tests/backends/test_head_tables.py, tests/methods/test_duo_attention.py
+CALIBRATED = {"duo_attention", "headkv", "sparsemm"}
 WHOLE = {"full", "kivi"}  # keep everything: there is no budget
 NAMES = sorted(set(foveate.METHODS) - CALIBRATED)
 every_method = pytest.mark.parametrize("name", sorted(set(NAMES) - WHOLE))

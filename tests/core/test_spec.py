@@ -219,7 +219,7 @@ def assert_reads_back(policy):
 
 
 # Those that need a profile are read back in test_a_spec_with_a_profile_reads_back.
-CALIBRATED = {"headkv", "sparsemm"}
+CALIBRATED = {"duo_attention", "headkv", "sparsemm"}
 
 
 @pytest.mark.parametrize("name", sorted(CALIBRATED))
@@ -227,7 +227,10 @@ def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     path = Profile(
         method=name, model="", layers=2, samples=1, budget="", by_layer=[[1.0, 2.0], [3.0, 4.0]]
     ).save(tmp_path / "heads, 1.json")
-    made = foveate.METHODS[name](budget="10%", profile=str(path), as_released=True, window=16)
+    others = {"as_released": True, "window": 16, "sinks": 3, "recent": 7}
+    takes = foveate.METHODS[name].parameters
+    others = {key: value for key, value in others.items() if key in takes}
+    made = foveate.METHODS[name](budget="10%", profile=str(path), **others)
     assert_reads_back(made)
 
 

@@ -104,7 +104,7 @@ class Profile:
             )
 
     def _way_out(self) -> str:
-        return f"Make one with 'foveate calibrate {self.method}', or leave profile out."
+        return f"{made_by(self.method)}, or leave profile out."
 
 
 def load(path: str, method: str) -> Profile:
@@ -119,13 +119,23 @@ def load(path: str, method: str) -> Profile:
         stamp = place.stat().st_mtime_ns if place.is_file() else 0
         profile = _read(place, stamp)
     except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
+        raise InvalidInput(f"{error} {made_by(method)}.") from error
     if profile.method != method:
         raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. Make one with "
-            f"'foveate calibrate {method}'."
+            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
         )
     return profile
+
+
+IMPORTED = ("duo_attention",)
+"""Methods whose profiles are trained, and only read from their authors' files here."""
+
+
+def made_by(method: str) -> str:
+    """How a profile of that method is made."""
+    if method in IMPORTED:
+        return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
+    return f"Make one with 'foveate calibrate {method}'"
 
 
 @lru_cache(maxsize=32)

@@ -11,6 +11,7 @@ from foveate.methods.lookm import lookm  # isort: skip
 from foveate.methods.adakv import adakv
 from foveate.methods.chunkkv import chunkkv
 from foveate.methods.criticalkv import criticalkv
+from foveate.methods.duo_attention import duo_attention
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
 from foveate.methods.finch import finch
@@ -41,6 +42,7 @@ __all__ = [
     "criticalkv",
     "csp",
     "david",
+    "duo_attention",
     "elastic_cache",
     "expected_attention",
     "finch",
