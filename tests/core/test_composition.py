@@ -22,6 +22,7 @@ from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.methods.simlayerkv import Laziness
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,
@@ -58,6 +59,7 @@ BRINGS = {
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
     "criticalkv": {"score", "select"},
+    "simlayerkv": {"score", "budget", "select"},
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
     "elastic_cache": {"score", "select", "merge", "when"},
@@ -93,6 +95,7 @@ WRAPPING = {
     "criticalkv": OutputNorm(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
     "lookm": TextPrior(of=OWN["score"]),
+    "simlayerkv": Laziness(of=OWN["score"]),
 }
 
 

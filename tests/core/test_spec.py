@@ -158,6 +158,11 @@ PARAMETERS = {
     "pyramidkv": {**observing, "beta": st.integers(1, 90), "as_released": st.booleans()},
     "random": {"recent": st.integers(0, 90), "seed": seeds},
     "roco": {"recent": st.integers(0, 9) | shares, "sinks": st.integers(0, 90)},
+    "simlayerkv": {
+        "sinks": st.integers(0, 9),
+        "recent": st.integers(0, 90) | shares,
+        "last": st.integers(1, 90),
+    },
     "snapkv": observing,
     "streaming_llm": {"sinks": st.integers(0, 90)},
     "tgv_kv": {"sinks": st.integers(0, 9), "recent": st.integers(0, 90)},

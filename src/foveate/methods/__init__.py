@@ -28,6 +28,7 @@ from foveate.methods.nacl import nacl
 from foveate.methods.pyramidkv import pyramidkv
 from foveate.methods.random import random
 from foveate.methods.roco import roco
+from foveate.methods.simlayerkv import simlayerkv
 from foveate.methods.snapkv import snapkv
 from foveate.methods.sparsemm import sparsemm
 from foveate.methods.streaming_llm import streaming_llm
@@ -62,6 +63,7 @@ __all__ = [
     "pyramidkv",
     "random",
     "roco",
+    "simlayerkv",
     "snapkv",
     "sparsemm",
     "streaming_llm",
