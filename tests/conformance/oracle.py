@@ -19,8 +19,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from foveate.core.protocols import NoMerge
-from foveate.stages.merge import MergeNearest
-from tests.literal import lookm, prefixkv
+from foveate.stages.merge import MergeFollowing, MergeNearest
+from tests.literal import cam, lookm, prefixkv
 
 
 class Event(NamedTuple):
@@ -157,6 +157,15 @@ def literal_merge(stage: object) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The slow transcription of what a merge stage does; None if it does nothing."""
     if isinstance(stage, NoMerge):
         return None
+    if isinstance(stage, MergeFollowing):
+        assert not stage.sampled
+
+        def add(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[Tensor, Tensor]:
+            return k, torch.stack(
+                [cam.merge(x, at, stage.into) for x, at in zip(v, kept, strict=True)]
+            )
+
+        return add
     assert isinstance(stage, MergeNearest), stage
 
     def merge(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[list[Tensor], list[Tensor]]:

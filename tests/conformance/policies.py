@@ -30,7 +30,8 @@ LAYER_SCOPE = {name: p for name, p in RANDOM.items() if p.scope == "layer"}
 def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
     """A registered method with parameters that fit a tiny prompt."""
     method = foveate.METHODS[name]
-    small = {"budget": budget, "window": 4}
+    # the oracle's merges know no attention, so none is drawn by it
+    small = {"budget": budget, "window": 4, "sampled": False}
     return method(**{k: v for k, v in small.items() if k in method.parameters})
 
 

@@ -55,6 +55,7 @@ OWN = {
 }
 BRINGS = {
     "mixkv": {"score"},
+    "cam": {"merge"},
     "chunkkv": {"select"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},

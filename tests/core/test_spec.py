@@ -53,6 +53,13 @@ PARAMETERS = {
         "normalised": st.booleans(),
         "as_released": st.booleans(),
     },
+    "cam": {
+        "recent": st.integers(0, 90) | shares,
+        "into": st.integers(1, 99),
+        "sampled": st.booleans(),
+        "seed": seeds,
+        "group": reductions,
+    },
     "chunkkv": {
         **observing,
         "length": st.integers(1, 99),

@@ -9,6 +9,7 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.cam import cam
 from foveate.methods.chunkkv import chunkkv
 from foveate.methods.criticalkv import criticalkv
 from foveate.methods.duo_attention import duo_attention
@@ -39,6 +40,7 @@ from foveate.methods.vnorm import vnorm
 
 __all__ = [
     "adakv",
+    "cam",
     "chunkkv",
     "criticalkv",
     "csp",
