@@ -160,10 +160,10 @@ def literal_merge(stage: object) -> Callable[..., tuple[Tensor, Tensor]] | None:
     if isinstance(stage, MergeFollowing):
         assert not stage.sampled
 
-        def add(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[Tensor, Tensor]:
-            return k, torch.stack(
-                [cam.merge(x, at, stage.into) for x, at in zip(v, kept, strict=True)]
-            )
+        def add(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[list[Tensor], list[Tensor]]:
+            heads = list(zip(k, v, kept, strict=True))
+            added = [cam.merge(values, at, stage.into)[at] for _, values, at in heads]
+            return [keys[at] for keys, _, at in heads], added
 
         return add
     assert isinstance(stage, MergeNearest), stage
