@@ -52,6 +52,7 @@ PARAMETERS = {
         "floor": st.floats(0, 1),
         "normalised": st.booleans(),
         "as_released": st.booleans(),
+        "guaranteed": st.booleans(),
     },
     "cam": {
         "recent": st.integers(0, 90) | shares,
@@ -67,7 +68,12 @@ PARAMETERS = {
         "shared": st.booleans(),
         "total": st.sampled_from(["mean", "sum"]),
     },
-    "criticalkv": {**observing, "first": st.floats(0, 1), "epsilon": st.floats(0, 9)},
+    "criticalkv": {
+        **observing,
+        "first": st.floats(0, 1),
+        "floor": st.floats(0, 1),
+        "epsilon": st.floats(0, 9),
+    },
     "csp": {
         "recent": recents,
         "cross_ratio": st.floats(0, 1),

@@ -108,6 +108,42 @@ def test_with_adakv_heads_keep_what_attention_says_and_the_two_stages_choose():
     ]
 
 
+@pytest.mark.parametrize("floor", [0.0, 0.3, 1.0])
+def test_a_guaranteed_floor_is_that_of_kvpress(floor):
+    """``CriticalAdaKVPress``: each head's best are lifted, then all heads are ranked as one; the
+    best of a head are in its first stage.
+    """
+    given = visual([45], h=3, g=2, seed=5)
+    (weight,) = weights_of(given)
+    policy = foveate.policy(
+        f"criticalkv+adakv:budget={BUDGET},window={WINDOW},guaranteed=true",
+        epsilon=EPSILON,
+        floor=floor,
+    )
+    (found,) = kept(given, policy, [weight])
+    q, k, v = given.alone(0, 0)
+    scores = torch.nn.functional.pad(scores_of(q, k), (0, WINDOW), value=9.0)
+    output = (scores + EPSILON) * norms_of(v, weight)
+    safe, t = math.floor(BUDGET * floor), scores.shape[1]
+    lifted = [set(top(head.tolist(), safe)) for head in scores]
+    ranked = torch.stack(
+        [
+            head + torch.tensor([99.0 * (i in best) for i in range(t)])
+            for head, best in zip(scores, lifted, strict=True)
+        ]
+    )
+    counts = torch.zeros(3, dtype=torch.long)
+    for place in top(ranked.flatten().tolist(), 3 * BUDGET):
+        counts[place // t] += 1
+    expected = []
+    for head, count in enumerate(counts.tolist()):
+        early = top(scores[head].tolist(), max(math.floor(count / 2), min(safe, count), WINDOW))
+        rest = [i for i in range(t) if i not in early]
+        late = top([float(output[head, i]) for i in rest], count - len(early))
+        expected.append(sorted([*early, *(rest[i] for i in late)]))
+    assert sets(found) == expected
+
+
 def test_it_wraps_the_score_that_is_there():
     policy = foveate.policy("expected_attention+criticalkv:budget=20%")
     alone = foveate.expected_attention(budget="20%")

@@ -90,7 +90,7 @@ class BestChunks(TopK):
 
 @derived
 def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]:
-    """The number of each slot's chunk: the same in all heads, ascending in the row."""
+    """The number of each slot's chunk: ascending in the row, the same in heads that hold alike."""
     pos = slots.pos.long().clamp_min(0)
     if images == "text":
         return pos // length
@@ -99,7 +99,8 @@ def chunks_of(slots: Slots, length: int, images: Images) -> Int[Tensor, "b h n"]
     segment = torch.where(image >= 0, 2 * image + 1, 2 * before)
     part = torch.where(image >= 0, _parts(image, spot, length, images), pos // length)
     apart = segment * (int(part.max()) + 1) + part
-    return torch.unique(apart, return_inverse=True)[1]
+    numbers: Tensor = torch.unique(apart, return_inverse=True)[1]
+    return numbers
 
 
 def _parts(

@@ -1,8 +1,9 @@
 """CriticalKV: what changes the attention's output most, by attention times projected value.
 
 Half of the budget goes by another score alone, the rest by that score times the L1 norm of the
-value after the output projection W_o. ``criticalkv+adakv`` is the paper's CriticalAdaKV; any score
-can stand in for SnapKV's (``expected_attention+criticalkv``), best one that is not below zero.
+value after the output projection W_o. ``criticalkv+adakv`` is the paper's CriticalAdaKV, and
+``criticalkv+adakv:floor=0.2,guaranteed=true`` that of kvpress; any score can stand in for SnapKV's
+(``expected_attention+criticalkv``), best one that is not below zero.
 
 Departs from the code in kvpress, which the authors wrote, in: the projected norms, which are in
 float32, and the window, which is kept also where half of the budget does not hold it. The output
@@ -85,13 +86,15 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
 @dataclass(frozen=True, kw_only=True)
 class TwoStage(TopK):
     """Beside what ``top_k`` always keeps, which counts in the first stage: of each head's number,
-    ``first`` (rounded down) to the highest scores, all others to the highest part "output".
+    ``first`` (rounded down), and at least ``floor`` of an even share, to the highest scores, all
+    others to the highest part "output".
 
     Source: CriticalKV (arXiv:2502.03805), Algorithm 1.
     """
 
     head_by_head: ClassVar[bool] = True
     first: Share = 0.5
+    floor: Share = 0.0
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
         if "output" not in scored.scores.parts:
@@ -100,7 +103,8 @@ class TwoStage(TopK):
                 "Use it with score=output_norm(of=...)."
             )
         values = scored.scores.values
-        early = highest(values, part(counts, self.first))
+        floor = part(scored.tokens, self.floor)[:, None].minimum(counts)
+        early = highest(values, part(counts, self.first).maximum(floor))
         output = scored.scores.parts["output"].masked_fill(values == -torch.inf, -torch.inf)
         return highest(output.masked_fill(early | (values == torch.inf), torch.inf), counts)
 
@@ -127,6 +131,7 @@ def criticalkv(
     *,
     budget: Amount,
     first: Share = 0.5,
+    floor: Share = 0.0,
     epsilon: Factor = 1e-4,
     window: Window = 32,
     kernel: Kernel = 5,
@@ -135,11 +140,12 @@ def criticalkv(
 ) -> Policy:
     """Keeps what the last queries attend to, then what the output would miss most.
 
-    ``first`` is the share of the budget that goes by attention alone.
+    ``first`` is the share of the budget that goes by attention alone; where heads keep different
+    numbers, at least ``floor`` of the budget does.
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     return Policy(
         score=OutputNorm(of=attention, epsilon=epsilon),
         budget=Uniform(amount=budget),
-        select=TwoStage(recent=window, first=first),
+        select=TwoStage(recent=window, first=first, floor=floor),
     )

@@ -23,7 +23,7 @@ from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Positive
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
-from foveate.stages.budget.head_table import ByHeadScores, Scores
+from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
 
@@ -40,7 +40,7 @@ class BestHeads(ByHeadScores):
 
     of: str = "duo_attention"
 
-    def rule(self, scores: Scores) -> Filled:
+    def rule(self, scores: Scores) -> Rule:
         return Filled(scores)
 
 

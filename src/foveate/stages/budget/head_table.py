@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 import torch
 from jaxtyping import Float, Int
@@ -17,7 +17,7 @@ from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
 from foveate.core.parameters import Range, Share
 from foveate.core.profile import Profile, load
-from foveate.core.protocols import LayerCounts, Scope
+from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.errors import InvalidInput
 from foveate.stages.budget.exact import proportional, within
@@ -28,6 +28,12 @@ Temperature = Annotated[float, Range(0, 50)]
 
 Scores = tuple[tuple[float, ...], ...]
 """Of every KV head, layer after layer."""
+
+
+class Rule(Protocol):
+    """What every head keeps of a prompt: a ``LayerCounts`` that may be a named tuple, too."""
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +51,7 @@ class ByHeadScores:
         object.__setattr__(self, "amount", Amount.of(self.amount))
         _ = self.calibrated
 
-    def rule(self, scores: Scores) -> LayerCounts:
+    def rule(self, scores: Scores) -> Rule:
         """What every head of these scores keeps of a prompt."""
         raise NotImplementedError
 
@@ -69,7 +75,7 @@ class ByHeadScores:
         wishes = [(one, self._layer(one, tokens)) for one in scored]
         return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
 
-    def by_head(self, depth: int, heads: int) -> LayerCounts:
+    def by_head(self, depth: int, heads: int) -> Rule:
         """The rule over all KV heads, layer after layer.
 
         Raises:
@@ -109,7 +115,7 @@ class HeadTable(ByHeadScores):
     temperature: Temperature = 1.0
     as_released: bool = False
 
-    def rule(self, scores: Scores) -> HeadCounts:
+    def rule(self, scores: Scores) -> Rule:
         as_in = self.of if self.as_released else None
         return HeadCounts(scores, self.floor, self.temperature, as_in)
 
