@@ -23,6 +23,7 @@ from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
 from foveate.methods.simlayerkv import Laziness
+from foveate.methods.think import QueryEnergy
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,
@@ -56,6 +57,7 @@ OWN = {
 BRINGS = {
     "mixkv": {"score"},
     "cam": {"merge"},
+    "think": {"score", "merge", "store"},
     "chunkkv": {"select"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
@@ -96,6 +98,7 @@ WRAPPING = {
     "criticalkv": OutputNorm(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
     "lookm": TextPrior(of=OWN["score"]),
+    "think": QueryEnergy(of=OWN["score"]),
     "simlayerkv": Laziness(of=OWN["score"]),
 }
 

@@ -16,7 +16,7 @@ from .lean import lean
 from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
-WINDOWED = ("adakv", "chunkkv", "criticalkv", "finch", "mixkv", "pyramidkv", "snapkv")
+WINDOWED = ("adakv", "chunkkv", "criticalkv", "finch", "mixkv", "pyramidkv", "snapkv", "think")
 # tests/backends/test_head_tables.py, tests/methods/test_duo_attention.py
 CALIBRATED = {"duo_attention", "headkv", "sparsemm"}
 WHOLE = {"full", "kivi"}  # keep everything: there is no budget

@@ -179,6 +179,7 @@ PARAMETERS = {
     "snapkv": observing,
     "streaming_llm": {"sinks": st.integers(0, 90)},
     "tgv_kv": {"sinks": st.integers(0, 9), "recent": st.integers(0, 90)},
+    "think": {**observing, "prune": shares},
     "tova": {"shared": st.booleans()},
     "vl_cache": {
         "recent": st.integers(0, 90) | shares,

@@ -34,6 +34,7 @@ from foveate.methods.snapkv import snapkv
 from foveate.methods.sparsemm import sparsemm
 from foveate.methods.streaming_llm import streaming_llm
 from foveate.methods.tgv_kv import tgv_kv
+from foveate.methods.think import think
 from foveate.methods.tova import tova
 from foveate.methods.vl_cache import vl_cache
 from foveate.methods.vnorm import vnorm
@@ -70,6 +71,7 @@ __all__ = [
     "sparsemm",
     "streaming_llm",
     "tgv_kv",
+    "think",
     "tova",
     "vl_cache",
     "vnorm",

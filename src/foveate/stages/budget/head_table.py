@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -30,6 +30,7 @@ Scores = tuple[tuple[float, ...], ...]
 """Of every KV head, layer after layer."""
 
 
+@runtime_checkable
 class Rule(Protocol):
     """What every head keeps of a prompt: a ``LayerCounts`` that may be a named tuple, too."""
 
