@@ -111,9 +111,14 @@ class NarrowPairs:
         return NarrowPairs(self.body.fork(), self.channels, self.rest.fork())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor held, by name, without spare room."""
-        body = {"channels": self.channels, **self.body.tensors()}
-        return self.rest.tensors() | {f"body.{name}": t for name, t in body.items()}
+        """Every tensor held, by name, without spare room; the body flat, head after head."""
+        body, counts = self.body, self.body.counts
+        if isinstance(body, RaggedPairs):
+            k, v, columns = body.flat_k, body.flat_v, body.flat_columns
+        else:
+            k, v, columns = (t.flatten(0, 2) for t in body.padded())
+        thin = {"k": k, "v": v, "columns": columns, "counts": counts, "channels": self.channels}
+        return self.rest.tensors() | {f"thin.{name}": t for name, t in thin.items()}
 
 
 @stage("zero_channels")
@@ -133,9 +138,10 @@ class ZeroChannels:
 
     def filled(self, rest: Exact, body: dict[str, Tensor]) -> NarrowPairs:
         """The pairs whose tensors were read from a file."""
-        channels = body.pop("channels")
-        if "flat_k" in body:
-            flat = (body["flat_k"], body["flat_v"], body["columns"], body["counts"])
-            return NarrowPairs(RaggedPairs(*flat, rest.first), channels, rest)
-        held = DensePairs(body["k"], body["v"], body["columns"], rest.first)
-        return NarrowPairs(held, channels, rest)
+        counts, flat = body["counts"], (body["k"], body["v"], body["columns"])
+        if bool((counts == counts[0, 0]).all()):
+            shape = (*counts.shape, int(counts[0, 0]))
+            held: Exact = DensePairs(*(t.view(*shape, *t.shape[1:]) for t in flat), rest.first)
+        else:
+            held = RaggedPairs(*flat, counts, rest.first)
+        return NarrowPairs(held, body["channels"], rest)
