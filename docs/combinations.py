@@ -31,10 +31,13 @@ TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
     "best_heads": {"of": "sparsemm"},
+    "drop_channels": {"recent": 4},
     "head_table": {"of": "sparsemm"},
     "layer_shares": {"of": NOTES[0]},
     "mix_diversity": {"window": 4},
     "modality_fusion": {"window": 4},
+    "query_energy": {"window": 4},
+    "question_attention": {"window": 4},
     "window_attention": {"window": 4},
 }
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")

@@ -15,7 +15,7 @@ from foveate.methods.criticalkv import OutputNorm
 from foveate.stages.score import ValueNorm
 from tests import zoo
 from tests.literal.attention import attention, top
-from tests.methods.visual import sets, visual
+from tests.methods.visual import Visual, sets, visual
 
 PROMPTS = {
     "alone": {"lengths": [40]},
@@ -142,6 +142,17 @@ def test_a_guaranteed_floor_is_that_of_kvpress(floor):
         late = top([float(output[head, i]) for i in rest], count - len(early))
         expected.append(sorted([*early, *(rest[i] for i in late)]))
     assert sets(found) == expected
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan")])
+def test_what_stands_at_padding_does_not_matter(number):
+    given = visual([30, 20], g=2)
+    weights, policy = weights_of(given), foveate.criticalkv(budget=12, window=WINDOW)
+    padding = given.mask[:, None, :, None] == 0
+    layers = [tuple(x.masked_fill(padding, number) for x in qkv) for qkv in given.layers]
+    (found,) = kept(Visual(layers, given.images), policy, weights)
+    (expected,) = kept(given, policy, weights)
+    assert torch.equal(found.mask, expected.mask)
 
 
 def test_it_wraps_the_score_that_is_there():

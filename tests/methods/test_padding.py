@@ -13,6 +13,9 @@ METHODS = {
     "prefixkv": foveate.prefixkv(budget=12, merging="feature"),
     "csp": foveate.csp(budget=12),
     "david": foveate.david(budget=12, rule="always"),
+    "chunkkv": foveate.chunkkv(budget=12, window=4, images="blocks"),
+    "finch": foveate.finch(budget=12, window=4, chunk=9),
+    "simlayerkv": foveate.simlayerkv(budget=12, sinks=2),
     "lookm": foveate.lookm(budget=12),
     "lookm, weighted": foveate.lookm(budget=12, merging="weighted", similarity_filter=True),
 }

@@ -221,8 +221,9 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
 def _pairs(found: dict[str, Tensor], first: int, policy: Policy) -> Pairs:
     pairs = _unquantised(found, first)
     body = {name[5:]: t for name, t in found.items() if name.startswith(("body.", "thin."))}
-    filled = isinstance(policy.store, Kivi | ZeroChannels) and body
-    return policy.store.filled(pairs, body) if filled else pairs
+    if body and isinstance(policy.store, Kivi | ZeroChannels):
+        return policy.store.filled(pairs, body)
+    return pairs
 
 
 def _unquantised(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:

@@ -141,7 +141,8 @@ class ZeroChannels:
         counts, flat = body["counts"], (body["k"], body["v"], body["columns"])
         if bool((counts == counts[0, 0]).all()):
             shape = (*counts.shape, int(counts[0, 0]))
-            held: Exact = DensePairs(*(t.view(*shape, *t.shape[1:]) for t in flat), rest.first)
+            k, v, columns = (t.view(*shape, *t.shape[1:]) for t in flat)
+            held: Exact = DensePairs(k, v, columns, rest.first)
         else:
             held = RaggedPairs(*flat, counts, rest.first)
         return NarrowPairs(held, body["channels"], rest)
