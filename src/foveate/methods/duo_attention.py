@@ -8,8 +8,8 @@ share (budget - sinks - recent) / (n - sinks - recent) of the heads retrieves.
 
 Departs from the authors' code in: the threshold, which follows from the budget; the head at its
 border, which keeps what the budget has left, its most recent tokens; equal scores, of which the
-earlier layer's and head's comes first (they draw lots); and ``sinks`` and ``recent``, which are
-not read from the file beside the scores.
+earlier layer's and head's comes first (they draw lots); and the ends: the published scores were
+trained with 128 sinks and 256 recent tokens, which many budgets do not hold.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Count, Positive
+from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
@@ -90,11 +90,12 @@ def filled(scores: Scores, tokens: int, protected: int, length: int) -> tuple[in
     adds=("budget",),
 )
 def duo_attention(
-    *, budget: Amount, profile: str, sinks: Count = 128, recent: Positive = 256
+    *, budget: Amount, profile: str, sinks: Count = 4, recent: Recent = 0.25
 ) -> Policy:
     """Keeps the whole prompt in the heads that retrieve, and sinks and recent tokens in the others.
 
-    ``profile`` says how well each head retrieves.
+    ``profile`` says how well each head retrieves; ``recent`` is a number of tokens or a share of
+    the budget.
     """
     return Policy(
         score=Recency(),

@@ -126,8 +126,7 @@ def _filled(
 def simlayerkv(
     *, budget: Amount, sinks: Count = 4, recent: Recent = 0.5, last: Positive = 1
 ) -> Policy:
-    """Keeps the whole prompt in some layers, and sinks and recent tokens in those that look at
-    little else.
+    """Keeps the whole prompt in some layers, and its two ends in those that look at little else.
 
     ``recent`` is a number of tokens or a share of the budget; ``last`` queries tell lazy layers.
     """
