@@ -1,6 +1,6 @@
 """ChunkKV: whole chunks of consecutive tokens, by what the last queries pay to each.
 
-Departs from the paper, and from its authors' code in kvpress, in: the budget, which is exact (the
+Departs from the paper, and from its code in kvpress, in: the budget, which is exact (the
 last chunk is cut by score; there a number of chunks is kept, rounded down); chunks, which are
 counted from the row's first token whatever its padding; what is always kept (the window), which
 fills no chunk and votes for none; and the reuse of one layer's choice in the next ones, which saves
@@ -47,7 +47,7 @@ class BestChunks(TopK):
     of at most ``length`` of them. Where an image is not as wide as it is high, as far as the number
     of its tokens tells, rows and blocks are runs.
 
-    Source: ChunkKV (arXiv:2502.00299), Algorithm 1, and its authors' code in kvpress.
+    Source: ChunkKV (arXiv:2502.00299), and ChunkKVPress of kvpress.
     """
 
     length: Positive = 10

@@ -5,10 +5,10 @@ value after the output projection W_o. ``criticalkv+adakv`` is the paper's Criti
 ``criticalkv+adakv:floor=0.2,guaranteed=true`` that of kvpress; any score can stand in for SnapKV's
 (``expected_attention+criticalkv``), best one that is not below zero.
 
-Departs from the code in kvpress, which the authors wrote, in: the projected norms, which are in
-float32, and the window, which is kept also where half of the budget does not hold it. The output
-projection is read off the model (``Layer.output_weight``): its bias, and what a model does between
-attention and projection (gates, norms), are left out, as there.
+Departs from kvpress in: the projected norms, which are in float32, and the window, which is kept
+also where half of the budget does not hold it. The output projection is read off the model
+(``Layer.output_weight``): its bias, and what a model does between attention and projection (gates,
+norms), are left out, as there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OutputNorm:
     """Another score, with a part "output": (score + ``epsilon``) times the L1 norm of the value
     after the output projection, the mean over the query heads of a KV head. In float32.
 
-    Source: CriticalKV (arXiv:2502.03805), section 4, and the code in kvpress.
+    Source: CriticalKV (arXiv:2502.03805), and CriticalKVPress of kvpress.
     """
 
     head_by_head: ClassVar[bool] = True
@@ -89,7 +89,7 @@ class TwoStage(TopK):
     ``first`` (rounded down), and at least ``floor`` of an even share, to the highest scores, all
     others to the highest part "output".
 
-    Source: CriticalKV (arXiv:2502.03805), Algorithm 1.
+    Source: CriticalKV (arXiv:2502.03805), and CriticalKVPress of kvpress.
     """
 
     head_by_head: ClassVar[bool] = True
@@ -111,19 +111,20 @@ class TwoStage(TopK):
 
 @method(
     Paper(
-        title="Identify Critical KV Cache in LLM Inference from an Output Perturbation Perspective",
+        title="CriticalKV: Optimizing KV Cache Eviction from an Output Perturbation Perspective",
         authors=(
             "Feng, Yuan",
             "Lv, Junlin",
+            "Guo, Haoyu",
             "Cao, Yukun",
-            "Xie, Xike",
             "Zhou, S. Kevin",
+            "Xie, Xike",
         ),
         year=2025,
         venue="arXiv preprint",
         key="feng2025criticalkv",
         arxiv="2502.03805",
-        code="https://github.com/FFY0/AdaKV",
+        code="https://github.com/FFY0/DefensiveKV",
     ),
     wraps=True,
 )

@@ -35,7 +35,7 @@ class BestHeads(ByHeadScores):
     prompt, until the budget is used up. ``profile`` is a file of one score for every layer and KV
     head, of the method named ``of``; of equal scores the earlier head's comes first.
 
-    Source: DuoAttention (arXiv:2410.10819), section 2.4.
+    Source: DuoAttention (arXiv:2410.10819), and its release.
     """
 
     of: str = "duo_attention"

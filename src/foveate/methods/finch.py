@@ -42,7 +42,7 @@ class QuestionAttention:
     tokens before it (unless ``normalised`` is false), reduced over the query heads of a KV head.
     The window itself scores zero: selections protect it.
 
-    Source: FINCH (arXiv:2408.00167), section 3.2, and FinchPress of kvpress.
+    Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
 
     head_by_head: ClassVar[bool] = True
@@ -78,7 +78,7 @@ class TopKOfChunks(TopK):
     """Beside what ``top_k`` always keeps: the highest scores of every chunk of ``length`` tokens,
     each of which keeps the same share (rounded; the total is exact).
 
-    Source: FINCH (arXiv:2408.00167), section 3.1, and ChunkPress of kvpress.
+    Source: FINCH (arXiv:2408.00167), and FinchPress of kvpress.
     """
 
     head_by_head: ClassVar[bool] = True

@@ -5,10 +5,12 @@ a threshold to sinks and recent tokens (Llama-3 0.9, Qwen 0.85), whatever is the
 budget says it exactly. The layers that pay least to them are filled with the whole prompt, one
 after the other, until the budget is used up; the last of them may hold a part of it, the most
 recent tokens. So the full cache is held until all layers have been read. Each row of a batch has
-its own lazy layers, as alone. ``recent`` is half of the budget by default; the paper's is 1024
+its own lazy layers, as alone. ``recent`` is half of the budget by default; the release's is 1024
 tokens, which many budgets do not hold.
 
-Departs from kvpress alone in: the last queries' own tokens, which count as recent, as in the paper.
+Departs from the release in when layers are told apart: by the prompt's last query, where it takes
+that of the first decoded token. Departs from kvpress in the last queries' own tokens, which count
+as recent, as in the release.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Laziness:
     """Another score, with a note "lazy": of what the last ``last`` queries pay, the share that goes
     to the first ``sinks`` and the last ``recent`` tokens, the mean over queries and heads.
 
-    Source: SimLayerKV (arXiv:2410.13846), section 3.1.
+    Source: SimLayerKV (arXiv:2410.13846), and its release.
     """
 
     of: Score
@@ -66,7 +68,7 @@ class FillLayers:
     """Every layer keeps what is protected; in ascending order of a note of the score, ``of``,
     layers keep all of the prompt, until the budget is used up. Heads of a layer keep the same.
 
-    Source: SimLayerKV (arXiv:2410.13846), section 3.2, with a budget in the place of its threshold.
+    Source: SimLayerKV (arXiv:2410.13846), with a budget in the place of its threshold.
     """
 
     amount: AmountLike

@@ -6,9 +6,9 @@ those of the last ``window`` tokens lose ``prune`` of their channels for good: t
 bytes go down by ``prune`` / 2 beyond what the budget says, which counts tokens. Decoding widens a
 layer's keys again, transiently.
 
-A prompt that fits its budget whole keeps all channels, too. Departs from the authors' code in: one
-set of channels per KV head, by the mean over its query heads; keys of the window do not vote there,
-and do here, as in kvpress; and their values' channels, an extension of the paper, are left alone.
+Departs from the authors' code in: a prompt that fits its budget whole, which keeps all channels,
+too; and the sets of channels, one per KV head, by the mean over its query heads, where the release
+first repeats keys for all query heads. Departs from kvpress in the window's keys, which are whole.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class QueryEnergy:
     """Another score, with a note "query_energy", [b h d]: the mean square of each channel of the
     last ``window`` queries, over the query heads of a KV head. In float32.
 
-    Source: ThinK (arXiv:2407.21018), section 3.2.
+    Source: ThinK (arXiv:2407.21018), and its release.
     """
 
     head_by_head: ClassVar[bool] = True
@@ -70,7 +70,7 @@ class DropChannels:
     ``recent`` tokens: where the note "query_energy" times the keys' mean square is lowest. Of equal
     ones the earlier goes. Values stay. Made for ``store=zero_channels``, which does not hold them.
 
-    Source: ThinK (arXiv:2407.21018), section 3.2.
+    Source: ThinK (arXiv:2407.21018), and its release.
     """
 
     head_by_head: ClassVar[bool] = True

@@ -59,11 +59,15 @@ def output_weight(
 
 
 def _attentions(decoder: nn.Module, places: set[int]) -> Iterator[tuple[str, int, nn.Module]]:
-    """The innermost modules that say which of these layers they belong to."""
+    """The innermost modules that say which of these layers they belong to; in a layer that has
+    other mixers as well, those that are called attention.
+    """
     for name, module in decoder.named_modules():
         index = getattr(module, "layer_idx", None)
         inner = (part for part in module.modules() if part is not module)
-        if isinstance(index, int) and index in places and not any(map(_numbered, inner)):
+        attends = "atten" in type(module).__name__.lower()
+        mine = isinstance(index, int) and index in places
+        if mine and attends and not any(map(_numbered, inner)):
             yield name, index, module
 
 

@@ -25,7 +25,7 @@ class MergeFollowing:
     have, at most one; the draw of a pair follows from ``seed``, layer, head and position. If not
     ``sampled``, it always happens. In float64, which float32 values come out of exactly rounded.
 
-    Source: CaM (ICML 2024), section 4, and CAMPress of kvpress.
+    Source: CaM (ICML 2024), and CAMPress of kvpress.
     """
 
     into: Positive = 32

@@ -127,7 +127,7 @@ class ZeroChannels:
     """Of every KV head, keys are held without the channels that are zero in all pairs but the last
     ``residual``: nothing is lost. Later pairs have all channels.
 
-    Source: ThinK (arXiv:2407.21018), section 3.3.
+    Source: ThinK (arXiv:2407.21018), and its release.
     """
 
     residual: Count = 32
