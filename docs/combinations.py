@@ -32,11 +32,15 @@ from foveate.errors import InvalidParameter
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
+    "best_heads": {"of": "sparsemm"},
+    "drop_channels": {"recent": 4},
     "head_table": {"of": "sparsemm"},
     "lag_relative": {"lag": 5},
     "layer_shares": {"of": NOTES[0]},
     "mix_diversity": {"window": 4},
     "modality_fusion": {"window": 4},
+    "query_energy": {"window": 4},
+    "question_attention": {"window": 4},
     "window_attention": {"window": 4},
 }
 PROFILES = {"query_filter": "q_filters"}  # whose a stage takes, if not sparsemm's
@@ -64,7 +68,8 @@ def prompt() -> dict[str, Any]:
     ]
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 4:16] = vision[:, 18:30] = vision[:, 32:44] = True
-    return {"layers": layers, "vision": vision}
+    weights = [torch.randn(2 * HEADS, 8, 16, generator=g) for _ in range(LAYERS)]
+    return {"layers": layers, "vision": vision, "output_weights": weights}
 
 
 def works(**stages: Any) -> bool:

@@ -9,7 +9,7 @@ transcription, where the policy merges; and their softmax is a softmax-n where i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -19,13 +19,16 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from foveate.core.protocols import NoMerge
-from foveate.stages.merge import MergeNearest
-from tests.literal import lookm, prefixkv
+from foveate.methods.think import DropChannels
+from foveate.stages.merge import MergeFollowing, MergeNearest
+from foveate.stages.store import NarrowPairs
+from tests.literal import cam, lookm, prefixkv
 
 
 class Event(NamedTuple):
     """A compression: after column ``end``, layer -> columns kept, bool [b, h, end].
 
+    ``dropped`` are channels, [b, h, d], that keys lack, but for each head's last ``whole`` ones.
     ``pads`` are the columns of padding in front of each row, ``merge`` how the kept pairs take over
     the others (a function of a row's k, v [h, n, d] and kept columns per head), ``n`` of softmax-n.
     """
@@ -35,6 +38,8 @@ class Event(NamedTuple):
     pads: Sequence[int] = ()
     merge: Callable[..., tuple[Tensor, Tensor]] | None = None
     n: float = 0.0
+    dropped: Mapping[int, Tensor] = {}
+    whole: int = 0
 
 
 _events: list[Event] = []
@@ -55,6 +60,8 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
     assert not any(n - m < e.end < n for e in events if e.merge is not None), "one pass, two caches"
     for event in late:
         key, value = _merged(event, layer, key, value)
+    for event in (e for e in events if layer in e.dropped and e.end <= n - m):
+        key = _narrowed(event, layer, key)
     k, v = key.repeat_interleave(hq // h, 1), value.repeat_interleave(hq // h, 1)
     added = 0.0
     if attention_mask is not None and attention_mask.ndim == 2:  # flash attention's
@@ -100,6 +107,17 @@ def _merged(event: Event, layer: int, key: Tensor, value: Tensor) -> tuple[Tenso
     return key, value
 
 
+def _narrowed(event: Event, layer: int, key: Tensor) -> Tensor:
+    """Keys in which the kept columns lack the dropped channels."""
+    key = key.clone()
+    for row, heads in enumerate(event.kept[layer]):
+        for head, kept in enumerate(heads):
+            columns = kept.nonzero()[:, 0]
+            early = columns[: max(0, len(columns) - event.whole)]
+            key[row, head, early] = key[row, head, early] * ~event.dropped[layer][row, head]
+    return key
+
+
 @contextmanager
 def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
     """Inside, ``model`` runs on the full cache, and does not see what ``events`` took away.
@@ -137,7 +155,7 @@ def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
 
 def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:
     """What a compressed cache kept of its latest prompt; or of all that it has seen until now."""
-    kept, end, state = {}, 0, None
+    kept, dropped, end, state = {}, {}, 0, None
     for layer in cache.layers:
         if not hasattr(layer, "pairs"):
             continue
@@ -147,16 +165,31 @@ def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:
         mask.scatter_(2, columns.clamp_min(-1) % (layer.seen + 1), True)
         mask = mask[:, :, :end]
         kept[layer.model_index] = mask if rows is None else mask[rows]
+        if isinstance(layer.pairs, NarrowPairs):
+            held = layer.pairs.channels.long()
+            lost = torch.ones(*held.shape[:2], layer.pairs.padded().k.shape[3], dtype=torch.bool)
+            lost = lost.scatter(2, held, value=False)
+            dropped[layer.model_index] = lost if rows is None else lost[rows]
     pads = [] if state is None or state.pads is None else state.pads.tolist()
     merge = None if state is None or now else literal_merge(state.policy.merge)
     n = 0.0 if state is None else state.policy.attend.n
-    return Event(end, kept, pads, merge, n)
+    whole = 0 if state is None else getattr(state.policy.store, "residual", 0)
+    return Event(end, kept, pads, merge, n, dropped, whole)
 
 
 def literal_merge(stage: object) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The slow transcription of what a merge stage does; None if it does nothing."""
-    if isinstance(stage, NoMerge):
+    if isinstance(stage, NoMerge | DropChannels):  # the latter: see Event.dropped
         return None
+    if isinstance(stage, MergeFollowing):
+        assert not stage.sampled
+
+        def add(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[list[Tensor], list[Tensor]]:
+            heads = list(zip(k, v, kept, strict=True))
+            added = [cam.merge(values, at, stage.into)[at] for _, values, at in heads]
+            return [keys[at] for keys, _, at in heads], added
+
+        return add
     assert isinstance(stage, MergeNearest), stage
 
     def merge(k: Tensor, v: Tensor, kept: list[list[int]]) -> tuple[list[Tensor], list[Tensor]]:

@@ -37,13 +37,14 @@ SMALL = {
 def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
     """A registered method with parameters that fit a tiny prompt."""
     method = foveate.METHODS[name]
-    small = {"budget": budget, "window": 4, "chunk": 16, **SMALL.get(name, {})}
+    # the oracle's merges know no attention, so none is drawn by it
+    small = {"budget": budget, "window": 4, "chunk": 16, "sampled": False, **SMALL.get(name, {})}
     return method(**{k: v for k, v in small.items() if k in method.parameters})
 
 
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
 # the score of q_filters in tests/backends/test_gathering.py.
-CALIBRATED = ("headkv", "q_filters", "sparsemm")
+CALIBRATED = ("duo_attention", "headkv", "q_filters", "recommended", "sparsemm")
 # Families that it cannot read again are refused: tests/backends/test_again.py has all of them.
 READS_AGAIN = ("kvzip",)
 METHODS = {

@@ -106,7 +106,13 @@ class GivenCounts:
 
 def compressed(policy, given):
     """What a policy keeps of each layer of a prompt."""
-    return foveate.compress_tensors(policy, given.layers, given.vision, given.mask)
+    generator = torch.Generator().manual_seed(1)
+    weights = [
+        torch.randn(q.shape[1], v.shape[3], 6, generator=generator) for q, _, v in given.layers
+    ]
+    return foveate.compress_tensors(
+        policy, given.layers, given.vision, given.mask, output_weights=weights
+    )
 
 
 def sets(kept, pads):

@@ -16,11 +16,14 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
+from foveate.methods.criticalkv import OutputNorm
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.methods.simlayerkv import Laziness
+from foveate.methods.think import QueryEnergy
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,
@@ -53,8 +56,13 @@ OWN = {
 }
 BRINGS = {
     "mixkv": {"score"},
+    "cam": {"merge"},
+    "think": {"score", "merge", "store"},
+    "chunkkv": {"select"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
+    "criticalkv": {"score", "select"},
+    "simlayerkv": {"score", "budget", "select"},
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
     "elastic_cache": {"score", "select", "merge", "when"},
@@ -69,6 +77,7 @@ BRINGS = {
             "compactor",
             "cur",
             "expected_attention",
+            "finch",
             "full",
             "h2o",
             "keydiff",
@@ -88,14 +97,18 @@ BRINGS = {
     },
 }
 CALIBRATED = {  # cannot be made without a profile
+    "duo_attention": ("budget",),
     "headkv": ("budget",),
     "sparsemm": ("budget",),
     "q_filters": ("score", "select"),
 }
 WRAPPING = {
     "mixkv": MixDiversity(of=OWN["score"]),
+    "criticalkv": OutputNorm(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
     "lookm": TextPrior(of=OWN["score"]),
+    "think": QueryEnergy(of=OWN["score"]),
+    "simlayerkv": Laziness(of=OWN["score"]),
 }
 
 

@@ -16,8 +16,9 @@ from .lean import lean
 from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
-# tests/backends/test_head_tables.py, tests/methods/test_stored.py
-CALIBRATED = {"headkv", "q_filters", "sparsemm"}
+WINDOWED = ("adakv", "chunkkv", "criticalkv", "finch", "mixkv", "pyramidkv", "snapkv", "think")
+# tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py
+CALIBRATED = {"duo_attention", "headkv", "q_filters", "sparsemm"}
 SINKS = (
     "cur",
     "expected_attention",
@@ -39,6 +40,8 @@ def of(name, budget):
     small = {key: value for key, value in SMALL.items() if key in method.parameters}
     if name == "lookm":  # whose recent tokens are half of any budget
         del small["sinks"]
+    if name == "simlayerkv":  # the same
+        small["sinks"] = 0
     if name == "compactor":
         small["recent"] = 1
     return method(budget=budget, **small)
@@ -54,7 +57,7 @@ def tokens_of(budget, lengths):
 def always_kept(name):
     """Tokens that are kept whatever the budget; a row of no more of them is kept whole."""
     return {
-        **dict.fromkeys(("adakv", "mixkv", "pyramidkv", "snapkv"), SMALL["window"]),
+        **dict.fromkeys(WINDOWED, SMALL["window"]),
         **dict.fromkeys(SINKS, SMALL["sinks"]),
         "compactor": SMALL["sinks"] + 1,
         **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},

@@ -188,7 +188,7 @@ def outcome(make, read):
 )
 def test_numbers_at_the_ends_of_a_range_work_or_are_refused(tmp_path, owner, key, kind, limits):
     method, read, needed = METHODS[owner], prompt([40, 33], depth=2), {}
-    if owner in ("headkv", "sparsemm"):
+    if owner in ("duo_attention", "headkv", "sparsemm"):
         table = Profile(
             method=owner,
             model="",

@@ -54,6 +54,27 @@ PARAMETERS = {
         "floor": st.floats(0, 1),
         "normalised": st.booleans(),
         "as_released": st.booleans(),
+        "guaranteed": st.booleans(),
+    },
+    "cam": {
+        "recent": st.integers(0, 90) | shares,
+        "into": st.integers(1, 99),
+        "sampled": st.booleans(),
+        "seed": seeds,
+        "group": reductions,
+    },
+    "chunkkv": {
+        **observing,
+        "length": st.integers(1, 99),
+        "images": st.sampled_from(["text", "runs", "rows", "blocks"]),
+        "shared": st.booleans(),
+        "total": st.sampled_from(["mean", "sum"]),
+    },
+    "criticalkv": {
+        **observing,
+        "first": st.floats(0, 1),
+        "floor": st.floats(0, 1),
+        "epsilon": st.floats(0, 9),
     },
     "compactor": {
         "blending": st.none() | st.floats(0, 9),
@@ -101,6 +122,12 @@ PARAMETERS = {
         "sinks": st.integers(0, 90),
         "profile": st.none(),
         "future": st.integers(1, 900),
+    },
+    "finch": {
+        "window": windows,
+        "chunk": st.none() | st.integers(1, 900),
+        "normalised": st.booleans(),
+        "group": reductions,
     },
     "full": {},
     "h2o": {"recent": st.integers(0, 90) | shares, "group": reductions},
@@ -188,9 +215,15 @@ PARAMETERS = {
     "pyramidkv": {**observing, "beta": st.integers(1, 90), "as_released": st.booleans()},
     "random": {"recent": st.integers(0, 90), "seed": seeds},
     "roco": {"recent": st.integers(0, 9) | shares, "sinks": st.integers(0, 90)},
+    "simlayerkv": {
+        "sinks": st.integers(0, 9),
+        "recent": st.integers(0, 90) | shares,
+        "last": st.integers(1, 90),
+    },
     "snapkv": observing,
     "streaming_llm": {"sinks": st.integers(0, 90)},
     "tgv_kv": {"sinks": st.integers(0, 9), "recent": st.integers(0, 90)},
+    "think": {**observing, "prune": shares},
     "tova": {"shared": st.booleans()},
     "vl_cache": {
         "recent": st.integers(0, 90) | shares,
@@ -249,7 +282,7 @@ def assert_reads_back(policy):
 
 
 # Those that need a profile are read back in test_a_spec_with_a_profile_reads_back.
-CALIBRATED = {"headkv", "sparsemm"}
+CALIBRATED = {"duo_attention", "headkv", "sparsemm"}
 
 
 @pytest.mark.parametrize("name", sorted(CALIBRATED))
@@ -257,7 +290,10 @@ def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     path = Profile(
         method=name, model="", layers=2, samples=1, budget="", by_layer=[[1.0, 2.0], [3.0, 4.0]]
     ).save(tmp_path / "heads, 1.json")
-    made = foveate.METHODS[name](budget="10%", profile=str(path), as_released=True, window=16)
+    others = {"as_released": True, "window": 16, "sinks": 3, "recent": 7}
+    takes = foveate.METHODS[name].parameters
+    others = {key: value for key, value in others.items() if key in takes}
+    made = foveate.METHODS[name](budget="10%", profile=str(path), **others)
     assert_reads_back(made)
 
 

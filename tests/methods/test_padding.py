@@ -17,6 +17,9 @@ METHODS = {
     "cur": foveate.cur(budget=12, rank=5),
     "compactor": foveate.compactor(budget=16, chunk=7),
     "leverage": foveate.leverage(budget=12, sketch=None),
+    "chunkkv": foveate.chunkkv(budget=12, window=4, images="blocks"),
+    "finch": foveate.finch(budget=12, window=4, chunk=9),
+    "simlayerkv": foveate.simlayerkv(budget=12, sinks=2),
     "lookm": foveate.lookm(budget=12),
     "lookm, weighted": foveate.lookm(budget=12, merging="weighted", similarity_filter=True),
 }

@@ -21,7 +21,8 @@ def prompt():
     ]
     vision = torch.zeros(1, TOKENS, dtype=torch.bool)
     vision[:, 3:28] = True
-    return {"layers": layers, "vision": vision}
+    weights = [torch.randn(4, 8, 16, generator=g) for _ in range(LAYERS)]
+    return {"layers": layers, "vision": vision, "output_weights": weights}
 
 
 def written(name, tmp_path):

@@ -1,6 +1,8 @@
-"""Scores of attention heads in the files that HeadKV's and SparseMM's authors publish.
+"""Scores of attention heads in the files that the authors of HeadKV, SparseMM and DuoAttention
+publish.
 
-JSON objects that map "layer-head", of query heads, to a list of scores, one a sample.
+The first two's are JSON objects that map "layer-head", of query heads, to a list of scores, one a
+sample; DuoAttention's are tables, a line for each layer and a column for each KV head.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.data import read_record
+from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
 
 
@@ -44,6 +47,26 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
         )
     rows = [[means[layer, head] for head in range(heads)] for layer in range(layers)]
     return torch.tensor(rows, dtype=torch.float64), samples
+
+
+def read_table(path: str | Path) -> Float[Tensor, "L h"]:
+    """The score of every KV head, in float64, cut to [0, 1] as their authors do.
+
+    Raises:
+        InvalidInput: no such file, or no table of numbers.
+    """
+    lines = [line.split() for line in read_text(Path(path)).split("\n") if line.strip()]
+    try:
+        rows = [[float(number) for number in line] for line in lines]
+        whole = bool(rows) and all(math.isfinite(x) for row in rows for x in row)
+        if not whole or len({len(row) for row in rows}) > 1:
+            raise ValueError("its lines are not of equally many numbers")
+    except ValueError as error:
+        raise InvalidInput(
+            f"{path} holds no scores of heads ({error}); expected a line for each layer, with a "
+            "number for each KV head, between tabs."
+        ) from error
+    return torch.tensor(rows, dtype=torch.float64).clamp(0, 1)
 
 
 def of_kv_heads(scores: Float[Tensor, "L hq"], heads: int) -> Float[Tensor, "L h"]:

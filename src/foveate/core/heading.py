@@ -8,6 +8,15 @@ from foveate.core.method import METHODS
 from foveate.errors import ProfileMismatch
 
 SCHEMA = "foveate-profile-1"
+IMPORTED = ("duo_attention",)
+"""Methods whose profiles are trained, and only read from their authors' files here."""
+
+
+def made_by(method: str) -> str:
+    """How a profile of that method is made."""
+    if method in IMPORTED:
+        return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
+    return f"Make one with 'foveate calibrate {method}'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +60,7 @@ class Heading:
     @property
     def way_out(self) -> str:
         """What to do about one that does not fit."""
-        made = f"Make one with 'foveate calibrate {self.method}'"
+        made = made_by(self.method)
         parameters = METHODS[self.method].parameters if self.method in METHODS else {}
         taken = parameters.get("profile")
         needed = taken is not None and taken.default is taken.empty

@@ -4,7 +4,7 @@ Axis letters, used in every signature of the package:
 
     b  rows of the batch          h  KV heads            g  query heads per KV head (hq = h * g)
     n  slots: stored KV pairs     m  queries at hand     w  queries of the observation window
-    d  head size of q and k       e  head size of v
+    d  head size of q and k       e  head size of v                 c  size of the hidden states
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Layer:
     depth: int = 1  # number of compressed layers
     state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
+    output_weight: Float[Tensor, "hq e c"] | None = None  # W_o, where the score asks for it
     # by-products of the attention, where it has made them on its way
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None
@@ -115,6 +116,7 @@ class Layer:
             self,
             q=last.clone() if copied else last,
             slots=_with_last_query(self.slots, copied),
+            output_weight=None,
             column_sums=None,
             window_sums=None,
         )

@@ -36,6 +36,7 @@ from foveate.core.protocols import (
     Store,
     When,
     reads_column_sums,
+    reads_output_weight,
     reads_window_sums,
     wrapped,
 )
@@ -166,6 +167,11 @@ class Policy:
     def reads_column_sums(self) -> bool:
         """Whether a score asks for the attention's column sums."""
         return reads_column_sums(self.score)
+
+    @cached_property
+    def reads_output_weight(self) -> bool:
+        """Whether a score asks for the projection of the heads' outputs."""
+        return reads_output_weight(self.score)
 
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:

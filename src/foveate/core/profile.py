@@ -21,7 +21,7 @@ from torch import Tensor
 
 from foveate.core import files
 from foveate.core.gathering import GATHERINGS
-from foveate.core.heading import SCHEMA, Heading
+from foveate.core.heading import SCHEMA, Heading, made_by
 from foveate.core.layer import Layer
 from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
@@ -85,11 +85,10 @@ def load(path: str, method: str) -> Profile:
         stamp = place.stat().st_mtime_ns if place.is_file() else 0
         profile = _read(place, stamp)
     except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
+        raise InvalidInput(f"{error} {made_by(method)}.") from error
     if profile.method != method:
         raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. Make one with "
-            f"'foveate calibrate {method}'."
+            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
         )
     return profile
 

@@ -81,6 +81,15 @@ class ReadsAgain(Protocol):
 
 
 @runtime_checkable
+class ReadsOutputWeight(Protocol):
+    """A score that reads ``layer.output_weight``, the projection of the heads' outputs: a backend
+    that knows the model gives it, where it is True, and refuses the policy where it cannot.
+    """
+
+    reads_output_weight: ClassVar[bool]
+
+
+@runtime_checkable
 class HeadByHead(Protocol):
     """A score, a selection or a merge that says, where it is True, that what it decides of a KV
     head follows from that head alone, so that workers that hold some heads each agree. Wrappers say
@@ -310,6 +319,11 @@ def wrapped(score: Score) -> Iterator[Score]:
 def reads_column_sums(score: Score) -> bool:
     """Whether the score, or one that it wraps, asks for the attention's column sums."""
     return any(isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(score))
+
+
+def reads_output_weight(score: Score) -> bool:
+    """Whether the score, or one that it wraps, asks for the layer's output projection."""
+    return any(isinstance(s, ReadsOutputWeight) and s.reads_output_weight for s in wrapped(score))
 
 
 def reads_window_sums(score: Score) -> ReadsWindowSums | None:

@@ -23,6 +23,7 @@ def layers_of(
     vision: Bool[Tensor, "b n"] | None = None,
     attention_mask: Tensor | None = None,
     scale: float | None = None,
+    output_weights: Sequence[Tensor] | None = None,
 ) -> list[Layer]:
     """The layers of a prompt.
 
@@ -31,6 +32,8 @@ def layers_of(
         vision: True at visual tokens.
         attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
         scale: of the attention logits; 1/sqrt(d) by default.
+        output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
+            criticalkv needs it.
 
     Raises:
         InvalidInput: shapes that do not fit together, or padding that is not on the left.
@@ -44,6 +47,7 @@ def layers_of(
                 f"layer {index}: k has shape {tuple(k.shape)}, that of layer 0 "
                 f"{tuple(layers[0][1].shape)}: rows and tokens must be the same."
             )
+    check_output_weights(layers, output_weights)
     b, _, n, _ = layers[0][1].shape
     if vision is not None and (vision.shape != (b, n) or vision.dtype != torch.bool):
         raise InvalidInput(
@@ -70,6 +74,7 @@ def layers_of(
                 scale=scale_of_layer,
                 ordinal=ordinal,
                 depth=len(layers),
+                output_weight=None if output_weights is None else output_weights[ordinal],
             )
         )
     return made
@@ -161,12 +166,26 @@ def check_shapes(index: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         )
 
 
+def check_output_weights(layers: Sequence[QKV], weights: Sequence[Tensor] | None) -> None:
+    """Raises InvalidInput where output projections do not fit the layers."""
+    wanted = [(q.shape[1], v.shape[3]) for q, _, v in layers]
+    given = (
+        wanted if weights is None else [w.shape[:2] if w.ndim == 3 else w.shape for w in weights]
+    )
+    if list(map(tuple, given)) != wanted:
+        raise InvalidInput(
+            f"output_weights of shapes {[tuple(s) for s in given]} for {len(layers)} layers with "
+            f"(query heads, value size) {wanted}: give one [hq, e, hidden] per layer."
+        )
+
+
 def compress_tensors(
     policy: Policy,
     layers: Sequence[QKV],
     vision: Bool[Tensor, "b n"] | None = None,
     attention_mask: Tensor | None = None,
     scale: float | None = None,
+    output_weights: Sequence[Tensor] | None = None,
 ) -> list[Kept]:
     """What a policy keeps of a prompt, from its tensors alone.
 
@@ -176,14 +195,18 @@ def compress_tensors(
         vision: True at visual tokens.
         attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
         scale: of the attention logits; 1/sqrt(d) by default.
+        output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
+            criticalkv needs it.
 
     Raises:
-        InvalidInput: shapes that do not fit together, or padding that is not on the left.
+        InvalidInput: shapes that do not fit together, padding that is not on the left, or a policy
+            that lacks ``output_weights``.
         InvalidBudget: a budget below what is protected.
         MissingModality: the policy needs ``vision``.
         UnsupportedPolicy: the policy needs the model.
     """
-    return compress_layers(policy, layers_of(layers, vision, attention_mask, scale))
+    made = layers_of(layers, vision, attention_mask, scale, output_weights)
+    return compress_layers(policy, made)
 
 
 def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:

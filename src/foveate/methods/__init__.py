@@ -9,10 +9,15 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.cam import cam
+from foveate.methods.chunkkv import chunkkv
 from foveate.methods.compactor import compactor
+from foveate.methods.criticalkv import criticalkv
 from foveate.methods.cur import cur
+from foveate.methods.duo_attention import duo_attention
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
+from foveate.methods.finch import finch
 from foveate.methods.full import full
 from foveate.methods.h2o import h2o
 from foveate.methods.headkv import headkv
@@ -32,22 +37,29 @@ from foveate.methods.q_filters import q_filters
 from foveate.methods.random import random
 from foveate.methods.recommended import recommended
 from foveate.methods.roco import roco
+from foveate.methods.simlayerkv import simlayerkv
 from foveate.methods.snapkv import snapkv
 from foveate.methods.sparsemm import sparsemm
 from foveate.methods.streaming_llm import streaming_llm
 from foveate.methods.tgv_kv import tgv_kv
+from foveate.methods.think import think
 from foveate.methods.tova import tova
 from foveate.methods.vl_cache import vl_cache
 from foveate.methods.vnorm import vnorm
 
 __all__ = [
     "adakv",
+    "cam",
+    "chunkkv",
     "compactor",
+    "criticalkv",
     "csp",
     "cur",
     "david",
+    "duo_attention",
     "elastic_cache",
     "expected_attention",
+    "finch",
     "full",
     "h2o",
     "headkv",
@@ -70,10 +82,12 @@ __all__ = [
     "random",
     "recommended",
     "roco",
+    "simlayerkv",
     "snapkv",
     "sparsemm",
     "streaming_llm",
     "tgv_kv",
+    "think",
     "tova",
     "vl_cache",
     "vnorm",

@@ -23,6 +23,7 @@ from foveate.core.protocols import Budget, Planned, Scope
 from foveate.core.spec import stage
 from foveate.stages.budget.exact import within
 from foveate.stages.budget.shares import Uniform
+from foveate.stages.recent import part
 from foveate.stages.score import WindowAttention
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
@@ -33,7 +34,8 @@ from foveate.stages.select import TopK, highest
 @dataclass(frozen=True, kw_only=True)
 class AcrossHeads:
     """A head keeps as many pairs as it has among the best of its whole layer, mixed with ``floor``
-    of an even share, so that no head is left with nothing.
+    of an even share, so that no head is left with nothing. If that is ``guaranteed``, it is each
+    head's best, and all else goes by the ranking alone, as in kvpress.
 
     ``layers`` is the budget that says how much each layer keeps in all: the same for every layer by
     default, or another one, such as ``pyramid`` or ``prefix_budget``; its amount is this one's.
@@ -49,6 +51,7 @@ class AcrossHeads:
     normalised: bool = False
     layers: Budget | None = None
     as_released: bool = False
+    guaranteed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
@@ -81,7 +84,12 @@ class AcrossHeads:
 
     def _layer(self, one: Scored, even: Int[Tensor, "b h"]) -> Int[Tensor, "b h"]:
         total, protected = even.sum(-1), one.protected
-        best = highest(self._ranked(one, even).flatten(1)[:, None], total[:, None])
+        values = self._ranked(one, even)
+        if self.guaranteed:
+            values = values.masked_fill(highest(values, part(even, self.floor)), torch.inf)
+        best = highest(values.flatten(1)[:, None], total[:, None])
+        if self.guaranteed:
+            return within(one, best.view_as(one.scores.values).sum(-1), total)
         ranked = best.view_as(one.scores.values).sum(-1) - protected
         least = ((even - protected) * self.floor).long()
         wish = (ranked * (1 - self.floor) + least).round().long() + protected
@@ -119,6 +127,7 @@ def adakv(
     floor: Share = 0.2,
     normalised: bool = False,
     as_released: bool = False,
+    guaranteed: bool = False,
     window: Window = 32,
     kernel: Kernel = 7,
     pool: Pool = "max",
@@ -126,12 +135,17 @@ def adakv(
 ) -> Policy:
     """Keeps what the last queries attend to, more in heads that spread their attention.
 
-    ``floor`` is the share of an even budget that every head has.
+    ``floor`` is the share of an even budget that every head has: mixed with the ranking, or its
+    best tokens, ``guaranteed``.
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),
         budget=AcrossHeads(
-            amount=budget, floor=floor, normalised=normalised, as_released=as_released
+            amount=budget,
+            floor=floor,
+            normalised=normalised,
+            as_released=as_released,
+            guaranteed=guaranteed,
         ),
         select=TopK(recent=window),
     )

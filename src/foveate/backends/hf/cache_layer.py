@@ -26,6 +26,7 @@ from foveate.backends.hf.attention.by_products import (
 from foveate.backends.hf.attention.dispatch import Queries, attended, wanted
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.internals import DynamicLayer
+from foveate.backends.hf.projection import output_weight
 from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
 from foveate.core.layer import Layer
@@ -396,6 +397,10 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Shows what has been read to the policy, and holds what it keeps: of this layer, or of all
         of them after the last one.
         """
+        if self.policy.reads_output_weight:
+            heads, size = layer.q.shape[1], layer.v.shape[3]
+            weight = output_weight(self.state.link.projections, self.model_index, heads, size)
+            layer = replace(layer, output_weight=weight)
         self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_pairs(layer.k, layer.v)
         found = self.state.reading.read(layer, self.at, self.pairs.counts)
         for ordinal, kept in found.items():

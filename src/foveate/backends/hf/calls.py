@@ -37,10 +37,12 @@ from foveate.backends.hf.internals import (
     take_cache,
 )
 from foveate.backends.hf.modality import frame_starts, given_visual_tokens, visual_tokens
+from foveate.backends.hf.projection import output_projections
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
     check_attention,
+    compressible_layers,
     convert,
     foveate_layers,
     known_state,
@@ -70,6 +72,9 @@ class Calls:
         self.length: int | None = None
         self._config = text_config(model)
         self._place = find(model, self._config)
+        if policy.reads_output_weight:
+            places = compressible_layers(self._config)
+            self.link.projections = output_projections(self._place.decoder, places)
         self._offsets = rope_offsets(model)
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder)

@@ -100,33 +100,41 @@ def calibrate_heads(
 
 
 def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:
-    """The profile that a file of head scores makes, as the authors of HeadKV and SparseMM publish.
+    """The profile that a file of head scores makes, as the authors of HeadKV, SparseMM and
+    DuoAttention publish.
 
     Args:
         model: the model that the scores were measured on.
-        method: "headkv" or "sparsemm".
+        method: "headkv", "sparsemm" or "duo_attention".
         path: a JSON file that maps "layer-head", of query heads, to a list of scores. KV heads get
-            the mean of the query heads that share them.
+            the mean of the query heads that share them. For DuoAttention a table
+            (``full_attention_heads.tsv``), a line a layer and a column a KV head.
 
     Raises:
         InvalidInput: another method, no such file, or one that does not fit the model.
     """
-    if method not in ("headkv", "sparsemm"):
-        raise InvalidInput(f"{method!r} reads no scores of heads: choose 'headkv' or 'sparsemm'.")
+    if method not in ("headkv", "sparsemm", "duo_attention"):
+        raise InvalidInput(
+            f"{method!r} reads no scores of heads: choose 'headkv', 'sparsemm' or 'duo_attention'."
+        )
     checked = check_model(model)
     config = text_config(checked)
-    layers, heads = config.num_hidden_layers, config.num_attention_heads
-    scores, samples = head_scores.read(path)
+    layers, heads, kind = config.num_hidden_layers, config.num_attention_heads, "query"
+    if method == "duo_attention":
+        heads, kind = config.num_key_value_heads, "KV"
+        scores, samples = head_scores.read_table(path), 1
+    else:
+        scores, samples = head_scores.read(path)
     if scores.shape != (layers, heads):
         raise InvalidInput(
-            f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} query heads, "
+            f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} {kind} heads, "
             f"and {model_name(checked)} has {layers} with {heads}."
         )
     return _profile(model, method, scores[compressible_layers(config)], samples)
 
 
 def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], samples: int) -> Profile:
-    """Of the compressed layers' query heads: KV heads get the mean of those that share them."""
+    """Of the compressed layers' heads: KV heads get the mean of the query heads that share them."""
     checked = check_model(model)
     heads = text_config(checked).num_key_value_heads
     return Profile(

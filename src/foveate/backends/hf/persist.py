@@ -25,7 +25,7 @@ from foveate.core import files
 from foveate.core.policy import Policy
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
-from foveate.stages.store import Kivi
+from foveate.stages.store import Kivi, ZeroChannels
 
 # what saving and loading a model writes into its configuration
 _VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
@@ -220,8 +220,10 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
 
 def _pairs(found: dict[str, Tensor], first: int, policy: Policy) -> Pairs:
     pairs = _unquantised(found, first)
-    body = {name[5:]: t for name, t in found.items() if name.startswith("body.")}
-    return policy.store.filled(pairs, body) if isinstance(policy.store, Kivi) and body else pairs
+    body = {name[5:]: t for name, t in found.items() if name.startswith(("body.", "thin."))}
+    if body and isinstance(policy.store, Kivi | ZeroChannels):
+        return policy.store.filled(pairs, body)
+    return pairs
 
 
 def _unquantised(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:

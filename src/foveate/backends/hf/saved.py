@@ -34,13 +34,31 @@ SHAPES = {
     "body.v_step": "p c",
     "body.columns": "p",
     "body.counts": "b h",
+    "thin.k": "p w",
+    "thin.v": "p e",
+    "thin.columns": "p",
+    "thin.counts": "b h",
+    "thin.channels": "b h w",
     "kept": "b h",
     "queries": "b q m d",
     "running": "b h t",
     "keys": "b h n d",
     "values": "b h n e",
 }
-WHOLE = {"counts", "columns", "kept", "body.sizes", "body.columns", "body.counts"}  # numbers
+WHOLE = {"counts", "columns", "kept"} | {  # numbers
+    f"{part}.{name}"
+    for part, names in {
+        "body": ("sizes", "columns", "counts"),
+        "thin": ("columns", "counts", "channels"),
+    }.items()
+    for name in names
+}
+COUNTED = (
+    ("counts", "flat_k"),
+    ("body.counts", "body.k"),
+    ("body.sizes", "body.k"),
+    ("thin.counts", "thin.k"),
+)
 CODES = {"body.k", "body.v"}
 FAULT = "Make it anew: read the context and save it again."
 
@@ -134,8 +152,9 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     """
     tensors, known = saved.of_layer(index), dict(dims)
     needed = {"k", "v"} if compressed else {"keys", "values"}
-    if "body.k" in tensors:
-        needed |= {name for name in SHAPES if name.startswith("body.")}
+    for part in ("body.", "thin."):
+        if f"{part}k" in tensors:
+            needed |= {name for name in SHAPES if name.startswith(part)}
     if "flat_k" in tensors:
         needed |= {"flat_v", "columns", "counts"}
     if missing := sorted(needed - tensors.keys()):
@@ -185,7 +204,7 @@ def _check_columns(
     saved: Saved, index: int, tensors: Mapping[str, Tensor], seen: int, finished: int, first: int
 ) -> None:
     """Of every pair it is told once where its token stood."""
-    slots = tensors["k"].shape[2]
+    slots, d = tensors["k"].shape[2:]
     dense = "columns" in tensors and "flat_k" not in tensors
     listed = tensors["columns"].shape[2] if dense else 0
     if finished > seen or listed > slots or first + slots - listed != seen:
@@ -193,11 +212,14 @@ def _check_columns(
             f"layer {index} has seen {seen} tokens, {finished} of them in its prompt, and its "
             f"{slots} slots, {listed} of them listed, begin at {first}"
         )
-    for name in ("columns", "body.columns"):
+    for name in ("columns", "body.columns", "thin.columns"):
         places: Any = tensors.get(name, torch.zeros(0))
         if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < seen:
             saved.refuse(f"layer {index}'s {name!r} are not all from 0 to {seen - 1}")
-    for counts, flat in (("counts", "flat_k"), ("body.counts", "body.k"), ("body.sizes", "body.k")):
+    channels: Any = tensors.get("thin.channels", torch.zeros(0))
+    if channels.numel() and not 0 <= int(channels.min()) <= int(channels.max()) < d:
+        saved.refuse(f"layer {index}'s 'thin.channels' are not all from 0 to {d - 1}")
+    for counts, flat in COUNTED:
         if counts in tensors:
             each = tensors[counts]
             if bool((each < 0).any()) or int(each.sum()) != len(tensors[flat]):

@@ -48,8 +48,9 @@ def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = 
             ``inputs_embeds``; otherwise it is read off ``input_ids``.
 
     Raises:
-        UnsupportedModel: the model's cache cannot be compressed exactly; the message says why. In
-            the block: a prompt passed by the model's own ``forward``.
+        UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
+            policy reads (an output projection); the message says why. In the block: a prompt
+            passed by the model's own ``forward``.
         UnsupportedCache: in the block, gradients were asked for through a compressed cache.
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).

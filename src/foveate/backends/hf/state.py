@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
 from foveate.backends.hf.stats import Stats
@@ -32,10 +32,14 @@ class Again(NamedTuple):
 
 
 class Link:
-    """Ties caches to the ``compress`` block that they were filled in; copies share it."""
+    """Ties caches to the ``compress`` block that they were filled in; copies share it.
+
+    ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks.
+    """
 
     def __init__(self) -> None:
         self.open = True
+        self.projections: dict[int, nn.Module] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self

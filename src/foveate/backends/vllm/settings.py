@@ -11,7 +11,7 @@ from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.tiers import shaping, tiers_from
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.core.protocols import Foreseeable, ForeseeableByHead, wrapped
+from foveate.core.protocols import Foreseeable, ForeseeableByHead, FullPrecision, wrapped
 from foveate.errors import InvalidParameter, UnsupportedPolicy, suggest
 from foveate.methods.adakv import AcrossHeads
 from foveate.stages.budget import Uniform
@@ -123,8 +123,15 @@ def check_policy(policy: Policy) -> None:
         )
     if policy.attend.n:
         raise _refused(policy, f"{policy.attend!r} changes the model's softmax. Leave it out")
-    if not policy.store.exact:
-        raise _refused(policy, f"{policy.store!r} holds pairs in codes. Use store=full_precision")
+    if not isinstance(policy.store, FullPrecision):
+        what = "without some channels" if policy.store.exact else "in codes"
+        raise _refused(policy, f"{policy.store!r} holds pairs {what}. Use store=full_precision")
+    if policy.reads_output_weight:
+        raise _refused(
+            policy,
+            f"{policy.score!r} reads the attention's output projection, which is not at hand where "
+            "vLLM's attention runs. Use another score",
+        )
     select = policy.select
     if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
         raise _refused(

@@ -1,11 +1,13 @@
-"""HeadKV's and SparseMM's budget: each head's share is read from a table measured beforehand."""
+"""Budgets by a table of head scores measured beforehand: HeadKV's and SparseMM's, and what they
+have in common with others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -24,30 +26,35 @@ Temperature = Annotated[float, Range(0, 50)]
 """Powers that leave the highest of ten thousand equal scores above zero in double precision."""
 
 
-@stage("head_table")
+Scores = tuple[tuple[float, ...], ...]
+"""Of every KV head, layer after layer."""
+
+
+@runtime_checkable
+class Rule(Protocol):
+    """What every head keeps of a prompt: a ``LayerCounts`` that may be a named tuple, too."""
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
-class HeadTable:
-    """Every head keeps what is protected and ``floor`` of the rest of an even share; all else goes
-    to the heads of all layers in proportion to their scores to the power of ``temperature``.
-
-    What a head cannot use, as the prompt is shorter than its share, goes to the others; with
-    ``as_released`` it lapses, and every head is rounded by itself, as in the authors' codes.
-    ``profile`` is a file of one score for every layer and KV head, of the method named ``of``.
-
-    Source: SparseMM (arXiv:2506.05344), section 3.2; HeadKV (arXiv:2410.19258), section 3.2.
+class ByHeadScores:
+    """A budget whose heads keep what a rule says of their scores, in ``profile``: a file of one
+    score for every layer and KV head, of the method named ``of``.
     """
 
     amount: AmountLike
     profile: str
     of: str
-    floor: Share = 0.1
-    temperature: Temperature = 1.0
-    as_released: bool = False
     scope: Scope = field(default="layer", init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
         _ = self.calibrated
+
+    def rule(self, scores: Scores) -> Rule:
+        """What every head of these scores keeps of a prompt."""
+        raise NotImplementedError
 
     @property
     def calibrated(self) -> Profile:
@@ -69,8 +76,8 @@ class HeadTable:
         wishes = [(one, self._layer(one, tokens)) for one in scored]
         return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
 
-    def by_head(self, depth: int, heads: int) -> HeadCounts:
-        """The table's rule over all KV heads, layer after layer.
+    def by_head(self, depth: int, heads: int) -> Rule:
+        """The rule over all KV heads, layer after layer.
 
         Raises:
             ProfileMismatch: the profile has other numbers of layers or heads.
@@ -79,31 +86,45 @@ class HeadTable:
         profile.check_layers(depth)
         for layer in range(depth):
             profile.check_row(layer, heads, layer)
-        return HeadCounts(tuple(map(tuple, profile.by_layer)), *self._how)
-
-    @property
-    def _how(self) -> tuple[float, float, str | None]:
-        return self.floor, self.temperature, self.of if self.as_released else None
+        return self.rule(tuple(map(tuple, profile.by_layer)))
 
     def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-        profile = self.calibrated
+        profile, heads = self.calibrated, one.layer.k.shape[1]
         profile.check_layers(one.layer.depth)
         profile.check_heads(one.layer)
-        scores = tuple(map(tuple, profile.by_layer))
-        rows = zip(
-            tokens.tolist(),
-            one.protected.amax(-1).tolist(),
-            one.layer.lengths.tolist(),
-            strict=True,
-        )
-        tables = [_table(scores, *row, *self._how) for row in rows]
-        return torch.stack(tables)[:, one.layer.ordinal].to(one.available)
+        rule = self.rule(tuple(map(tuple, profile.by_layer)))
+        protected = one.protected.amax(-1).tolist()
+        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
+        mine = slice(one.layer.ordinal * heads, (one.layer.ordinal + 1) * heads)
+        return one.available.new_tensor([rule(*row)[mine] for row in rows])
+
+
+@stage("head_table")
+@dataclass(frozen=True, kw_only=True)
+class HeadTable(ByHeadScores):
+    """Every head keeps what is protected and ``floor`` of the rest of an even share; all else goes
+    to the heads of all layers in proportion to their scores to the power of ``temperature``.
+
+    What a head cannot use, as the prompt is shorter than its share, goes to the others; with
+    ``as_released`` it lapses, and every head is rounded by itself, as in the authors' codes.
+    ``profile`` is a file of one score for every layer and KV head, of the method named ``of``.
+
+    Source: SparseMM (arXiv:2506.05344), section 3.2; HeadKV (arXiv:2410.19258), section 3.2.
+    """
+
+    floor: Share = 0.1
+    temperature: Temperature = 1.0
+    as_released: bool = False
+
+    def rule(self, scores: Scores) -> Rule:
+        as_in = self.of if self.as_released else None
+        return HeadCounts(scores, self.floor, self.temperature, as_in)
 
 
 class HeadCounts(NamedTuple):
     """A table's rule, given everything but the prompt."""
 
-    scores: tuple[tuple[float, ...], ...]
+    scores: Scores
     floor: float
     temperature: float
     as_in: str | None
@@ -120,7 +141,7 @@ def _listed(row: list[float] | float) -> list[float]:
 
 @lru_cache(maxsize=256)
 def _table(
-    scores: tuple[tuple[float, ...], ...],
+    scores: Scores,
     tokens: int,
     protected: int,
     length: int,

@@ -1,5 +1,6 @@
 """Merges: what the kept pairs take over from the others."""
 
+from foveate.stages.merge.following import MergeFollowing
 from foveate.stages.merge.nearest import MergeNearest
 
-__all__ = ["MergeNearest"]
+__all__ = ["MergeFollowing", "MergeNearest"]

@@ -88,14 +88,18 @@ _STEPS = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of spli
 
 
 def gumbel(seed: int, *coordinates: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Standard Gumbel noise in float32, one draw for each combination of coordinates (they
-    broadcast), by hashing them.
+    """Standard Gumbel noise in float32, one draw for each combination of coordinates."""
+    return -(-uniform(seed, *coordinates).log()).log().float()
+
+
+def uniform(seed: int, *coordinates: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """From (0, 1) in float64, one draw for each combination of coordinates (they broadcast), by
+    hashing them.
     """
     mixed: Tensor = torch.full_like(coordinates[0], _signed(seed * _STEPS[0]))
     for place in coordinates:
         mixed = _hash(mixed + place.long() * _signed(_STEPS[0]))
-    uniform = ((_shifted(mixed, 11) >> 1).double() + 0.5) / 2**52
-    return -(-uniform.log()).log().float()
+    return ((_shifted(mixed, 11) >> 1).double() + 0.5) / 2**52
 
 
 def _hash(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:

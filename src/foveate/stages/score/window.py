@@ -83,7 +83,7 @@ def window_of(slots: Slots, window: Recent) -> Bool[Tensor, "b w"]:
 def on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
     """Every query of a row's window counts the same, and they count one in all."""
     real = window_of(slots, window)
-    return WindowWeights(_counts((real / real.sum(-1, keepdim=True))[:, None], groups, group))
+    return WindowWeights(counts_of((real / real.sum(-1, keepdim=True))[:, None], groups, group))
 
 
 @derived
@@ -96,10 +96,10 @@ def by_modality(
     real = window_of(slots, window)
     kinds = torch.stack([~slots.q_vision, slots.q_vision], dim=1)
     marked = (kinds[..., -real.shape[1] :] & real[:, None]).float()
-    return WindowWeights(_counts(marked, groups, group), n)
+    return WindowWeights(counts_of(marked, groups, group), n)
 
 
-def _counts(
+def counts_of(
     marked: Float[Tensor, "b c w"], groups: int, group: Reduction
 ) -> Float[Tensor, "b r g w"]:
     """How much each query counts in every sum. The mean over ``groups`` query heads is one sum;

@@ -1,0 +1,104 @@
+"""DuoAttention: heads that retrieve keep the whole prompt, the others sinks and recent tokens.
+
+``profile`` holds the heads' scores, which the authors train for each model and publish as
+``full_attention_heads.tsv``: ``foveate.import_head_scores(model, "duo_attention", FILE)`` reads
+them. The budget says how many heads retrieve: the best ones are filled with the whole prompt, one
+after the other, beside the ``sinks + recent`` tokens of every head, so of prompts of n tokens the
+share (budget - sinks - recent) / (n - sinks - recent) of the heads retrieves.
+
+Departs from the authors' code in: the threshold, which follows from the budget; the head at its
+border, which keeps what the budget has left, its most recent tokens; equal scores, of which the
+earlier layer's and head's comes first (they draw lots); and the ends: the published scores were
+trained with 128 sinks and 256 recent tokens, which many budgets do not hold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from foveate.core.amount import Amount
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Recent
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
+from foveate.stages.score import Recency
+from foveate.stages.select import TopK
+
+
+@stage("best_heads")
+@dataclass(frozen=True, kw_only=True)
+class BestHeads(ByHeadScores):
+    """Every head keeps what is protected, and in the order of their scores heads keep all of the
+    prompt, until the budget is used up. ``profile`` is a file of one score for every layer and KV
+    head, of the method named ``of``; of equal scores the earlier head's comes first.
+
+    Source: DuoAttention (arXiv:2410.10819), and its release.
+    """
+
+    of: str = "duo_attention"
+
+    def rule(self, scores: Scores) -> Rule:
+        return Filled(scores)
+
+
+class Filled(NamedTuple):
+    """The rule, given everything but the prompt."""
+
+    scores: Scores
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Tokens of each KV head of a prompt of ``length``, ``tokens`` on average."""
+        return filled(self.scores, tokens, protected, length)
+
+
+@lru_cache(maxsize=256)
+def filled(scores: Scores, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+    """The best heads hold ``length``, the others ``protected``, one of them what is left."""
+    heads = [score for row in scores for score in row]
+    counts = [min(protected, length)] * len(heads)
+    left = tokens * len(heads) - sum(counts)
+    for head in sorted(range(len(heads)), key=lambda head: -heads[head]):
+        more = min(left, length - counts[head])
+        counts[head] += more
+        left -= more
+    return tuple(counts)
+
+
+@method(
+    Paper(
+        title="DuoAttention: Efficient Long-Context LLM Inference with Retrieval and Streaming "
+        "Heads",
+        authors=(
+            "Xiao, Guangxuan",
+            "Tang, Jiaming",
+            "Zuo, Jingwei",
+            "Guo, Junxian",
+            "Yang, Shang",
+            "Tang, Haotian",
+            "Fu, Yao",
+            "Han, Song",
+        ),
+        year=2025,
+        venue="International Conference on Learning Representations",
+        key="xiao2025duoattention",
+        arxiv="2410.10819",
+        code="https://github.com/mit-han-lab/duo-attention",
+    ),
+    adds=("budget",),
+)
+def duo_attention(
+    *, budget: Amount, profile: str, sinks: Count = 4, recent: Recent = 0.25
+) -> Policy:
+    """Keeps the whole prompt in the heads that retrieve, and sinks and recent tokens in the others.
+
+    ``profile`` says how well each head retrieves; ``recent`` is a number of tokens or a share of
+    the budget.
+    """
+    return Policy(
+        score=Recency(),
+        budget=BestHeads(amount=budget, profile=profile),
+        select=TopK(sinks=sinks, recent=recent),
+    )

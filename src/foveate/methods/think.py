@@ -1,0 +1,141 @@
+"""ThinK: keys without the channels that change the attention least.
+
+Tokens are kept by another score, SnapKV's by default (``h2o+think``). Of the kept keys, all but
+those of the last ``window`` tokens lose ``prune`` of their channels for good: those with the lowest
+|Q_i| |K_i|, over the window's queries and the kept keys, head by head. What is left is stored, so
+bytes go down by ``prune`` / 2 beyond what the budget says, which counts tokens. Decoding widens a
+layer's keys again, transiently.
+
+Departs from the authors' code in: a prompt that fits its budget whole, which keeps all channels,
+too; and the sets of channels, one per KV head, by the mean over its query heads, where the release
+first repeats keys for all query heads. Departs from kvpress in the window's keys, which are whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Kernel, Positive, ShareBelow, Window
+from foveate.core.policy import Policy
+from foveate.core.protocols import Score
+from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
+from foveate.stages.budget import Uniform
+from foveate.stages.recent import is_recent, most_recent, part
+from foveate.stages.score import WindowAttention
+from foveate.stages.score.rows import Reduction
+from foveate.stages.score.window import Pool, window_of
+from foveate.stages.select import TopK
+from foveate.stages.store import ZeroChannels
+
+
+@stage("query_energy")
+@dataclass(frozen=True, kw_only=True)
+class QueryEnergy:
+    """Another score, with a note "query_energy", [b h d]: the mean square of each channel of the
+    last ``window`` queries, over the query heads of a KV head. In float32.
+
+    Source: ThinK (arXiv:2407.21018), and its release.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    of: Score
+    window: Window = 32
+
+    def queries(self, tokens: int) -> int:
+        return max(most_recent(self.window, tokens), self.of.queries(tokens))
+
+    def __call__(self, layer: Layer) -> Scores:
+        inner = self.of(layer)
+        real = window_of(layer.slots, self.window)
+        q = layer.q[:, :, -real.shape[1] :].float().masked_fill(~real[:, None, :, None], 0.0)
+        energy = q.square().sum(2) / real.sum(-1)[:, None, None]
+        b, hq, d = energy.shape
+        by_head = energy.view(b, hq // layer.groups, layer.groups, d).mean(2)
+        return inner._replace(notes={**inner.notes, "query_energy": by_head})
+
+
+@stage("drop_channels")
+@dataclass(frozen=True, kw_only=True)
+class DropChannels:
+    """Zeroes ``share`` of the channels of each head's keys (rounded down), except those of the last
+    ``recent`` tokens: where the note "query_energy" times the keys' mean square is lowest. Of equal
+    ones the earlier goes. Values stay. Made for ``store=zero_channels``, which does not hold them.
+
+    Source: ThinK (arXiv:2407.21018), and its release.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    share: ShareBelow = 0.4
+    recent: Count = 32
+
+    def __call__(
+        self, scored: Scored, kept: Bool[Tensor, "b h n"]
+    ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
+        layer, notes = scored.layer, scored.scores.notes
+        if "query_energy" not in notes:
+            raise InvalidParameter(
+                f"{self!r} goes by what queries are, and this score does not tell. Use it with "
+                "score=query_energy(of=...)."
+            )
+        keys = layer.k.float().masked_fill(~kept[..., None], 0.0)
+        worth = notes["query_energy"] * keys.square().sum(2)
+        count = int(part(torch.tensor([worth.shape[-1]]), self.share))
+        lowest = worth.argsort(dim=-1, stable=True)[..., :count]
+        gone = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
+        early = ~is_recent(layer.slots, self.recent)
+        return layer.k.masked_fill(gone[:, :, None] & early[..., None], 0.0), layer.v
+
+
+@method(
+    Paper(
+        title="ThinK: Thinner Key Cache by Query-Driven Pruning",
+        authors=(
+            "Xu, Yuhui",
+            "Jie, Zhanming",
+            "Dong, Hanze",
+            "Wang, Lei",
+            "Lu, Xudong",
+            "Zhou, Aojun",
+            "Saha, Amrita",
+            "Xiong, Caiming",
+            "Sahoo, Doyen",
+        ),
+        year=2025,
+        venue="International Conference on Learning Representations",
+        key="xu2025think",
+        arxiv="2407.21018",
+        code="https://github.com/SalesforceAIResearch/ThinK",
+    ),
+    adds=("score", "merge", "store"),
+    wraps=True,
+)
+def think(
+    *,
+    budget: Amount,
+    prune: ShareBelow = 0.4,
+    window: Positive = 32,
+    kernel: Kernel = 5,
+    pool: Pool = "avg",
+    group: Reduction = "mean",
+) -> Policy:
+    """Keeps what the last queries attend to, and of older keys the channels that matter to them.
+
+    ``prune`` is the share of the channels that keys lose.
+    """
+    attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
+    return Policy(
+        score=QueryEnergy(of=attention, window=window),
+        budget=Uniform(amount=budget),
+        select=TopK(recent=window),
+        merge=DropChannels(share=prune, recent=window),
+        store=ZeroChannels(residual=window),
+    )
