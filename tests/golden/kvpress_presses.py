@@ -19,13 +19,14 @@ class Press(NamedTuple):
     name: str
     arguments: dict[str, Any]
     of: Press | None = None
+    holds: str = "press"  # what it calls the press that it wraps
 
     def made(self) -> Any:
-        inner = {"press": self.of.made()} if self.of else {}
+        inner = {self.holds: self.of.made()} if self.of else {}
         return getattr(kvpress, self.name)(**inner, **self.arguments)
 
     def said(self) -> dict[str, Any]:
-        inner = {"press": self.of.said()} if self.of else {}
+        inner = {self.holds: self.of.said()} if self.of else {}
         return {"class": self.name, **self.arguments, **inner}
 
 
@@ -48,18 +49,19 @@ PRESSES = {
     "adakv": Press("AdaKVPress", {"alpha_safeguard": 0.2}, SNAPKV),
     "adakv_unguarded": Press("AdaKVPress", {"alpha_safeguard": 0.0}, SNAPKV),
     "adakv_guarded": Press("AdaKVPress", {"alpha_safeguard": 0.95}, SNAPKV),
-    "lagkv": ranking("LagKVPress", n_sink=4, lag_size=16),
-    "lagkv_cross": ranking("LagKVPress", n_sink=4, lag_size=16, cross_scoring=True),
+    "lagkv": Press("LagKVPress", {"compression_ratio": 0.59, "lag_size": 8}),  # 25: no ties there
+    "lagkv_cross": ranking("LagKVPress", lag_size=8, cross_scoring=True),
     "cur": ranking("CURPress", num_sinks=4, local_window_size=16),
     "cur_global": ranking("CURPress", leverage_type="kv_avg", use_local_approximation=False),
     "leverage": ranking("LeverageScorePress", sketch_dimension=48),
-    "leverage_small": ranking("LeverageScorePress", sketch_dimension=8),
     "non_causal": ranking("NonCausalAttnPress", chunk_size=TOKENS),
     "non_causal_padded": ranking("NonCausalAttnPress", chunk_size=16),
     "compactor": ranking("CompactorPress", chunk_size=TOKENS - 8 - 4),
-    "compactor_padded": ranking("CompactorPress", chunk_size=256),
+    "compactor_unrotated": ranking("CompactorPress", chunk_size=TOKENS - 8 - 4),
+    "compactor_padded_unrotated": ranking("CompactorPress", chunk_size=256),
     "qfilter": ranking("QFilterPress"),
     "chunkkv": Press("ChunkKVPress", {"chunk_length": 8}, SNAPKV),
+    "chunkkv_keydiff": Press("ChunkKVPress", {"chunk_length": 8}, KEYDIFF),
     "chunk": Press("ChunkPress", {"chunk_length": 16}, KNORM),
     "block": Press("BlockPress", {"block_size": 8}, KEYDIFF),
     "criticalkv": Press("CriticalKVPress", {}, SNAPKV),
@@ -71,6 +73,12 @@ PRESSES = {
     "duo_attention": Press("DuoAttentionPress", {"head_compression_ratio": 0.5}),
     "think": Press("ThinKPress", {"key_channel_compression_ratio": 0.4, "window_size": 8}),
     "dms": Press("DMSPress", {"threshold": -4.0, "sliding_window_size": 8}, KNORM),
+    "decoding": Press(
+        "DecodingPress",
+        {"compression_interval": 4, "target_size": 24},
+        Press("KnormPress", {}),
+        "base_press",
+    ),
     "kvzip": ranking("KVzipPress"),
     "kvzip_layerwise": ranking("KVzipPress", layerwise=True),
     "kvzip_plus": ranking("KVzipPress", kvzip_plus_normalization=True),

@@ -7,9 +7,10 @@ kvpress needs another transformers than foveate does, so this runs in an environ
 
 A small Llama with drawn weights reads one prompt under each press, as a user of kvpress would have
 it. ``kvpress_inputs`` holds what all of them were given: of each layer the hidden states, queries,
-keys (before and after the rotation) and values, the attention, and the output projection. The other
-files hold what came out: ``scores`` as the press ranked them, and what it ``kept``, [layers, heads,
-tokens]; and what that press alone was given (a sketch, head scores, filters, a reconstruction).
+keys (before and after the rotation) and values, the attention, and the output projection; those
+called ``_unrotated`` were given ``kvpress_inputs_unrotated``, where positions turn nothing. The
+other files hold what came out: ``scores`` as the press ranked them, and what it ``kept``, [layers,
+heads, tokens]; and what that press alone was given (a sketch, head scores, filters, a replay).
 ``kvpress_names.json`` lists what the package exports.
 """
 
@@ -75,6 +76,28 @@ def noted_reconstruction(press: Any, out: Pass) -> None:
     press.compress_post = noting
 
 
+def read(model: LlamaForCausalLM, cache: DynamicCache, first: int) -> None:
+    """The first tokens of the prompt at once, the others one by one, as if they were the answer."""
+    ids, places = drawn_prompt(), torch.arange(TOKENS)[None]
+    model.model(input_ids=ids[:, :first], past_key_values=cache)
+    for i in range(first, TOKENS):
+        some = slice(i, i + 1)
+        model.model(
+            input_ids=ids[:, some],
+            past_key_values=cache,
+            position_ids=places[:, some],
+            cache_position=places[0, some],
+        )
+
+
+def token_by_token(seen: list[Pass], cache: DynamicCache) -> Pass:
+    """Keys and values as they came, and which are left in the end."""
+    passes = [together(seen[i : i + LAYERS], "k", "v") for i in range(0, len(seen), LAYERS)]
+    k, v = (torch.cat([one[name] for one in passes], 2) for name in "kv")
+    left = torch.stack([layer.values[0] for layer in cache.layers])
+    return {"k": k, "v": v, "kept": (v[:, :, :, None] == left[:, :, None]).all(-1).any(-1)}
+
+
 def kept(model: LlamaForCausalLM, cache: DynamicCache, values: Tensor) -> Tensor:
     """[layers, heads, tokens]: what is in the cache, and is not hidden from the attention."""
     found = torch.zeros(values.shape[:3], dtype=torch.bool)
@@ -105,14 +128,14 @@ def recorded(name: str, model: LlamaForCausalLM) -> Pass:
         if name.startswith("kvzip"):
             noted_reconstruction(press, out)
         with torch.no_grad(), press(model):
-            model.model(input_ids=drawn_prompt(), past_key_values=cache)
+            read(model, cache, TOKENS if name != "decoding" else press.target_size)
+    if name == "decoding":
+        return token_by_token(seen, cache)
     prompt, later = seen[:LAYERS], seen[LAYERS:]
     if len(scores) == LAYERS:  # those that score in parts keep what says all
         out["scores"] = torch.cat(scores)
     if sketches:
         out["sketch"] = torch.cat(sketches)
-    if name.endswith("unrotated"):
-        out |= together(prompt, "q", "k", "v")
     if name == "think":
         out["channels"] = torch.stack([layer.keys[0].ne(0).any(1) for layer in cache.layers])
     for i in range(0, 0 if name.endswith("layerwise") else len(later), LAYERS):
@@ -141,12 +164,11 @@ def main() -> None:
     (DATA / "kvpress_names.json").write_text(json.dumps(names, indent=1) + "\n")
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         model = drawn_model(folder)
-        save(
-            "inputs",
-            inputs(model),
-            function="LlamaAttention of transformers",
-            args={"tokens": TOKENS},
-        )
+        about = {"function": "transformers.LlamaAttention", "args": {"tokens": TOKENS}}
+        save("inputs", inputs(model), **about)
+        with unrotated(model), watched(model) as seen:
+            model.model(input_ids=drawn_prompt())
+        save("inputs_unrotated", together(seen, "q", "k", "v"), **about)
         for name, press in PRESSES.items():
             function = f"kvpress.{press.name}"
             save(name, recorded(name, model), function=function, args=press.said())
