@@ -74,10 +74,11 @@ PRESSES = (
         "the same ranking of chunks; kvpress keeps a number of them, rounded down, and ours cuts "
         "the last one, so that the budget is exact. Of any other score: `keydiff+chunkkv`",
     ),
-    none(
-        "ChunkPress",
-        "no even share for every part of a prompt; `lagkv` ranks within parts, and `chunkkv` keeps "
-        "whole ones",
+    near(
+        "ChunkPress(KnormPress(0.8))",
+        "knorm:budget=20%,select=top_k_of_chunks(length=1024)",
+        "the same but for rounding: kvpress rounds every part down by itself, ours is exact in "
+        "all. Scores that compare tokens do so over the whole prompt, not within a part",
     ),
     near(
         "CompactorPress(0.8)",
@@ -109,7 +110,13 @@ PRESSES = (
         "the same after a prompt of that size. A longer one is compressed to it as well; after a "
         "shorter one kvpress counts steps, and ours the pairs beyond the budget",
     ),
-    none("DuoAttentionPress", "no heads that stream beside heads that keep all"),
+    near(
+        "DuoAttentionPress(head_compression_ratio=0.5)",
+        "duo_attention:budget=50%,profile=duo_attention.json",
+        "the same heads, if the budget is what they need: as many keep everything as it holds. "
+        "`foveate.import_head_scores` reads the file that kvpress downloads; 128 sinks and 256 "
+        "recent tokens, where kvpress reads both beside it",
+    ),
     none("EntropyGatedChunkKVPress", "see `ChunkKVPress`, without the entropy of chunks"),
     near(
         "ExpectedAttentionPress(0.8)",
@@ -122,7 +129,12 @@ PRESSES = (
         "statistics of queries come from the prompt at hand: `expected_attention`",
     ),
     none("FastKVzipPress", TRAINED),
-    none("FinchPress", "near it: `snapkv` with a `window` as long as the question"),
+    same(
+        "FinchPress(0.8, rerotate_keys=False)",
+        "finch:budget=20%",
+        "with `window=` the question's number of tokens instead of a delimiter before it; "
+        "`chunk_length` is `chunk`, exact in all",
+    ),
     none(
         "KVComposePress",
         "puts pairs of different tokens into one slot, so that heads stay in step; here heads that "

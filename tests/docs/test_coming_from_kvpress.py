@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import foveate
-from foveate_demo import PROFILES
+from foveate.core.profile import Profile
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load
@@ -36,8 +36,11 @@ def test_every_export_of_kvpress_is_in_the_table():
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if not pending(spec)])
-def test_every_spec_is_read_and_prints_as_it_is(spec, monkeypatch):
-    monkeypatch.chdir(PROFILES)
+def test_every_spec_is_read_and_prints_as_it_is(spec, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for method in re.findall(r"profile=(\w+)\.json", spec):
+        about = {"method": method, "model": "", "samples": 1, "budget": ""}
+        Profile(layers=1, by_layer=[[1.0, 0.5]], **about).save(f"{method}.json")
     policy = foveate.policy(spec)
     assert foveate.policy(policy.spec) == policy
 

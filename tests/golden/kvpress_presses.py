@@ -10,7 +10,7 @@ from kvpress_model import HEADS, LAYERS, SIZE, TOKENS, Pass
 
 RATIO = {"compression_ratio": 0.6}  # of 61 tokens 24 stay
 FINCH_WINDOW = 8  # tokens of the question, which otherwise a delimiter tells
-DUO_SINKS, DUO_RECENT = 4, 8
+DUO_SINKS, DUO_RECENT = 4, 9
 
 
 class Press(NamedTuple):
@@ -62,12 +62,12 @@ PRESSES = {
     "qfilter": ranking("QFilterPress"),
     "chunkkv": Press("ChunkKVPress", {"chunk_length": 8}, SNAPKV),
     "chunkkv_keydiff": Press("ChunkKVPress", {"chunk_length": 8}, KEYDIFF),
-    "chunk": Press("ChunkPress", {"chunk_length": 16}, KNORM),
+    "chunk": Press("ChunkPress", {"chunk_length": 20}, KNORM),
     "block": Press("BlockPress", {"block_size": 8}, KEYDIFF),
     "criticalkv": Press("CriticalKVPress", {}, SNAPKV),
     "criticaladakv": Press("CriticalAdaKVPress", {"alpha_safeguard": 0.2}, SNAPKV),
     "finch": ranking("FinchPress", rerotate_keys=False),
-    "finch_chunked": ranking("FinchPress", rerotate_keys=False, chunk_length=32),
+    "finch_chunked": ranking("FinchPress", rerotate_keys=False, chunk_length=30),
     "finch_plain": ranking("FinchPress", rerotate_keys=False, normalize_scores=False),
     "simlayerkv": Press("SimLayerKVPress", {"lazy_threshold": 0.32, "n_recent": 16}),
     "duo_attention": Press("DuoAttentionPress", {"head_compression_ratio": 0.5}),

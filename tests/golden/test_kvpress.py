@@ -5,6 +5,9 @@ Protected tokens have infinite scores in ours; in kvpress their scores are above
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -13,6 +16,7 @@ import foveate
 from foveate.backends.hf.attention.by_products import ModelAttention
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
+from foveate.core.profile import Profile
 from foveate.errors import FoveateError
 
 from .kvpress_rows import ELSEWHERE, PENDING, ROWS, UNMATCHED, Row, pending
@@ -31,7 +35,19 @@ def kept_by(row: Row) -> list[foveate.Kept]:
     if row.projected:  # [hidden, heads * size] to [heads, size, hidden]
         heads, size = given["q"].shape[1], given["v"].shape[3]
         more = {"output_weights": [o.T.reshape(heads, size, -1) for o in given["o_proj"]]}
-    return foveate.compress_tensors(foveate.policy(row.spec), layers, **more)
+    with TemporaryDirectory() as folder:
+        policy = foveate.policy(row.spec.format(profile=written(row, folder)))
+        return foveate.compress_tensors(policy, layers, **more)
+
+
+def written(row: Row, folder: str) -> str:
+    """What was recorded for each head, in a file."""
+    path = Path(folder) / "heads.json"
+    if row.profile:
+        scores = load(f"kvpress_{row.press}")[0][row.profile].tolist()
+        about = {"method": row.spec.split(":")[0], "model": "", "samples": 1, "budget": ""}
+        Profile(layers=len(scores), by_layer=scores, **about).save(path)
+    return str(path)
 
 
 @pytest.mark.parametrize("row", [row for row in READY if row.scores], ids=str)
