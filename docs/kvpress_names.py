@@ -189,7 +189,12 @@ PRESSES = (
         "the same scores; kvpress draws its line through the whole budget and rounds each layer by "
         "itself, ours stands beside the window, as in the authors' code, and adds up exactly",
     ),
-    none("QFilterPress", "no filters are learned yet"),
+    same(
+        "QFilterPress(0.8)",
+        "q_filters:budget=20%,profile=q_filters.safetensors",
+        "with the same filters; `foveate calibrate q_filters` measures them on your model, where "
+        "kvpress downloads those of some models",
+    ),
     near("RandomPress(0.8)", "random:budget=20%", "other draws: a token's follows from its place"),
     none("RestoreKVPress", TRAINED),
     none(
@@ -197,7 +202,12 @@ PRESSES = (
         "`foveate.stages.score.FromKvpress(press=...)` takes a scorer as it is, if keys, values "
         "and attention are all that it needs",
     ),
-    none("SimLayerKVPress", "no layers that stream beside layers that keep all"),
+    near(
+        "SimLayerKVPress(lazy_threshold=0.9)",
+        "simlayerkv:budget=20%",
+        "the same layers, if the budget is what they need: it says how many keep everything, where "
+        "kvpress has a threshold; `recent` is half of it, or a number of tokens",
+    ),
     same("SnapKVPress(0.8)", "snapkv:budget=20%,window=64"),
     same("StreamingLLMPress(0.8)", "streaming_llm:budget=20%"),
     same("TOVAPress(0.8)", "tova:budget=20%"),

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import foveate
-from foveate.core.profile import Profile
+from foveate.core.profile import SCHEMA, Profile
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load
@@ -38,9 +39,13 @@ def test_every_export_of_kvpress_is_in_the_table():
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if not pending(spec)])
 def test_every_spec_is_read_and_prints_as_it_is(spec, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for method in re.findall(r"profile=(\w+)\.json", spec):
-        about = {"method": method, "model": "", "samples": 1, "budget": ""}
-        Profile(layers=1, by_layer=[[1.0, 0.5]], **about).save(f"{method}.json")
+    for method, kind in re.findall(r"profile=(\w+)\.(\w+)", spec):
+        about = {"method": method, "model": "", "layers": 1, "samples": 1, "budget": ""}
+        if kind == "json":
+            Profile(by_layer=[[1.0, 0.5]], **about).save(f"{method}.json")
+        else:
+            note = {name: str(value) for name, value in about.items()} | {"schema": SCHEMA}
+            save_file({"filters.0": torch.ones(2, 8)}, f"{method}.safetensors", note)
     policy = foveate.policy(spec)
     assert foveate.policy(policy.spec) == policy
 

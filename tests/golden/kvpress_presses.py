@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import kvpress
 import torch
-from kvpress_model import HEADS, LAYERS, SIZE, TOKENS, Pass
+from kvpress_model import GROUPS, HEADS, LAYERS, SIZE, TOKENS, Pass
 
 RATIO = {"compression_ratio": 0.6}  # of 61 tokens 24 stay
 FINCH_WINDOW = 8  # tokens of the question, which otherwise a delimiter tells
@@ -44,6 +44,7 @@ PRESSES = {
     "streaming_llm": ranking("StreamingLLMPress", n_sink=4),
     "expected_attention": ranking("ExpectedAttentionPress", epsilon=0.02),
     "expected_attention_unrotated": ranking("ExpectedAttentionPress", epsilon=0.02, n_sink=0),
+    "expected_attention_stats": ranking("ExpectedAttentionStatsPress", epsilon=0.02),
     "observed_attention": ranking("ObservedAttentionPress"),
     "keydiff": KEYDIFF,
     "adakv": Press("AdaKVPress", {"alpha_safeguard": 0.2}, SNAPKV),
@@ -97,6 +98,11 @@ def prepared(name: str, press: Any) -> Pass:
         heads = torch.rand(LAYERS, HEADS, generator=generator)
         press.load_attention_pattern = lambda _: (DUO_SINKS, DUO_RECENT, heads.numpy())
         return {"heads": heads}
+    if name == "expected_attention_stats":
+        press.mu = torch.randn(LAYERS, HEADS * GROUPS, SIZE, generator=generator)
+        spread = torch.randn(LAYERS, HEADS * GROUPS, SIZE, SIZE, generator=generator) / SIZE
+        press.cov = spread @ spread.transpose(2, 3)
+        return {"mean": press.mu, "covariance": press.cov}
     if name.startswith("finch"):
         press.window_size, press.delimiter_token_id = FINCH_WINDOW, -1
     return {}

@@ -20,6 +20,8 @@ PENDING: set[str] = {
     "lagkv",
     "leverage",
     "non_causal_attention",
+    "q_filters",
+    "simlayerkv",
     "top_k_of_chunks",
 }
 """Methods and stages that specs name here and in docs/kvpress_names.py before they exist."""
@@ -52,7 +54,7 @@ class Row:
     k: str = "k"
     tolerance: float = 1e-5
     projected: bool = False  # whether it reads the output projection
-    profile: str = ""  # the name of what was recorded for each head, which {profile} is a file of
+    profile: str = ""  # what was recorded of the heads, which {profile} is a file of
 
     @property
     def border(self) -> float:
@@ -119,6 +121,8 @@ ROWS = [
         scores=None,
         profile="heads",
     ),
+    Row("qfilter", "q_filters:budget=40%,profile={profile}", profile="filters"),
+    Row("simlayerkv", "simlayerkv:budget=40,sinks=4,recent=15", scores=None),
     Row("criticalkv", "criticalkv:budget=40%,window=8", scores=None, projected=True),
     Row(
         "criticaladakv",
@@ -156,12 +160,11 @@ ELSEWHERE = {
 
 UNMATCHED = {
     "dms",
+    "expected_attention_stats",
     "kvzip",
     "kvzip_chunked",
     "kvzip_layerwise",
     "kvzip_plus",
-    "qfilter",
-    "simlayerkv",
     "think",
 }
 """Recorded presses that nothing here does."""

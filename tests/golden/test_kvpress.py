@@ -10,13 +10,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch.testing import assert_close
 
 import foveate
 from foveate.backends.hf.attention.by_products import ModelAttention
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
-from foveate.core.profile import Profile
+from foveate.core.profile import SCHEMA, Profile
 from foveate.errors import FoveateError
 
 from .kvpress_rows import ELSEWHERE, PENDING, ROWS, UNMATCHED, Row, pending
@@ -41,12 +42,17 @@ def kept_by(row: Row) -> list[foveate.Kept]:
 
 
 def written(row: Row, folder: str) -> str:
-    """What was recorded for each head, in a file."""
-    path = Path(folder) / "heads.json"
-    if row.profile:
-        scores = load(f"kvpress_{row.press}")[0][row.profile].tolist()
-        about = {"method": row.spec.split(":")[0], "model": "", "samples": 1, "budget": ""}
+    """What was recorded of the heads, as a profile of ours."""
+    about = {"method": row.spec.split(":")[0], "model": "", "samples": 1, "budget": ""}
+    path = Path(folder) / "profile"
+    if row.profile == "heads":
+        scores = load(f"kvpress_{row.press}")[0]["heads"].tolist()
         Profile(layers=len(scores), by_layer=scores, **about).save(path)
+    if row.profile == "filters":  # which kvpress has with the opposite sign
+        filters = load(f"kvpress_{row.press}")[0]["filters"]
+        note = {key: str(value) for key, value in about.items()}
+        note |= {"schema": SCHEMA, "layers": str(len(filters))}
+        save_file({f"filters.{i}": -one for i, one in enumerate(filters)}, path, note)
     return str(path)
 
 
