@@ -11,7 +11,8 @@ keys (before and after the rotation) and values, the attention, and the output p
 called ``_unrotated`` were given ``kvpress_inputs_unrotated``, where positions turn nothing. The
 other files hold what came out: ``scores`` as the press ranked them, and what it ``kept``, [layers,
 heads, tokens]; and what that press alone was given (a sketch, head scores, filters, a replay).
-``kvpress_names.json`` lists what the package exports.
+``kvpress_answers`` holds a model's weights and the logits of its answers, and ``kvpress_names.json``
+what the package exports.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import kvpress
 import torch
+from kvpress_answers import ASKED, answers
 from kvpress_model import (
     HEADS,
     LAYERS,
@@ -172,6 +174,8 @@ def main() -> None:
         for name, press in PRESSES.items():
             function = f"kvpress.{press.name}"
             save(name, recorded(name, model), function=function, args=press.said())
+        said = {name: PRESSES[name].said() for name in ASKED}
+        save("answers", answers(model), function="kvpress.KVPressTextGenerationPipeline", args=said)
 
 
 if __name__ == "__main__":
