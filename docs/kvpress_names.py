@@ -59,14 +59,16 @@ PRESSES = (
         "The cache really stays that small while the prompt is read, so later chunks attend to "
         "what is left, where kvpress has read all of it before",
     ),
-    none(
-        "CAMPress",
-        "merges values by lot while decoding; `lookm.merge` merges pairs, once and by likeness",
+    near(
+        "CAMPress(ObservedAttentionPress(), target_size=2048)",
+        "cam:budget=2048,when=over_budget(every=512)",
+        "other draws, from `seed`; what is kept goes head by head and by the attention that is "
+        "added up, and every evicted value may merge; the prompt is compressed as well",
     ),
     same("CURPress(0.8)", "cur:budget=20%"),
     none(
         "CapPress",
-        "no log-determinant of values; `expected_attention` asks the same of queries to come",
+        "no leverage of values weighed by queries; `expected_attention` and `cur` come nearest",
     ),
     near(
         "ChunkKVPress(SnapKVPress(0.8))",
@@ -88,7 +90,7 @@ PRESSES = (
     ),
     none(
         "ComposedPress",
-        "two that rank do not follow each other; methods add up instead, each with its own stage: "
+        "rankings do not follow one another; methods add up instead, each with its own stage: "
         "`snapkv+pyramidkv`, `snapkv+kivi` ([composition.md](composition.md))",
     ),
     near(

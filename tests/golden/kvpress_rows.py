@@ -11,6 +11,7 @@ from torch import Tensor
 
 PENDING: set[str] = {
     "best_chunks",
+    "cam",
     "chunkkv",
     "compactor",
     "criticalkv",

@@ -11,8 +11,8 @@ keys (before and after the rotation) and values, the attention, and the output p
 called ``_unrotated`` were given ``kvpress_inputs_unrotated``, where positions turn nothing. The
 other files hold what came out: ``scores`` as the press ranked them, and what it ``kept``, [layers,
 heads, tokens]; and what that press alone was given (a sketch, head scores, filters, a replay).
-``kvpress_answers`` holds a model's weights and the logits of its answers, and ``kvpress_names.json``
-what the package exports.
+``kvpress_answers`` holds a model's weights and the logits of its answers,
+``kvpress_names.json`` what the package exports.
 """
 
 from __future__ import annotations
