@@ -41,15 +41,15 @@ def none(call: str, about: str) -> Press:
 
 
 TRAINED = "needs weights that were trained for a model, and Foveate brings none"
-WITHIN_20 = (
-    "while no head falls below 20 % of an even share, which `alpha_safeguard` holds it to; `floor` "
-    "mixes that share in, as the paper does. Heads really store different numbers"
+GUARANTEED = (
+    "and heads really store different numbers. `alpha_safeguard` is `floor`; without `guaranteed` "
+    "it is mixed with the ranking, as in the paper"
 )
 PRESSES = (
     same(
         "AdaKVPress(SnapKVPress(0.8))",
-        "adakv:budget=20%,floor=0.0,window=64,kernel=5,pool=avg",
-        f"{WITHIN_20}. Of any other score: `keydiff+adakv`",
+        "adakv:budget=20%,guaranteed=true,window=64,kernel=5,pool=avg",
+        f"{GUARANTEED}. Of any other score: `keydiff+adakv`",
     ),
     none("BasePress", "a stage of your own is a dataclass ([CONTRIBUTING](../CONTRIBUTING.md))"),
     same(
@@ -101,8 +101,8 @@ PRESSES = (
     ),
     same(
         "CriticalAdaKVPress(SnapKVPress(0.8))",
-        "criticalkv+adakv:budget=20%,floor=0.0,window=64",
-        WITHIN_20,
+        "criticalkv+adakv:budget=20%,floor=0.2,guaranteed=true,window=64",
+        GUARANTEED,
     ),
     same("CriticalKVPress(SnapKVPress(0.8))", "criticalkv:budget=20%,window=64"),
     none("DMSPress", "a threshold keeps what it keeps; budgets here are exact"),
@@ -123,12 +123,14 @@ PRESSES = (
     near(
         "ExpectedAttentionPress(0.8)",
         "expected_attention:budget=20%",
-        "the same formula; queries are the last 256 as they were rotated, where kvpress takes all "
-        "before the rotation and turns them to the next 512 positions, and the sinks count",
+        "the same formula. Queries are the last 256 as they were rotated, and the sinks count, "
+        "where kvpress takes all before the rotation and turns them to the next 512 positions",
     ),
-    none(
-        "ExpectedAttentionStatsPress",
-        "statistics of queries come from the prompt at hand: `expected_attention`",
+    same(
+        "ExpectedAttentionStatsPress(0.8)",
+        "expected_attention:budget=20%,profile=expected_attention.safetensors,future=512",
+        "with the same statistics; `foveate calibrate expected_attention` measures them on your "
+        "model, where kvpress downloads those of some models",
     ),
     none("FastKVzipPress", TRAINED),
     same(
@@ -153,8 +155,8 @@ PRESSES = (
     ),
     same("KnormPress(0.8)", "knorm:budget=20%"),
     near(
-        "LUKVPress(ExpectedAttentionPress(epsilon=0.02), 0.8)",
-        "expected_attention(epsilon=0.02)+headkv.budget:budget=20%,profile=headkv.json",
+        "LUKVPress(KeyDiffPress(), 0.8)",
+        "keydiff+headkv.budget:budget=20%,profile=headkv.json",
         "a share for every layer and head, measured on your model by `foveate calibrate headkv` "
         "instead of loaded for one model",
     ),
@@ -213,7 +215,12 @@ PRESSES = (
     same("SnapKVPress(0.8)", "snapkv:budget=20%,window=64"),
     same("StreamingLLMPress(0.8)", "streaming_llm:budget=20%"),
     same("TOVAPress(0.8)", "tova:budget=20%"),
-    none("ThinKPress", "no channels of keys are left out"),
+    near(
+        "ThinKPress(0.4) after SnapKVPress(0.8)",
+        "snapkv+think:budget=20%,prune=0.4",
+        "the same measure; ours goes by the keys that are kept, leaves those of the window whole, "
+        "and does not hold the channels, where kvpress fills them with zeros",
+    ),
 )
 
 
