@@ -114,10 +114,9 @@ PRESSES = (
     ),
     near(
         "DuoAttentionPress(head_compression_ratio=0.5)",
-        "duo_attention:budget=50%,profile=duo_attention.json",
+        "duo_attention:budget=50%,profile=duo_attention.json,sinks=128,recent=256",
         "the same heads, if the budget is what they need: as many keep everything as it holds. "
-        "`foveate.import_head_scores` reads the file that kvpress downloads; 128 sinks and 256 "
-        "recent tokens, where kvpress reads both beside it",
+        "`foveate.import_head_scores` reads the file of scores that kvpress downloads",
     ),
     none("EntropyGatedChunkKVPress", "see `ChunkKVPress`, without the entropy of chunks"),
     near(

@@ -30,6 +30,16 @@ finally:
 SPECS = [press.spec for press in PRESSES if press.spec]
 QUOTED = re.findall(r"`([a-z_0-9]+\+[a-z_0-9+.]+)`", PAGE)
 
+TENSORS = {
+    "q_filters": {"filters.0": torch.ones(2, 8)},
+    "expected_attention": {
+        "mean.0": torch.zeros(4, 8),
+        "covariance.0": torch.zeros(4, 8, 8),
+        "frequencies.0": torch.ones(4),
+        "pairs.0": torch.arange(8).view(2, 4),
+    },
+}
+
 
 def test_every_export_of_kvpress_is_in_the_table():
     exports = json.loads((DATA / "kvpress_names.json").read_text())["exports"]
@@ -45,7 +55,7 @@ def test_every_spec_is_read_and_prints_as_it_is(spec, monkeypatch, tmp_path):
             Profile(by_layer=[[1.0, 0.5]], **about).save(f"{method}.json")
         else:
             note = {name: str(value) for name, value in about.items()} | {"schema": SCHEMA}
-            save_file({"filters.0": torch.ones(2, 8)}, f"{method}.safetensors", note)
+            save_file(TENSORS[method], f"{method}.safetensors", note)
     policy = foveate.policy(spec)
     assert foveate.policy(policy.spec) == policy
 
