@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any
 
 import combinations
+import kvpress_names
 import models
 import tested_by
 
@@ -204,6 +205,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "methods": methods,
         "models": lambda: _filled(models.supported()),
     },
+    ROOT / "docs" / "coming_from_kvpress.md": {"presses": kvpress_names.table},
     ROOT / "docs" / "serving.md": {"options": models.options},
     ROOT / "docs" / "models.md": {
         "releases": models.releases,
