@@ -145,8 +145,19 @@ PRESSES = (
     ),
     none("KVPressTextGenerationPipeline", "`session.prefill` and `session.fork`, as above"),
     none("KVgradPress", "no backward pass through the prompt"),
-    none("KVzapPress", TRAINED),
-    none("KVzipPress", "the prompt is not read a second time"),
+    near(
+        "KVzapPress(...)",
+        "recommended:budget=20%,profile=recommended.safetensors",
+        "the same idea, KVzip foretold from each pair: linear maps of keys and values that `foveate "
+        "calibrate recommended` fits on your model in minutes, where kvpress loads networks of "
+        "hidden states that were trained for some models",
+    ),
+    near(
+        "KVzipPress(0.8)",
+        "kvzip:budget=20%,sinks=4",
+        "the same score and one ranking. No instruction stands before the second reading, pieces "
+        "are `chunk` tokens long, and images are read again, too; only what is kept is stored",
+    ),
     same("KeyDiffPress(0.8)", "keydiff:budget=20%"),
     none(
         "KeyRerotationPress",

@@ -18,9 +18,11 @@ from foveate.backends.hf.attention.by_products import ModelAttention
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.pipeline import score
+from foveate.core.slots import Slots
 from foveate.core.spec import STAGES
 from foveate.core.tensors import layers_of
 from foveate.errors import FoveateError
+from foveate.stages.score import Reconstruction
 
 from .kvpress_profiles import written
 from .kvpress_rows import ELSEWHERE, PENDING, ROWS, UNMATCHED, Row, pending
@@ -144,3 +146,18 @@ def test_think_drops_the_channels_that_kvpress_drops():
         assert torch.equal(k[0, :, :-8].ne(0), theirs[:, None].expand_as(k[0, :, :-8]))
         assert torch.equal(k[:, :, -8:], layer.k[:, :, -8:])
         assert torch.equal(v, layer.v)
+
+
+def test_a_second_reading_counts_as_in_kvpress():
+    """Their replay, fed to our score; theirs marks its four sinks. In chunks theirs attends to one
+    part of the prompt at a time, and ours to all of it.
+    """
+    given, (theirs, _) = load("kvpress_inputs")[0], load("kvpress_kvzip")
+    tokens = given["k"].shape[2]
+    for layer, expected in zip(layers_of(layers_in(given)), theirs["scores"], strict=True):
+        q, k, v = (theirs[f"replay0_{x}"][layer.ordinal][None] for x in "qkv")
+        pos = torch.arange(tokens + q.shape[2])
+        slots = Slots(pos=pos.expand(1, 2, -1), q_pos=pos[None, tokens:])
+        k, v = torch.cat([layer.k, k], 2), torch.cat([layer.v, v], 2)
+        state = Reconstruction().again(replace(layer, q=q, k=k, v=v, slots=slots))
+        assert_close(state["reconstruction"][0, :, 4:], expected[:, 4:])
