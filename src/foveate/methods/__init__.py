@@ -9,6 +9,7 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.divprune import divprune
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
 from foveate.methods.full import full
@@ -23,6 +24,7 @@ from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
 from foveate.methods.pyramidkv import pyramidkv
 from foveate.methods.random import random
+from foveate.methods.rkv import rkv
 from foveate.methods.roco import roco
 from foveate.methods.snapkv import snapkv
 from foveate.methods.sparsemm import sparsemm
@@ -36,6 +38,7 @@ __all__ = [
     "adakv",
     "csp",
     "david",
+    "divprune",
     "elastic_cache",
     "expected_attention",
     "full",
@@ -53,6 +56,7 @@ __all__ = [
     "prefixkv",
     "pyramidkv",
     "random",
+    "rkv",
     "roco",
     "snapkv",
     "sparsemm",
