@@ -1,9 +1,9 @@
 """R-KV: what the newest tokens attend to and what no later token repeats, all along an answer.
 
 Made for long chains of thought, which say the same thing many times. A token's score is its
-importance times `mix_lambda`, less its redundancy times (1 - `mix_lambda`); the last `window` tokens
-stay. The cache is compressed after the prompt, and whenever `every` tokens (the paper's buffer) have
-come since.
+importance times `mix_lambda`, less its redundancy times (1 - `mix_lambda`); the last `window`
+tokens stay. The cache is compressed after the prompt, and whenever `every` tokens (the paper's
+buffer) have come since.
 
 Departs from the authors' code in: the order of what is kept, which stays that of the text (the
 release holds pairs in the order of their scores, so that from the second time on "the most recent"
