@@ -13,6 +13,7 @@ from foveate.methods.aircache import aircache
 from foveate.methods.divprune import divprune
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
+from foveate.methods.fastv import fastv
 from foveate.methods.full import full
 from foveate.methods.h2o import h2o
 from foveate.methods.headkv import headkv
@@ -23,6 +24,7 @@ from foveate.methods.kivi import kivi
 from foveate.methods.knorm import knorm
 from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
+from foveate.methods.pyramiddrop import pyramiddrop
 from foveate.methods.pyramidkv import pyramidkv
 from foveate.methods.random import random
 from foveate.methods.rkv import rkv
@@ -43,6 +45,7 @@ __all__ = [
     "divprune",
     "elastic_cache",
     "expected_attention",
+    "fastv",
     "full",
     "h2o",
     "headkv",
@@ -56,6 +59,7 @@ __all__ = [
     "mixkv",
     "nacl",
     "prefixkv",
+    "pyramiddrop",
     "pyramidkv",
     "random",
     "rkv",

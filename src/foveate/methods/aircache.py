@@ -1,16 +1,16 @@
 """AirCache: what the words that matter look at; more for layers that look closely.
 
 A few text tokens, to which the last one attends most, are the elite window; a visual token is as
-important as they find it. Text stands before images, as the paper keeps all of it. What it leaves of
-the budget is shared out among the layers by how much the elite pays to images and how unevenly: the
-strength and the skewness of that distribution.
+important as they find it. Text stands before images, as the paper keeps all of it. What it leaves
+of the budget is shared out among the layers by how much the elite pays to images and how unevenly:
+the strength and the skewness of that distribution.
 
 No code was released. Settled here where the paper is silent: its equations have no heads (each KV
 head has an elite of its own, by the mean over its query heads; strength and skewness are means over
-heads); "text" are the tokens behind the last image (`text="all"`: those before it, too), or the last
-token if it is visual; the elite's attention is causal; both of a layer's numbers are divided by
-their mean over the layers, a negative skewness counting as none; what a layer cannot hold goes to
-the others, by their weights.
+heads); "text" are the tokens behind the last image (`text="all"`: those before it, too), or the
+last token if it is visual; the elite's attention is causal; both of a layer's numbers are divided
+by their mean over the layers, a negative skewness counting as none; what a layer cannot hold goes
+to the others, by their weights.
 """
 
 from __future__ import annotations
