@@ -30,6 +30,7 @@ from foveate.errors import InvalidParameter
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
+    "boundary_evidence": {"window": 4},
     "head_table": {"of": "sparsemm"},
     "layer_shares": {"of": NOTES[0]},
     "mix_diversity": {"window": 4},

@@ -10,6 +10,7 @@ from foveate.methods.lookm import lookm  # isort: skip
 # isort: split
 from foveate.methods.adakv import adakv
 from foveate.methods.aircache import aircache
+from foveate.methods.bacon import bacon
 from foveate.methods.divprune import divprune
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
@@ -40,6 +41,7 @@ from foveate.methods.vnorm import vnorm
 __all__ = [
     "adakv",
     "aircache",
+    "bacon",
     "csp",
     "david",
     "divprune",
