@@ -16,11 +16,13 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
+from foveate.methods.bacon import BoundaryEvidence
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.methods.rkv import LessRedundant
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,
@@ -52,7 +54,10 @@ OWN = {
     "store": Kivi(bits=8, group=7),
 }
 BRINGS = {
+    "bacon": {"score"},
+    "divprune": {"select"},
     "mixkv": {"score"},
+    "rkv": {"score", "when"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
     "david": {"score", "select"},
@@ -62,7 +67,10 @@ BRINGS = {
     "kivi": {"store"},
     "meda": {"score", "budget", "merge"},
     **{name: {"budget"} for name in ("adakv", "pyramidkv")},
-    **{name: {"score", "budget"} for name in ("tgv_kv", "vl_cache")},
+    **{
+        name: {"score", "budget"}
+        for name in ("aircache", "fastv", "pyramiddrop", "tgv_kv", "vl_cache")
+    },
     **{
         name: {"score", "select"}
         for name in (
@@ -84,6 +92,8 @@ BRINGS = {
 }
 CALIBRATED = {"headkv", "sparsemm"}  # cannot be made without a profile; they bring a budget
 WRAPPING = {
+    "bacon": BoundaryEvidence(of=OWN["score"]),
+    "rkv": LessRedundant(of=OWN["score"]),
     "mixkv": MixDiversity(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),
     "lookm": TextPrior(of=OWN["score"]),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.protocols import NoMerge
 from foveate.errors import InvalidBudget
+from foveate.methods.fastv import FirstLayersWhole
 from foveate.methods.pyramidkv import Pyramid
 
 from .lean import lean
@@ -41,8 +42,11 @@ def tokens_of(budget, lengths):
 def always_kept(name):
     """Tokens that are kept whatever the budget; a row of no more of them is kept whole."""
     return {
-        **dict.fromkeys(("adakv", "mixkv", "pyramidkv", "snapkv"), SMALL["window"]),
-        **dict.fromkeys(("expected_attention", "nacl", "roco", "streaming_llm"), SMALL["sinks"]),
+        **dict.fromkeys(("adakv", "bacon", "mixkv", "pyramidkv", "rkv", "snapkv"), SMALL["window"]),
+        **dict.fromkeys(
+            ("divprune", "expected_attention", "nacl", "roco", "streaming_llm"), SMALL["sinks"]
+        ),
+        **dict.fromkeys(("aircache", "fastv", "pyramiddrop"), 1),
         **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
     }.get(name, 0)
 
@@ -72,7 +76,7 @@ def test_the_kept_pairs_are_the_budget_exactly_and_never_padding(name, given, bu
                     assert torch.equal(kept.keys(row, head), k[row, head, positions])
                     assert torch.equal(kept.values(row, head), v[row, head, positions])
     exact = [min(t, n) * h for t, n in zip(tokens, given.lengths, strict=True)]
-    if policy.scope == "layer" and not isinstance(policy.budget, Pyramid):
+    if policy.scope == "layer" and not isinstance(policy.budget, (FirstLayersWhole, Pyramid)):
         assert totals == [exact] * len(totals)
     assert [sum(row) for row in zip(*totals, strict=True)] == [t * len(totals) for t in exact]
 
