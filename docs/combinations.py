@@ -33,6 +33,7 @@ TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
     "best_heads": {"of": "sparsemm"},
+    "boundary_evidence": {"window": 4},
     "drop_channels": {"recent": 4},
     "head_table": {"of": "sparsemm"},
     "lag_relative": {"lag": 5},

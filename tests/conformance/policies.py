@@ -58,6 +58,7 @@ COMPOSED = {
         "csp+prefixkv:budget=50%,counted_from=newest,distance=2",
         "csp:budget=50%,decode_n=1.5,when=over_budget",
         "h2o+david:budget=50%,when=over_budget(every=2)",
+        "rkv:budget=50%,window=4,every=2",
         "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",
     )
 }

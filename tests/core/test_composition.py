@@ -16,12 +16,14 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
+from foveate.methods.bacon import BoundaryEvidence
 from foveate.methods.criticalkv import OutputNorm
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
+from foveate.methods.rkv import LessRedundant
 from foveate.methods.simlayerkv import Laziness
 from foveate.methods.think import QueryEnergy
 from foveate.stages.merge import MergeNearest
@@ -55,10 +57,13 @@ OWN = {
     "store": Kivi(bits=8, group=7),
 }
 BRINGS = {
+    "bacon": {"score"},
+    "divprune": {"select"},
     "mixkv": {"score"},
     "cam": {"merge"},
     "think": {"score", "merge", "store"},
     "chunkkv": {"select"},
+    "rkv": {"score", "when"},
     "prefixkv": {"budget", "when"},
     "csp": {"score", "select", "attend"},
     "criticalkv": {"score", "select"},
@@ -70,7 +75,10 @@ BRINGS = {
     "kivi": {"store"},
     "meda": {"score", "budget", "merge"},
     **{name: {"budget"} for name in ("adakv", "pyramidkv")},
-    **{name: {"score", "budget"} for name in ("tgv_kv", "vl_cache")},
+    **{
+        name: {"score", "budget"}
+        for name in ("aircache", "fastv", "pyramiddrop", "tgv_kv", "vl_cache")
+    },
     **{
         name: {"score", "select"}
         for name in (
@@ -103,6 +111,8 @@ CALIBRATED = {  # cannot be made without a profile
     "q_filters": ("score", "select"),
 }
 WRAPPING = {
+    "bacon": BoundaryEvidence(of=OWN["score"]),
+    "rkv": LessRedundant(of=OWN["score"]),
     "mixkv": MixDiversity(of=OWN["score"]),
     "criticalkv": OutputNorm(of=OWN["score"]),
     "david": ModalityFusion(of=OWN["score"]),

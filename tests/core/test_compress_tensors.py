@@ -10,17 +10,30 @@ from hypothesis import strategies as st
 import foveate
 from foveate.core.protocols import NoMerge
 from foveate.errors import InvalidBudget
+from foveate.methods.fastv import FirstLayersWhole
 from foveate.methods.pyramidkv import Pyramid
 
 from .lean import lean
 from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
-WINDOWED = ("adakv", "chunkkv", "criticalkv", "finch", "mixkv", "pyramidkv", "snapkv", "think")
+WINDOWED = (
+    "adakv",
+    "bacon",
+    "chunkkv",
+    "criticalkv",
+    "finch",
+    "mixkv",
+    "pyramidkv",
+    "rkv",
+    "snapkv",
+    "think",
+)
 # tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py
-CALIBRATED = {"duo_attention", "headkv", "q_filters", "sparsemm"}
+CALIBRATED = {"duo_attention", "headkv", "kvzip", "q_filters", "recommended", "sparsemm"}
 SINKS = (
     "cur",
+    "divprune",
     "expected_attention",
     "lagkv",
     "leverage",
@@ -60,6 +73,7 @@ def always_kept(name):
         **dict.fromkeys(WINDOWED, SMALL["window"]),
         **dict.fromkeys(SINKS, SMALL["sinks"]),
         "compactor": SMALL["sinks"] + 1,
+        **dict.fromkeys(("aircache", "fastv", "pyramiddrop", "recommended"), 1),
         **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
     }.get(name, 0)
 
@@ -89,7 +103,7 @@ def test_the_kept_pairs_are_the_budget_exactly_and_never_padding(name, given, bu
                     assert torch.equal(kept.keys(row, head), k[row, head, positions])
                     assert torch.equal(kept.values(row, head), v[row, head, positions])
     exact = [min(t, n) * h for t, n in zip(tokens, given.lengths, strict=True)]
-    if policy.scope == "layer" and not isinstance(policy.budget, Pyramid):
+    if policy.scope == "layer" and not isinstance(policy.budget, (FirstLayersWhole, Pyramid)):
         assert totals == [exact] * len(totals)
     assert [sum(row) for row in zip(*totals, strict=True)] == [t * len(totals) for t in exact]
 

@@ -9,14 +9,18 @@ from foveate.methods.lookm import lookm  # isort: skip
 
 # isort: split
 from foveate.methods.adakv import adakv
+from foveate.methods.aircache import aircache
+from foveate.methods.bacon import bacon
 from foveate.methods.cam import cam
 from foveate.methods.chunkkv import chunkkv
 from foveate.methods.compactor import compactor
 from foveate.methods.criticalkv import criticalkv
 from foveate.methods.cur import cur
+from foveate.methods.divprune import divprune
 from foveate.methods.duo_attention import duo_attention
 from foveate.methods.elastic_cache import elastic_cache
 from foveate.methods.expected_attention import expected_attention
+from foveate.methods.fastv import fastv
 from foveate.methods.finch import finch
 from foveate.methods.full import full
 from foveate.methods.h2o import h2o
@@ -32,10 +36,12 @@ from foveate.methods.leverage import leverage
 from foveate.methods.meda import meda
 from foveate.methods.nacl import nacl
 from foveate.methods.non_causal_attention import non_causal_attention
+from foveate.methods.pyramiddrop import pyramiddrop
 from foveate.methods.pyramidkv import pyramidkv
 from foveate.methods.q_filters import q_filters
 from foveate.methods.random import random
 from foveate.methods.recommended import recommended
+from foveate.methods.rkv import rkv
 from foveate.methods.roco import roco
 from foveate.methods.simlayerkv import simlayerkv
 from foveate.methods.snapkv import snapkv
@@ -49,6 +55,8 @@ from foveate.methods.vnorm import vnorm
 
 __all__ = [
     "adakv",
+    "aircache",
+    "bacon",
     "cam",
     "chunkkv",
     "compactor",
@@ -56,9 +64,11 @@ __all__ = [
     "csp",
     "cur",
     "david",
+    "divprune",
     "duo_attention",
     "elastic_cache",
     "expected_attention",
+    "fastv",
     "finch",
     "full",
     "h2o",
@@ -77,10 +87,12 @@ __all__ = [
     "nacl",
     "non_causal_attention",
     "prefixkv",
+    "pyramiddrop",
     "pyramidkv",
     "q_filters",
     "random",
     "recommended",
+    "rkv",
     "roco",
     "simlayerkv",
     "snapkv",

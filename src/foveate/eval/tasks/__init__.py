@@ -12,6 +12,7 @@ from foveate.eval.tasks import (
     drawn,
     gui_icon,
     gui_text,
+    long_answer,
     scene_text,
     text_needle,
 )
@@ -22,6 +23,7 @@ __all__ = [
     "find_tasks",
     "gui_icon",
     "gui_text",
+    "long_answer",
     "scene_text",
     "text_needle",
 ]

@@ -1,0 +1,167 @@
+"""FastV: after layer 2, an image is worth half of its tokens.
+
+The paper drops visual tokens from the computation of all layers after the `layers`-th while the
+prompt is read; it is no cache policy. This is what it leaves in the cache, read as one: the first
+`layers` keep everything, all later ones keep text and the same visual tokens, which the last query
+of the prompt attends to most in the last of those layers. So it saves no prefill, and what leaves
+the cache of a layer has been seen by the layers after it.
+
+The budget is exact over all layers, so the first ones keep everything only as far as it allows:
+every later layer has at least `least` of the average. Where text does not fit, it is ranked as
+visual tokens are.
+
+The paper ranks by the attention from all tokens (`by="all"`), its code by that of the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Positive, Recent, Share
+from foveate.core.policy import Policy
+from foveate.core.protocols import Scope
+from foveate.core.spec import stage
+from foveate.stages.budget.exact import heads_of
+from foveate.stages.score import TextPrior
+from foveate.stages.score.one_ranking import By, by_position, of_slots, received
+from foveate.stages.select import TopK
+
+
+@stage("ranked_at_layer")
+@dataclass(frozen=True, kw_only=True)
+class RankedAtLayer:
+    """One ranking for all layers after the ``layers``-th: what tokens are paid there, the mean over
+    all heads. Layers before it have their own. The note "received" is the same by position.
+
+    Source: FastV (arXiv:2403.06764), section 4.1 and the release.
+    """
+
+    layers: Positive = 2
+    by: By = "last"
+
+    def queries(self, tokens: int) -> int:
+        return 1 if self.by == "last" else 2**31
+
+    def __call__(self, layer: Layer) -> Scores:
+        ranked = min(self.layers, layer.depth) - 1
+        if layer.ordinal > ranked:
+            found = layer.earlier[ranked]["received"]
+        else:
+            found = by_position(layer, received(layer, self.by))
+        return Scores(of_slots(layer, found), notes={"received": found})
+
+
+@stage("first_layers_whole")
+@dataclass(frozen=True, kw_only=True)
+class FirstLayersWhole:
+    """The first ``layers`` keep everything, all others share the rest evenly; but each of these has
+    at least ``least`` of the average, and the first ones less, where the budget asks for it.
+    """
+
+    amount: AmountLike
+    layers: Positive = 2
+    least: Share = 0.25
+    scope: Scope = field(default="layer", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "amount", Amount.of(self.amount))
+
+    @property
+    def foreseeable(self) -> bool:
+        """True: the counts follow from lengths alone."""
+        return True
+
+    def by_length(self, depth: int) -> WholeFirst:
+        """The counts of that many layers."""
+        return WholeFirst(depth, self.layers, self.least)
+
+    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """This layer's count, times its heads."""
+        return self._layer(one, tokens) * one.layer.k.shape[1]
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        return [heads_of(one, self._layer(one, tokens)) for one in scored]
+
+    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        protected = one.protected.amax(-1).tolist()
+        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
+        counts = self.by_length(one.layer.depth)
+        wished = [counts(*row)[one.layer.ordinal] for row in rows]
+        return torch.tensor(wished, dtype=tokens.dtype, device=tokens.device)
+
+
+class WholeFirst(NamedTuple):
+    """The counts of every layer."""
+
+    depth: int
+    layers: int
+    least: float
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Of a prompt of ``length``, ``tokens`` on average."""
+        first = min(self.layers, self.depth)
+        if first == self.depth or tokens >= length:
+            return (min(tokens, length),) * self.depth
+        floor = max(int(tokens * Fraction(str(self.least))), min(protected, tokens))
+        rest, total = self.depth - first, tokens * self.depth
+        whole = min(first * length, total - rest * floor)
+        return (*_evenly(whole, first), *_evenly(total - whole, rest))
+
+
+def _evenly(total: int, places: int) -> tuple[int, ...]:
+    """The remainder goes to the earlier ones."""
+    each, over = divmod(total, places)
+    return tuple(each + (place < over) for place in range(places))
+
+
+@method(
+    Paper(
+        title="An Image is Worth 1/2 Tokens After Layer 2: Plug-and-Play Inference Acceleration "
+        "for Large Vision-Language Models",
+        authors=(
+            "Chen, Liang",
+            "Zhao, Haozhe",
+            "Liu, Tianyu",
+            "Bai, Shuai",
+            "Lin, Junyang",
+            "Zhou, Chang",
+            "Chang, Baobao",
+        ),
+        year=2024,
+        venue="European Conference on Computer Vision",
+        key="chen2024fastv",
+        arxiv="2403.06764",
+        code="https://github.com/pkunlp-icler/FastV",
+    ),
+    adds=("score", "budget"),
+)
+def fastv(
+    *,
+    budget: Amount,
+    layers: Positive = 2,
+    by: By = "last",
+    least: Share = 0.25,
+    recent: Recent = 1,
+    protect_text: bool = False,
+) -> Policy:
+    """Keeps the first layers whole, and later on text and what was looked at in the last of these.
+
+    ``layers`` is K, after which visual tokens are dropped.
+    """
+    return Policy(
+        score=TextPrior(of=RankedAtLayer(layers=layers, by=by)),
+        budget=FirstLayersWhole(amount=budget, layers=layers, least=least),
+        select=TopK(recent=recent, protect_text=protect_text),
+    )

@@ -1,0 +1,180 @@
+"""R-KV: what the newest tokens attend to and what no later token repeats, all along an answer.
+
+Made for long chains of thought, which say the same thing many times. A token's score is its
+importance times `mix_lambda`, less its redundancy times (1 - `mix_lambda`); the last `window`
+tokens stay. The cache is compressed after the prompt, and whenever `every` tokens (the paper's
+buffer) have come since.
+
+Departs from the authors' code in: the order of what is kept, which stays that of the text (the
+release holds pairs in the order of their scores, so that from the second time on "the most recent"
+is the one of the lowest score); a token without a similar one, which leaves all cosines as they are
+(the release zeroes its cosine with the first token of the cache); and the default of `mix_lambda`,
+the paper's 0.1 (0.07 in the release).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Kernel, Positive, Share, ShareBelow, Window
+from foveate.core.policy import Policy
+from foveate.core.protocols import Score
+from foveate.core.spec import stage
+from foveate.stages.budget import Uniform
+from foveate.stages.recent import is_recent, most_recent
+from foveate.stages.score.rows import blocks
+from foveate.stages.score.window import window_of
+from foveate.stages.select import TopK
+from foveate.stages.when import OverBudget
+
+
+@stage("highest_logits")
+@dataclass(frozen=True, kw_only=True)
+class HighestLogits:
+    """Mean over the last ``window`` queries of the softmax over the tokens before them, of the
+    highest logit among the query heads of a KV head; then the maximum over ``kernel`` slots. The
+    window itself scores zero: selections protect it. In float32.
+
+    Source: R-KV (arXiv:2505.24133), section 3.2 (importance), and the release.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    window: Window = 8
+    kernel: Kernel = 7
+
+    def queries(self, tokens: int) -> int:
+        return most_recent(self.window, tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        observing = window_of(layer.slots, self.window)
+        w = observing.shape[1]
+        outside = layer.valid & ~is_recent(layer.slots, self.window)
+        hidden = ~(layer.slots.visible(w) & outside[:, :, None] & observing[:, None, :, None])
+        logits = _highest(layer.q[:, :, -w:], layer.k) * layer.scale
+        paid = logits.masked_fill(hidden, -torch.inf).softmax(-1).masked_fill(hidden, 0.0)
+        mean = paid.sum(2) / observing.sum(-1)[:, None, None]
+        pooled = F.max_pool1d(mean, self.kernel, stride=1, padding=self.kernel // 2)
+        return Scores(pooled.masked_fill(~outside, 0.0))
+
+
+def _highest(q: Float[Tensor, "b hq w d"], k: Float[Tensor, "b h n d"]) -> Float[Tensor, "b h w n"]:
+    """The products of queries and keys, the highest of the query heads that share a KV head."""
+    b, h = k.shape[:2]
+    of_heads = q.float().view(b, h, -1, *q.shape[2:]).unbind(2)
+    return torch.stack([one @ k.float().mT for one in of_heads]).amax(0)
+
+
+def redundancy(
+    k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"], threshold: float, newest: int
+) -> Float[Tensor, "b h n"]:
+    """The softmax over the tokens of each one's mean cosine with the others, in which a token that
+    is among the ``newest`` last that resemble another (a cosine above ``threshold``) counts as not
+    like that one: of similar tokens, the latest are not redundant.
+    """
+    unit = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
+    n = k.shape[2]
+    place = torch.arange(n, device=k.device)
+    total = torch.zeros(k.shape[:3], device=k.device)
+    for some in blocks(n):
+        cosine = unit[:, :, some] @ unit.mT
+        cosine.masked_fill_(place[some, None] == place, 0.0)
+        similar = cosine > threshold
+        found = torch.where(similar, place, -1)
+        nth = (
+            found.topk(min(newest, n), dim=-1).values[..., -1:]
+            if newest > 1
+            else found.amax(-1, keepdim=True)
+        )
+        total += cosine.masked_fill_(similar & (place >= nth), 0.0).sum(2)
+    mean = total / valid.sum(-1, keepdim=True).clamp_min(1)
+    return mean.masked_fill(~valid, -torch.inf).softmax(-1).masked_fill(~valid, 0.0)
+
+
+@stage("less_redundant")
+@dataclass(frozen=True, kw_only=True)
+class LessRedundant:
+    """``mix_lambda`` times the score that it wraps, less (1 - ``mix_lambda``) times the redundancy
+    of each key among all that are held; the part "importance" is the score without it. The last
+    tokens count as later ones that may repeat earlier ones.
+
+    Its time grows with the square of the tokens held: it is meant for caches within a budget.
+
+    Source: R-KV (arXiv:2505.24133), sections 3.3 and 3.4.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    of: Score
+    mix_lambda: Share = 0.1
+    threshold: ShareBelow = 0.5
+    newest: Positive = 1
+
+    def queries(self, tokens: int) -> int:
+        return self.of.queries(tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        scores = self.of(layer)
+        importance = scores.values.float()
+        repeated = redundancy(layer.k, layer.valid, self.threshold, self.newest)
+        values = self.mix_lambda * importance - (1 - self.mix_lambda) * repeated
+        return scores._replace(values=values, parts={"importance": importance, **scores.parts})
+
+
+@method(
+    Paper(
+        title="R-KV: Redundancy-aware KV Cache Compression for Reasoning Models",
+        authors=(
+            "Cai, Zefan",
+            "Xiao, Wen",
+            "Sun, Hanshi",
+            "Luo, Cheng",
+            "Zhang, Yikai",
+            "Wan, Ke",
+            "Li, Yucheng",
+            "Zhou, Yeyang",
+            "Chang, Li-Wen",
+            "Gu, Jiuxiang",
+            "Dong, Zhen",
+            "Anandkumar, Anima",
+            "Asi, Abedelkadir",
+            "Hu, Junjie",
+        ),
+        year=2025,
+        venue="Advances in Neural Information Processing Systems",
+        key="cai2025rkv",
+        arxiv="2505.24133",
+        code="https://github.com/Zefan-Cai/R-KV",
+    ),
+    adds=("score", "when"),
+    wraps=True,
+)
+def rkv(
+    *,
+    budget: Amount,
+    window: Window = 8,
+    kernel: Kernel = 7,
+    mix_lambda: Share = 0.1,
+    threshold: ShareBelow = 0.5,
+    newest: Positive = 1,
+    every: Positive = 128,
+) -> Policy:
+    """Keeps what the newest tokens attend to and no later token repeats, while it answers."""
+    return Policy(
+        score=LessRedundant(
+            of=HighestLogits(window=window, kernel=kernel),
+            mix_lambda=mix_lambda,
+            threshold=threshold,
+            newest=newest,
+        ),
+        budget=Uniform(amount=budget),
+        select=TopK(recent=window),
+        when=OverBudget(every=every),
+    )

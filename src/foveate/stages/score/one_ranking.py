@@ -1,0 +1,52 @@
+"""One ranking for all heads of a layer, by the positions of tokens, that later layers may read in
+its notes whatever slots they hold.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor
+
+from foveate.core.layer import Layer
+from foveate.ops.window_attention import window_attention
+from foveate.stages.score.rows import rows, seen
+
+By = Literal["last", "all"]
+
+
+def paid_by_last(
+    layer: Layer, among: Bool[Tensor, "b h n"] | None = None
+) -> Float[Tensor, "b h n"]:
+    """What the last query pays to every slot (of those marked, among which its softmax is then),
+    the mean over the query heads of a KV head.
+    """
+    visible = layer.slots.visible(1)
+    if among is not None:
+        visible = visible & among[:, :, None]
+    return window_attention(layer.q[:, :, -1:], layer.k, visible, layer.scale).mean((2, 3))
+
+
+def received(layer: Layer, by: By) -> Float[Tensor, "b h n"]:
+    """The same, or what every slot gets on average from the queries that see it."""
+    if by == "last":
+        return paid_by_last(layer)
+    total = torch.zeros(layer.pos.shape, device=layer.k.device)
+    for _, paid in rows(layer):
+        total += paid.mean(2).sum(2)
+    return total / seen(layer).sum(2).clamp_min(1)
+
+
+def by_position(layer: Layer, values: Float[Tensor, "b h n"]) -> Float[Tensor, "b t"]:
+    """The mean over heads of what each token's slots have; a slot that is gone has zero."""
+    found = values.new_zeros(values.shape[0], int(layer.lengths.max()))
+    index = layer.pos.clamp_min(0).flatten(1)
+    return found.scatter_add_(1, index, (values * layer.valid).flatten(1)) / values.shape[1]
+
+
+def of_slots(layer: Layer, by_pos: Shaped[Tensor, "b t"]) -> Shaped[Tensor, "b h n"]:
+    """What each slot's token has; anything at padding."""
+    index = layer.pos.clamp(0, by_pos.shape[1] - 1)
+    return by_pos.gather(1, index.flatten(1)).view_as(layer.pos)
