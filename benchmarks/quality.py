@@ -252,7 +252,7 @@ def main() -> None:
                 timed=0,
                 resume=(folder / CONFIGURATION).exists(),
             )
-            configuration, found = read(folder)
+            configuration, found, _ = read(folder)
             configurations.append(configuration)
             rows += [{**row, "score": letter_by_letter(row)} for row in found]
         summary = page(protocol, rows, a.budgets.split(","))

@@ -86,7 +86,7 @@ def ask(run: Run, protocol: Any, folder: Path) -> list[Mapping[str, Any]]:
         timed=0,
         resume=(folder / CONFIGURATION).exists(),
     )
-    _, rows = read(folder)
+    rows = read(folder).rows
     right = [exact(r["prediction"], Sample("", "", tuple(r["answers"]))) for r in rows]
     return [{**row, "score": score} for row, score in zip(rows, right, strict=True)]
 

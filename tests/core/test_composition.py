@@ -68,6 +68,8 @@ BRINGS = {
     "csp": {"score", "select", "attend"},
     "criticalkv": {"score", "select"},
     "simlayerkv": {"score", "budget", "select"},
+    "kvzip": {"score", "budget", "select"},
+    "recommended": {"score", "budget", "select"},
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
     "elastic_cache": {"score", "select", "merge", "when"},

@@ -177,6 +177,14 @@ PARAMETERS = {
         "residual": st.integers(0, 256),
     },
     "knorm": {"recent": st.integers(0, 90)},
+    "kvzip": {
+        "heads": st.sampled_from(["ranked", "even"]),
+        "floor": st.floats(0, 1),
+        "sinks": st.integers(0, 40),
+        "recent": st.integers(0, 40),
+        "chunk": st.integers(1, 900),
+    },
+    "recommended": {"sinks": st.integers(0, 40), "recent": recents},
     "lagkv": {
         "sinks": st.integers(0, 90),
         "lag": st.integers(1, 900),

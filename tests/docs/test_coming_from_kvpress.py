@@ -32,6 +32,12 @@ QUOTED = re.findall(r"`([a-z_0-9]+\+[a-z_0-9+.]+)`", PAGE)
 
 TENSORS = {
     "q_filters": {"filters.0": torch.ones(2, 8)},
+    "recommended": {
+        "of_key.0": torch.ones(2, 8),
+        "of_value.0": torch.ones(2, 8),
+        "of_facts.0": torch.ones(2, 5),
+        "offset.0": torch.zeros(2),
+    },
     "expected_attention": {
         "mean.0": torch.zeros(4, 8),
         "covariance.0": torch.zeros(4, 8, 8),

@@ -121,7 +121,7 @@ class Policy:
         """The method's name, or "policy" for one that was put together by hand."""
         return self.origin.build.name if self.origin else "policy"
 
-    @property
+    @cached_property
     def amount(self) -> Amount:
         """How much is kept."""
         return Amount.of(self.budget.amount)

@@ -7,13 +7,16 @@ labels, no questions, no answers. Then scoring a pair costs two dot products, no
 and one file serves every budget, with the question known or not. One ranking over all heads and
 layers says what each head keeps, and the first token stays in all of them.
 
-Without a profile it is the best that needs none, and says so.
+Without a profile it is the best here that needs none and reads the prompt once: how a key differs
+from all others (KeyDiff) and how large its value is, in one ranking. It says so.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -32,12 +35,14 @@ from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.ops.rotation import Rotation
 from foveate.stages.budget import OneRanking
-from foveate.stages.score import Reconstruction
+from foveate.stages.score import KeyDifference, Reconstruction
 from foveate.stages.select import TopK
 
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""
 RIDGE = 0.01
+VALUE = 0.3
+"""How much a value's norm counts without a profile."""
 LEAST = 1e-6
 """The least attention that is told apart from none."""
 
@@ -138,6 +143,16 @@ class SecondReading:
 GATHERINGS["recommended"] = SecondReading()
 
 
+@cache
+def say_once() -> None:
+    """That a profile would do better."""
+    logging.getLogger("foveate").warning(
+        "recommended has no profile: it ranks pairs by how their keys differ and how large their "
+        "values are. 'foveate calibrate recommended --model MODEL' makes one in minutes, and "
+        "kvzip needs none, at the price of a second prefill."
+    )
+
+
 @method(adds=("score", "budget", "select"))
 def recommended(
     *,
@@ -151,8 +166,11 @@ def recommended(
     Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
     prompts with or without their question.
     """
+    if profile is None:
+        say_once()
+    foretold = None if profile is None else ForetoldReconstruction(profile=profile)
     return Policy(
-        score=ForetoldReconstruction(profile=profile or ""),
+        score=foretold or KeyDifference(value=VALUE),
         budget=OneRanking(amount=budget),
         select=TopK(sinks=sinks, recent=recent),
     )

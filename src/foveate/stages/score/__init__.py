@@ -1,6 +1,12 @@
 """Scores: how important each slot is. High is important."""
 
-from foveate.stages.score.attention_free import KeyNorm, RandomScore, Recency, ValueNorm
+from foveate.stages.score.attention_free import (
+    KeyDifference,
+    KeyNorm,
+    RandomScore,
+    Recency,
+    ValueNorm,
+)
 from foveate.stages.score.column_sums import ColumnSums
 from foveate.stages.score.kvpress import FromKvpress
 from foveate.stages.score.leverage import Leverage
@@ -13,6 +19,7 @@ __all__ = [
     "ColumnSums",
     "FromKvpress",
     "HeadMean",
+    "KeyDifference",
     "KeyNorm",
     "Leverage",
     "NonCausalAttention",

@@ -1,4 +1,4 @@
-"""Scores that look at no attention: norms of keys and values, recency, and chance."""
+"""Scores that look at no attention: of keys and values alone, recency, and chance."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Seed
+from foveate.core.parameters import Factor, Seed
 from foveate.core.spec import stage
 
 
@@ -46,6 +47,32 @@ class ValueNorm:
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.v.float().norm(dim=-1))
+
+
+@stage("key_difference")
+@dataclass(frozen=True, kw_only=True)
+class KeyDifference:
+    """Minus the cosine between a key and the mean of all keys' directions, in float32; plus
+    ``value`` times the logarithm of the value's norm, which KeyDiff has not.
+
+    Source: KeyDiff (arXiv:2504.15364), section 3.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    value: Factor = 0.0
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        direction = F.normalize(layer.k.float(), dim=-1)
+        real = layer.valid[..., None]
+        mean = direction.masked_fill(~real, 0.0).sum(2, keepdim=True) / real.sum(2, keepdim=True)
+        different = -F.cosine_similarity(direction, mean, dim=-1)
+        if not self.value:
+            return Scores(different)
+        norm = layer.v.float().norm(dim=-1).clamp_min(1e-6)
+        return Scores(different + self.value * norm.log())
 
 
 @stage("recency")
