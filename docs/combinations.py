@@ -44,10 +44,26 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "question_attention": {"window": 4},
     "window_attention": {"window": 4},
 }
-PROFILES = {"query_filter": "q_filters"}  # whose a stage takes, if not sparsemm's
+# whose profile a stage takes, if not sparsemm's
+PROFILES = {"query_filter": "q_filters", "foretold_reconstruction": "recommended"}
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
-ELSEWHERE = {"kvpress"}  # needs the package
+ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
+    "kvpress",  # needs the package
+    "reconstruction",  # needs the model
+    "each_head",  # has no total
+}
 INNER = STAGES["window_attention"](window=4)
+
+
+TENSORS = {  # of a profile
+    "q_filters": {"filters": torch.eye(8)[:HEADS]},
+    "recommended": {
+        "of_key": torch.eye(8)[:HEADS],
+        "of_value": torch.eye(8)[:HEADS],
+        "of_facts": torch.zeros(HEADS, 5),
+        "offset": torch.zeros(HEADS),
+    },
+}
 
 
 def stage(name: str, profile: Path) -> Any:
@@ -130,7 +146,7 @@ def parts() -> str:
     with tempfile.TemporaryDirectory() as folder:
         for name, method in foveate.METHODS.items():
             given: dict[str, Any] = {"budget": "50%"} if _needs(method, "budget") else {}
-            if _needs(method, "profile"):
+            if _needs(method, "profile") or name == "recommended":
                 given["profile"] = str(_profile(Path(folder), name))
             policy = method(**given)
             cells = [_name(getattr(policy, slot)) for slot in SLOTS]
@@ -161,7 +177,7 @@ def _profile(folder: Path, method: str) -> Path:
             layers=LAYERS,
             samples=1,
             budget="",
-            by_layer=[{"filters": torch.eye(8)[:HEADS]}] * LAYERS,
+            by_layer=[TENSORS[method]] * LAYERS,
         ).save(folder / f"{method}.safetensors")
     profile = Profile(
         method=method,

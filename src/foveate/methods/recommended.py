@@ -41,7 +41,7 @@ from foveate.stages.select import TopK
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""
 RIDGE = 0.01
-VALUE = 0.3
+VALUE = 0.15
 """How much a value's norm counts without a profile."""
 LEAST = 1e-6
 """The least attention that is told apart from none."""
@@ -159,18 +159,23 @@ def recommended(
     budget: Amount,
     profile: str | None = None,
     sinks: Count = 1,
-    recent: Recent = 0,
+    recent: Recent | None = None,
 ) -> Policy:
     """Keeps what a second reading of the prompt would attend to, foretold pair by pair.
 
     Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
-    prompts with or without their question.
+    prompts with or without their question. ``recent`` tokens are always kept: by default none, and
+    a quarter of the budget without a profile.
     """
     if profile is None:
         say_once()
-    foretold = None if profile is None else ForetoldReconstruction(profile=profile)
+        score: Score = KeyDifference(value=VALUE)
+    else:
+        score = ForetoldReconstruction(profile=profile)
+    if recent is None:
+        recent = 0.25 if profile is None else 0
     return Policy(
-        score=foretold or KeyDifference(value=VALUE),
+        score=score,
         budget=OneRanking(amount=budget),
         select=TopK(sinks=sinks, recent=recent),
     )
