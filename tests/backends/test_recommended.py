@@ -11,7 +11,16 @@ from foveate.core.pipeline import score
 from foveate.core.reading import PromptReading
 from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.methods.recommended import FACTS, LEAST, RIDGE, ForetoldReconstruction, SecondReading
+from foveate.methods.recommended import (
+    FACTS,
+    LEAST,
+    RIDGE,
+    VALUE,
+    ForetoldReconstruction,
+    SecondReading,
+    say_once,
+)
+from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.profiles import saved_tensors
@@ -115,6 +124,25 @@ def test_images_are_read_again_too(tmp_path, family):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(40,))
     path = foveate.calibrate(model, "recommended", [inputs]).save(tmp_path / "p.safetensors")
     check_generate(model, foveate.recommended(budget="40%", profile=str(path)), inputs)
+
+
+def test_without_a_profile_it_says_once_what_it_does_instead(caplog):
+    say_once.cache_clear()
+    policy = foveate.recommended(budget="30%")
+    foveate.policy("recommended:budget=20%")
+    (said,) = caplog.messages
+    assert "foveate calibrate recommended" in said
+    assert policy.score == KeyDifference(value=VALUE)
+    assert (policy.select.sinks, policy.select.recent) == (1, 0.25)
+    layer = random_layer((20, 13), d=4, seed=3)
+    values = policy.score(layer).values
+    for row in range(2):
+        for head in range(2):
+            real = layer.valid[row, head]
+            k, v = (x[row, head, real].double() for x in (layer.k, layer.v))
+            facts = torch.tensor(list(literal_facts(k, v)), dtype=torch.float64)
+            expected = VALUE * facts[:, 3] - facts[:, 4]
+            assert_close(values[row, head, real].double(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_what_it_was_not_made_for_is_refused(tmp_path):

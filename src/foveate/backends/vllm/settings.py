@@ -113,8 +113,8 @@ def check_policy(policy: Policy) -> None:
     if policy.reads_again:
         raise _refused(
             policy,
-            f"{policy.reads_again!r} reads the prompt a second time. Use keydiff+headkv.budget, or "
-            "recommended, with a profile that such readings make",
+            f"{policy.reads_again!r} reads the prompt a second time. Use keydiff+headkv.budget "
+            "with a profile",
         )
     if policy.when.decodes or policy.when.reads:
         raise _refused(
