@@ -14,6 +14,7 @@ from foveate.errors import InvalidParameter, UnsupportedModel, UnsupportedPolicy
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.conformance.oracle import event_of
+from tests.pairs import by_turns
 
 LENGTHS = {"alone": (40,), "left-padded": (23, 31, 40)}
 REFUSED = {"gemma3": "masks of its own", "mllama": "apart from its prompt"}
@@ -60,8 +61,7 @@ def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths):
         assert torch.equal(ours, best.view_as(ranked))
 
 
-@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-@pytest.mark.parametrize("family", sorted(set(zoo.FAMILIES) - set(REFUSED)))
+@by_turns(family=sorted(set(zoo.FAMILIES) - set(REFUSED)), lengths=LENGTHS)
 def test_every_family_answers_as_the_masked_full_cache(family, lengths):
     check_generate(
         zoo.build(family), foveate.kvzip(budget=0.5), zoo.prompt(family, lengths=lengths)

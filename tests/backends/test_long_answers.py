@@ -71,6 +71,18 @@ def test_over_budget_holds_the_prompts_budget_throughout_the_answer(spec, tokens
     assert late <= heads * pair * 3 * (30 + GROWTH)
 
 
+@pytest.mark.parametrize(
+    "spec", ["pyramidkv:budget=30,window=8", "fastv:budget=30"]
+)
+def test_a_layer_with_a_budget_of_its_own_holds_it_throughout_the_answer(spec):
+    seen, _ = answer(f"{spec},when=over_budget(every=4)", SHORT // 2, vision=True)
+    first = [int(count.sum()) for count in seen[0][0]]
+    assert len(set(first)) > 1  # layers differ
+    for counts, _ in seen:
+        for held, count in zip(first, counts, strict=True):
+            assert held <= int(count.sum()) < held + 4 * count.numel()
+
+
 @pytest.mark.parametrize("spec", ["prefixkv:budget=50%", "prefixkv:budget=50%,counted_from=newest"])
 def test_prefixkv_holds_every_layers_share_of_the_growing_sequence(spec):
     seen, _ = answer(spec, LONG if spec == "prefixkv:budget=50%" else SHORT)

@@ -68,7 +68,7 @@ BRINGS = {
     "csp": {"score", "select", "attend"},
     "criticalkv": {"score", "select"},
     "simlayerkv": {"score", "budget", "select"},
-    "kvzip": {"score", "budget", "select"},
+    "kvzip": {"score", "budget", "select", "when"},
     "recommended": {"score", "budget", "select"},
     "david": {"score", "select"},
     "lookm": {"score", "merge"},
@@ -269,7 +269,7 @@ def test_csp_and_prefixkv_add_up_in_either_order():
 def test_the_python_of_the_page_runs():
     given = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(block, given)
 

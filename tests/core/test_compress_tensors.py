@@ -55,7 +55,7 @@ def of(name, budget):
         del small["sinks"]
     if name == "simlayerkv":  # the same
         small["sinks"] = 0
-    if name == "compactor":
+    if name in ("compactor", "recommended"):
         small["recent"] = 1
     return method(budget=budget, **small)
 
@@ -72,8 +72,8 @@ def always_kept(name):
     return {
         **dict.fromkeys(WINDOWED, SMALL["window"]),
         **dict.fromkeys(SINKS, SMALL["sinks"]),
-        "compactor": SMALL["sinks"] + 1,
-        **dict.fromkeys(("aircache", "fastv", "pyramiddrop", "recommended"), 1),
+        **dict.fromkeys(("compactor", "recommended"), SMALL["sinks"] + 1),
+        **dict.fromkeys(("aircache", "fastv", "pyramiddrop"), 1),
         **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
     }.get(name, 0)
 

@@ -184,7 +184,11 @@ PARAMETERS = {
         "recent": st.integers(0, 40),
         "chunk": st.integers(1, 900),
     },
-    "recommended": {"sinks": st.integers(0, 40), "recent": recents},
+    "recommended": {
+        "profile": st.none(),
+        "sinks": st.integers(0, 40),
+        "recent": st.none() | recents,
+    },
     "lagkv": {
         "sinks": st.integers(0, 90),
         "lag": st.integers(1, 900),

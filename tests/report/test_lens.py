@@ -29,6 +29,7 @@ IMAGES = {"llava": 1, "qwen2_vl": 1, "gemma3": 1, "llama": 0}
 POLICIES = {
     **EVERY,
     "full": foveate.full(),
+    "read twice": foveate.kvzip(budget=0.5),
     "kivi": foveate.kivi(bits=4, residual=8),
     "all fits": of_method("snapkv", 500),
 }
@@ -58,7 +59,7 @@ def lens_on(family: str, policies: list[Any], **more: Any) -> foveate.Lens:
 @pytest.mark.parametrize("family", IMAGES)
 def test_what_is_kept_is_what_a_block_and_a_branch_keep(family: str) -> None:
     model, inputs, _ = prompt(family)
-    policies = list(POLICIES.values())
+    policies = [one for one in POLICIES.values() if not one.reads_again or family != "gemma3"]
     told = Told(lens_on(family, policies).html)
     recordings = {sums: record(model, sums=sums, **inputs) for sums in (True, False)}
     assert len(told.data["methods"]) == len({policy.spec for policy in policies})

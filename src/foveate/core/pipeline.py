@@ -65,15 +65,16 @@ def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     return state
 
 
-def score(policy: Policy, layer: Layer) -> Scored | None:
+def score(policy: Policy, layer: Layer, *, again: bool = False) -> Scored | None:
     """The layer's scores with protected and padded slots marked; None if every row fits its budget
-    (``layer.slots.tokens``).
+    (``layer.slots.tokens``). Not where it is compressed ``again``: what a layer holds then may be
+    fewer than that, and more than a budget that differs between layers gives it.
 
     Raises:
         InvalidBudget: a row's budget is below what is protected in it.
     """
     slots, tokens = layer.slots, layer.slots.tokens
-    if tokens is None or slots.all_fits:
+    if tokens is None or (slots.all_fits and not again):
         return None
     least, always = _protected(slots, policy)
     scores = policy.score(layer)

@@ -253,7 +253,8 @@ class PromptReading:
 
     def _compressed(self, layer: Layer, budget: Budget | None) -> dict[int, Kept]:
         policy = self.policy if budget is None else replace(self.policy, budget=budget)
-        scored = score(self.policy, layer)
+        before = self.layers[layer.ordinal].kept is not None
+        scored = score(self.policy, layer, again=before)
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}

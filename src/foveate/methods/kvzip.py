@@ -42,7 +42,7 @@ Heads = Literal["ranked", "even"]
         arxiv="2505.23416",
         code="https://github.com/snu-mllab/KVzip",
     ),
-    adds=("score", "budget", "select"),
+    adds=("score", "budget", "select", "when"),
 )
 def kvzip(
     *,

@@ -2,7 +2,7 @@
 
 from foveate.backends.hf.calibrate import calibrate
 from foveate.backends.hf.heads import calibrate_heads, import_head_scores
-from foveate.backends.hf.record import Recording, branch, record
+from foveate.backends.hf.record import Recording, branch, chosen, record
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.stats import LayerStats, Stats
 
@@ -14,6 +14,7 @@ __all__ = [
     "branch",
     "calibrate",
     "calibrate_heads",
+    "chosen",
     "compress",
     "import_head_scores",
     "record",

@@ -428,6 +428,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def hold(self, kept: Kept) -> None:
         """Holds the kept pairs instead of all."""
         policy, pairs = self.policy, self.pairs
+        if self.state.noted is not None:
+            self.state.noted[self.ordinal] = kept
         if isinstance(pairs, Coded) and isinstance(policy.merge, NoMerge):
             self._pairs = policy.store(pairs.only(kept.mask))
         else:

@@ -17,6 +17,7 @@ from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import convert, foveate_layers, text_config
 from foveate.core.layer import Layer
+from foveate.core.pipeline import Kept, everything
 from foveate.core.slots import Slots, derived
 from foveate.errors import InvalidInput
 
@@ -94,8 +95,23 @@ def record(
     return Recording(model, cache, layers, out.logits[:, -1])
 
 
-def branch(session: Session, recording: Recording) -> DynamicCache:
-    """The recorded prompt's cache as the session's policy compresses it, ready to go on.
+def chosen(session: Session, recording: Recording) -> list[Kept]:
+    """What the session's policy keeps of the recorded prompt, layer by layer.
+
+    Raises:
+        InvalidInput: another model's recording.
+    """
+    noted: dict[int, Kept] = {}
+    branch(session, recording, noted=noted)
+    layers = enumerate(recording.layers)
+    return [noted.get(place, everything(layer)) for place, layer in layers]
+
+
+def branch(
+    session: Session, recording: Recording, *, noted: dict[int, Kept] | None = None
+) -> DynamicCache:
+    """The recorded prompt's cache as the session's policy compresses it, ready to go on. What each
+    layer keeps is written into ``noted``, if it is given.
 
     Raises:
         InvalidInput: another model's recording.
@@ -115,13 +131,13 @@ def branch(session: Session, recording: Recording) -> DynamicCache:
         for layer, source in zip(cache.layers, sources, strict=True)
     ]
     state.follow(theirs[0].state)
-    state.prompt_end = recording.tokens
+    state.prompt_end, state.noted = recording.tokens, noted
     for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
             layer.read(seen)
     session.read_again(cache)
-    state.prompt_end = None
+    state.prompt_end = state.noted = None
     for layer, source in zip(mine, theirs, strict=True):
         if layer.pairs is source.pairs:
             layer.refill(source.pairs.fork(), source.seen, source.seen)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
 from foveate.backends.hf.stats import Stats
+from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.slots import Slots, once_for_heads
@@ -75,6 +76,7 @@ class CacheState:
         self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.passes: list[Any] = []  # of the prompt, where it may be read again
         self.again: Again | None = None  # while it is
+        self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
         self.reading = PromptReading(self.policy, self.depth)
         self.stats = Stats(self.policy.spec)

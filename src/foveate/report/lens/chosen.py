@@ -10,10 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.backends.hf import Recording, record
+from foveate.backends.hf import Recording, chosen, compress, record
 from foveate.backends.hf.support import compressible_layers, text_config
 from foveate.core.policy import Policy
-from foveate.core.tensors import compress_layers
 
 
 class Choice(NamedTuple):
@@ -55,7 +54,7 @@ def seen(
         sums = policy.reads_column_sums
         if sums not in readings:
             readings[sums] = record(model, sums=sums, **inputs)
-        return _choice(policy, readings[sums])
+        return _choice(model, policy, readings[sums])
 
     choices = [[choice(policy) for policy in each] for each in policies]
     layers = next(iter(readings.values())).layers
@@ -63,8 +62,9 @@ def seen(
     return Seen(compressible_layers(text_config(model)), heads, choices)
 
 
-def _choice(policy: Policy, recording: Recording) -> Choice:
-    kept = compress_layers(policy, recording.layers)
+def _choice(model: PreTrainedModel, policy: Policy, recording: Recording) -> Choice:
+    with compress(model, policy) as session:
+        kept = chosen(session, recording)
     scores = [
         one.mask.float().fill_(torch.nan) if one.scores is None else one.scores for one in kept
     ]
