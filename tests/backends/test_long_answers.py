@@ -71,9 +71,7 @@ def test_over_budget_holds_the_prompts_budget_throughout_the_answer(spec, tokens
     assert late <= heads * pair * 3 * (30 + GROWTH)
 
 
-@pytest.mark.parametrize(
-    "spec", ["pyramidkv:budget=30,window=8", "fastv:budget=30"]
-)
+@pytest.mark.parametrize("spec", ["pyramidkv:budget=30,window=8", "fastv:budget=30"])
 def test_a_layer_with_a_budget_of_its_own_holds_it_throughout_the_answer(spec):
     seen, _ = answer(f"{spec},when=over_budget(every=4)", SHORT // 2, vision=True)
     first = [int(count.sum()) for count in seen[0][0]]

@@ -164,8 +164,8 @@ def recommended(
     """Keeps what a second reading of the prompt would attend to, foretold pair by pair.
 
     Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
-    prompts with or without their question. ``recent`` tokens are always kept: by default none, and
-    a quarter of the budget without a profile.
+    prompts with or without their question. ``recent`` tokens are always kept: by default the
+    last one, which an answer begins with, and a quarter of the budget without a profile.
     """
     if profile is None:
         say_once()
@@ -173,7 +173,7 @@ def recommended(
     else:
         score = ForetoldReconstruction(profile=profile)
     if recent is None:
-        recent = 0.25 if profile is None else 0
+        recent = 0.25 if profile is None else 1
     return Policy(
         score=score,
         budget=OneRanking(amount=budget),
