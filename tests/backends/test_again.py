@@ -94,7 +94,7 @@ def test_a_branch_keeps_what_a_block_of_its_own_keeps(family):
     assert torch.equal(recording.cache.layers[0].pairs.k, held)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2_5_vl"])
+@pytest.mark.parametrize("family", ["llama", "qwen2_5_vl", "paligemma"])
 def test_a_prompt_in_pieces_is_exact_too(family):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
     check_generate(model, foveate.kvzip(budget=0.4, chunk=16, sinks=1, recent=2), inputs)

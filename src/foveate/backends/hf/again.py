@@ -65,7 +65,11 @@ class Given(NamedTuple):
             yield Given(self.first + start, pieces)
 
     def _piece(self, name: str, value: Any, some: slice) -> Any:
-        if name == _MASK or not isinstance(value, (Tensor, list, dict)):
+        if not isinstance(value, (Tensor, list, dict)):
+            return value
+        if name == _MASK and isinstance(value, Tensor) and value.ndim == 4:
+            return value[:, :, some]  # it has a row for each token
+        if name == _MASK:
             return value
         if name == _POSITIONS and isinstance(value, Tensor):
             return value[..., some]
@@ -161,6 +165,5 @@ def _mask(part: Given, last: Any, end: int) -> Any:
         )
     if mask.ndim == 2:
         return torch.cat([last, last[:, own]], dim=1)
-    rows = slice(part.first - end, part.first - end + part.length or None)
     seen = last[..., -1:, :].expand(*last.shape[:-2], part.length, end)
-    return torch.cat([seen, last[..., rows, own]], dim=-1)
+    return torch.cat([seen, mask[..., own]], dim=-1)

@@ -7,6 +7,7 @@ through the original column of each slot.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -371,8 +372,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def finish(self) -> None:
         """Holds what the policy keeps now that the prompt has been read again."""
         k, v, _ = self._padded()
-        for ordinal, kept in self.state.reading.read_again(self.ordinal, k, v).items():
-            self.state.layers[ordinal].hold(kept)
+        self._hold_each(self.state.reading.read_again(self.ordinal, k, v))
 
     def _padded(self) -> Padded:
         """All slots held."""
@@ -402,7 +402,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             weight = output_weight(self.state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
         self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_pairs(layer.k, layer.v)
-        found = self.state.reading.read(layer, self.at, self.pairs.counts)
+        self._hold_each(self.state.reading.read(layer, self.at, self.pairs.counts))
+
+    def _hold_each(self, found: Mapping[int, Kept]) -> None:
         for ordinal, kept in found.items():
             self.state.layers[ordinal].hold(kept)
 

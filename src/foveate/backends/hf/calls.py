@@ -85,7 +85,6 @@ class Calls:
         self._asked: Asked | None = None
         self._turn = RLock()
         self._turns = 0  # taken by the decoder
-        self._again = False  # a prompt is being read again
         self._undo = ExitStack()
 
     def attach(self) -> None:
@@ -234,7 +233,7 @@ class Calls:
             cache = DynamicCache(config=self._config)
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
-        if self._again:
+        if _reads_again(cache):
             return (), kwargs
         if (at_hand := fixed.state_of(cache)) is not None:
             self._relink(at_hand)
@@ -323,7 +322,7 @@ class Calls:
 
     def _after(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         cache = kwargs[self._argument]
-        if self._again:
+        if _reads_again(cache):
             return
         asked = self._asked is None or self._asked.is_about(cache)
         if fixed.state_of(cache) is not None:
@@ -341,13 +340,8 @@ class Calls:
     def read_again(self, cache: DynamicCache) -> None:
         """Where the policy asks for it: feeds a prompt that was read once more."""
         state = known_state(cache)
-        if not state.reading.waits:
-            return
-        self._again = True
-        try:
+        if state.reading.waits:
             read_again(self._place.decoder, self._argument, cache, state)
-        finally:
-            self._again = False
 
     def _left(self, *_: Any) -> None:
         """Also after an exception."""
@@ -378,6 +372,12 @@ def _check_cached(kwargs: dict[str, Any]) -> None:
 
 def _named(module: nn.Module, args: Any, output: Any) -> None:
     name_cache(output)
+
+
+def _reads_again(cache: object) -> bool:
+    """Whether a pass is one in which a prompt is read again."""
+    state = state_of(cache)
+    return state is not None and state.again is not None
 
 
 def _any_state(cache: object) -> CacheState | None:
