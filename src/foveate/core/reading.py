@@ -258,7 +258,7 @@ class PromptReading:
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}
-        if self.policy.scope == "model":
+        if policy.scope == "model":
             found = self._all_together(layer, scored)
         elif scored is not None:
             found = {layer.ordinal: keep(policy, [scored])[0]}
