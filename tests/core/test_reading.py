@@ -139,6 +139,20 @@ def test_an_answer_is_kept_whole_where_the_rule_does_not_decode():
     assert reading.read(layer, Pass(12), layer.slots.available) == {}
 
 
+def test_a_layer_with_a_budget_of_its_own_does_not_wait_for_the_others():
+    made = prompt([12], h=2, g=2, d=4, depth=2)
+    first, last = layers_of(made.layers)
+    policy = foveate.policy("prefixkv:budget=6,when=after_prefill")
+    assert policy.scope == "model"
+    reading, mine = PromptReading(policy, 2), foveate.policy("knorm:budget=5").budget
+    for layer in (first, last):
+        found = reading.read(layer, Pass(12, 12), layer.slots.available, budget=mine)
+        assert list(found) == [layer.ordinal]
+    together = PromptReading(policy, 2)
+    assert together.completed(first) == {}
+    assert list(together.completed(last)) == [0, 1]
+
+
 def test_every_moment_is_told_what_is_held_seen_and_was_kept():
     told = []
 
