@@ -10,7 +10,7 @@ import foveate
 from foveate.core.pipeline import score
 from foveate.core.reading import PromptReading
 from foveate.core.tensor_profile import load_tensors
-from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.methods.recommended import (
     FACTS,
     LEAST,
@@ -20,6 +20,8 @@ from foveate.methods.recommended import (
     SecondReading,
     say_once,
 )
+from foveate.stages.budget import HeadLevels
+from foveate.stages.budget.head_levels import LEVELS, levels
 from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate
@@ -74,6 +76,28 @@ def test_the_maps_are_a_ridge_regression_on_standardised_features():
         assert_close(found["offset"][head].double(), y.mean() - mean @ w, rtol=1e-3, atol=1e-3)
 
 
+def test_levels_are_what_stands_in_the_middle_of_each_share():
+    values = torch.randn(2, 3 * LEVELS, generator=torch.Generator().manual_seed(1))
+    ranked = values.sort(descending=True).values
+    assert_close(levels(values), ranked[:, 1::3])  # of three pairs the second
+    assert_close(levels(values[:, :1]), values[:, :1].expand(2, LEVELS))
+
+
+def test_heads_keep_their_average_share_of_the_best(tmp_path):
+    held = weights(layers=2)
+    path = str(saved_tensors(tmp_path, "recommended", held))
+    rule = HeadLevels(amount="20%", profile=path, of="recommended").by_head(2, 2)
+    table = torch.cat([one["levels"] for one in held])
+    for tokens in (LEVELS // 4, LEVELS // 10):  # a share is a pair here
+        lowest = table.flatten().sort(descending=True).values[4 * tokens - 1]
+        assert rule(tokens, 0, LEVELS) == tuple((table >= lowest).sum(-1).tolist())
+    counts = rule(50, 45, 1000)
+    assert sum(counts) == 4 * 50
+    assert min(counts) == 45  # what is protected in every head
+    with pytest.raises(ProfileMismatch, match="2 KV heads in layer 0, the model 3"):
+        HeadLevels(amount="20%", profile=path, of="recommended").by_head(2, 3)
+
+
 def _with_state(layer, **state):
     return replace(layer, state=state)
 
@@ -85,6 +109,7 @@ def weights(heads=2, d=4, layers=1, seed=5):
         {
             **{n: torch.randn(s, generator=generator) for n, s in shapes.items()},
             "offset": torch.randn(heads, generator=generator),
+            "levels": torch.randn(heads, LEVELS, generator=generator).sort(descending=True).values,
         }
         for _ in range(layers)
     ]
@@ -112,11 +137,12 @@ def test_a_profile_is_measured_on_a_model_and_used_at_every_budget(tmp_path):
     assert (profile.method, profile.samples) == ("recommended", 2)
     for budget in ("30%", "50%"):
         for lengths in ((40,), (23, 31, 40)):
-            check_generate(
-                model,
-                foveate.recommended(budget=budget, profile=path),
-                zoo.prompt("llama", lengths=lengths),
-            )
+            for heads in ("by_prompt", "by_profile"):
+                check_generate(
+                    model,
+                    foveate.recommended(budget=budget, profile=path, heads=heads),
+                    zoo.prompt("llama", lengths=lengths),
+                )
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
@@ -158,6 +184,8 @@ def test_what_it_was_not_made_for_is_refused(tmp_path):
     )
     with pytest.raises(ProfileMismatch, match=r"of shape \(2, 4\) .* need \(3, 4\)"):
         _scored(one, layer)
+    with pytest.raises(InvalidParameter, match="profile=FILE"):
+        foveate.recommended(budget="50%", heads="by_profile")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InvalidInput, match="calibrate recommended"):
         load_tensors(str(path), "recommended")

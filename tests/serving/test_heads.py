@@ -17,16 +17,20 @@ SCORES = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]  # strong heads stand 
 
 
 @pytest.fixture(scope="module")
-def profiles(llama, tmp_path_factory):
-    """A file of head scores for each method that reads one."""
-    folder = tmp_path_factory.mktemp("profiles")
-    name = llama.split("/")[-1]
-    return {method: saved(folder, method, SCORES, name) for method in ("headkv", "sparsemm")}
+def model(llama):
+    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 @pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
+def profiles(llama, model, tmp_path_factory):
+    """A file of head scores, and one of maps and levels."""
+    folder = tmp_path_factory.mktemp("profiles")
+    read = [{"input_ids": torch.tensor([prompt])} for prompt in prompts((200, 333))]
+    measured = foveate.calibrate(model, "recommended", read)
+    return {
+        "headkv": saved(folder, "headkv", SCORES, llama.split("/")[-1]),
+        "recommended": measured.save(folder / "recommended.safetensors"),
+    }
 
 
 def check_against_transformers(model, policy, rooms, served):
@@ -53,7 +57,11 @@ def check_against_transformers(model, policy, rooms, served):
             2,
             {"max_num_batched_tokens": 96},
         ),
-        ("sparsemm:budget=30%,window=8,profile={sparsemm}", 4, {"enable_prefix_caching": True}),
+        (
+            "recommended:budget=30%,heads=by_profile,profile={recommended}",
+            4,
+            {"enable_prefix_caching": True},
+        ),
         (
             "h2o+headkv.budget:budget=40%,profile={headkv}",
             2,

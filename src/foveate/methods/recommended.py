@@ -5,7 +5,8 @@ to the logarithm of the most attention that the second reading of a prompt pays 
 fitted once per model, by ``foveate calibrate recommended``, from prompts that are read twice: no
 labels, no questions, no answers. Then scoring a pair costs two dot products, no query is looked at,
 and one file serves every budget, with the question known or not. One ranking over all heads and
-layers says what each head keeps, and the first token stays in all of them.
+layers says what each head keeps, or where that has to be known before a prompt is read (inside
+vLLM, layer by layer), the ranking that comes out on average; the first token stays in all of them.
 
 Without a profile it is the best here that needs none and reads the prompt once: how a key differs
 from all others (KeyDiff) and how large its value is, in one ranking. It says so.
@@ -17,7 +18,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,11 +31,13 @@ from foveate.core.layer import Layer, Scores
 from foveate.core.method import method
 from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
-from foveate.core.protocols import Score
+from foveate.core.protocols import Budget, Score
 from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.errors import InvalidParameter
 from foveate.ops.rotation import Rotation
-from foveate.stages.budget import OneRanking
+from foveate.stages.budget import HeadLevels, OneRanking
+from foveate.stages.budget.head_levels import levels
 from foveate.stages.score import KeyDifference, Reconstruction
 from foveate.stages.select import TopK
 
@@ -45,6 +48,7 @@ VALUE = 0.15
 """How much a value's norm counts without a profile."""
 LEAST = 1e-6
 """The least attention that is told apart from none."""
+Heads = Literal["by_prompt", "by_profile"]
 
 
 def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
@@ -98,7 +102,7 @@ class SecondReading:
 
     turns_back: ClassVar[bool] = False
     watched: ClassVar[Score | None] = Reconstruction()
-    names: ClassVar[tuple[str, ...]] = ("of_facts", "of_key", "of_value", "offset")
+    names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
         paid = layer.state["reconstruction"].clamp_min(LEAST).log()
@@ -106,11 +110,14 @@ class SecondReading:
         ones = torch.ones_like(paid)[..., None]
         given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
         given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
+        rows = zip(paid, layer.valid[:, 0], strict=True)
         told = paid.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
         return {
             "products": given.transpose(1, 2) @ given,
             "told": (given.transpose(1, 2) @ told[..., None])[..., 0],
             "of_key": torch.zeros(layer.k.shape[-1]),  # for its length
+            "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
+            "prompts": torch.tensor(float(len(paid))),
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
@@ -137,6 +144,7 @@ class SecondReading:
             weights[:, a:b] for a, b in ((1, first), (first, last), (last, None))
         )
         parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}
+        parts["levels"] = sums["levels"] / sums["prompts"]
         return {name: part.float() for name, part in parts.items()}
 
 
@@ -160,13 +168,23 @@ def recommended(
     profile: str | None = None,
     sinks: Count = 1,
     recent: Recent | None = None,
+    heads: Heads = "by_prompt",
 ) -> Policy:
     """Keeps what a second reading of the prompt would attend to, foretold pair by pair.
 
     Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
     prompts with or without their question. ``recent`` tokens are always kept: by default the
-    last one, which an answer begins with, and a quarter of the budget without a profile.
+    last one, which an answer begins with, and a quarter of the budget without a profile. What each
+    head keeps follows from the prompt, or ``by_profile`` from those that the profile was made with.
+
+    Raises:
+        InvalidParameter: heads=by_profile without a profile.
     """
+    split: Budget = OneRanking(amount=budget)
+    if heads == "by_profile":
+        if profile is None:
+            raise InvalidParameter("heads='by_profile' needs a profile: give profile=FILE.")
+        split = HeadLevels(amount=budget, profile=profile, of="recommended")
     if profile is None:
         say_once()
         score: Score = KeyDifference(value=VALUE)
@@ -176,6 +194,6 @@ def recommended(
         recent = 0.25 if profile is None else 1
     return Policy(
         score=score,
-        budget=OneRanking(amount=budget),
+        budget=split,
         select=TopK(sinks=sinks, recent=recent),
     )

@@ -81,6 +81,8 @@ def test_prefixkv_is_served_with_a_profile(tmp_path):
         ("pyramidkv+adakv.budget:budget=20%", "by each prompt's scores"),
         ("prefixkv:budget=20%,when=after_prefill", "foveate calibrate"),
         ("meda:budget=20%", "more than the prompt's length"),
+        ("recommended:budget=20%", "heads=by_profile"),
+        ("kvzip:budget=20%", "heads=by_profile"),
         ("h2o:budget=20%,when=over_budget", "OverBudget"),
         ("elastic_cache:budget=20%", "FixedSlot"),
         ("csp:budget=20%,decode_n=1.0", "softmax"),

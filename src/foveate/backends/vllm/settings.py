@@ -113,8 +113,8 @@ def check_policy(policy: Policy) -> None:
     if policy.reads_again:
         raise _refused(
             policy,
-            f"{policy.reads_again!r} reads the prompt a second time. Use keydiff+headkv.budget "
-            "with a profile",
+            f"{policy.reads_again!r} reads the prompt a second time. Use recommended with a "
+            "profile and heads=by_profile, which foretells it",
         )
     if policy.when.decodes or policy.when.reads:
         raise _refused(
@@ -159,7 +159,8 @@ def _check_budget(policy: Policy) -> None:
         raise _refused(
             policy,
             f"its budget {budget!r} depends on more than the prompt's length. "
-            "Use uniform, pyramid, prefix_budget with a profile, or head_table",
+            "Use uniform, pyramid, prefix_budget with a profile, head_table or head_levels "
+            "(recommended with heads=by_profile)",
         )
 
 

@@ -37,6 +37,14 @@ class Rule(Protocol):
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]: ...
 
 
+def rows_of_layer(rule: Rule, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+    """What a rule over all KV heads gives those of one layer."""
+    heads, protected = one.layer.k.shape[1], one.protected.amax(-1).tolist()
+    rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
+    mine = slice(one.layer.ordinal * heads, (one.layer.ordinal + 1) * heads)
+    return one.available.new_tensor([rule(*row)[mine] for row in rows])
+
+
 @dataclass(frozen=True, kw_only=True)
 class ByHeadScores:
     """A budget whose heads keep what a rule says of their scores, in ``profile``: a file of one
@@ -89,14 +97,11 @@ class ByHeadScores:
         return self.rule(tuple(map(tuple, profile.by_layer)))
 
     def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-        profile, heads = self.calibrated, one.layer.k.shape[1]
+        profile = self.calibrated
         profile.check_layers(one.layer.depth)
         profile.check_heads(one.layer)
         rule = self.rule(tuple(map(tuple, profile.by_layer)))
-        protected = one.protected.amax(-1).tolist()
-        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-        mine = slice(one.layer.ordinal * heads, (one.layer.ordinal + 1) * heads)
-        return one.available.new_tensor([rule(*row)[mine] for row in rows])
+        return rows_of_layer(rule, one, tokens)
 
 
 @stage("head_table")
