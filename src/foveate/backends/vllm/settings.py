@@ -147,7 +147,7 @@ def _check_budget(policy: Policy) -> None:
             policy,
             f"its budget {budget!r} gives the heads of a layer different numbers of tokens by "
             "each prompt's scores, and blocks are freed before these are known. Use headkv or "
-            "sparsemm, whose heads keep what a profile says",
+            "sparsemm, whose heads keep what a profile says, or recommended with heads=by_profile",
         )
     if isinstance(budget, Foreseeable) and not budget.foreseeable:
         raise _refused(
