@@ -48,6 +48,7 @@ FREE = (
 READ_TWICE = "kvzip"
 BUDGETS = "20%,10%,5%,3%"
 DRAWS = 2000
+SEED = 3026  # 2026 was looked at while the defaults were chosen
 
 
 class Run(NamedTuple):
@@ -65,7 +66,7 @@ def runs(a: argparse.Namespace) -> list[Run]:
     asked = [
         *(Run("profile", task, METHODS, a.limit) for task in MEAN),
         Run("profile", LONG, METHODS, a.long, "20%,10%,5%"),
-        *(Run("profile", task, METHODS, a.limit) for task in UNSEEN),
+        *(Run("profile", task, METHODS, a.unseen) for task in UNSEEN),
         *(Run("free", task, FREE, a.limit, "20%,10%") for task in MEAN),
         *(Run("twice", task, (READ_TWICE,), a.again, "20%,10%,5%") for task in (*MEAN, LONG)),
     ]
@@ -82,7 +83,7 @@ def ask(run: Run, protocol: Any, folder: Path) -> list[Mapping[str, Any]]:
         model="demo",
         protocol=protocol,
         limit=run.limit,
-        seed=2026,
+        seed=SEED,
         timed=0,
         resume=(folder / CONFIGURATION).exists(),
     )
@@ -171,6 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--limit", type=int, default=50, help="questions of each short task")
     parser.add_argument("--long", type=int, default=100, help=f"questions of {LONG}")
+    parser.add_argument("--unseen", type=int, default=50, help="questions of each unseen task")
     parser.add_argument("--again", type=int, default=25, help="questions for what reads twice")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES))
     parser.add_argument(
@@ -191,7 +193,8 @@ def main() -> None:
         "",
         "The demo model's right answers, letter by letter, as shares of the full cache's, with 95 "
         "% intervals (bootstrap over questions, paired). The profile of `recommended` was fitted "
-        "to 48 other prompts without any answer; that of `headkv` to 25 with answers.",
+        "to 48 other prompts without any answer; that of `headkv` to 25 with answers. No question "
+        "here was looked at while methods or their defaults were chosen.",
         "",
     ]
     for protocol, of_kind in data.items():

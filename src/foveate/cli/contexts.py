@@ -24,7 +24,7 @@ KINDS: tuple[Callable[[Random, Fonts], Album], ...] = (
     partial(questions.same_fields, people=4),
     questions.in_image,
     partial(questions.same_fields, people=6),
-    questions.document,
+    partial(questions.same_fields, people=8),
     questions.bars,
 )
 WORDS = (100, 1200)  # of a text
