@@ -22,8 +22,8 @@ BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 ANSWER = 4
 
 BEAMS = {"3 beams": {"num_beams": 3}, "2 of 2 beams": {"num_beams": 2, "num_return_sequences": 2}}
-# Every family meets every policy in test_families.py. Where what a mode does is done to the decoder,
-# of families that share one and count positions alike, one meets it here.
+# Families and policies meet in test_families.py. Where what a mode does is done to the decoder, of
+# families that share one and count positions alike, one meets it here.
 ALIKE = {"llava_next", "llava_onevision", "idefics3", "smolvlm", "mistral", "qwen2"}
 DECODERS = [family for family in zoo.FAMILIES if family not in ALIKE]
 
