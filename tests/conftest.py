@@ -5,9 +5,9 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported: its kernels run on the CPU
 
-from jaxtyping import install_import_hook
+from tests import checked
 
-install_import_hook("foveate", "beartype.beartype")
+checked.install()
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

@@ -57,17 +57,11 @@ def _pair(i: int, a: int, j: int, b: int) -> tuple[int, int, int, int]:
     return (i, a, j, b) if i < j else (j, b, i, a)
 
 
-def by_pairs(**factors: Iterable[Any]) -> pytest.MarkDecorator:
-    """Parametrizes a test by pairwise cover. A factor is a list, or a mapping of names to values,
-    whose names then stand in the test's id.
-    """
-    return _parametrized(factors, pairs(*map(_names, factors.values())))
-
-
 def by_turns(start: int = 0, rounds: int = 1, **factors: Iterable[Any]) -> pytest.MarkDecorator:
     """Parametrizes a test so that each value of the first factor has one row or a few, and meets
     the rows of a pairwise cover of the others in turns, from ``start`` on. With more ``rounds``
-    each meets as many of them, far apart.
+    each meets as many of them, far apart. A factor is a list, or a mapping of names to values,
+    whose names then stand in the test's id.
 
     For one mode out of many: the first factor's values (families) meet those of the others
     (policies) all over in another test, and here each of them meets the mode.
@@ -75,7 +69,7 @@ def by_turns(start: int = 0, rounds: int = 1, **factors: Iterable[Any]) -> pytes
     first, *others = map(_names, factors.values())
     rest = pairs(*others)
     count = max(len(first), len(rest))
-    starts = [start + turn * len(rest) // rounds for turn in range(rounds)]
+    starts = [start + turn * (len(rest) // rounds | 1) for turn in range(rounds)]
     rows = [
         (first[i % len(first)], *rest[(i + begin) % len(rest)])
         for begin in starts

@@ -169,6 +169,7 @@ def test_a_share_below_the_window_keeps_the_rows_before_it(foveate: Foveate, lla
 
 def test_nothing_but_json_is_printed_with_json(foveate: Foveate, llama: Path) -> None:
     arguments = ("--model", llama, "--prompt", WORDS, "--method", "snapkv", "--json")
+    arguments = (*arguments, "--max-new-tokens", 2)
     assert "lower the window" in refused(foveate, *arguments, "--budget", "5%")
 
 

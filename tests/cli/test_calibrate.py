@@ -150,7 +150,7 @@ def test_a_spec_without_a_budget_is_measured_at_the_budget_that_run_takes(
     assert json.loads(out.read_text())["by_layer"] == pytest.approx(by_hand.by_layer, rel=1e-5)
 
 
-@pytest.mark.parametrize(("given", "read"), [(1, 1), (3, 3), (4, 4), (9, 4)])
+@pytest.mark.parametrize(("given", "read"), [(3, 3), (9, 4)])
 def test_samples_limits_how_many_prompts_are_read(
     foveate: Foveate, llama: Path, prompts: Prompts, tmp_path: Path, given: int, read: int
 ) -> None:

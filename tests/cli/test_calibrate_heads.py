@@ -64,7 +64,8 @@ def test_the_file_is_one_that_run_accepts(
     assert result.stdout.endswith("3 layers, 2 prompts\n")
     assert [path.name for path in tmp_path.iterdir() if ".part" in path.name] == []
     spec = f"headkv:budget=60%,window=4,profile='{out}'"
-    result = foveate("run", "--model", llama, "--prompt", TEXT, "--method", spec)
+    asked = ("run", "--model", llama, "--prompt", TEXT, "--max-new-tokens", 2)
+    result = foveate(*asked, "--method", spec)
     assert result.exit_code == 0, (result.stderr, result.exception)
 
 

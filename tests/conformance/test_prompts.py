@@ -16,9 +16,7 @@ FAMILIES = ("llava", "llava_onevision", "internvl", "idefics3", "qwen2_vl", "qwe
 every_paper = pytest.mark.parametrize("paper", PAPERS)
 
 
-@by_turns(
-    2, rounds=3, paper=PAPERS, family=FAMILIES, lengths={"alone": (70,), "left-padded": (60, 70)}
-)
+@by_turns(2, paper=PAPERS, family=FAMILIES, lengths={"alone": (70,), "left-padded": (60, 70)})
 def test_two_images_between_text(family, paper, lengths):
     check_generate(
         zoo.build(family), of_method(paper), zoo.prompt(family, lengths=lengths, images=2)

@@ -12,3 +12,6 @@ lean = settings(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+leaner = settings(lean, max_examples=lean.max_examples // 2)
+"""For a property that each of the methods has."""

@@ -13,7 +13,7 @@ from foveate.errors import InvalidBudget
 from foveate.methods.fastv import FirstLayersWhole
 from foveate.methods.pyramidkv import Pyramid
 
-from .lean import lean
+from .lean import leaner
 from .prompts import compressed, prompt, prompts, sets
 
 SMALL = {"window": 3, "sinks": 2, "kernel": 3}
@@ -79,7 +79,7 @@ def always_kept(name):
 
 
 @every_method
-@lean
+@leaner
 @given(given=prompts, budget=budgets)
 def test_the_kept_pairs_are_the_budget_exactly_and_never_padding(name, given, budget):
     least, asked = always_kept(name), tokens_of(budget, given.lengths)
@@ -109,7 +109,7 @@ def test_the_kept_pairs_are_the_budget_exactly_and_never_padding(name, given, bu
 
 
 @every_method
-@lean
+@leaner
 @given(given=prompts, budget=st.integers(3, 12))
 def test_a_row_keeps_what_it_keeps_alone_and_in_any_place_of_the_batch(name, given, budget):
     policy = of(name, budget)

@@ -12,7 +12,7 @@ from foveate.core.pipeline import keep, observed, score
 from foveate.core.reading import Pass, PromptReading
 from foveate.core.tensors import layers_of
 from foveate.errors import InvalidInput
-from tests.core.lean import lean
+from tests.core.lean import leaner
 from tests.core.prompts import prompt
 
 SPECS = (
@@ -97,7 +97,7 @@ def cut(draw, total):
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@lean
+@leaner
 @given(
     data=st.data(),
     lengths=st.lists(st.integers(8, 14), min_size=1, max_size=3),

@@ -31,7 +31,7 @@ from foveate.stages.when import FixedSlot, OverBudget
 from tests.profiles import saved_tensors
 
 from .labels import Label
-from .lean import lean
+from .lean import lean, leaner
 from .prompts import GivenCounts
 from .users import unchecked
 
@@ -363,7 +363,7 @@ def test_the_strategies_of_this_file_know_every_parameter(name):
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-@lean
+@leaner
 @given(data=st.data())
 def test_every_call_of_a_method_prints_as_a_spec_that_makes_an_equal_policy(name, data):
     arguments = data.draw(calls(name, amounts | in_bytes))

@@ -4,7 +4,7 @@ import copy
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import foveate
@@ -30,7 +30,7 @@ from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot, OverBudget
 from tests.profiles import saved
 
-from .lean import lean
+from .lean import lean, leaner
 from .sums import EXAMPLES, assert_reads_back, stages_of
 from .test_spec import PARAMETERS, WHOLE, amounts
 from .users import unchecked
@@ -141,7 +141,7 @@ def test_sums_print_as_specs_that_make_equal_sums(drawn):
     assert_reads_back(policy)
 
 
-@settings(lean, max_examples=25)
+@leaner
 @given(drawn=terms())
 def test_sums_survive_pickling_and_copying(drawn):
     _, policy = added(drawn)
@@ -151,7 +151,7 @@ def test_sums_survive_pickling_and_copying(drawn):
         assert again.but(budget=500) == policy.but(budget=500)
 
 
-@settings(lean, max_examples=25)
+@leaner
 @given(drawn=terms(), other=amounts)
 def test_sums_take_other_budgets_and_stages(drawn, other):
     text, policy = added(drawn)

@@ -73,11 +73,12 @@ CHUNKED = {"max_num_batched_tokens": 96}  # chunks shorter than prompts, last on
     [
         ("snapkv:budget=25%,window=8", CHUNKED),
         ("h2o:budget=25%", CHUNKED),
-        ("mixkv:budget=25%,window=8", {}),
+        # with images in test_images.py
+        pytest.param("mixkv:budget=25%,window=8", {}, marks=pytest.mark.slow),
         ("lookm:budget=25%", {}),
         ("knorm:budget=40", {}),
         ("david:budget=25%", CHUNKED),
-        ("csp:budget=25%", {}),
+        pytest.param("csp:budget=25%", {}, marks=pytest.mark.slow),
     ],
 )
 def test_policies_equal_the_transformers_backend(llama, model, policy, options):

@@ -75,7 +75,14 @@ def poisoned(llama, model, tmp_path_factory):
     return str(folder)
 
 
-@pytest.mark.parametrize("policy", [POLICY, "h2o:budget=25%", "mixkv:budget=25%,window=8"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        POLICY,
+        "h2o:budget=25%",
+        pytest.param("mixkv:budget=25%,window=8", marks=pytest.mark.slow),
+    ],
+)
 def test_scores_that_are_no_numbers_harm_no_other_request(poisoned, model, policy):
     sick = [[*prompts([200])[0][:150], POISON, *prompts([60])[0]]]
     with engine(poisoned, policy, max_num_batched_tokens=256) as llm:

@@ -31,7 +31,14 @@ def one_by_one(llm, given, tokens=8, **options):
     return [serve(llm, [prompt], tokens, **options) for prompt in given]
 
 
-@pytest.mark.parametrize("policy", [SNAPKV, "knorm:budget=40%", "mixkv:budget=25%,window=8"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        SNAPKV,
+        "knorm:budget=40%",
+        pytest.param("mixkv:budget=25%,window=8", marks=pytest.mark.slow),
+    ],
+)
 def test_the_beginning_is_shared_up_to_the_gap(llama, model, policy):
     """Prefix caching | works | the beginning of a prompt is shared as far as its gap"""
     given = questions()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,8 @@ def test_the_right_answer_is_right_and_every_cache_can_be_asked(
         assert task.metric("", one) == 0
         if set(one.answers).isdisjoint(other.answers):
             assert (task.metric(other.answers[0], one) or 0) < 1
-    rows = list(measured(loaded, task, found[0], ["oracle:budget=60%"], "query-aware"))
+    brief = replace(task, longest=8)
+    rows = list(measured(loaded, brief, found[0], ["oracle:budget=60%"], "query-aware"))
     assert all(row["kl"] is not None and row["rouge_full"] is not None for row in rows)
     assert (rows[1]["reference_nll"] is not None) == (name == "description")
 

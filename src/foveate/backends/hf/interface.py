@@ -85,18 +85,10 @@ def _of_model(
     function: Function, name: str, module: nn.Module, kwargs: dict[str, Any]
 ) -> ModelAttention:
     extra = [each for each in _NOT_OURS if kwargs.get(each) is not None]
-
-    def plain(q: Tensor, k: Tensor, v: Tensor, mask: Any) -> Output:
-        return function(module, q, k, v, mask, **kwargs)
-
-    def masked(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
-        if extra:
-            raise UnsupportedModel(
-                f"{type(module).__name__} passes {extra[0]!r} to its {name}, which takes no mask "
-                "of what is kept. Load the model with attn_implementation='eager'."
-            )
-        return sdpa_attention_forward(module, q, k, v, mask, **kwargs)
-
+    plain = partial(_called, function, module, kwargs)
+    masked = partial(_called, sdpa_attention_forward, module, kwargs)
+    if extra:
+        masked = partial(_no_mask, f"{type(module).__name__} passes {extra[0]!r} to its {name}")
     takes_masks = name in TAKES_MASKS
     return ModelAttention(
         plain=plain,
@@ -105,6 +97,25 @@ def _of_model(
         additive=name == "eager",
         replaceable=not extra,
         summable=function is sdpa_attention_forward and not extra and not kwargs.get("dropout"),
+    )
+
+
+def _called(
+    function: Function,
+    module: nn.Module,
+    kwargs: dict[str, Any],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Any,
+) -> Output:
+    return function(module, q, k, v, mask, **kwargs)
+
+
+def _no_mask(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Output:
+    raise UnsupportedModel(
+        f"{why}, which takes no mask of what is kept. Load the model with "
+        "attn_implementation='eager'."
     )
 
 
