@@ -64,9 +64,9 @@ class Run(NamedTuple):
 def runs(a: argparse.Namespace) -> list[Run]:
     """In the order in which they tell most."""
     asked = [
-        *(Run("profile", task, METHODS, a.limit) for task in MEAN),
-        Run("profile", LONG, METHODS, a.long, "20%,10%,5%"),
-        *(Run("profile", task, METHODS, a.unseen) for task in UNSEEN),
+        *(Run("profile", task, a.methods, a.limit) for task in MEAN),
+        Run("profile", LONG, a.methods, a.long, "20%,10%,5%"),
+        *(Run("profile", task, a.methods, a.unseen) for task in UNSEEN),
         *(Run("free", task, FREE, a.limit, "20%,10%") for task in MEAN),
         *(Run("twice", task, (READ_TWICE,), a.again, "20%,10%,5%") for task in (*MEAN, LONG)),
     ]
@@ -170,6 +170,7 @@ def tables(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def main() -> None:
     """Asks, and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--methods", nargs="+", default=METHODS, help="those with a profile")
     parser.add_argument("--limit", type=int, default=50, help="questions of each short task")
     parser.add_argument("--long", type=int, default=100, help=f"questions of {LONG}")
     parser.add_argument("--unseen", type=int, default=50, help="questions of each unseen task")
