@@ -137,8 +137,48 @@ def test_what_has_no_model_refuses_it():
         foveate.policy("kvzip:budget=20%,when=over_budget")
 
 
-def test_a_prompt_that_fits_is_whole():
-    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
-    with foveate.compress(model, "kvzip:budget=100%") as session:
-        session.prefill(**inputs)
+def passes_of(model):
+    """Tokens that each pass of the decoder reads from now on."""
+    lengths = []
+    model.model.register_forward_pre_hook(
+        lambda _, args, given: lengths.append(given["input_ids"].shape[1]), with_kwargs=True
+    )
+    return lengths
+
+
+def test_a_prompt_that_fits_is_read_once_and_again_only_when_a_later_turn_does_not():
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
+    more = zoo.extend("llama", inputs, new_text=20)
+    new = {name: t[:, 40:] if name == "input_ids" else t for name, t in more.cached.items()}
+    passes = passes_of(model)
+    with foveate.compress(model, "kvzip:budget=50") as session:
+        cache = session.prefill(**inputs)
         assert session.stats.kept_tokens == 40
+        assert passes == [40]
+        session.rearm(cache)
+        model(**new, **{CACHE: cache})
+        assert passes == [40, 20, 40, 20]
+        assert session.stats.kept_tokens == 50
+        repeated = session.fork(cache)
+        session.rearm(repeated)
+        model(**{**new, "attention_mask": None}, **{CACHE: repeated})
+        assert passes[4:] == [20, 20]
+
+
+@pytest.mark.parametrize("change", ["reorder", "crop"])
+def test_what_changed_since_it_was_read_whole_is_not_read_again(change):
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
+    passes = passes_of(model)
+    with foveate.compress(model, "kvzip:budget=50") as session:
+        cache = session.prefill(**inputs)
+        rows = 1
+        if change == "reorder":
+            cache.batch_repeat_interleave(2)
+            rows = 2
+        else:
+            cache.crop(30)
+        session.rearm(cache)
+        new = inputs["input_ids"][:, :30].repeat(rows, 1)
+        model(input_ids=new, **{CACHE: cache})
+        assert passes == [40, 30, 30]
+        assert session.stats.kept_tokens == 50

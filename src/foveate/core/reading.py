@@ -177,7 +177,7 @@ class PromptReading:
             memory.finished = at.seen
         if not rule(self._moment(layer, at, stored, in_prompt and not unfinished)):
             return {}
-        if self.policy.reads_again:
+        if self.policy.reads_again and not self._stays_whole(layer):
             memory.unread = _without_pairs(layer, max(1, wanted))
             return {}
         return self._compressed(layer, budget)
@@ -242,6 +242,10 @@ class PromptReading:
         )
         memory.state = observed(self.policy, layer)
         return replace(layer, state=memory.state) if memory.state else layer
+
+    def _stays_whole(self, layer: Layer) -> bool:
+        """Whether nothing is to be chosen in a layer, so that nothing has to be scored."""
+        return self.layers[layer.ordinal].kept is None and layer.slots.all_fits
 
     def _moment(self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], prompt: bool) -> Moment:
         memory, seen = self.layers[layer.ordinal], layer.slots.lengths

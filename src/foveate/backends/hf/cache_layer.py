@@ -217,6 +217,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 "Only tokens that came after the compression can be taken back."
             )
         self.seen -= count
+        state = self.state  # what was taken back is not read again
+        state.passes = [one for one in state.passes if one.first + one.length <= self.seen]
 
     # Attention
 

@@ -74,7 +74,7 @@ class CacheState:
         self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
         self.pads: Int[Tensor, "b"] | None = None
         self.pads_told = False  # by a mask [b, n], not read off a layer's
-        self.passes: list[Any] = []  # of the prompt, where it may be read again
+        self.passes: list[Any] = []  # of what was not read again yet, where it may be
         self.again: Again | None = None  # while it is
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
@@ -92,7 +92,7 @@ class CacheState:
         """Takes over what is known of a prompt that was read into another cache."""
         self.pads, self.vision, self.frames = other.pads, other.vision, other.frames
         self.vision_known, self.awaiting = other.vision_known, False
-        self.passes = other.passes
+        self.passes = list(other.passes)
         self.extras = dict(other.extras)
 
     def put_back(self, pads: Int[Tensor, "b"] | None) -> None:
@@ -161,6 +161,7 @@ class CacheState:
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
+        self.passes = []  # they are of other rows
         if self.vision is not None and self.vision.shape[0] > int(rows.max()):
             self.vision = self.vision.index_select(0, rows.to(self.vision.device))
             if self.frames is not None:
