@@ -82,7 +82,7 @@ def measure(
         tick: called after each token.
     """
     model, clock = loaded.model, Clock(tick)
-    with compress(model, policy) as session:
+    with compress(model, policy, tokenizer=loaded.tokenizer) as session:
         start = now(model.device)
         done = model.generate(  # type: ignore[operator]
             **prompt.inputs,

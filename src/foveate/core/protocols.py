@@ -64,18 +64,35 @@ class ReadsWindowSums(Protocol):
     def window_weights(self, slots: Slots, groups: int) -> WindowWeights: ...
 
 
+class SecondReading(NamedTuple):
+    """What is read after a prompt, while a score looks on.
+
+    ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
+    ``by_image``. ``asks``: texts that the model is asked there; each is read with the model's own
+    greedy answer, of at most ``longest`` tokens.
+    """
+
+    chunk: int
+    prompt: bool = True
+    by_image: bool = False
+    asks: tuple[str, ...] = ()
+    longest: int = 1
+
+
 @runtime_checkable
 class ReadsAgain(Protocol):
-    """A score that looks on while the prompt is read once more, after its own cache: a backend that
-    has the model feeds its tokens again, at most ``chunk`` at a time, and then lets them go.
+    """A score that looks on while more is read after a prompt's own cache, such as the prompt once
+    more: a backend that has the model feeds what ``reading`` says, and then lets it go.
 
     ``again`` is called once for each such pass. The layer's queries are those of the pass, its last
     slots their own, and what it returns is added to ``layer.state`` as of a :class:`RunningScore`:
-    tensors of the slots before those, [b h n]. The score itself comes after all of them.
+    tensors of the slots before those, [b h n]. A token of the prompt stands at its own position and
+    the prompt's length more; what was asked and answered stands after all of these. The score
+    itself comes after all passes.
     """
 
     @property
-    def chunk(self) -> int: ...
+    def reading(self) -> SecondReading: ...
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]: ...
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import Session
+from foveate.backends.hf.asked import ends
 from foveate.backends.hf.internals import CACHE
 
 
@@ -23,12 +24,6 @@ class TeacherForced(NamedTuple):
 
     logits: Float[Tensor, "m vocabulary"]
     features: Float[Tensor, "l t hidden"]
-
-
-def ends(model: PreTrainedModel) -> set[int]:
-    """The tokens that end an answer."""
-    found = getattr(model.generation_config, "eos_token_id", None)
-    return set(found) if isinstance(found, list) else set() if found is None else {int(found)}
 
 
 def asked(

@@ -89,7 +89,8 @@ def _answer(reading: Reading, policy: Policy, full: Answer | None) -> Answer:
     full cache makes of it, and None for that one itself.
     """
     recording, prefill_s = reading.recorded(sums=policy.reads_column_sums)
-    with compress(reading.loaded.model, policy) as session:
+    loaded = reading.loaded
+    with compress(loaded.model, policy, tokenizer=loaded.tokenizer) as session:
         cache = branch(session, recording)
         stats, shown = session.stats, _shown(reading, recording, cache, full)
         first = asked(session.model, cache, recording.logits, reading.rest)
@@ -99,7 +100,7 @@ def _answer(reading: Reading, policy: Policy, full: Answer | None) -> Answer:
         of_reference = None
         if spare is not None and reference:
             of_reference = teacher_forced(session, spare, first, reference)
-    said = reading.loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
     return Answer(tokens, thought, said, reference, of_reference, stats, prefill_s, seconds, shown)
 
 

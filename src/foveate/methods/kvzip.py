@@ -2,12 +2,27 @@
 
 The prompt is read once more, after its cache, and a pair counts by the most attention that any
 token of the second reading pays to it: no question has to be known. One ranking over all heads and
-layers says what each head keeps. Images are read again from their embeddings, without the vision
-tower. The price is a second prefill, over twice the tokens.
+layers says what each head keeps. A prompt that fits its budget is read once.
 
-Departs from the authors' code in: no instruction ("Repeat the previous context:") stands before the
-second reading, which for image embeddings changes little and needs a tokenizer; pieces of a long
-prompt follow one another without the last words of the piece before.
+The paper reads texts again, in pieces of 2,000 tokens, each after an instruction ("Repeat the
+previous context:"), and a piece is compared with that part of the cache which it repeats
+(``over="piece"``); it looks at question-answer pairs to show that they attend to the same pairs of
+the cache, and does not score with them.
+
+Ours: images, which are read again from their embeddings, without the vision tower, if asked for one
+by one (``pieces="images"``); and what the model itself says after its full cache, instead of the
+prompt or beside it (``reads``): questions and answers of its own, answers to questions that are
+given (``asks``), or a transcript.
+
+What it costs: reading the prompt again is a second prefill, whose tokens attend to twice as many.
+Answers are decoded token by token from the full cache, at most ``longest`` for each question, and
+read once more in one pass: little beside a long prompt, much beside a short one, and what the model
+does not say is not seen. All of it is paid once a prompt.
+
+Departs from the authors' code in: no instruction before the second reading, which for image
+embeddings changes little and needs a tokenizer; pieces of a long prompt follow one another without
+the last words of the piece before; the softmax, which is over the whole prompt unless
+``over="piece"``.
 """
 
 from __future__ import annotations
@@ -20,6 +35,7 @@ from foveate.core.parameters import Count, Positive, Share
 from foveate.core.policy import Policy
 from foveate.stages.budget import OneRanking, Uniform
 from foveate.stages.score import Reconstruction
+from foveate.stages.score.reconstruction import Over, Pieces, Reads
 from foveate.stages.select import TopK
 
 Heads = Literal["ranked", "even"]
@@ -52,6 +68,11 @@ def kvzip(
     sinks: Count = 1,
     recent: Count = 0,
     chunk: Positive = 2048,
+    pieces: Pieces = "tokens",
+    over: Over = "prompt",
+    reads: Reads = "prompt",
+    asks: str = "",
+    longest: Positive = 128,
 ) -> Policy:
     """Keeps what the model attends to as it reads its prompt a second time; needs no question.
 
@@ -59,10 +80,25 @@ def kvzip(
     these all of its attention.
     ``heads`` "ranked" has one ranking over all heads and layers, of which a head has at least
     ``floor`` of an even share; "even" keeps as many in every head.
+
+    ``chunk``, ``pieces`` ("tokens", "images") and ``over`` ("prompt", "piece") say how the prompt
+    is read again; ``reads`` what is: the "prompt", the model's own "answers" or "transcript", or
+    "prompt_and_answers", "prompt_and_transcript". The model's own need
+    ``compress(..., tokenizer=...)``; what it is asked may be given in ``asks``, with "|" between
+    questions.
     """
     ranked = OneRanking(amount=budget, floor=floor)
+    score = Reconstruction(
+        chunk=chunk,
+        pieces=pieces,
+        over=over,
+        sinks=sinks if over == "piece" else 1,
+        reads=reads,
+        asks=asks,
+        longest=longest,
+    )
     return Policy(
-        score=Reconstruction(chunk=chunk),
+        score=score,
         budget=ranked if heads == "ranked" else Uniform(amount=budget),
         select=TopK(sinks=sinks, recent=recent),
     )

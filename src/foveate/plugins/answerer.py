@@ -67,7 +67,7 @@ class Answerer:
         """
         prompt = read_chat(self.loaded, messages)
         model: Any = self.loaded.model
-        with compress(model, self.policy) as session:
+        with compress(model, self.policy, tokenizer=self.loaded.tokenizer) as session:
             start = time.perf_counter()
             done = model.generate(**prompt.inputs, max_new_tokens=tokens, **_sampling(options))
             ids = done[0, prompt.tokens :].tolist()  # waits for the device

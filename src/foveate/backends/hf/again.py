@@ -1,4 +1,4 @@
-"""Reading a prompt once more, after its own cache: what KVzip asks of a model.
+"""Reading more after a prompt's own cache, such as the prompt once more: what KVzip asks for.
 
 The decoder's inputs are kept while the prompt is read: embeddings, so that no image is encoded
 again. They are fed again at the positions that come next, some at a time; the layers look on, and
@@ -7,19 +7,21 @@ let go of what each of these passes appended.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from foveate.backends.hf.asked import Asker
+from foveate.backends.hf.borrowed import borrowed
 from foveate.backends.hf.internals import CACHE_NAMES
 from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.policy import Policy
-from foveate.errors import UnsupportedModel
+from foveate.errors import MissingModality, UnsupportedModel
 
 Inputs = Mapping[str, Any]
 _OUTPUTS = ("output_attentions", "output_hidden_states", "return_dict", "use_cache")
@@ -50,17 +52,24 @@ class Given(NamedTuple):
         """Of the inputs."""
         return next(x.device for x in self.inputs.values() if isinstance(x, Tensor))
 
-    def parts(self, chunk: int) -> Iterator[Given]:
-        """The pass in pieces of at most ``chunk`` tokens.
+    @property
+    def rows(self) -> int:
+        """Of the batch."""
+        given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
+        return 1 if given is None else int(given.shape[0])
+
+    def parts(self, chunk: int, borders: Sequence[int] = ()) -> Iterator[Given]:
+        """The pass in pieces of at most ``chunk`` tokens, none of them across a border (a column).
 
         Raises:
             UnsupportedModel: an input that is not one thing for every token.
         """
-        if self.length <= chunk:
+        inside = [x - self.first for x in borders if 0 < x - self.first < self.length]
+        if self.length <= chunk and not inside:
             yield self
             return
-        for start in range(0, self.length, chunk):
-            some = slice(start, min(start + chunk, self.length))
+        for start, end in _spans([0, *inside, self.length], chunk):
+            some = slice(start, end)
             pieces = {name: self._piece(name, x, some) for name, x in self.inputs.items()}
             yield Given(self.first + start, pieces)
 
@@ -83,44 +92,82 @@ class Given(NamedTuple):
         )
 
 
+def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """From each border to the next, in steps of at most so many."""
+    for first, last in pairwise(borders):
+        for start in range(first, last, most):
+            yield start, min(start + most, last)
+
+
 def keeps_passes(policy: Policy) -> bool:
     """Whether a prompt's inputs are kept: its policy reads it again, or a recording's may."""
     return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
 
 
+class Rereader(NamedTuple):
+    """A model's decoder, the name of its cache among its arguments, and what asks the model."""
+
+    decoder: nn.Module
+    argument: str
+    asker: Asker | None = None
+
+
 @torch.no_grad()
-def read_again(decoder: nn.Module, argument: str, cache: DynamicCache, state: CacheState) -> None:
-    """Feeds the passes of a prompt again, and holds what the policy keeps then.
+def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None:
+    """Feeds what the policy wants read after a prompt, and holds what the policy keeps then.
 
     Raises:
+        MissingModality: images are to be read one by one, and nothing told where they are.
         UnsupportedModel: masks or other inputs that cannot be repeated.
     """
     score, layers, passes = state.policy.reads_again, foveate_layers(cache), state.passes
     if score is None:
         return
     state.passes = []
-    own, pads, end = [layer.pairs for layer in layers], state.pads, layers[0].seen
-    held: list[Any] = cache.layers
-    others = [(place, layer) for place, layer in enumerate(held) if layer not in layers]
+    reading, end = score.reading, layers[0].seen
     with layers[0].watch.running(layers[0].pairs.counts.device):
-        for part in (part for given in passes for part in given.parts(score.chunk)):
-            inputs = _after(part, passes, end)
-            try:
-                state.again = Again(part.first, part.length)
-                for layer in layers:
-                    layer.borrow()
-                for place, other in others:
-                    held[place] = copy.deepcopy(other)
-                decoder(**inputs, **{argument: cache}, use_cache=True)
-            finally:
-                state.again = None
-                for layer, pairs in zip(layers, own, strict=True):
-                    layer.give_back(pairs, end)
-                for place, other in others:
-                    held[place] = other
-                state.put_back(pads)
+        if reading.prompt:
+            borders = image_borders(state) if reading.by_image else ()
+            for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
+                inputs = _after(part, passes, end)
+                with borrowed(cache, state, Again(_order(part, state))):
+                    reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
+        for text in reading.asks if reader.asker else ():
+            reader.asker.read(text, reading.longest, cache, state, _start(passes))
     for layer in layers:
         layer.finish()
+
+
+def image_borders(state: CacheState) -> tuple[int, ...]:
+    """The columns at which another image, or the text after one, begins in some row.
+
+    Raises:
+        MissingModality: nothing told which tokens are visual.
+    """
+    images = state.images()
+    if images is None:
+        raise MissingModality(
+            "which tokens are visual is not known, so images cannot be read again one by one. Pass "
+            "input_ids, or compress(..., vision=...); or use pieces=tokens."
+        )
+    changes = (images[0][:, 1:] != images[0][:, :-1]).any(0)
+    return tuple((changes.nonzero()[:, 0] + 1).tolist())
+
+
+def _order(part: Given, state: CacheState) -> Tensor:
+    """Where the tokens of a piece stand in their rows' prompts; -1 for padding."""
+    columns = part.first + torch.arange(part.length, device=part.device)
+    pads = 0 if state.pads is None else state.pads.to(part.device)[:, None]
+    return (columns - pads).clamp_min(-1).expand(part.rows, -1)
+
+
+def _start(passes: Sequence[Given]) -> Tensor | None:
+    """The position that comes after the prompt, as [b, 1] or [axes, b, 1], if any were given."""
+    given = [one.inputs[_POSITIONS] for one in passes if _POSITIONS in one.inputs]
+    if not given or not all(isinstance(each, Tensor) for each in given):
+        return None
+    latest = _latest(given)
+    return latest if latest.ndim == 2 else latest.expand(given[0].shape[0], -1, -1)
 
 
 def _after(part: Given, passes: Sequence[Given], end: int) -> dict[str, Any]:

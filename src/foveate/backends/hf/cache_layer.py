@@ -353,13 +353,12 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _show_again(self, queries: Queries, again: Again) -> None:
         """Shows the pass to the policy, which sees the prompt's slots before the pass's own."""
         unread = self.memory.unread
-        if unread is None:
+        if unread is None or again.order is None:
             return
         k, v, _ = self._padded()
         pos = unread.slots.pos
-        columns = again.first + torch.arange(again.tokens, device=pos.device)
-        own = columns - (0 if self.state.pads is None else self.state.pads.to(pos.device)[:, None])
-        own = torch.where(own < 0, -1, own + unread.slots.lengths[:, None]).expand(len(pos), -1)
+        order = again.order.to(pos.device)
+        own = torch.where(order < 0, -1, order + unread.slots.lengths[:, None])
         beside = own[:, None].expand(*pos.shape[:2], -1)
         self.state.reading.again(
             replace(

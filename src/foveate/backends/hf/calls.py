@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.again import Given, keeps_passes, read_again
+from foveate.backends.hf.again import Given, Rereader, keeps_passes, read_again
+from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.decoder import find
 from foveate.backends.hf.hooks import (
@@ -65,8 +66,14 @@ class Calls:
     another thread's waits.
     """
 
-    def __init__(self, model: PreTrainedModel, policy: Policy, vision: Tensor | None):
-        self.model, self.policy, self.vision = model, policy, vision
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        policy: Policy,
+        vision: Tensor | None,
+        asker: Asker | None = None,
+    ):
+        self.model, self.policy, self.vision, self.asker = model, policy, vision, asker
         self.link = Link()
         self.cache: DynamicCache | None = None
         self.length: int | None = None
@@ -332,7 +339,9 @@ class Calls:
         state, layers = known_state(cache), foveate_layers(cache)
         _check_all_took_part(self.model, layers)
         if state.prompt_end is not None and not layers[-1].armed:
+            note_offsets(self._offsets, state)  # asking the model may change them
             self.read_again(cache)
+            restore_offsets(self._offsets, state)
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
@@ -341,7 +350,7 @@ class Calls:
         """Where the policy asks for it: feeds a prompt that was read once more."""
         state = known_state(cache)
         if state.reading.waits:
-            read_again(self._place.decoder, self._argument, cache, state)
+            read_again(Rereader(self._place.decoder, self._argument, self.asker), cache, state)
 
     def _left(self, *_: Any) -> None:
         """Also after an exception."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate.backends.hf import fixed, persist
+from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.internals import CACHE, Cache, take_cache
@@ -33,7 +34,13 @@ from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, NothingCompressed
 
 
-def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = None) -> Session:
+def compress(
+    model: nn.Module,
+    policy: Policy | str,
+    *,
+    vision: Tensor | None = None,
+    tokenizer: Any = None,
+) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
     On exit, also after an exception, the model is as it was. A copy that ``copy.deepcopy`` makes of
@@ -46,8 +53,11 @@ def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = 
         policy: a policy, or its spec string.
         vision: True at visual tokens of the prompt, [batch, tokens]. Only needed with
             ``inputs_embeds``; otherwise it is read off ``input_ids``.
+        tokenizer: the model's tokenizer or processor. Only needed by policies that ask the model
+            something themselves, such as ``kvzip:reads=answers``.
 
     Raises:
+        InvalidInput: the policy needs the tokenizer.
         UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
             policy reads (an output projection); the message says why. In the block: a prompt
             passed by the model's own ``forward``.
@@ -55,17 +65,24 @@ def compress(model: nn.Module, policy: Policy | str, *, vision: Tensor | None = 
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
-    return Session(model, policy_of(policy), vision)
+    return Session(model, policy_of(policy), vision, tokenizer)
 
 
 class Session:
     """One ``compress`` block."""
 
-    def __init__(self, model: nn.Module, policy: Policy, vision: Tensor | None = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        policy: Policy,
+        vision: Tensor | None = None,
+        tokenizer: Any = None,
+    ):
         self.model: PreTrainedModel = check_model(model)
         check_profiles(policy, self.model)
         self.policy = policy
-        self._calls = Calls(self.model, policy, vision)
+        asker = Asker.of(self.model, tokenizer, policy)
+        self._calls = Calls(self.model, policy, vision, asker)
 
     @property
     def link(self) -> Link:

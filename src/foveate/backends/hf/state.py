@@ -26,10 +26,11 @@ Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
 
 
 class Again(NamedTuple):
-    """A pass in which a prompt is read again: of its tokens from column ``first`` on."""
+    """A pass after a prompt, which does not stay. ``order`` are the places of its tokens as a
+    second reading has them, from 0 on, and -1 for padding; None if no score looks on.
+    """
 
-    first: int
-    tokens: int
+    order: Int[Tensor, "b t"] | None
 
 
 class Link:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate.backends.hf import Recording, chosen, compress, record
+from foveate.backends.hf import Recording, Session, chosen, compress, record
 from foveate.backends.hf.support import compressible_layers, text_config
 from foveate.core.policy import Policy
 
@@ -40,7 +40,10 @@ class Seen(NamedTuple):
 
 
 def seen(
-    model: PreTrainedModel, inputs: Mapping[str, Any], policies: Sequence[Sequence[Policy]]
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    policies: Sequence[Sequence[Policy]],
+    tokenizer: Any = None,
 ) -> Seen:
     """Reads the prompt, and has every policy choose.
 
@@ -54,7 +57,7 @@ def seen(
         sums = policy.reads_column_sums
         if sums not in readings:
             readings[sums] = record(model, sums=sums, **inputs)
-        return _choice(model, policy, readings[sums])
+        return _choice(compress(model, policy, tokenizer=tokenizer), readings[sums])
 
     choices = [[choice(policy) for policy in each] for each in policies]
     layers = next(iter(readings.values())).layers
@@ -62,14 +65,14 @@ def seen(
     return Seen(compressible_layers(text_config(model)), heads, choices)
 
 
-def _choice(model: PreTrainedModel, policy: Policy, recording: Recording) -> Choice:
-    with compress(model, policy) as session:
+def _choice(block: Session, recording: Recording) -> Choice:
+    with block as session:
         kept = chosen(session, recording)
     scores = [
         one.mask.float().fill_(torch.nan) if one.scores is None else one.scores for one in kept
     ]
     return Choice(
-        policy,
+        block.policy,
         torch.cat([one.mask[0] for one in kept]).cpu(),
         torch.cat([one[0] for one in scores]).cpu(),
     )

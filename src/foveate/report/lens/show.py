@@ -104,7 +104,7 @@ def lens_of(
     ids = _one_prompt(inputs)
     visual = torch.isin(ids, torch.tensor(visual_token_ids(model.config), device=ids.device))
     where = grids(visual, inputs, len(images), model.config)
-    found = seen(model, inputs, policies)
+    found = seen(model, inputs, policies, reader)
     shown = [as_seen(image, reader) for image in images]
     said = words(getattr(reader, "tokenizer", reader), ids.tolist())
     return Lens(page(name, found, said, shown, where))

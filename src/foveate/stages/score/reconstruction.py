@@ -3,34 +3,83 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
-from foveate.core.parameters import Positive
+from foveate.core.parameters import Count, Positive
+from foveate.core.protocols import SecondReading
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.stages.score.rows import rows
 
 NOTED = "reconstruction"
+Reads = Literal["prompt", "answers", "transcript", "prompt_and_answers", "prompt_and_transcript"]
+Pieces = Literal["tokens", "images"]
+Over = Literal["prompt", "piece"]
+ASKED = {
+    "answers": "Ask short questions about all of the above, and answer each of them.",
+    "transcript": "Repeat all of the above, word by word.",
+}
+"""What the model is asked, unless ``asks`` says something else."""
 
 
 @stage("reconstruction")
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
     """The most attention that a token of the second reading pays to each slot, over its query heads
-    and tokens, of a softmax over the prompt and the piece itself; at most ``chunk`` tokens are read
-    at a time.
+    and tokens.
 
-    Source: KVzip (arXiv:2505.23416), section 3.2 and 3.3, eq. 2.
+    Args:
+        chunk: the most tokens of the prompt that are read again at a time.
+        pieces: "images" reads each image by itself, and each text between.
+        over: what the softmax is over: the whole prompt and the piece itself, or ("piece") that
+            part of the prompt which the piece repeats, the first ``sinks`` tokens, and the piece.
+        sinks: first tokens that stand for all that ``over="piece"`` leaves out.
+        reads: the prompt, or what the model answers after it ("answers", "transcript"), or both.
+        asks: what the model is asked, instead of :data:`ASKED`; "|" stands between questions.
+        longest: the most tokens of an answer.
+
+    Source: KVzip (arXiv:2505.23416), section 3.2 and 3.3, eq. 2; ``over="piece"`` is its chunked
+    scoring.
+
+    Raises:
+        InvalidParameter: ``asks`` without words, or where nothing is asked.
     """
 
     head_by_head: ClassVar[bool] = True
     chunk: Positive = 2048
+    pieces: Pieces = "tokens"
+    over: Over = "prompt"
+    sinks: Count = 1
+    reads: Reads = "prompt"
+    asks: str = ""
+    longest: Positive = 128
+
+    def __post_init__(self) -> None:
+        if self.asks and self.reads == "prompt":
+            raise InvalidParameter(
+                f"asks={self.asks!r}: reads=prompt asks nothing. Use reads=answers."
+            )
+        if self.asks and not _texts(self.asks):
+            raise InvalidParameter(f"asks={self.asks!r}: there are no words in it.")
+
+    @property
+    def reading(self) -> SecondReading:
+        """What is read after the prompt."""
+        what = self.reads.removeprefix("prompt_and_")
+        return SecondReading(
+            chunk=self.chunk,
+            prompt=self.reads.startswith("prompt"),
+            by_image=self.pieces == "images",
+            asks=() if what == "prompt" else _texts(self.asks or ASKED[what]),
+            longest=self.longest,
+        )
 
     def queries(self, tokens: int) -> int:
         return 0
@@ -38,13 +87,32 @@ class Reconstruction:
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """The maxima over one more piece."""
         prompt = layer.k.shape[2] - layer.q.shape[2]
-        most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(layer)))
+        shown = layer if self.over == "prompt" else self._piece_alone(layer, prompt)
+        most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(shown)))
         if NOTED in layer.state:
             most = torch.maximum(most, layer.state[NOTED])
         return {NOTED: most}
 
     def __call__(self, layer: Layer) -> Scores:
         return Scores(layer.state[NOTED])
+
+    def _piece_alone(self, layer: Layer, prompt: int) -> Layer:
+        """The layer without the slots of the prompt that a piece of it does not repeat. What was
+        asked and answered stands after the prompt, and repeats no piece.
+        """
+        pos, end = layer.pos[..., :prompt], layer.pos[..., :prompt].amax((1, 2)) + 1
+        place = layer.q_pos - end[:, None]
+        first = place.masked_fill(layer.q_pos < 0, int(end.max())).amin(-1)
+        last = place.masked_fill(layer.q_pos < 0, -1).amax(-1)
+        low, high, end = (x[:, None, None] for x in (first, last, end))
+        repeated = (pos >= low) & (pos <= high) | (pos < self.sinks) | (high >= end)
+        beside = layer.pos[..., prompt:]
+        slots = torch.cat([torch.where(repeated, pos, -1), beside], dim=-1)
+        return replace(layer, slots=replace(layer.slots, pos=slots))
+
+
+def _texts(asks: str) -> tuple[str, ...]:
+    return tuple(text.strip() for text in asks.split("|") if text.strip())
 
 
 def _most(paid: Float[Tensor, "b h g r s"], prompt: int) -> Float[Tensor, "b h n"]:

@@ -1,0 +1,133 @@
+"""What a model says about a prompt that it has read: asked after the full cache, answered greedily,
+and read once more as a whole, while a score looks on.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import DynamicCache, PreTrainedModel
+
+from foveate.backends.hf.borrowed import borrowed
+from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.support import foveate_layers
+from foveate.core.policy import Policy
+from foveate.errors import InvalidInput
+
+_WORDS = "\ufffc"  # stands for the words of a user in a chat template
+
+
+class Said(NamedTuple):
+    """A question with the answers of all rows, and which of these tokens are there in each row."""
+
+    tokens: Int[Tensor, "b t"]
+    real: Bool[Tensor, "b t"]
+
+
+class Asker(NamedTuple):
+    """A model, and what turns words into its tokens."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, tokenizer: Any, policy: Policy) -> Asker | None:
+        """For a policy that asks something.
+
+        Args:
+            model: whose cache the policy compresses.
+            tokenizer: a tokenizer, or a processor that has one.
+            policy: any.
+
+        Raises:
+            InvalidInput: it asks something, and there is no tokenizer.
+        """
+        score = policy.reads_again
+        if score is None or not score.reading.asks:
+            return None
+        if tokenizer is None:
+            raise InvalidInput(
+                f"{score!r} asks the model something, and nothing turns the words into tokens. "
+                "Give compress(model, policy, tokenizer=...)."
+            )
+        return cls(model, getattr(tokenizer, "tokenizer", tokenizer))
+
+    def read(
+        self, text: str, longest: int, cache: DynamicCache, state: CacheState, start: Tensor | None
+    ) -> None:
+        """Asks, and reads what was asked and answered; a score looks on. ``start`` is the position
+        after the prompt, if positions were given with it.
+        """
+        said = self._answered(text, longest, cache, state, start)
+        columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
+        order = _lengths(cache, state, said.real)[:, None] + columns
+        with borrowed(cache, state, Again(order.masked_fill(~said.real, -1))):
+            self._pass(said.tokens, cache, state, start)
+
+    def _answered(
+        self, text: str, longest: int, cache: DynamicCache, state: CacheState, start: Tensor | None
+    ) -> Said:
+        """Greedy, every row until it ends by itself."""
+        rows = foveate_layers(cache)[0].pairs.counts.shape[0]
+        tokens = self._question(text).expand(rows, -1)
+        real, stop = torch.ones_like(tokens, dtype=torch.bool), sorted(ends(self.model))
+        with borrowed(cache, state, Again(None)):
+            logits = self._pass(tokens, cache, state, start)
+            for count in range(longest):
+                new = logits.argmax(-1)[:, None]
+                goes_on = real[:, -1:] & ~torch.isin(new, torch.tensor(stop).to(new))
+                if not bool(goes_on.any()):
+                    break
+                tokens = torch.cat([tokens, new], dim=1)
+                real = torch.cat([real, goes_on], dim=1)
+                if count < longest - 1:
+                    after = None if start is None else start + tokens.shape[1] - 1
+                    logits = self._pass(new, cache, state, after)
+        return Said(tokens, real)
+
+    def _pass(
+        self, tokens: Int[Tensor, "b t"], cache: DynamicCache, state: CacheState, at: Tensor | None
+    ) -> Float[Tensor, "b v"]:
+        """The logits after the last of these tokens, which stand at position ``at`` and on."""
+        known = inspect.signature(self.model.forward).parameters
+        inputs: dict[str, Any] = {"input_ids": tokens, CACHE: cache, "use_cache": True}
+        if state.pads is not None:
+            seen = foveate_layers(cache)[0].seen + tokens.shape[1]
+            columns = torch.arange(seen, device=tokens.device)
+            mask = columns >= state.pads.to(tokens.device)[:, None]
+            inputs["attention_mask"] = mask.long()
+        if at is not None and "position_ids" in known:
+            inputs["position_ids"] = at + torch.arange(tokens.shape[1], device=at.device)
+        logits: Tensor = self.model(**inputs).logits[:, -1]
+        return logits
+
+    def _question(self, text: str) -> Int[Tensor, "1 t"]:
+        """The words as a user's last ones, up to where the model answers."""
+        ids = self.tokenizer(f"\n\n{text}{self._after_words()}", add_special_tokens=False)
+        return torch.tensor([ids["input_ids"]], device=self.model.device)
+
+    def _after_words(self) -> str:
+        """What a chat template puts between a user's words and the answer."""
+        if not getattr(self.tokenizer, "chat_template", None):
+            return "\n"
+        said: str = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": _WORDS}], tokenize=False, add_generation_prompt=True
+        )
+        return said.rpartition(_WORDS)[2]
+
+
+def ends(model: PreTrainedModel) -> set[int]:
+    """The tokens that end an answer."""
+    found = getattr(model.generation_config, "eos_token_id", None)
+    return set(found) if isinstance(found, list) else set() if found is None else {int(found)}
+
+
+def _lengths(cache: DynamicCache, state: CacheState, like: Bool[Tensor, "b t"]) -> Int[Tensor, "b"]:
+    """Tokens of each row's prompt."""
+    seen = torch.full((len(like),), foveate_layers(cache)[0].seen, device=like.device)
+    return seen if state.pads is None else seen - state.pads.to(like.device)
