@@ -1,6 +1,7 @@
 """Policies that read the prompt a second time: KVzip."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import foveate
 from foveate.backends.hf import branch, record
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.vllm.settings import check_policy
-from foveate.errors import InvalidParameter, UnsupportedModel, UnsupportedPolicy
+from foveate.errors import InvalidParameter, MissingModality, UnsupportedModel, UnsupportedPolicy
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.conformance.oracle import event_of
@@ -137,12 +138,15 @@ def test_what_has_no_model_refuses_it():
         foveate.policy("kvzip:budget=20%,when=over_budget")
 
 
-def passes_of(model):
-    """Tokens that each pass of the decoder reads from now on."""
+def passes_of(decoder):
+    """Tokens that each pass of a decoder reads from now on."""
     lengths = []
-    model.model.register_forward_pre_hook(
-        lambda _, args, given: lengths.append(given["input_ids"].shape[1]), with_kwargs=True
-    )
+
+    def note(_, __, given):
+        ids, embeds = given.get("input_ids"), given.get("inputs_embeds")
+        lengths.append((embeds if ids is None else ids).shape[1])
+
+    decoder.register_forward_pre_hook(note, with_kwargs=True)
     return lengths
 
 
@@ -150,7 +154,7 @@ def test_a_prompt_that_fits_is_read_once_and_again_only_when_a_later_turn_does_n
     model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
     more = zoo.extend("llama", inputs, new_text=20)
     new = {name: t[:, 40:] if name == "input_ids" else t for name, t in more.cached.items()}
-    passes = passes_of(model)
+    passes = passes_of(model.model)
     with foveate.compress(model, "kvzip:budget=50") as session:
         cache = session.prefill(**inputs)
         assert session.stats.kept_tokens == 40
@@ -168,7 +172,7 @@ def test_a_prompt_that_fits_is_read_once_and_again_only_when_a_later_turn_does_n
 @pytest.mark.parametrize("change", ["reorder", "crop"])
 def test_what_changed_since_it_was_read_whole_is_not_read_again(change):
     model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
-    passes = passes_of(model)
+    passes = passes_of(model.model)
     with foveate.compress(model, "kvzip:budget=50") as session:
         cache = session.prefill(**inputs)
         rows = 1
@@ -182,3 +186,68 @@ def test_what_changed_since_it_was_read_whole_is_not_read_again(change):
         model(input_ids=new, **{CACHE: cache})
         assert passes == [40, 30, 30]
         assert session.stats.kept_tokens == 50
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_over_its_piece_attention_is_compared_with_what_it_repeats_alone(lengths):
+    model, inputs, chunk, sinks = eager("llama"), zoo.prompt("llama", lengths=lengths), 16, 2
+    mask = inputs["attention_mask"]
+    n, pads = mask.shape[1], mask.shape[1] - mask.sum(-1)
+    positions = (mask.cumsum(-1) - 1).clamp_min(0)
+    first = {"attention_mask": mask, "position_ids": positions}
+    heads = model.config.num_key_value_heads
+    scores = [torch.zeros(len(mask), heads, n) for _ in range(model.config.num_hidden_layers)]
+    columns = torch.arange(n)
+    for start in range(0, n, chunk):
+        piece = slice(start, min(start + chunk, n))
+        with torch.no_grad():
+            cache = DynamicCache(config=model.config)
+            model(input_ids=inputs["input_ids"], **first, **{CACHE: cache})
+            lowest = positions[:, piece].amin(-1, keepdim=True)
+            again = model(
+                input_ids=inputs["input_ids"][:, piece],
+                attention_mask=torch.cat([mask, mask[:, piece]], 1),
+                position_ids=positions[:, piece] - lowest + positions.amax(-1, keepdim=True) + 1,
+                output_attentions=True,
+                **{CACHE: cache},
+            )
+        inside = (columns >= piece.start) & (columns < piece.stop)
+        sees = (inside | (columns - pads[:, None] < sinks)) & mask.bool()
+        sees = torch.cat([sees, mask[:, piece].bool()], 1)[:, None, None]
+        for place, paid in enumerate(again.attentions):
+            part = paid * sees * mask[:, None, piece, None]
+            part = part / part.sum(-1, keepdim=True).clamp_min(1e-9)
+            most = part[..., :n].unflatten(1, (heads, -1)).amax((2, 3))
+            scores[place] = torch.maximum(scores[place], most)
+    spec = f"kvzip:budget=40%,over=piece,chunk={chunk},sinks={sinks}"
+    with foveate.compress(model, spec) as session, torch.no_grad():
+        model(input_ids=inputs["input_ids"], **first, **{CACHE: DynamicCache(config=model.config)})
+        found = event_of(session.cache).kept
+    for row, pad in enumerate(pads.tolist()):
+        ranked = torch.stack([one[row, :, pad:] for one in scores])
+        ranked[..., :sinks] = torch.inf
+        total = (n - pad) * 2 // 5 * heads * len(scores)
+        best = torch.zeros(ranked.numel(), dtype=torch.bool)
+        best[ranked.flatten().topk(total).indices] = True
+        ours = torch.stack([found[layer][row, :, pad:n] for layer in sorted(found)])
+        assert torch.equal(ours, best.view_as(ranked))
+
+
+@pytest.mark.parametrize("chunk", [2048, 6])
+def test_images_are_read_again_one_by_one(chunk):
+    model, inputs = zoo.fresh("llava"), zoo.prompt("llava", lengths=(40,), images=2)
+    visual = (inputs["input_ids"][0] == model.config.image_token_id).int()
+    borders = [0, *(visual.diff().nonzero()[:, 0] + 1).tolist(), 40]
+    pieces = [
+        min(chunk, last - start)
+        for first, last in pairwise(borders)
+        for start in range(first, last, chunk)
+    ]
+    passes = passes_of(model.model.language_model)
+    with foveate.compress(model, f"kvzip:budget=50%,pieces=images,chunk={chunk}") as session:
+        session.prefill(**inputs)
+        assert passes == [40, *pieces]
+        assert len(pieces) >= 4
+        embeds = model.get_input_embeddings()(inputs["input_ids"])
+        with pytest.raises(MissingModality, match="one by one"):
+            session.prefill(inputs_embeds=embeds)
