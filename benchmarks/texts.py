@@ -17,7 +17,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import torch
 from recipe import Share, shares, table
@@ -71,15 +71,11 @@ def lines(name: str) -> Task:
 ASKED = {"text_needle": TASKS["text_needle"], **{name: lines(name) for name in LINES}}
 
 
-class Right(NamedTuple):
-    """The tokens of the full cache's answer, up to the last that makes it right."""
-
-    tokens: list[int]
-
-
-def right_answer(reading: Reading, loaded: Loaded) -> Right | None:
-    """What the full cache says, if it is right."""
-    recording = reading.recorded(sums=False).recording
+def right_answer(reading: Reading, loaded: Loaded) -> list[int]:
+    """The tokens of what the full cache says, up to the last that makes it right; none if it is
+    wrong.
+    """
+    recording = reading.recorded(sums=True).recording
     with foveate.compress(loaded.model, FULL) as session, torch.no_grad():
         cache = branch(session, recording)
         first = asked(loaded.model, cache, recording.logits, reading.rest)
@@ -87,14 +83,14 @@ def right_answer(reading: Reading, loaded: Loaded) -> Right | None:
     for count in range(1, len(tokens) + 1):
         said = loaded.tokenizer.decode(tokens[:count], skip_special_tokens=True)
         if says(said, reading.sample):
-            return Right(tokens[:count])
-    return None
+            return tokens[:count]
+    return []
 
 
-def gives(reading: Reading, loaded: Loaded, policy: Policy, right: Right) -> bool:
+def gives(reading: Reading, loaded: Loaded, policy: Policy, right: Sequence[int]) -> bool:
     """Whether each of the tokens is the likeliest under the policy, too."""
-    recording = reading.recorded(sums=policy.reads_column_sums).recording
-    fed = torch.tensor([right.tokens[:-1]], dtype=torch.long)
+    recording = reading.recorded(sums=True).recording
+    fed = torch.tensor([right[:-1]], dtype=torch.long)
     fed = torch.cat([reading.rest, fed], dim=1)
     with foveate.compress(loaded.model, policy) as session, torch.no_grad():
         cache = branch(session, recording)
@@ -102,8 +98,7 @@ def gives(reading: Reading, loaded: Loaded, policy: Policy, right: Right) -> boo
         if fed.shape[1]:
             after: Any = loaded.model(input_ids=fed, **{CACHE: cache}).logits[0]
             logits = after if reading.rest.shape[1] else torch.cat([logits, after])
-    said = logits[-len(right.tokens) :].argmax(-1).tolist()
-    return bool(said == right.tokens)
+    return bool(logits[-len(right) :].argmax(-1).tolist() == right)
 
 
 def rows(
@@ -113,11 +108,10 @@ def rows(
     reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
     same = {"task": task.name, "sample": sample.name, "tokens": reading.prompt.tokens}
     right = right_answer(reading, loaded)
-    yield {**same, "spec": FULL, "score": float(right is not None)}
-    policies = [reading.policy(spec) for spec in specs if right]
-    for policy in sorted(policies, key=lambda one: one.reads_column_sums):
-        score = float(right is not None and gives(reading, loaded, policy, right))
-        yield {**same, "spec": policy.spec, "score": score}
+    yield {**same, "spec": FULL, "score": float(bool(right))}
+    for spec in specs if right else ():
+        score = float(gives(reading, loaded, reading.policy(spec), right))
+        yield {**same, "spec": spec, "score": score}
 
 
 def ask(loaded: Loaded, name: str, protocol: Protocol, limit: int) -> list[dict[str, Any]]:
