@@ -6,9 +6,9 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf import branch, record
-from foveate.backends.hf.record import chosen
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.record import chosen
 from foveate.errors import InvalidInput, InvalidParameter
 from tests import zoo
 from tests.conformance.compare import check_generate
