@@ -37,6 +37,15 @@ class Chat(Words):
         return f"<user>{messages[0]['content']}</user><model>"
 
 
+class Parts(Chat):
+    """The same of a template that goes through the parts of what a user says."""
+
+    def apply_chat_template(self, messages, *, tokenize, add_generation_prompt):
+        parts = messages[0]["content"]
+        said = "" if isinstance(parts, str) else parts[0]["text"]
+        return f"<user>{said}</user><model>"
+
+
 def eager(family, ends=None):
     model = zoo.fresh(family)
     model.config.get_text_config(decoder=True)._attn_implementation_internal = "eager"
@@ -124,8 +133,9 @@ def test_a_branch_keeps_what_a_block_of_its_own_keeps(family):
     assert all(torch.equal(own[place], other[place]) for place in own)
 
 
-def test_the_words_stand_where_a_user_speaks():
-    asker = Asker(zoo.build("llama"), Chat())
+@pytest.mark.parametrize("tokenizer", [Chat(), Parts()], ids=["words", "parts"])
+def test_the_words_stand_where_a_user_speaks(tokenizer):
+    asker = Asker(zoo.build("llama"), tokenizer)
     expected = Words()("\n\nwhat?</user><model>", add_special_tokens=False)["input_ids"]
     assert asker._question("what?")[0].tolist() == expected
 

@@ -64,7 +64,7 @@ class ReadsWindowSums(Protocol):
     def window_weights(self, slots: Slots, groups: int) -> WindowWeights: ...
 
 
-class SecondReading(NamedTuple):
+class Rereading(NamedTuple):
     """What is read after a prompt, while a score looks on.
 
     ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
@@ -92,7 +92,7 @@ class ReadsAgain(Protocol):
     """
 
     @property
-    def reading(self) -> SecondReading: ...
+    def reading(self) -> Rereading: ...
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]: ...
 

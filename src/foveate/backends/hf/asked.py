@@ -112,13 +112,17 @@ class Asker(NamedTuple):
         return torch.tensor([ids["input_ids"]], device=self.model.device)
 
     def _after_words(self) -> str:
-        """What a chat template puts between a user's words and the answer."""
-        if not getattr(self.tokenizer, "chat_template", None):
-            return "\n"
-        said: str = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": _WORDS}], tokenize=False, add_generation_prompt=True
-        )
-        return said.rpartition(_WORDS)[2]
+        """What a chat template puts between a user's words and the answer; a new line without. Some
+        templates take words as they are, others in parts.
+        """
+        chats = getattr(self.tokenizer, "chat_template", None)
+        for content in (_WORDS, [{"type": "text", "text": _WORDS}]) if chats else ():
+            said: str = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
+            if _WORDS in said:
+                return said.rpartition(_WORDS)[2]
+        return "\n"
 
 
 def ends(model: PreTrainedModel) -> set[int]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
 from foveate.core.parameters import Count, Positive
-from foveate.core.protocols import SecondReading
+from foveate.core.protocols import Rereading
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.score.rows import rows
@@ -70,10 +70,10 @@ class Reconstruction:
             raise InvalidParameter(f"asks={self.asks!r}: there are no words in it.")
 
     @property
-    def reading(self) -> SecondReading:
+    def reading(self) -> Rereading:
         """What is read after the prompt."""
         what = self.reads.removeprefix("prompt_and_")
-        return SecondReading(
+        return Rereading(
             chunk=self.chunk,
             prompt=self.reads.startswith("prompt"),
             by_image=self.pieces == "images",
