@@ -140,6 +140,15 @@ def test_the_words_stand_where_a_user_speaks(tokenizer):
     assert asker._question("what?")[0].tolist() == expected
 
 
+def test_a_model_that_answers_nothing_is_reported(caplog):
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(40,))
+    model.generation_config.eos_token_id = list(range(zoo.VOCAB))
+    with foveate.compress(model, "kvzip:budget=50%,reads=answers", tokenizer=Words()) as session:
+        session.prefill(**inputs)
+        assert session.stats.kept_tokens == 20
+    assert "answers 'Ask short questions" in caplog.text
+
+
 def test_what_cannot_be_asked_is_refused():
     model = zoo.build("llama")
     with pytest.raises(InvalidInput, match=r"tokenizer=\.\.\."):

@@ -17,7 +17,8 @@ given (``asks``), or a transcript.
 What it costs: reading the prompt again is a second prefill, whose tokens attend to twice as many.
 Answers are decoded token by token from the full cache, at most ``longest`` for each question, and
 read once more in one pass: little beside a long prompt, much beside a short one, and what the model
-does not say is not seen. All of it is paid once a prompt.
+does not say is not seen. A small model may answer such a request with nothing, as the demo model
+does: ask it what it can answer (``asks``). All of it is paid once a prompt.
 
 Departs from the authors' code in: no instruction before the second reading, which for image
 embeddings changes little and needs a tokenizer; pieces of a long prompt follow one another without

@@ -132,8 +132,9 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
                 inputs = _after(part, passes, end)
                 with borrowed(cache, state, Again(_order(part, state))):
                     reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
-        for text in reading.asks if reader.asker else ():
-            reader.asker.read(text, reading.longest, cache, state, _start(passes))
+        if reader.asker is not None:
+            for text in reading.asks:
+                reader.asker.read(text, reading.longest, cache, state, _start(passes))
     for layer in layers:
         layer.finish()
 

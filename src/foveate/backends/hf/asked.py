@@ -5,6 +5,7 @@ and read once more as a whole, while a score looks on.
 from __future__ import annotations
 
 import inspect
+import logging
 from typing import Any, NamedTuple
 
 import torch
@@ -23,10 +24,13 @@ _WORDS = "\ufffc"  # stands for the words of a user in a chat template
 
 
 class Said(NamedTuple):
-    """A question with the answers of all rows, and which of these tokens are there in each row."""
+    """A question with the answers of all rows, which of these tokens are there in each row, and how
+    many are the question's.
+    """
 
     tokens: Int[Tensor, "b t"]
     real: Bool[Tensor, "b t"]
+    asked: int
 
 
 class Asker(NamedTuple):
@@ -64,6 +68,12 @@ class Asker(NamedTuple):
         after the prompt, if positions were given with it.
         """
         said = self._answered(text, longest, cache, state, start)
+        if said.tokens.shape[1] == said.asked:
+            logging.getLogger("foveate").warning(
+                "the model answers %r with nothing, so the question alone is read after the "
+                "prompt, which tells little. Ask something else (asks=...).",
+                text,
+            )
         columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
         order = _lengths(cache, state, said.real)[:, None] + columns
         with borrowed(cache, state, Again(order.masked_fill(~said.real, -1))):
@@ -75,6 +85,7 @@ class Asker(NamedTuple):
         """Greedy, every row until it ends by itself."""
         rows = foveate_layers(cache)[0].pairs.counts.shape[0]
         tokens = self._question(text).expand(rows, -1)
+        asked = tokens.shape[1]
         real, stop = torch.ones_like(tokens, dtype=torch.bool), sorted(ends(self.model))
         with borrowed(cache, state, Again(None)):
             logits = self._pass(tokens, cache, state, start)
@@ -88,7 +99,7 @@ class Asker(NamedTuple):
                 if count < longest - 1:
                     after = None if start is None else start + tokens.shape[1] - 1
                     logits = self._pass(new, cache, state, after)
-        return Said(tokens, real)
+        return Said(tokens, real, asked)
 
     def _pass(
         self, tokens: Int[Tensor, "b t"], cache: DynamicCache, state: CacheState, at: Tensor | None
