@@ -1,5 +1,5 @@
-"""What each paper claims, as two policies that differ in nothing else, on 100 questions of each task:
-the part of `quality.py` that writes benchmarks/results/quality.md.
+"""What each paper claims, as two policies that differ in nothing else: a part of `quality.py`, which
+writes benchmarks/results/quality.md.
 """
 
 from __future__ import annotations
@@ -274,4 +274,3 @@ def _plain(cell: Cell) -> dict[str, Any]:
         "kl": cell.kl,
         "agreement": cell.agreement.mean,
     }
-

@@ -6,27 +6,25 @@ off, and a later one with more questions, budgets or methods asks only what is m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from asking import rows
+from profiles_made import FILTERS, PROFILES, STATISTICS
 
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from foveate.eval.contenders import contenders
 from foveate.eval.executors import versions
 from foveate.eval.model import load
-from foveate.eval.reading import FULL, Protocol
+from foveate.eval.reading import Protocol
 from foveate.eval.results import Results
 from foveate.eval.sample import TASKS
 
-PROFILES = "benchmarks/profiles"  # of the demo model
-STATISTICS = "benchmarks/runs/profiles/expected_attention.safetensors"  # 4.5 MB, made when missing
 HEADS = f"profile={PROFILES}/headkv.json"
 BUDGETS = ("40%", "20%", "10%", "5%")
 TASKS_ASKED = ("three_documents", "chart")
-LEAST = {"chart": ("5%",)}  # less than some methods always keep, and the oracle answers nothing there
+LEFT_OUT = {"chart": ("5%",)}  # 5 tokens, of which the oracle answers nothing
 METHODS = (  # prompts are short: windows are a quarter of the budget, or what else fits 5 %
     "oracle",
     f"recommended:profile={PROFILES}/recommended.safetensors",
@@ -35,7 +33,7 @@ METHODS = (  # prompts are short: windows are a quarter of the budget, or what e
     f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
     f"policy:score=recency(),budget=best_heads(amount=20%,{HEADS},of=headkv),"
     "select=top_k(sinks=4,recent=0.25)",
-    f"q_filters:profile={PROFILES}/q_filters.safetensors,recent=0.25",
+    f"q_filters:profile={FILTERS},recent=0.25",
     f"expected_attention:profile={STATISTICS}",
     "recommended",
     "kvzip",
@@ -87,7 +85,7 @@ METHODS = (  # prompts are short: windows are a quarter of the budget, or what e
 
 def specs_of(task: str, methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
     """What is asked on a task."""
-    return contenders(methods, [b for b in budgets if b not in LEAST.get(task, ())])
+    return contenders(methods, [b for b in budgets if b not in LEFT_OUT.get(task, ())])
 
 
 def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> None:

@@ -35,11 +35,12 @@ def standings(folder: Path) -> dict[str, Any]:
     full = by_spec.pop(FULL)
     methods = _methods(by_spec)
     return {
-        "questions": {task: count for task in TASKS_ASKED},
-        "tasks": {
-            b: [t for t in TASKS_ASKED if _asked(by_spec.values(), t, b)] for b in BUDGETS
-        },
-        "tokens": [min(r["tokens"] for r in full.values()), max(r["tokens"] for r in full.values())],
+        "questions": dict.fromkeys(TASKS_ASKED, count),
+        "tasks": {b: [t for t in TASKS_ASKED if _asked(by_spec.values(), t, b)] for b in BUDGETS},
+        "tokens": [
+            min(r["tokens"] for r in full.values()),
+            max(r["tokens"] for r in full.values()),
+        ],
         "prefill_s": median(row["prefill_s"] for row in full.values()),
         "machine": processor(torch.device("cpu")),
         "versions": read(folder / TASKS_ASKED[0]).configuration["versions"],

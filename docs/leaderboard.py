@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md, from benchmarks/results/quality.json; leaderboard_picture.py draws."""
+"""The tables of docs/quality.md, from benchmarks/results/quality.json."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""docs/quality.svg: right answers against the bytes held and against the time that compressing takes,
-with the Pareto front of each. Every colour can be read on light pages and on dark ones.
+"""docs/quality.svg: right answers against the bytes held, and against the time of compressing, with
+the Pareto front of each. Every colour can be read on light pages and on dark ones.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def _labels(panel: Panel, found: Sequence[Named], dots: Sequence[Point]) -> Iter
         x, y, wide = panel.x(point.cost), panel.y(point.worth), LETTER * len(text)
         places = [
             (x + across * (wide / 2 + 7), y + down * LINE)
-            for across in (1, -1, 0)
-            for down in ((0, -1, 1, -2, 2, -3, 3) if across else (-1, 1))
+            for across in (-1, 1, 0)  # above and left of a front there is nothing
+            for down in ((-1, 0, 1, -2, 2, -3, 3) if across else (-1, 1))
         ]
         inside = [p for p in places if _fits(panel, p[0], wide)] or places
         best = min(inside, key=lambda place: _covered(_box(*place, wide, LINE), taken))
