@@ -1,5 +1,6 @@
-"""What each paper claims, as two policies that differ in nothing else: a part of `quality.py`, which
-writes benchmarks/results/quality.md.
+"""What each paper claims, as two policies that differ in nothing else: a part of `quality.py`.
+
+Its page is benchmarks/results/quality.md.
 """
 
 from __future__ import annotations

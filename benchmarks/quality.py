@@ -38,7 +38,7 @@ def main() -> None:
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
-    parser.add_argument("--asked", action="store_true", help="ask nothing, write what is there")
+    parser.add_argument("--only-write", action="store_true", help="what is answered already")
     a = parser.parse_args()
     data = json.loads((RESULTS / "quality.json").read_text())
     for part in a.parts:
@@ -50,7 +50,7 @@ def _leaderboard(a: argparse.Namespace, data: dict[str, Any]) -> None:
     """Protocol by protocol, on the first questions that all methods were asked."""
     make_missing()
     for protocol in a.protocols:
-        if not a.asked:
+        if not a.only_write:
             same_questions.ask(a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS)
         data[protocol] = standings(a.runs / "leaderboard" / protocol)
 

@@ -52,13 +52,14 @@ def mean(row: Board) -> float:
 
 
 def ranked(board: Board) -> list[Board]:
-    """The best first."""
-    return sorted(board["methods"], key=lambda row: (-mean(row), row["cost"]))
+    """The best first, of those that answered at some budget."""
+    rows = [row for row in board["methods"] if row["cells"]]
+    return sorted(rows, key=lambda row: (-mean(row), row["cost"]))
 
 
 def methods(board: Board) -> list[Board]:
-    """Without what is asked beside them."""
-    return [row for row in board["methods"] if row["method"].split(":")[0] not in REFERENCES]
+    """The same, without what is asked beside methods."""
+    return [row for row in ranked(board) if row["method"].split(":")[0] not in REFERENCES]
 
 
 def on_front(board: Board) -> set[str]:

@@ -19,7 +19,7 @@ PAPERS = ("mixkv", "prefixkv", "csp", "david", "lookm")
 WIDE, HIGH = 470, 380  # of a panel, with what is written around it
 LEFT, TOP, RIGHT, BOTTOM = 48, 34, 12, 46  # of that, around what is drawn
 LETTER, LINE = 6.2, 13.0  # a label's letter and line, about
-CHEAPEST = 0.2  # percent of the prefill; what costs less stands at the edge
+SHARES, TIMES = (3.5, 65.0), (0.8, 250.0)  # percent, from edge to edge; what is beyond stands there
 
 
 class Named(NamedTuple):
@@ -30,18 +30,19 @@ class Named(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Where a panel stands, its title, what it is drawn over, and the ticks of its two axes."""
+    """Where a panel stands, its title, what it is drawn over, and that axis: its ends and ticks."""
 
     left: float
     top: float
     title: str
     over: str
+    ends: tuple[float, float]
     ticks: Sequence[float]
 
     def x(self, cost: float) -> float:
-        """Logarithmic, between the outer ticks."""
-        low, high = log(self.ticks[0] * 0.85), log(self.ticks[-1] * 1.18)
-        share = (log(max(cost, self.ticks[0])) - low) / (high - low)
+        """Logarithmic."""
+        low, high = self.ends
+        share = log(min(max(cost, low), high) / low) / log(high / low)
         return self.left + LEFT + share * (WIDE - LEFT - RIGHT)
 
     def y(self, worth: float) -> float:
@@ -54,11 +55,11 @@ def picture() -> str:
     drawn: list[str] = []
     for column, (protocol, board) in enumerate(boards().items()):
         rows, left = methods(board), column * WIDE
-        by_bytes = Panel(left, 0, protocol, "KV bytes held, %", (5, 10, 20, 40))
+        by_bytes = Panel(left, 0, protocol, "KV bytes held, %", SHARES, (5, 10, 20, 40))
         drawn += _panel(by_bytes, _held(rows), named=False)
         title = f"{protocol}, mean of the budgets"
-        ticks = (CHEAPEST, 1, 3, 10, 30, 100, 300)
-        by_time = Panel(left, HIGH, title, "time of compressing, % of the prefill's", ticks)
+        over = "time of compressing, % of the prefill's"
+        by_time = Panel(left, HIGH, title, over, TIMES, (1, 3, 10, 30, 100))
         drawn += _panel(by_time, _taken(rows), named=True)
     size = f"{len(boards()) * WIDE} {2 * HIGH}"
     return "\n".join(
@@ -81,10 +82,7 @@ def _held(rows: Sequence[Board]) -> list[Named]:
 
 
 def _taken(rows: Sequence[Board]) -> list[Named]:
-    return [
-        Named(short(row["method"]), Point(max(100 * row["cost"], CHEAPEST), 100 * mean(row)))
-        for row in rows
-    ]
+    return [Named(short(row["method"]), Point(100 * row["cost"], 100 * mean(row))) for row in rows]
 
 
 def _panel(panel: Panel, found: Sequence[Named], *, named: bool) -> Iterator[str]:

@@ -48,15 +48,6 @@ def test_rows_are_sorted_and_the_best_of_each_budget_is_behind_nobody(protocol: 
         )
 
 
-@pytest.mark.parametrize("protocol", ["query-aware", "query-agnostic"])
-def test_bytes_are_those_of_the_budget(protocol: str) -> None:
-    for row in BOARDS[protocol]["methods"]:
-        for budget, cell in row["cells"].items():
-            share = float(budget.rstrip("%")) / 100
-            less = 0.6 if row["method"].startswith("think") else 1.0  # it drops channels, too
-            assert less * share - 0.02 < cell["bytes"] < share + 0.02, (row["method"], budget)
-
-
 def test_the_picture_has_colors_for_light_and_dark_alone() -> None:
     drawn = (ROOT / "docs" / "quality.svg").read_text(encoding="utf-8")
     assert ElementTree.fromstring(drawn).tag.endswith("svg")
