@@ -138,7 +138,7 @@ def _labels(panel: Panel, found: Sequence[Named], dots: Sequence[Point]) -> Iter
             for across in (-1, 1, 0)  # above and left of a front there is nothing
             for down in ((-1, 0, 1, -2, 2, -3, 3) if across else (-1, 1))
         ]
-        inside = [p for p in places if _fits(panel, p[0], wide)] or places
+        inside = [place for place in places if _fits(panel, *place, wide)] or places
         best = min(inside, key=lambda place: _covered(_box(*place, wide, LINE), taken))
         taken.append(_box(*best, wide, LINE))
         color = ORANGE if names[0] in PAPERS else BLUE
@@ -161,8 +161,9 @@ def _box(x: float, y: float, wide: float, high: float) -> Box:
     return Box(x - wide / 2, y - high / 2, x + wide / 2, y + high / 2)
 
 
-def _fits(panel: Panel, x: float, wide: float) -> bool:
-    return panel.left + LEFT < x - wide / 2 and x + wide / 2 < panel.left + WIDE
+def _fits(panel: Panel, x: float, y: float, wide: float) -> bool:
+    inside = panel.left + LEFT < x - wide / 2 and x + wide / 2 < panel.left + WIDE
+    return inside and panel.top + TOP - LINE < y < panel.top + HIGH - BOTTOM - LINE / 2
 
 
 def _covered(box: Box, others: Sequence[Box]) -> float:
