@@ -102,8 +102,7 @@ def _right(question: Question, session: Session, recording: Recording, cache: An
     if question.full and not session.policy.when.decodes:
         fed = torch.cat([reading.rest, torch.tensor([question.full[:-1]])], dim=1)
         logits = session.model(input_ids=fed, **{CACHE: cache}).logits[0]
-        first = reading.rest.shape[1] - 1
-        ahead = logits[first:] if first >= 0 else torch.cat([recording.logits, logits])
+        ahead = torch.cat([recording.logits, logits])[-len(question.full) :]
         said = _until_it_differs(ahead.argmax(-1).tolist(), question.full)
         if said == question.full or not _may_be_right(reading, said):
             return _score(reading, said)

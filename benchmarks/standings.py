@@ -27,6 +27,8 @@ def standings(folder: Path) -> dict[str, Any]:
     """
     rows = {task: _whole(read(folder / task).rows, task) for task in TASKS_ASKED}
     count = min(len(samples) for samples in rows.values())
+    if not count:
+        raise SystemExit(f"{folder}: no question of each task has been asked under every method.")
     by_spec: dict[str, dict[Key, Row]] = {}
     for task, samples in rows.items():
         for sample in sorted(samples, key=int)[:count]:
