@@ -3,7 +3,8 @@
     python benchmarks/quality.py [--limit 40] [--protocols ...]      the leaderboard
     python benchmarks/quality.py --parts claims [--claims-limit 100]  the claims, for hours
 
-Goes on where it was broken off; with a higher limit only what is missing is asked. Writes
+Goes on where it was broken off; with a higher limit only what is missing is asked, and what has
+changed since (a profile, a method's code) with `--again SPEC`, the beginning of specs. Writes
 benchmarks/results/quality.json, from which `python docs/tables.py` makes docs/quality.md, and of
 the claims benchmarks/results/quality.md. What is not asked stays as it was written.
 """
@@ -37,6 +38,7 @@ def main() -> None:
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
+    parser.add_argument("--again", nargs="+", default=[], metavar="SPEC", help="ask these anew")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
     parser.add_argument("--only-write", action="store_true", help="what is answered already")
     a = parser.parse_args()
@@ -49,6 +51,8 @@ def main() -> None:
 def _leaderboard(a: argparse.Namespace, data: dict[str, Any]) -> None:
     """Protocol by protocol, on the first questions that all methods were asked."""
     make_missing()
+    if a.again:
+        same_questions.forget(a.runs / "leaderboard", a.again)
     for protocol in a.protocols:
         if not a.only_write:
             same_questions.ask(a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS)

@@ -14,11 +14,12 @@ from asking import rows
 from profiles_made import FILTERS, PROFILES, STATISTICS
 
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
+from foveate.core import lines
 from foveate.eval.contenders import contenders
 from foveate.eval.executors import versions
 from foveate.eval.model import load
 from foveate.eval.reading import Protocol
-from foveate.eval.results import Results
+from foveate.eval.results import ROWS, Results
 from foveate.eval.sample import TASKS
 
 HEADS = f"profile={PROFILES}/headkv.json"
@@ -105,6 +106,13 @@ def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> N
                     for row in rows(loaded, TASKS[task], sample, missing, protocol):
                         results.add(row)
             print(f"{protocol}: {place + 1} of {limit} questions of each task", flush=True)
+
+
+def forget(runs: Path, again: Sequence[str]) -> None:
+    """Answers under specs that begin so are to be asked anew, as a profile or code has changed."""
+    for path in runs.glob(f"*/*/{ROWS}"):
+        kept = [row for row in lines.read(path) if not row["spec"].startswith(tuple(again))]
+        lines.write(path, kept)
 
 
 def _results(folder: Path, task: str, protocol: Protocol) -> Results:
