@@ -1,303 +1,72 @@
-"""Which method, at which budget, on what: the demo model's answers under all of them.
+"""Which method keeps the answer: all of them on the same questions, and what the papers claim.
 
-    python benchmarks/quality.py [--limit 100] [--budgets 50%,33%,20%,10%,5%] [--tasks ...]
+    python benchmarks/quality.py [--limit 40] [--protocols ...]      the leaderboard
+    python benchmarks/quality.py --parts claims [--claims-limit 100]  the claims, for hours
 
-Runs `foveate eval` in both protocols, and goes on where it was broken off; then writes
-benchmarks/results/quality.md and .json: scores with intervals, and, for what each paper claims,
-the difference between two policies that differ in nothing else, sample by sample. With one of
-the `--protocols`, what was written of the other stays.
+Goes on where it was broken off; with a higher limit only what is missing is asked, and what has
+changed since (a profile, a method's code) with `--again SPEC`, the beginning of specs. Writes
+benchmarks/results/quality.json, from which `python docs/tables.py` makes docs/quality.md, and of
+the claims benchmarks/results/quality.md. What is not asked stays as it was written.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
+import claims
+import same_questions
+from profiles_made import make_missing
+from standings import standings
 from written import RESULTS, write
 
-from foveate.cli.eval import evaluate
-from foveate.eval.contenders import Named, contenders, named
-from foveate.eval.metrics import exact
 from foveate.eval.reading import Protocol
-from foveate.eval.results import CONFIGURATION, read
-from foveate.eval.sample import Sample
-from foveate.report.page import blind
-from foveate.report.summary import FULL, Cell, Estimate, cells, mean_difference
 
-RUNS = Path(__file__).parent / "runs" / "quality"
-TASKS = "three_documents,chart"
-PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
+RUNS = Path(__file__).parent / "runs"
 BUDGETS = "50%,33%,20%,10%,5%"
-NOT_ASKED = {("query-agnostic", "chart"): ("5%",)}
-WHY = "No 5%: of the shortest, 99 tokens before the question, that is less than some always keep."
-METHODS = (  # prompts are short: windows are a quarter of the budget
-    "oracle",
-    "snapkv:window=0.25",
-    "mixkv:window=0.25",
-    "adakv:window=0.25",
-    "mixkv(window=0.25)+adakv",
-    "pyramidkv:window=0.25",
-    f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
-    f"headkv:profile={PROFILES}/headkv.json,window=0.25",
-    "prefixkv:when=after_prefill",
-    "prefixkv+h2o.budget:when=after_prefill",
-    "csp",
-    "david",
-    "david:rule=never",
-    "david:rule=always",
-    "lookm",
-    "lookm:merging=none",
-    "h2o",
-    "tgv_kv",
-    "vl_cache",
-    "meda",
-    "elastic_cache",
-    "roco",
-    "tova",
-    "keyformer",
-    "nacl",
-    "expected_attention",
-    "keydiff:recent=0.25",
-    "knorm:recent=0.25",
-    "vnorm:recent=0.25",
-    "streaming_llm",
-    "random:recent=0.25",
-)
-
-
-class Claim(NamedTuple):
-    """What a paper says, as two policies of which the first should be better."""
-
-    says: str
-    first: str
-    second: str
-
-
-CLAIMS = (
-    Claim("MixKV improves SnapKV", "mixkv:window=0.25", "snapkv:window=0.25"),
-    Claim("MixKV improves AdaKV", "mixkv(window=0.25)+adakv", "adakv:window=0.25"),
-    Claim(
-        "SparseMM's heads beat SnapKV's equal ones",
-        f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
-        "snapkv:window=0.25",
-    ),
-    Claim(
-        "HeadKV's heads beat SnapKV's equal ones",
-        f"headkv:profile={PROFILES}/headkv.json,window=0.25",
-        "snapkv:window=0.25",
-    ),
-    Claim(
-        "PrefixKV's layers beat uniform ones",
-        "prefixkv:when=after_prefill",
-        "prefixkv+h2o.budget:when=after_prefill",
-    ),
-    Claim("CSP beats H2O", "csp", "h2o"),
-    Claim("Decoupling helps (DAVID against none)", "david", "david:rule=never"),
-    Claim("Decoupling helps only early (against all layers)", "david", "david:rule=always"),
-    Claim("Merging helps (LOOK-M against none)", "lookm", "lookm:merging=none"),
-    Claim("Text first helps (LOOK-M without merging against H2O)", "lookm:merging=none", "h2o"),
-)
-Rows = Sequence[Mapping[str, Any]]
-
-
-def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
-    """One task: a row for each method, a column for each budget; the best of each is bold."""
-    table: dict[str, dict[str, Cell]] = {}
-    for cell in found:
-        method, budget = named(cell.spec)
-        table.setdefault(method, {})[budget] = cell
-    full = table.pop(FULL)[""]
-    budgets = [budget for budget in budgets if any(budget in row for row in table.values())]
-    best = {
-        b: max(row[b].score.mean for name, row in table.items() if name != "oracle" and b in row)
-        for b in budgets
-    }
-    lines = [
-        f"| full cache: {_share(full.score)} | {' | '.join(budgets)} |",
-        f"|---|{'---|' * len(budgets)}",
-    ]
-    for name, row in table.items():
-        shown = []
-        for budget in budgets:
-            text = _share(row[budget].score) if budget in row else ""
-            is_best = name != "oracle" and text and row[budget].score.mean == best[budget]
-            shown.append(f"**{text}**" if is_best else text)
-        lines.append(f"| `{name}` | {' | '.join(shown)} |")
-    return lines
-
-
-def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
-    """One row for each claim: by how much the first is better, in points of the score."""
-    scores: dict[Named, dict[tuple[str, str], float]] = {}
-    for row in rows:
-        scores.setdefault(named(row["spec"]), {})[row["task"], row["sample"]] = float(row["score"])
-    lines = [f"| claim | {' | '.join(budgets)} | here |", f"|---|{'---|' * len(budgets)}---|"]
-    for claim in CLAIMS:
-        names = [named(contenders([s], ["20%"])[0]).method for s in (claim.first, claim.second)]
-        found: dict[str, Estimate] = {}
-        for budget in budgets:
-            first, second = (scores.get(Named(name, budget), {}) for name in names)
-            both = sorted(first.keys() & second.keys())
-            if both:
-                found[budget] = mean_difference([first[key] - second[key] for key in both])
-        shown = [_points(found[budget]) if budget in found else "" for budget in budgets]
-        lines.append(f"| {claim.says} | {' | '.join(shown)} | {_verdict(found)} |")
-    return lines
-
-
-def _verdict(found: Mapping[str, Estimate]) -> str:
-    """At which budgets the interval excludes zero, and on which side."""
-    holds = [budget for budget, x in found.items() if x.low > 0]
-    fails = [budget for budget, x in found.items() if x.high < 0]
-    said = [
-        f"{word} at {', '.join(which)}"
-        for word, which in (("holds", holds), ("the reverse", fails))
-        if which
-    ]
-    return "; ".join(said) or "no difference seen"
-
-
-def letter_by_letter(row: Mapping[str, Any]) -> float:
-    """1 if the answer is right. ANLS, the documents' own metric, gives most of the credit for the
-    name that stands before the value, which any cache gets right.
-    """
-    return exact(row["prediction"], Sample("", "", tuple(row["answers"])))
-
-
-def _share(x: Estimate) -> str:
-    return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
-
-
-def _points(x: Estimate) -> str:
-    text = f"{100 * x.mean:+.0f} ({100 * x.low:+.0f} to {100 * x.high:+.0f})"
-    return f"**{text}**" if x.low > 0 or x.high < 0 else text
-
-
-class Told(NamedTuple):
-    """One protocol: its part of the page, its cells, and for each task its blind budgets."""
-
-    lines: list[str]
-    cells: list[Cell]
-    blind: dict[str, list[str]]
-
-
-def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
-    """All tasks of one protocol, and the claims over what can tell methods apart."""
-    found = cells(rows)
-    lines, unseen = [f"## {protocol.capitalize()}", ""], {}
-    for task in dict.fromkeys(cell.task for cell in found):
-        mine = [cell for cell in found if cell.task == task]
-        unseen[task] = blind(mine)
-        lines += [f"### {task} ({mine[0].score.count} questions)", ""]
-        if unseen[task]:
-            where = " and ".join(unseen[task])
-            lines += [
-                f"At {where} this task cannot tell methods apart: the oracle is no better "
-                "than chance. It does not count below there.",
-                "",
-            ]
-        if (protocol, task) in NOT_ASKED:
-            lines += [WHY, ""]
-        lines += [*grid(mine, budgets), ""]
-    telling = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
-    lines += [
-        f"### What the papers claim, over {' and '.join(unseen)}",
-        "",
-        "Points of the score by which the first policy is better, with 95 % intervals; bold "
-        "where they exclude zero.",
-        "",
-        *verdicts(telling, budgets),
-        "",
-    ]
-    return Told(lines, found, unseen)
-
-
-def published() -> dict[str, Any]:
-    """What is in the results already, by protocol."""
-    path = RESULTS / "quality.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+TASKS = "three_documents,chart"
 
 
 def main() -> None:
     """Asks, and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--limit", type=int, default=100, help="questions of each task")
-    parser.add_argument("--tasks", default=TASKS)
-    parser.add_argument("--budgets", default=BUDGETS)
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["leaderboard"])
+    parser.add_argument("--limit", type=int, default=40, help="questions of each task")
+    parser.add_argument("--claims-limit", type=int, default=100, help="the same, of the claims")
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
+    parser.add_argument("--again", nargs="+", default=[], metavar="SPEC", help="ask these anew")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    parser.add_argument("--only-write", action="store_true", help="what is answered already")
     a = parser.parse_args()
-    data = published()
+    data = json.loads((RESULTS / "quality.json").read_text())
+    for part in a.parts:
+        PARTS[part](a, data.setdefault(part, {}))
+    write("quality", claims.text(data["claims"]), data)
+
+
+def _leaderboard(a: argparse.Namespace, data: dict[str, Any]) -> None:
+    """Protocol by protocol, on the first questions that all methods were asked."""
+    make_missing()
+    if a.again:
+        same_questions.forget(a.runs / "leaderboard", a.again)
     for protocol in a.protocols:
-        rows: list[Mapping[str, Any]] = []
-        configurations = []
-        for task in a.tasks.split(","):
-            folder, left_out = a.runs / protocol / task, NOT_ASKED.get((protocol, task), ())
-            budgets = ",".join(b for b in a.budgets.split(",") if b not in left_out)
-            evaluate(
-                folder,
-                tasks=task,
-                methods=a.methods,
-                budgets=budgets,
-                model="demo",
-                protocol=protocol,
-                limit=a.limit,
-                seed=0,
-                timed=0,
-                resume=(folder / CONFIGURATION).exists(),
-            )
-            configuration, found, _ = read(folder)
-            configurations.append(configuration)
-            rows += [{**row, "score": letter_by_letter(row)} for row in found]
-        summary = page(protocol, rows, a.budgets.split(","))
-        data[protocol] = {
-            "configuration": _joined(configurations),
-            "blind": summary.blind,
-            "cells": [_plain(cell) for cell in summary.cells],
-            "page": summary.lines,
-        }
-    head = [
-        "# Which method keeps the answer?",
-        "",
-        f"The demo model (SmolLM2-135M-Instruct with an eye), {a.limit} drawn questions of each "
-        "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
-        "intervals. Prompts have 140 to 300 tokens, so windows are a quarter of the budget. "
-        "`oracle` keeps what shows the answer.",
-        "",
-    ]
-    data = {protocol: data[protocol] for protocol in get_args(Protocol) if protocol in data}
-    pages = [line for summary in data.values() for line in summary["page"]]
-    write("quality", "\n".join(head + pages), data)
+        if not a.only_write:
+            same_questions.ask(a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS)
+        data[protocol] = standings(a.runs / "leaderboard" / protocol)
 
 
-def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all tasks; they differ in what was asked, and under which policies."""
-    both = {
-        key: list(dict.fromkeys(x for each in configurations for x in each[key]))
-        for key in ("tasks", "specs")
-    }
-    return {**configurations[0], **both}
+def _claims(a: argparse.Namespace, data: dict[str, Any]) -> None:
+    for protocol in a.protocols:
+        data[protocol] = claims.measured(
+            a.runs / "quality", protocol, TASKS, BUDGETS, a.claims_limit
+        )
 
 
-def _plain(cell: Cell) -> dict[str, Any]:
-    """What is worth keeping of a cell."""
-    score, difference = ([x.mean, x.low, x.high] for x in (cell.score, cell.difference))
-    return {
-        "task": cell.task,
-        "spec": cell.spec,
-        "score": score,
-        "difference": difference,
-        "count": cell.score.count,
-        "bytes_share": cell.bytes_share,
-        "kl": cell.kl,
-        "agreement": cell.agreement.mean,
-    }
+PARTS = {"leaderboard": _leaderboard, "claims": _claims}
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from typing import Any
 
 import combinations
 import kvpress_names
+import leaderboard
+import leaderboard_picture
 import models
 import tested_by
 
@@ -142,7 +144,7 @@ def which() -> str:
     """A table for each protocol."""
     found = json.loads((ROOT / "benchmarks" / "results" / "quality.json").read_text())
     lines: list[str] = []
-    for protocol, results in found.items():
+    for protocol, results in found["claims"].items():
         asked = " and ".join(dict.fromkeys(cell["task"] for cell in results["cells"]))
         lines += [f"{protocol.capitalize()}, over {asked}:", "", *_best_first(results), ""]
     return "\n".join(lines[:-1])
@@ -214,6 +216,12 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "ways": models.ways,
     },
     ROOT / "docs" / "which_method.md": {"which": which},
+    ROOT / "docs" / "quality.md": {
+        "measured": leaderboard.measured,
+        "aware": partial(leaderboard.table, "query-aware"),
+        "agnostic": partial(leaderboard.table, "query-agnostic"),
+        "refused": leaderboard.refused,
+    },
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
     ROOT / "docs" / "composition.md": {
         "ranges": ranges,
@@ -226,10 +234,15 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "compared": compared,
     },
 }
+PICTURES: dict[Path, Callable[[], str]] = {
+    ROOT / "docs" / "quality.svg": leaderboard_picture.picture,
+}
 
 
 def written(path: Path) -> str:
-    """The file with every table between its markers made anew."""
+    """The file with every table between its markers made anew; a picture as a whole."""
+    if path in PICTURES:
+        return f"{PICTURES[path]()}\n"
     text = path.read_text(encoding="utf-8")
     for name, table in TABLES[path].items():
         before, rest = text.split(f"<!-- {name} -->")
@@ -238,12 +251,17 @@ def written(path: Path) -> str:
     return text
 
 
+def _read(path: Path) -> str | None:
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
 def main() -> int:
     """Rewrites the files, or says which are out of date."""
-    old = [path for path in TABLES if path.read_text(encoding="utf-8") != written(path)]
+    made = {path: written(path) for path in (*TABLES, *PICTURES)}
+    old = [path for path, text in made.items() if _read(path) != text]
     if "--check" not in sys.argv:
         for path in old:
-            path.write_text(written(path), encoding="utf-8")
+            path.write_text(made[path], encoding="utf-8")
         return 0
     for path in old:
         print(f"{path.relative_to(ROOT)} is out of date: run python docs/tables.py")

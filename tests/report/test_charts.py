@@ -36,8 +36,8 @@ def drawn(specs):
 def test_every_line_is_named_in_full_and_no_two_look_alike():
     names = [f"method{i}" for i in range(60)]
     key = drawn(names).key
-    assert [entry.name for entry in key] == [*names, "full cache"]
-    assert len({entry.sign for entry in key}) == 61
+    assert [entry.name for entry in key] == [*names, "full cache", "Pareto front"]
+    assert len({entry.sign for entry in key}) == 62
     long = next(entry.name for entry in drawn(SPECS).key)
     assert len(long) > 150
     assert long.endswith("attend=softmax_n()")
@@ -50,19 +50,20 @@ def test_files_are_named_without_folders_where_that_tells_them_apart():
         "headkv:profile=a/two.json",
         "headkv:profile=b/two.json",
         "full cache",
+        "Pareto front",
     ]
 
 
 def test_a_sign_has_the_colour_and_the_dashes_of_its_line():
     chart = drawn([f"method{i}" for i in range(12)])
-    for place, entry in enumerate(chart.key[:-1]):
+    for place, entry in enumerate(chart.key[:-2]):
         colour = PALETTE[place % 10]
         assert f'stroke="{colour}"' in entry.sign
         assert f"stroke: {colour}" in chart.svg
     dashed = ['dasharray=""' not in entry.sign for entry in chart.key]
-    assert dashed == [False] * 10 + [True] * 3
+    assert dashed == [False] * 10 + [True] * 3 + [False]
     assert len(re.findall("stroke-dasharray: [^;]+", chart.svg)) >= 3
-    outlines = {re.findall(' d="(.*?)"', entry.sign)[1] for entry in chart.key[:-1]}
+    outlines = {re.findall(' d="(.*?)"', entry.sign)[1] for entry in chart.key[:-2]}
     assert len(outlines) == len(MARKERS)
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from foveate.errors import MissingPackage
 from foveate.eval.contenders import named
+from foveate.report.front import on_front
 from foveate.report.shown import without_folders
 from foveate.report.summary import FULL, Cell
 
@@ -27,6 +28,7 @@ PALETTE = (
     "#1795a8",
 )  # on black and white
 FULL_CACHE = {"color": "#808080", "linestyle": "--", "marker": ""}
+FRONT = {"color": "#a0a0a0", "linestyle": "-", "marker": ""}
 _DASHES = {"-": "", "--": "14 7", ":": "3 5"}
 
 
@@ -85,7 +87,7 @@ class Chart(NamedTuple):
 
 def against_bytes(cells: Sequence[Cell], what: str) -> Chart:
     """Score, or where nothing scored the tokens that are the full cache's, against the bytes held,
-    both in percent: a line for each method, bars for intervals.
+    both in percent: a line for each method, bars for intervals, and a broad line along the front.
     """
     figure, axis = axes()
     top = 1.0
@@ -110,6 +112,9 @@ def against_bytes(cells: Sequence[Cell], what: str) -> Chart:
             top = max(top, whole)
             axis.axhline(100 * whole, linewidth=1, **FULL_CACHE)
             key.append(entry("full cache", FULL_CACHE))
+    if best := on_front(cells):
+        _draw_front(axis, best)
+        key.append(entry("Pareto front", FRONT))
     axis.set(
         xscale="log",
         xlabel="KV bytes held, % of the full cache",
@@ -122,6 +127,13 @@ def against_bytes(cells: Sequence[Cell], what: str) -> Chart:
     axis.xaxis.set_major_formatter("{x:g}")
     axis.tick_params(which="minor", bottom=False, labelbottom=False)
     return Chart(svg(figure), key)
+
+
+def _draw_front(axis: Any, best: Sequence[Cell]) -> None:
+    """A broad line below the others."""
+    worth = [100 * (cell.score or cell.agreement).mean for cell in best]
+    shares = [100 * cell.bytes_share for cell in best]
+    axis.plot(shares, worth, linewidth=7, alpha=0.4, zorder=0, **FRONT)
 
 
 def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:

@@ -12,6 +12,7 @@ from foveate.eval.contenders import named
 from foveate.eval.results import read
 from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
+from foveate.report.front import on_front
 from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
 from foveate.report.template import rendered
 
@@ -50,18 +51,33 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
             budget = named(cell.spec).budget
             best[budget] = max(best.get(budget, 0.0), cell.score.mean)
+    mine, best_in_both = _best_first(mine), on_front(mine)
     return {
         "name": name,
         "chart": against_bytes(_drawn(mine, scored), "score" if scored else "same tokens"),
         "scored": scored,
         "answered": any(cell.answered for cell in mine),
         "forced": any(cell.perplexity is not None for cell in mine),
-        "rows": [_row(cell, best) for cell in mine],
+        "rows": [_row(cell, best, cell in best_in_both) for cell in mine],
         "blind": blind(mine),
         "figures": figures(rows),
         "failures": failures(rows),
         "odd": [cell for cell in mine if cell.odd],
     }
+
+
+def _best_first(mine: Sequence[Cell]) -> list[Cell]:
+    """The full cache, then method by method, by the mean of what was asked at several budgets."""
+    means: dict[str, list[float]] = {}
+    for cell in mine:
+        shown = cell.score or cell.agreement
+        means.setdefault(named(cell.spec).method, []).append(shown.mean if shown.count else 0.0)
+
+    def place(cell: Cell) -> tuple[bool, float]:
+        of_method = means[named(cell.spec).method]
+        return cell.spec != FULL, -sum(of_method) / len(of_method)
+
+    return sorted(mine, key=place)
 
 
 def _drawn(mine: Sequence[Cell], scored: bool) -> list[Cell]:
@@ -70,7 +86,7 @@ def _drawn(mine: Sequence[Cell], scored: bool) -> list[Cell]:
     return [cell for cell in having if not math.isnan(cell.bytes_share)]
 
 
-def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
+def _row(cell: Cell, best: Mapping[str, float], is_on_front: bool) -> Mapping[str, Any]:
     mean = cell.score.mean if cell.score else None
     is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
     return {
@@ -79,6 +95,7 @@ def _row(cell: Cell, best: Mapping[str, float]) -> Mapping[str, Any]:
         f"{cell.answered + cell.failed}",
         "bytes": _said(cell.bytes_share, "{:.1f} %", 100.0),
         "score": _percent(cell.score),
+        "on_front": is_on_front,
         "best": is_best and not cell.spec.startswith("oracle"),
         "difference": "" if cell.spec == FULL else _percent(cell.difference, sign="+"),
         "agreement": _said(cell.agreement.mean, "{:.0f} %", 100.0),

@@ -1,0 +1,136 @@
+"""Right or wrong, for many policies on one question: each answer is followed as far as it can still
+be right.
+
+`foveate eval` writes down much more of an answer; of that a leaderboard needs one bit, the bytes
+held, and what compressing costs. So a policy reads what follows of the prompt and the full cache's
+whole answer in one pass: if each token of it is the likeliest, it would have answered the same; if
+not, what it begins with instead tells mostly at once that it is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import process_time
+from typing import Any
+
+import torch
+
+from foveate.backends.hf import Recording, Session, branch, compress
+from foveate.backends.hf.internals import CACHE
+from foveate.core.policy import Policy
+from foveate.errors import FoveateError
+from foveate.eval.answer import asked, greedy
+from foveate.eval.metrics import exact
+from foveate.eval.model import Loaded
+from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
+from foveate.eval.sample import Sample, Task
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Question:
+    """A prompt, and what the full cache answers. ``prefill_s`` are CPU seconds of reading it, by
+    whether column sums are added up on the way.
+    """
+
+    reading: Reading
+    prefill_s: dict[bool, float] = field(default_factory=dict)
+    full: list[int] = field(default_factory=list)
+
+    def recording(self, sums: bool) -> Recording:
+        """The prompt as it was read, which is timed."""
+        start = process_time()
+        found = self.reading.recorded(sums=sums).recording
+        self.prefill_s.setdefault(sums, process_time() - start)
+        return found
+
+
+def rows(
+    loaded: Loaded, task: Task, sample: Sample, specs: Sequence[str], protocol: Protocol
+) -> Iterator[Row]:
+    """One row for the full cache, and for each spec; what Foveate refuses has an ``error``."""
+    reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
+    question = Question(reading)
+    yield _row(question, FULL)
+    for spec in sorted(specs, key=lambda spec: _policy(reading, spec)[1]):
+        yield _row(question, spec)
+
+
+def _policy(reading: Reading, spec: str) -> tuple[Policy | FoveateError, bool]:
+    """The policy, or what refuses it, and whether it reads column sums."""
+    try:
+        policy = reading.policy(spec)
+    except FoveateError as error:
+        return error, False
+    return policy, policy.reads_column_sums
+
+
+@torch.no_grad()
+def _row(question: Question, spec: str) -> Row:
+    reading = question.reading
+    named = {"task": reading.task.name, "sample": reading.sample.name, "spec": spec}
+    policy, sums = _policy(reading, spec)
+    if isinstance(policy, FoveateError):
+        return {**named, "error": str(policy)}
+    try:
+        recording = question.recording(sums)
+        with compress(reading.loaded.model, policy) as session:
+            start = process_time()
+            cache = branch(session, recording)
+            seconds = process_time() - start
+            stats = session.stats
+            right = _right(question, session, recording, cache)
+    except FoveateError as error:
+        return {**named, "error": str(error)}
+    return {
+        **named,
+        "right": right,
+        "tokens": recording.tokens,
+        "kv_bytes": stats.bytes_after,
+        "kv_bytes_full": stats.bytes_before,
+        "compress_s": round(seconds, 4),
+        "sums_s": round(question.prefill_s[sums] - question.prefill_s[False], 4),
+        "prefill_s": round(question.prefill_s[False], 4),
+    }
+
+
+def _right(question: Question, session: Session, recording: Recording, cache: Any) -> float:
+    """1 if the greedy answer is right, letter by letter."""
+    reading = question.reading
+    if question.full and not session.policy.when.decodes:
+        fed = torch.cat([reading.rest, torch.tensor([question.full[:-1]])], dim=1)
+        logits = session.model(input_ids=fed, **{CACHE: cache}).logits[0]
+        ahead = torch.cat([recording.logits, logits])[-len(question.full) :]
+        said = _until_it_differs(ahead.argmax(-1).tolist(), question.full)
+        if said == question.full or not _may_be_right(reading, said):
+            return _score(reading, said)
+        cache = branch(session, recording)
+    first = asked(session.model, cache, recording.logits, reading.rest)
+    tokens = greedy(session.model, cache, first, reading.task.longest)
+    question.full = question.full or tokens
+    return _score(reading, tokens)
+
+
+def _until_it_differs(likeliest: Sequence[int], full: Sequence[int]) -> list[int]:
+    """The full cache's answer up to the first token that is not the likeliest, and that instead."""
+    for place, (mine, theirs) in enumerate(zip(likeliest, full, strict=True)):
+        if mine != theirs:
+            return [*full[:place], mine]
+    return list(full)
+
+
+def _may_be_right(reading: Reading, said: Sequence[int]) -> bool:
+    """Whether an answer that begins with these tokens can be right."""
+    text = _text(reading, said)
+    return any(answer.strip().startswith(text) for answer in reading.sample.answers)
+
+
+def _score(reading: Reading, tokens: Sequence[int]) -> float:
+    return exact(_text(reading, tokens), reading.sample)
+
+
+def _text(reading: Reading, tokens: Sequence[int]) -> str:
+    found: str = reading.loaded.tokenizer.decode(tokens, skip_special_tokens=True)
+    return found.strip()

@@ -1,0 +1,52 @@
+"""The leaderboard's short way to right and wrong is that of `foveate eval`."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from foveate.eval.contenders import contenders, separate
+from foveate.eval.measure import measured
+from foveate.eval.metrics import exact
+from foveate.eval.model import Loaded
+from foveate.eval.reading import FULL, Protocol
+from foveate.eval.tasks import find_task
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+try:
+    from asking import rows
+finally:
+    sys.path.pop(0)
+
+SPECS = [
+    *contenders(separate("snapkv:window=4,h2o,random,h2o:recent=0.25,when=over_budget"), ["40%"]),
+    "streaming_llm:budget=1%",  # which is refused
+]
+TASK = find_task("chart")
+
+
+@pytest.mark.parametrize(
+    "protocol", ["query-agnostic", pytest.param("query-aware", marks=pytest.mark.slow)]
+)
+def test_answers_are_followed_until_they_are_wrong(loaded: Loaded, protocol: Protocol) -> None:
+    sample = next(iter(TASK.samples(1, 0)))
+    whole = {row["spec"]: row for row in measured(loaded, TASK, sample, SPECS, protocol)}
+    said = {spec: row["prediction"] for spec, row in whole.items() if "error" not in row}
+    assert len(said) == len(whole) - 1
+    differing = next(text for text in said.values() if text != said[FULL])
+    asked = replace(sample, answers=(said[FULL], differing))
+    found = {row["spec"]: row for row in rows(loaded, TASK, asked, SPECS, protocol)}
+    assert list(found) == list(whole)
+    right = {spec: row["right"] for spec, row in found.items() if "error" not in row}
+    assert right == {spec: exact(text, asked) for spec, text in said.items()}
+    assert 0 < sum(right.values()) < len(right)
+    for spec, row in found.items():
+        if "error" in row:
+            assert row["error"] == whole[spec]["error"]["message"]
+        else:
+            assert row["kv_bytes"] == whole[spec]["kv_bytes"]
+            assert row["compress_s"] >= 0
+            assert row["prefill_s"] > 0
