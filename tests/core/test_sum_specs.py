@@ -307,9 +307,9 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
             ["no method of mixkv+prefixkv", "'windw'", "Did you mean 'window'?"],
         ),
         (
-            "mixkv+prefixkv:budget=20%,sinks=4",
+            "mixkv+prefixkv:budget=20%,lag=4",
             InvalidParameter,
-            ["no method of mixkv+prefixkv", "'sinks'", "Known: budget, counted_from"],
+            ["no method of mixkv+prefixkv", "'lag'", "Known: budget, clamped, counted_from"],
         ),
         (
             "mixkv(windw=4)+prefixkv:budget=20%",
