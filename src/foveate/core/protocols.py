@@ -244,6 +244,16 @@ class Pruning(When, Protocol):
 
 
 @runtime_checkable
+class Growing(When, Protocol):
+    """A rule that says, where ``growing`` is True, that the budget is that of all tokens seen so
+    far. ``kept`` of its moments is that budget, whatever was kept last.
+    """
+
+    @property
+    def growing(self) -> bool: ...
+
+
+@runtime_checkable
 class Attend(Protocol):
     """How later queries attend to a compressed layer: exp(x_i) / (n + sum_j exp(x_j))."""
 
@@ -330,6 +340,11 @@ def reads_window_sums(score: Score) -> ReadsWindowSums | None:
     """The score itself or one that it wraps, the innermost that reads what the last queries pay."""
     found = [s for s in wrapped(score) if isinstance(s, ReadsWindowSums)]
     return found[-1] if found else None
+
+
+def grows(rule: When) -> bool:
+    """Whether the rule says that the budget grows with what is seen."""
+    return isinstance(rule, Growing) and rule.growing
 
 
 def is_head_by_head(stage: object) -> bool:
