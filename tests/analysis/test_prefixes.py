@@ -22,7 +22,7 @@ def given():
 
 
 def found_literally(given, row, tokens, tolerance):
-    """The literal's p and steps: it returns after the first of them that is within the tolerance."""
+    """The literal's p, the steps that it took, and the tokens of its layers."""
     length = given.lengths[row]
     importances = [literal.importance(*given.alone(layer, row)[:2]) for layer in range(5)]
     curves = [curve_as_kept(one[None], [0, length - 1]) for one in importances]

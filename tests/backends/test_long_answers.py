@@ -118,6 +118,17 @@ def test_prefixkv_holds_every_layers_share_of_the_growing_sequence(spec):
             assert bool((count < share + 1).all())
 
 
+def test_lists_that_do_not_fill_the_budget_prune_when_the_cache_outgrows_it():
+    """CSP, Algorithm 1: as long as there is room, an answer's pairs stay."""
+    seen, _ = answer("csp:budget=30,combine=and,fill=false,when=over_budget", SHORT // 2, True)
+    totals = [sum(int(count.sum()) for count in counts) for counts, _ in seen]
+    heads = sum(count.numel() for count in seen[0][0])
+    assert totals[0] < 30 * heads
+    assert totals[1] == totals[0] + heads
+    assert all(bool((count <= 30).all()) for counts, _ in seen for count in counts)
+    assert min(totals[2:]) < max(totals)
+
+
 def test_without_a_decode_rule_the_answer_is_kept_whole():
     seen, _ = answer("h2o:budget=30", SHORT)
     counts, _ = seen[-1]

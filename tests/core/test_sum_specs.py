@@ -18,12 +18,13 @@ from foveate.errors import (
     ProfileMismatch,
     UnknownMethod,
 )
-from foveate.methods.csp import CrossSelf, CrossSelfAttention, SoftmaxN
+from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.budget import Uniform
+from foveate.stages.cross_self import CrossSelf
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention
 from foveate.stages.select import TopK

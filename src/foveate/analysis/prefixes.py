@@ -1,4 +1,4 @@
-"""PrefixKV's search, with what it took: for the spread of its ratios and the cost of finding them."""
+"""PrefixKV's search, with what it took: the spread of its ratios and the cost of finding them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from foveate.core.pipeline import observed, score
 from foveate.core.policy import Policy
 from foveate.core.tensors import QKV, layers_of
 from foveate.errors import InvalidBudget
-from foveate.methods.prefixkv import STEPS, PrefixBudget, prefixkv
+from foveate.methods.prefixkv import PrefixBudget, prefixkv
+from foveate.stages.budget.prefixes import STEPS
 
 
 class Searched(NamedTuple):

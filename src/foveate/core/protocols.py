@@ -190,6 +190,16 @@ class Select(Protocol):
 
 
 @runtime_checkable
+class Sparing(Select, Protocol):
+    """A selection that says, where it is True, that it may keep fewer slots than it is told, for
+    what its rule lists is not always that much: the budget is then what it keeps at most.
+    """
+
+    @property
+    def spares(self) -> bool: ...
+
+
+@runtime_checkable
 class Merge(Protocol):
     """What the kept pairs take over from the others.
 
@@ -345,6 +355,11 @@ def reads_window_sums(score: Score) -> ReadsWindowSums | None:
 def grows(rule: When) -> bool:
     """Whether the rule says that the budget grows with what is seen."""
     return isinstance(rule, Growing) and rule.growing
+
+
+def may_spare(select: Select) -> bool:
+    """Whether the selection says that it may keep fewer slots than it is told."""
+    return isinstance(select, Sparing) and select.spares
 
 
 def is_head_by_head(stage: object) -> bool:

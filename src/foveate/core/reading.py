@@ -39,9 +39,9 @@ class Remembered:
     """What one layer remembers of its prompt between passes.
 
     ``queries`` are the last that were seen, ``images`` the image of each; ``state`` are a running
-    score's sums, one number a slot; ``kept`` counts the pairs that each head kept when the layer
-    was compressed last; ``finished`` is the end of the prompt that was dealt with last; ``unread``
-    is the layer, without its pairs, while the prompt is read again.
+    score's sums, one number a slot; ``kept`` counts the pairs that each head kept, or was to
+    keep at most, when the layer was compressed last; ``finished`` is the end of the prompt that was
+    dealt with last; ``unread`` is the layer, without its pairs, while the prompt is read again.
     """
 
     queries: Float[Tensor, "b hq w d"] | None = None
@@ -222,8 +222,8 @@ class PromptReading:
 
     def with_budget(self, slots: Slots, at: Pass, ordinal: int, layer_bytes: int) -> Slots:
         """The slots with each row's budget, which is that of its prompt, however much of it (or
-        beyond) has been read; under a rule whose budget grows, that of all that has. ``layer_bytes``
-        are those of one token's pairs in this layer.
+        beyond) has been read; under a rule whose budget grows, that of all that has.
+        ``layer_bytes`` are those of one token's pairs in this layer.
         """
         if slots.tokens is not None:
             return slots
@@ -269,7 +269,7 @@ class PromptReading:
         if scored is None and not policy.store.exact:
             found[layer.ordinal] = everything(layer)
         for ordinal, kept in found.items():
-            self.layers[ordinal].kept = kept.counts
+            self.layers[ordinal].kept = kept.counts if kept.told is None else kept.told
             self.layers[ordinal].compact(kept.mask)
         return found
 
@@ -317,5 +317,5 @@ def right_aligned(
 ) -> Float[Tensor, "b h s"]:
     """The kept slots' values, right-aligned; zeros stand in front."""
     most = int(kept.sum(-1).max())
-    order = kept.int().argsort(dim=-1, stable=True)[..., -most:]
+    order = kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - most :]
     return (values * kept).gather(-1, order)

@@ -32,7 +32,6 @@ from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK, highest
 
-
 By = Literal["extrinsic", "score"]
 
 
