@@ -459,3 +459,14 @@ def test_a_selection_that_is_not_part_of_the_sum_does_not_limit_its_budget(spec,
 def test_a_budget_that_changes_nothing_is_refused_too(spec):
     with pytest.raises(FoveateError, match="changes nothing"):
         foveate.policy(spec)
+
+
+def test_a_window_that_one_of_the_methods_has_anyway_may_be_written_out():
+    """So that every spec of a table that compares says the same."""
+    same = "window=32,kernel=5,pool=avg"
+    for method in ("pyramidkv", "adakv"):
+        said = foveate.policy(f"mixkv+{method}:budget=64,{same}")
+        assert said == foveate.policy(f"mixkv+{method}:budget=64")
+        assert foveate.policy(said.spec) == said
+        with pytest.raises(InvalidParameter, match="kernel=9 changes nothing"):
+            foveate.policy(f"csp+{method}.budget:budget=64,kernel=9")
