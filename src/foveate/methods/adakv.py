@@ -49,7 +49,8 @@ class AcrossHeads:
     total drifts by a few pairs.
 
     The ranking is ``by`` the part "extrinsic" of a score that has one: MixKV's, which names so what
-    it wraps. Of any other score, and ``by`` "score", it is by the score itself.
+    it wraps, also where another score wraps it in turn. Of any other score, and ``by`` "score", it
+    is by the score itself.
 
     Source: AdaKV (arXiv:2407.11550), Algorithm 1 and section 3.4, and the release.
     """
