@@ -154,8 +154,8 @@ def _check_mask(
 ) -> None:
     """Selections keep what they were told to, whoever wrote the select stage."""
     held = mask.sum(-1)
-    right = (held <= count).all() if may_spare(policy.select) else (held == count).all()
-    if not bool(right):
+    asked = torch.minimum(held, count) if may_spare(policy.select) else count
+    if not torch.equal(held, asked):
         raise InvalidParameter(
             f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()}."
         )
