@@ -28,7 +28,7 @@ METHODS = (  # prompts are short: windows are a quarter of the budget
     "snapkv:window=0.25",
     "mixkv:window=0.25",
     "adakv:window=0.25",
-    "mixkv(window=0.25)+adakv",
+    "mixkv(window=0.25)+adakv(by=score)",
     "pyramidkv:window=0.25",
     f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
     f"headkv:profile={PROFILES}/headkv.json,window=0.25",
@@ -68,7 +68,7 @@ class Claim(NamedTuple):
 
 CLAIMS = (
     Claim("MixKV improves SnapKV", "mixkv:window=0.25", "snapkv:window=0.25"),
-    Claim("MixKV improves AdaKV", "mixkv(window=0.25)+adakv", "adakv:window=0.25"),
+    Claim("MixKV improves AdaKV", "mixkv(window=0.25)+adakv(by=score)", "adakv:window=0.25"),
     Claim(
         "SparseMM's heads beat SnapKV's equal ones",
         f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",

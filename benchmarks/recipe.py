@@ -38,7 +38,7 @@ METHODS = (
 FREE = (
     "recommended",
     "keydiff:recent=0.25",
-    "mixkv(window=0.25)+adakv",
+    "mixkv(window=0.25)+adakv(by=score)",
     "mixkv:window=0.25",
     "prefixkv:when=after_prefill",
     "csp",
