@@ -1,4 +1,4 @@
-"""``foveate convert ORIGINAL NEW``: a model in its authors' layout, as one that transformers loads."""
+"""``foveate convert ORIGINAL NEW``: a model in its authors' layout, for transformers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def convert(
     """
     from foveate.convert import convert as write  # loads the models' code
 
-    with console.progress() as bars:
+    with console.progress(hidden=False) as bars:
         bars.add_task(f"converting {original}", total=None)
         layout = write(original, new, vision)
     typer.echo(f"{new}: a {layout.name}. Try: foveate run --model {new} --image FILE --prompt TEXT")

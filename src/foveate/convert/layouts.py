@@ -46,8 +46,8 @@ def convert(source: Path, target: Path, vision: Path | None = None, shard: int =
     ``import foveate.models``, with processor and chat template.
 
     The directory appears when it is complete. Weights keep their values and dtypes, and pass
-    through memory a shard at a time. LLaVA-1.5 and MobileVLM get one more token, ``<image>``, where their
-    vocabulary has no row for it; its weights are the mean of the others', so that no answer
+    through memory a shard at a time. LLaVA-1.5 and MobileVLM get one more token, ``<image>``, where
+    their vocabulary has no row for it; its weights are the mean of the others', so that no answer
     contains it.
 
     Args:

@@ -62,8 +62,8 @@ class QwenVLModel(LlavaModel):
         if given is not None and not torch.compiler.is_compiling() and past + given.shape[1] > most:
             raise InvalidInput(
                 f"the sequence has {past + given.shape[1]} tokens, and Qwen-VL reads as its "
-                f"authors' code only up to {most}: past that, theirs scales queries by their position and "
-                "changes the rotary base. Ask about less at once, or for a shorter answer."
+                f"authors' code only up to {most}: past that, theirs scales queries by their "
+                "position and changes the rotary base. Ask about less, or for a shorter answer."
             )
 
 
