@@ -96,7 +96,7 @@ def thirds(tensor: Tensor) -> Sequence[Tensor]:
 def thirds_per_head(heads: int) -> Split:
     """Queries, keys and values that stand one after the other in each head."""
     return lambda tensor: [
-        part.flatten(0, 1) for part in tensor.unflatten(0, (heads, 3, -1)).unbind(1)
+        part.flatten(0, 1) for part in tensor.reshape(heads, 3, -1, *tensor.shape[1:]).unbind(1)
     ]
 
 
@@ -104,7 +104,7 @@ def grouped(kv_heads: int, queries: int) -> Split:
     """InternLM2's: for each head of keys its query heads, the keys and the values."""
 
     def split(tensor: Tensor) -> list[Tensor]:
-        groups = tensor.unflatten(0, (kv_heads, queries + 2, -1))
+        groups = tensor.reshape(kv_heads, queries + 2, -1, *tensor.shape[1:])
         parts = (groups[:, :queries], groups[:, queries : queries + 1], groups[:, queries + 1 :])
         return [part.flatten(0, 2) for part in parts]
 
