@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 from transformers import CLIPVisionConfig, CLIPVisionModel
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from foveate.convert.facts import Facts, read_facts
 from foveate.convert.rules import Rule
@@ -60,7 +60,7 @@ _NOT_SIZES = ("model_type", "architectures", "transformers_version", "torch_dtyp
 def image_processor(sizes: CLIPVisionConfig, folder: Path | None, square: bool) -> Any:
     """CLIP's image processor, which pads to a square first if the model was trained so."""
     asked = json_file(folder / "preprocessor_config.json") if folder else {}
-    side = sizes.image_size
+    side: Any = sizes.image_size
     return LlavaImageProcessorPil(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
@@ -90,7 +90,12 @@ def rules() -> tuple[Rule, ...]:
 @cache
 def _prefix() -> str:
     """What stands before the tower's weights in this release of transformers."""
-    tiny = {"hidden_size": 4, "intermediate_size": 4, "num_attention_heads": 1, "image_size": 4}
+    tiny: dict[str, Any] = {
+        "hidden_size": 4,
+        "intermediate_size": 4,
+        "num_attention_heads": 1,
+        "image_size": 4,
+    }
     with torch.device("meta"):
         names = CLIPVisionModel(CLIPVisionConfig(**tiny, num_hidden_layers=1)).state_dict()
     return "vision_model." if any(name.startswith("vision_model.") for name in names) else ""

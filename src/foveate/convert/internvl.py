@@ -5,15 +5,15 @@ its relatives: InternViT with InternLM2 or a Llama such as Vicuna, as transforme
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     InternVLConfig,
     InternVLForConditionalGeneration,
     InternVLVisionConfig,
-    PreTrainedTokenizerBase,
 )
-from transformers.image_utils import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 
 from foveate.convert import sentencepiece as sp
 from foveate.convert import templates, tokens
@@ -124,11 +124,11 @@ def _image_processor(facts: Facts, config: InternVLConfig) -> GotOcr2ImageProces
     )
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+def _tokenizer(folder: Path) -> Any:
     return tokens.llama(sp.tokenizer(folder), folder)
 
 
-def _known(tokenizer: PreTrainedTokenizerBase, name: str, folder: Path) -> int:
+def _known(tokenizer: Any, name: str, folder: Path) -> int:
     found = tokenizer.get_vocab().get(name)
     if found is None:
         raise InvalidInput(

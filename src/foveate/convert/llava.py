@@ -81,7 +81,7 @@ def _plan(
         facts.must_be(name, False, None)
     facts.must_be("mm_vision_select_feature", "patch", None)
     tower = str(facts.get("mm_vision_tower"))
-    sizes = clip.config(tower, vision)
+    sizes: Any = clip.config(tower, vision)
     tokenizer = tokens.llama(sp.tokenizer(folder), folder, (IMAGE,))
     image_id = tokenizer.convert_tokens_to_ids(IMAGE)
     rows = max(facts.number("vocab_size"), image_id + 1)
@@ -97,7 +97,7 @@ def _plan(
             dtype=facts.get("torch_dtype"),
             **({"projector_grid": grid} if grid else {}),
         ),
-        processor=LlavaProcessor(
+        processor=LlavaProcessor(  # type: ignore[no-untyped-call]
             image_processor=clip.image_processor(sizes, vision, clip.pads(facts)),
             tokenizer=tokenizer,
             patch_size=sizes.image_size // side,  # pixels that a token stands for

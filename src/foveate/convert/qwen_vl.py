@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from transformers import CLIPImageProcessorPil, Qwen2Config
-from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from foveate.convert import bpe_ranks, templates, tokens
 from foveate.convert.facts import Facts

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, processors
-from transformers import PreTrainedTokenizerBase, TokenizersBackend
+from transformers import TokenizersBackend
 
 from foveate.convert.weights import json_file
 
 BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
 
-def llama(backend: Tokenizer, folder: Path, special: Sequence[str] = ()) -> PreTrainedTokenizerBase:
+def llama(backend: Tokenizer, folder: Path, special: Sequence[str] = ()) -> Any:
     """A tokenizer that puts ``<s>`` in front of a text, with further special tokens.
 
     Padding is the one of ``tokenizer_config.json``, or ``<unk>``, as LLaVA's.
@@ -29,9 +29,9 @@ def llama(backend: Tokenizer, folder: Path, special: Sequence[str] = ()) -> PreT
     return wrapped(backend, pad=padding, bos_token=BEGIN, eos_token=END, unk_token=UNKNOWN)
 
 
-def wrapped(backend: Tokenizer, pad: str, **special: Any) -> PreTrainedTokenizerBase:
+def wrapped(backend: Tokenizer, pad: str, **special: Any) -> Any:
     """As transformers takes it; batches are padded on the left, as answers need."""
-    return TokenizersBackend(
+    return TokenizersBackend(  # type: ignore[no-untyped-call]
         tokenizer_object=backend,
         pad_token=pad,
         padding_side="left",
@@ -40,7 +40,7 @@ def wrapped(backend: Tokenizer, pad: str, **special: Any) -> PreTrainedTokenizer
     )
 
 
-def ends(tokenizer: PreTrainedTokenizerBase, *also: str) -> dict[str, Any]:
+def ends(tokenizer: Any, *also: str) -> dict[str, Any]:
     """For ``generation_config.json``: what ends an answer, and greedy decoding."""
     others = [int(tokenizer.convert_tokens_to_ids(name)) for name in also]
     stop = [int(tokenizer.eos_token_id), *others]

@@ -62,7 +62,8 @@ def write(plan: Plan, folder: Path, most: int = SHARD) -> None:
     _save(weights, folder, most)
     plan.config.architectures = [plan.model.__name__]
     plan.config.save_pretrained(folder)
-    GenerationConfig(**plan.generation).save_pretrained(folder)
+    settings = GenerationConfig(**plan.generation)  # type: ignore[no-untyped-call]
+    settings.save_pretrained(folder)
     plan.processor.save_pretrained(folder)
 
 

@@ -31,4 +31,4 @@ for _config in (MobileVLMConfig, QwenVLConfig, QwenVLVisionConfig):
 AutoModel.register(QwenVLVisionConfig, QwenVLVisionModel)
 AutoModelForImageTextToText.register(MobileVLMConfig, MobileVLMForConditionalGeneration)
 AutoModelForImageTextToText.register(QwenVLConfig, QwenVLForConditionalGeneration)
-AutoProcessor.register(QwenVLConfig, ImageSpanProcessor)
+AutoProcessor.register(QwenVLConfig, ImageSpanProcessor)  # type: ignore[no-untyped-call]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaModel
 
 
-class MobileVLMConfig(LlavaConfig):
+class MobileVLMConfig(LlavaConfig):  # type: ignore[no-untyped-call]
     """LLaVA's configuration; an image becomes a grid of ``projector_grid`` by ``projector_grid``
     tokens.
     """
@@ -58,7 +58,7 @@ class MobileVLMModel(LlavaModel):
 
     def __init__(self, config: MobileVLMConfig):
         super().__init__(config)
-        self.multi_modal_projector = LDPv2(config)
+        self.multi_modal_projector = LDPv2(config)  # type: ignore[assignment]
         self.post_init()  # type: ignore[no-untyped-call]
 
 

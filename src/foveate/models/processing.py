@@ -19,6 +19,11 @@ class ImageSpanProcessor(ProcessorMixin):
     needs torchvision; and, with one tile an image, what Qwen-VL's tokenizer does.
     """
 
+    image_seq_length: int
+    image_token: str
+    start_token: str
+    end_token: str
+
     @no_type_check  # transformers reads the names of the function's own arguments, not a wrapper's
     def __init__(
         self,
@@ -63,7 +68,7 @@ class ImageSpanProcessor(ProcessorMixin):
         seen: dict[str, Any] = {}
         tiles: list[int] = []
         if images is not None:
-            flat = make_flat_list_of_images(self.image_processor.fetch_images(images))
+            flat: Any = make_flat_list_of_images(self.image_processor.fetch_images(images))
             seen = dict(self.image_processor(flat, return_tensors=return_tensors))
             tiles = [int(n) for n in seen.pop("num_patches", [1] * len(flat))]
         read = self.tokenizer(

@@ -17,7 +17,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from foveate.errors import InvalidInput
 
 
-class QwenVLConfig(LlavaConfig):
+class QwenVLConfig(LlavaConfig):  # type: ignore[no-untyped-call]
     """``vision_config`` is a ``QwenVLVisionConfig``, ``text_config`` a ``Qwen2Config``."""
 
     model_type = "foveate_qwen_vl"
@@ -33,7 +33,8 @@ class QwenVLModel(LlavaModel):
 
     def __init__(self, config: QwenVLConfig):
         super().__init__(config)
-        self.multi_modal_projector = nn.Identity()  # the eye's tokens have the text model's width
+        # the eye's tokens have the text model's width
+        self.multi_modal_projector = nn.Identity()  # type: ignore[assignment]
         self.post_init()  # type: ignore[no-untyped-call]
 
     def get_image_features(
@@ -41,9 +42,8 @@ class QwenVLModel(LlavaModel):
     ) -> BaseModelOutputWithPooling:
         """``pooler_output`` is a list of the images' tokens, [tokens, hidden] each."""
         seen = self.vision_tower(pixel_values)
-        return BaseModelOutputWithPooling(
-            last_hidden_state=seen.last_hidden_state, pooler_output=list(seen.pooler_output)
-        )
+        tokens: Any = list(seen.pooler_output)  # as LlavaModel hands them on
+        return BaseModelOutputWithPooling(seen.last_hidden_state, tokens)
 
     def forward(self, input_ids: Tensor | None = None, **inputs: Any) -> Any:
         """As LLaVA's.

@@ -8,7 +8,7 @@ Beyond" (2023, arXiv:2308.12966), section 2.1.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 
-class QwenVLVisionConfig(PreTrainedConfig):
+class QwenVLVisionConfig(PreTrainedConfig):  # type: ignore[no-untyped-call]
     """Sizes of the eye. ``output_size`` is the width of the text model, ``num_queries`` the number
     of tokens of an image, a square number like ``num_positions``, the size of the learned table of
     positions, which is interpolated to the patches.
@@ -87,7 +87,8 @@ class EyeLayer(nn.Module):
         """The patches, one layer on."""
         normed = self.norm_1(hidden)
         hidden = hidden + self.attention(normed, normed, normed)
-        return hidden + self.fc2(self.act(self.fc1(self.norm_2(hidden))))
+        inner: Tensor = self.fc2(self.act(self.fc1(self.norm_2(hidden))))
+        return hidden + inner
 
 
 class Resampler(nn.Module):
@@ -118,8 +119,8 @@ class QwenVLVisionModel(PreTrainedModel):
 
     config_class = QwenVLVisionConfig
     main_input_name = "pixel_values"
-    input_modalities = ("image",)
-    _no_split_modules: ClassVar[list[str]] = ["EyeLayer", "Resampler"]
+    input_modalities = "image"
+    _no_split_modules = ["EyeLayer", "Resampler"]  # noqa: RUF012  # not a class variable there
     _supports_sdpa = True
 
     def __init__(self, config: QwenVLVisionConfig):
@@ -158,6 +159,6 @@ def resized(table: Float[Tensor, "s c"], patches: int) -> Float[Tensor, "t c"]:
     old, new = math.isqrt(table.shape[0]), math.isqrt(patches)
     if old == new:
         return table
-    grid = table.float().unflatten(0, (old, old)).permute(2, 0, 1)[None]
+    grid = table.float().reshape(old, old, -1).permute(2, 0, 1)[None]
     grid = interpolate(grid, size=(new, new), mode="bicubic", align_corners=False)[0]
     return grid.permute(1, 2, 0).flatten(0, 1).to(table.dtype)
