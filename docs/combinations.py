@@ -28,6 +28,7 @@ from foveate.core.protocols import (
 from foveate.core.spec import SLOTS, STAGES
 from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidParameter
+from foveate.stages.budget.head_levels import LEVELS
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
@@ -35,6 +36,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "best_heads": {"of": "sparsemm"},
     "boundary_evidence": {"window": 4},
     "drop_channels": {"recent": 4},
+    "head_levels": {"of": "recommended"},
     "head_table": {"of": "sparsemm"},
     "lag_relative": {"lag": 5},
     "layer_shares": {"of": NOTES[0]},
@@ -45,7 +47,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "window_attention": {"window": 4},
 }
 # whose profile a stage takes, if not sparsemm's
-PROFILES = {"query_filter": "q_filters", "foretold_reconstruction": "recommended"}
+PROFILES = {
+    "foretold_reconstruction": "recommended",
+    "head_levels": "recommended",
+    "query_filter": "q_filters",
+}
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "kvpress",  # needs the package
@@ -62,6 +68,7 @@ TENSORS = {  # of a profile
         "of_value": torch.eye(8)[:HEADS],
         "of_facts": torch.zeros(HEADS, 5),
         "offset": torch.zeros(HEADS),
+        "levels": torch.zeros(HEADS, LEVELS),
     },
 }
 

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import foveate
 from foveate.core.profile import SCHEMA, Profile
+from foveate.stages.budget.head_levels import LEVELS
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load
@@ -37,6 +38,7 @@ TENSORS = {
         "of_value.0": torch.ones(2, 8),
         "of_facts.0": torch.ones(2, 5),
         "offset.0": torch.zeros(2),
+        "levels.0": torch.zeros(2, LEVELS),
     },
     "expected_attention": {
         "mean.0": torch.zeros(4, 8),
