@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
-from foveate.eval.sample import Pixels
+from foveate.eval.sample import AS_THEY_ARE, Pixels
 
 Size = tuple[int, int]
 """Width and height."""
@@ -26,13 +26,13 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Any:
     Raises:
         InvalidInput: it does not bound pixels, or they exclude each other.
     """
-    if pixels == Pixels():
+    if pixels == AS_THEY_ARE:
         return loaded.reader
     images = getattr(loaded.reader, "image_processor", None)
     if not _bounds_pixels(images):
         raise InvalidInput(
-            f"{loaded.name} makes images of a fixed size, so {_said(pixels)} has no meaning for it. "
-            "Leave it out."
+            f"{loaded.name} makes images of a fixed size, so {_said(pixels)} has no meaning for "
+            "it. Leave it out."
         )
     least = images.size["shortest_edge"] if pixels.least is None else pixels.least
     most = images.size["longest_edge"] if pixels.most is None else pixels.most

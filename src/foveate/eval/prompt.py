@@ -15,9 +15,8 @@ from foveate.data import rgb
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.pixels import bounded
-from foveate.eval.sample import PLACE, Pixels
+from foveate.eval.sample import AS_THEY_ARE, PLACE, Pixels
 
-AS_IT_IS = Pixels()
 Part = dict[str, Any]
 """A text or an image, as chat templates take them: :func:`text_part`, :func:`image_part`."""
 Message = Mapping[str, Any]
@@ -49,7 +48,7 @@ def read(
     images: Sequence[Image.Image],
     *,
     plain: bool = False,
-    pixels: Pixels = AS_IT_IS,
+    pixels: Pixels = AS_THEY_ARE,
 ) -> Prompt:
     """The prompt as the model's chat template words it, or the plain text if it has none or is not
     to be asked; images within bounds, if there are any.

@@ -32,6 +32,9 @@ class Pixels(NamedTuple):
     most: int | None = None
 
 
+AS_THEY_ARE = Pixels()
+
+
 @dataclass(frozen=True)
 class Sample:
     """One question.
@@ -105,7 +108,7 @@ class Task:
     reference: bool = False
     divisible: bool = True
     fit: Fit | None = None
-    pixels: Pixels = Pixels()
+    pixels: Pixels = AS_THEY_ARE
     unjudged: bool = False
 
 
