@@ -74,7 +74,7 @@ class Benchmark:
             self.divisible,
             self.fit,
             taken.pixels,
-            unjudged=self.metric is unscored and judge is None,
+            unjudged=self.judged is not None and not judge and "rules" not in taken.own.values(),
         )
 
 
