@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from foveate.eval.metrics import rouge_l_to
+from foveate.eval.perplexity import perplexity
 from foveate.eval.sample import Sample, Task
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
@@ -236,6 +239,50 @@ def test_textcaps(folder: Folder, image: str, said: str, score: float) -> None:
     task = find_task(f"textcaps={path}")
     (one,) = [one for one in samples(task) if one.name == image]
     assert task.metric(said, one) == pytest.approx(score, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("said", "full", "score"),
+    [
+        # the different words on a longest common subsequence of any two sentences
+        ("a man in a boat", "a man in a boat", 1),
+        ("a man", "a man in a boat", 2 * 1 * 0.5 / 1.5),
+        ("boat", "a man in a boat", 2 * 1 * 0.25 / 1.25),
+        ("two dogs", "a man in a boat", 0),
+        ("", "a man in a boat", 0),
+        ("boat man", "man in boat", 2 * (1 / 2) * (1 / 3) / (5 / 6)),
+        ("a boat. a man.", "a man. a boat.", 1),
+        ("A man", "a man", 0.5),
+        ("man man man", "man", 1),
+        ("boat, man", "boat man", 0.5),
+    ],
+)
+def test_llava_description_and_mm_vet_against_the_full_cache(
+    said: str, full: str, score: float
+) -> None:
+    assert rouge_l_to(said, full) == pytest.approx(score, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("references", "value"),
+    [
+        ([(math.log(2), 5)], 2),
+        ([(math.log(2), 5), (math.log(8), 5)], 4),  # as many tokens of each
+        ([(0.0, 3), (math.log(16), 1)], 2),  # over all tokens, not over samples
+        ([(0.0, 3)], 1),
+        ([(None, 3)], None),
+        ([(math.inf, 3)], None),
+        ([], None),
+        ([(None, 0)], None),
+        ([(800.0, 3)], math.inf),
+        ([(math.log(3), 2), (None, 0)], 3),
+    ],
+)
+def test_perplexity_is_over_all_tokens(
+    references: list[tuple[float | None, int]], value: float | None
+) -> None:
+    rows = [{"reference_nll": nll, "reference_tokens": n} for nll, n in references]
+    assert perplexity(rows) == (value if value is None else pytest.approx(value))
 
 
 def cell(colour: str) -> str:

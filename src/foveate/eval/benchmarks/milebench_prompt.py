@@ -56,7 +56,7 @@ def read_context(
     return instructions[number], text
 
 
-def parts(instruction: str, context: str, combined: bool) -> dict[str, str]:
+def parts(instruction: str, context: str, combined: bool) -> dict[str, Any]:
     """What comes up to the last image, what joins, and what comes after it; images that were joined
     to one stand first.
     """
