@@ -1,8 +1,8 @@
 """LooGLE: long documents after 2022, with questions on one place in them, or on several.
 
-Li et al., arXiv:2311.04939. The sets are the files of LooGLE-testdata in
-https://github.com/bigai-nlco/LooGLE or of https://huggingface.co/datasets/bigainlco/LooGLE, the
-prompts config/task2prompt.json of the former. A prompt is read without a chat template, and with
+Li et al., arXiv:2311.04939. The sets are the files of LooGLE-testdata, the prompts those of
+config/task2prompt.json in https://github.com/bigai-nlco/LooGLE: a document a line, with all its
+questions, as data.zip on the hub had them. A prompt is read without a chat template, and with
 ``--longest-prompt`` it loses its middle, both as the authors do. Departures: answers are greedy
 without their repetition penalty of 2; of their scores there are ROUGE-L's recall and the cloze's
 matches, whose mean is over questions, theirs over masks.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from foveate.data import Folder
+from foveate.data import Folder, Record
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.metrics.grounding import WHOLE, Found, located
 from foveate.eval.sample import Sample
@@ -103,10 +103,12 @@ def screenspot_v2(
                 answers=(str(list(box)),),
                 images=(image,),
                 facts={"box": box, "coordinates": coordinates},
-                labels={
-                    "screen": name,
-                    "type": record.text("data_type"),
-                    "class": f"{name} {record.text('data_type')}",
-                    "source": record.text("data_source") if record.has("data_source") else "",
-                },
+                labels=_labels(name, record),
             )
+
+
+def _labels(screen: str, record: Record) -> dict[str, str]:
+    """Screen and type, and both as the class that papers have a column for."""
+    kind = record.text("data_type")
+    source = {"source": record.text("data_source")} if record.has("data_source") else {}
+    return {"class": f"{screen} {kind}", "screen": screen, "type": kind, **source}
