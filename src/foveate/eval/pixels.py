@@ -28,7 +28,7 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Any:
     """
     if pixels == AS_THEY_ARE:
         return loaded.reader
-    images = getattr(loaded.reader, "image_processor", None)
+    images: Any = getattr(loaded.reader, "image_processor", None)
     if not _bounds_pixels(images):
         raise InvalidInput(
             f"{loaded.name} makes images of a fixed size, so {_said(pixels)} has no meaning for "
@@ -49,7 +49,7 @@ def bounded(loaded: Loaded, pixels: Pixels) -> Any:
 
 def seen_sizes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> tuple[Size, ...]:
     """The sizes to which a processor with a grid brought the images of a prompt; else none."""
-    vision = getattr(config, "vision_config", None)
+    vision: Any = getattr(config, "vision_config", None)
     if "image_grid_thw" not in inputs or not hasattr(vision, "patch_size"):
         return ()
     side = int(vision.patch_size)
