@@ -132,6 +132,10 @@ FILES: dict[str, dict[str, Any]] = {
         "dataset2prompt.json": {"trec": "{context}{input}"},
     },
     "milebench_s5": {"nuscenes/nuscenes.json": content("multi-choice", MOVING)},
+    "loogle_longdep_qa": {
+        "longdep_qa.jsonl": {"input": "x", "qa_pairs": "[{'Q': '?', 'A': 'x', 'type': 'y'}]"},
+        "task2prompt.json": {"longdep_qa": "{input}{Q}"},
+    },
 }
 
 

@@ -20,9 +20,10 @@ from foveate.eval.metrics import exact
 from foveate.eval.metrics.milebench import choice
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import perplexity
-from foveate.eval.prompt import read, shortened
+from foveate.eval.prompt import read
 from foveate.eval.reading import FULL
 from foveate.eval.sample import PLACE, Sample, Task
+from foveate.eval.shorten import without_middle
 from foveate.eval.tasks import find_task
 
 SPECS = contenders(
@@ -237,6 +238,7 @@ def test_what_foveate_refuses_is_a_row_and_other_errors_end_the_run(
         "task": TASK.name,
         "sample": "0",
         "spec": "random:budget=50%",
+        "labels": {},
         "error": {"type": "InvalidInput", "message": "no grade"},
     }
     assert other["score"] == 1.0
@@ -297,17 +299,42 @@ def test_images_stand_where_the_text_has_places_for_them(loaded: Loaded) -> None
 def test_a_long_text_loses_its_middle(loaded: Loaded) -> None:
     text = " ".join(f"word{i}" for i in range(60))
     ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"]
-    short = shortened(loaded.tokenizer, text, 20)
+    short = without_middle(loaded.tokenizer, text, (), (), 20)
     decode = loaded.tokenizer.decode
-    assert short == decode(ids[:10]) + decode(ids[-10:])
-    assert shortened(loaded.tokenizer, text, len(ids)) == text
-    assert shortened(loaded.tokenizer, text, None) == text
+    assert short == (decode(ids[:10]) + decode(ids[-10:]), ())
+    assert without_middle(loaded.tokenizer, text, (), (), len(ids)) == (text, ())
     asked = Sample("0", "Who?", ("x",), context=text)
     rows = [
         next(iter(measured(loaded, TASK, asked, [], "query-agnostic", longest_prompt=most)))
         for most in (None, 40)
     ]
     assert rows[1]["tokens"] < rows[0]["tokens"]
+
+
+def test_images_count_as_their_tokens_and_go_with_the_middle(loaded: Loaded) -> None:
+    """A letter is a token of this model, and an image nine."""
+    (drawn,) = samples(1)
+    a, b, c = drawn.images
+    text = f"{PLACE}abcd{PLACE}efgh{PLACE}ijkl"
+    for most, kept, images in (
+        (39, text, (a, b, c)),
+        (38, f"{PLACE}abcdefgh{PLACE}ijkl", (a, c)),  # 19 on either side: 9 + 4; 4 + 9 + 4
+        (20, f"{PLACE}aijkl", (a,)),
+        (16, "ijkl", ()),
+    ):
+        assert without_middle(loaded.tokenizer, text, (a, b, c), (9, 9, 9), most) == (kept, images)
+    # where the text says nothing of them, they stand before it
+    assert without_middle(loaded.tokenizer, "abcd", (a, b), (9, 9), 20) == (
+        f"{PLACE}abcd",
+        (a,),
+    )
+    asked = replace(drawn, context="x" * 40 + PLACE * 3, between="\n")
+    tokens = []
+    for most in (None, 60, 50):
+        (row,) = measured(loaded, TASK, asked, [], "query-aware", longest_prompt=most)
+        tokens.append((row["visual_tokens"], len(row["image_sizes"])))
+    assert tokens[0] == (27, 3)
+    assert tokens[1][0] == 9 * tokens[1][1] < 27
 
 
 def test_an_answer_that_is_not_divisible_has_no_score_after_the_first_token(

@@ -15,7 +15,6 @@ from foveate.cli import console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT, short
 from foveate.cli.rows import broken
-from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, versions
 from foveate.eval.judge import find_judge
@@ -23,7 +22,7 @@ from foveate.eval.model import SEES
 from foveate.eval.reading import FULL, Protocol
 from foveate.eval.results import DAMAGED, ROWS, Key, Results
 from foveate.eval.sample import Task
-from foveate.eval.tasks import find_tasks
+from foveate.eval.tasks import find_tasks, separate_tasks
 from foveate.report.summary import Rows, failures
 
 REFUSED = 3  # the exit code where some samples were
@@ -51,7 +50,9 @@ def evaluate(
     ] = None,
     longest_prompt: Annotated[
         int | None,
-        typer.Option(metavar="N", min=2, help="Tokens; longer texts lose their middle."),
+        typer.Option(
+            metavar="N", min=2, help="Tokens, images counted; longer prompts lose their middle."
+        ),
     ] = None,
     timed: Annotated[
         int,
@@ -86,7 +87,7 @@ def evaluate(
     refused. The exit code is 3 if everything is asked and something was refused.
     """
     asked = find_judge(judge) if judge else None
-    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    names = separate_tasks(tasks)
     chosen = [task for name in names for task in find_tasks(name, asked, allow_outside)]
     if not judge:
         _say_what_has_no_score(chosen)
@@ -157,7 +158,7 @@ def _say_what_came(out: Path, rows: Rows) -> None:
 
 def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
     for task in chosen:
-        if task.name in BENCHMARKS and BENCHMARKS[task.name].judged:
+        if task.unjudged:
             typer.echo(
                 f"{task.name}: no --judge, so its scores stay empty; what differs from the "
                 "full cache is measured.",

@@ -5,6 +5,7 @@ here, and what is wrong with it is an :class:`~foveate.errors.InvalidInput` that
 from foveate.data.folder import Folder
 from foveate.data.images import decode_base64, decode_image, read_image, rgb
 from foveate.data.records import Record, read_lines, read_record, read_records
+from foveate.data.tables import listed, read_table, table_images
 from foveate.data.texts import read_text
 
 __all__ = [
@@ -12,10 +13,13 @@ __all__ = [
     "Record",
     "decode_base64",
     "decode_image",
+    "listed",
     "read_image",
     "read_lines",
     "read_record",
     "read_records",
+    "read_table",
     "read_text",
     "rgb",
+    "table_images",
 ]

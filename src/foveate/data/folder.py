@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from foveate.data.images import read_image
-from foveate.data.records import Record, read_record, read_records
+from foveate.data.records import Record, read_named, read_record, read_records
 from foveate.data.texts import reason
 from foveate.errors import InvalidInput
 
@@ -55,6 +55,10 @@ class Folder:
     def record(self, *patterns: str) -> Record:
         """The object in the first file that fits: see :func:`read_record`."""
         return read_record(self._first(patterns))
+
+    def named(self, *patterns: str) -> list[tuple[str, Record]]:
+        """The objects in the first file that fits, and their names: see :func:`read_named`."""
+        return read_named(self._first(patterns))
 
     def image(self, record: Record, field: str, *places: str) -> Image.Image:
         """The image that a record's field names; ``places`` are where it may be ("png/{}").

@@ -141,6 +141,19 @@ def read_record(path: Path) -> Record:
     return _object(read_json(path), str(path))
 
 
+def read_named(path: Path) -> list[tuple[str, Record]]:
+    """The objects of a JSON file that holds them under names, or a list of them, which have their
+    numbers as names.
+
+    Raises:
+        InvalidInput: it cannot be read, or holds anything else.
+    """
+    held = read_json(path)
+    if isinstance(held, list):
+        return [(str(number), one) for number, one in enumerate(_listed(held, str(path)))]
+    return list(_object(held, str(path)).items())
+
+
 def _listed(held: list[Any], where: str) -> list[Record]:
     places = (f"{where}, record {number}" for number in range(len(held)))
     return [_object(one, place) for one, place in zip(held, places, strict=True)]

@@ -33,6 +33,15 @@ def tokens_of(
     ]
 
 
+def image_tokens(loaded: Loaded, prompt: Prompt) -> list[int]:
+    """How many tokens each image of a prompt is; evenly shared out where grids are not known."""
+    try:
+        found = grids(prompt.vision, prompt.inputs, prompt.images, loaded.model.config)
+        return [len(grid.places) for grid in found]
+    except InvalidInput:
+        return [-(-prompt.visual_tokens // prompt.images)] * prompt.images
+
+
 def in_text(loaded: Loaded, prompt: Prompt, text: str, last: bool = False) -> tuple[int, ...]:
     """The tokens that hold the characters of a text, where it stands first, or last.
 

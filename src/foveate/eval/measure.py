@@ -52,7 +52,8 @@ def measured(
     answers, and by what they think of its tokens, one after the other. A policy that agrees with
     all of it is not asked to say it once more, unless ``timed``.
 
-    A text of more tokens than ``longest_prompt`` loses its middle, before the chat template.
+    A prompt of more tokens than ``longest_prompt``, images counted, loses its middle, before the
+    chat template.
     """
     try:
         reading = read_prompt(
@@ -143,4 +144,10 @@ def _failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:
     if isinstance(error, OF_THE_RUN):
         raise error
     said = {"type": type(error).__name__, "message": str(error)}
-    return {"task": task.name, "sample": sample.name, "spec": spec, "error": said}
+    return {
+        "task": task.name,
+        "sample": sample.name,
+        "spec": spec,
+        "labels": dict(sample.labels),
+        "error": said,
+    }

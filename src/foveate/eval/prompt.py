@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +14,8 @@ from foveate.backends.hf.modality import visual_token_ids
 from foveate.data import rgb
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
-from foveate.eval.sample import PLACE
+from foveate.eval.pixels import bounded
+from foveate.eval.sample import AS_THEY_ARE, PLACE, Pixels
 
 Part = dict[str, Any]
 """A text or an image, as chat templates take them: :func:`text_part`, :func:`image_part`."""
@@ -42,19 +43,26 @@ class Prompt:
 
 
 def read(
-    loaded: Loaded, text: str, images: Sequence[Image.Image], *, plain: bool = False
+    loaded: Loaded,
+    text: str,
+    images: Sequence[Image.Image],
+    *,
+    plain: bool = False,
+    pixels: Pixels = AS_THEY_ARE,
 ) -> Prompt:
     """The prompt as the model's chat template words it, or the plain text if it has none or is not
-    to be asked.
+    to be asked; images within bounds, if there are any.
 
     Raises:
         InvalidInput: images for a model that reads text only, or another number of images than
-            the text has places for.
+            the text has places for; bounds for a processor that has none.
     """
     _check_sees(loaded, len(images))
     parts = [text_part(text)]
     if loaded.sees:
         parts = _parts(text, images, _placeholder(loaded.reader))
+    if images:
+        loaded = replace(loaded, reader=bounded(loaded, pixels))
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
 
@@ -166,14 +174,3 @@ def _moved(value: Any, loaded: Loaded) -> Any:
         return value
     dtype = loaded.model.dtype if value.is_floating_point() else value.dtype
     return value.to(loaded.model.device, dtype)
-
-
-def shortened(tokenizer: Any, text: str, most: int | None) -> str:
-    """The text without its middle where it has more than so many tokens (LongBench)."""
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"] if most else []
-    if not most or len(ids) <= most:
-        return text
-    half = most // 2
-    return "".join(
-        tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:half], ids[-half:])
-    )

@@ -13,10 +13,12 @@ from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import is_oracle, resolved
-from foveate.eval.evidence import in_text, tokens_of
+from foveate.eval.evidence import image_tokens, in_text, tokens_of
 from foveate.eval.model import Loaded
-from foveate.eval.prompt import Prompt, read, shortened
-from foveate.eval.sample import Sample, Task
+from foveate.eval.pixels import seen_sizes
+from foveate.eval.prompt import Prompt, read
+from foveate.eval.sample import PLACE, Sample, Task
+from foveate.eval.shorten import without_middle
 
 Protocol = Literal["query-aware", "query-agnostic"]
 FULL = "full"
@@ -101,20 +103,44 @@ def read_prompt(
     Raises:
         InvalidInput: it cannot be worded, or not be cut where its question begins.
     """
-    if longest_prompt and not sample.images:
-        sample = _cut(sample, shortened(loaded.tokenizer, sample.text, longest_prompt))
-    prompt = read(loaded, sample.text, list(sample.images), plain=sample.plain)
+    if task.fit:
+        sample = task.fit(loaded.tokenizer, sample)
+    if longest_prompt:
+        sample = _within(loaded, task, sample, longest_prompt)
+    prompt = _read(loaded, task, sample)
     cut = prompt.tokens
     if protocol == "query-agnostic":
         cut = _asked_at(loaded, prompt, sample)
+    seen = {
+        "seen": seen_sizes(prompt.inputs, loaded.model.config),
+        "model_type": loaded.model.config.model_type,
+    }
+    sample = replace(sample, facts={**sample.facts, **seen})
     return Reading(loaded, task, sample, prompt, cut, timed)
 
 
-def _cut(sample: Sample, text: str) -> Sample:
-    """The sample with its text shortened; what is left of the question stays the question."""
+def _read(loaded: Loaded, task: Task, sample: Sample) -> Prompt:
+    images = list(sample.images)
+    return read(loaded, sample.text, images, plain=sample.plain, pixels=task.pixels)
+
+
+def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
+    """The sample without its middle where it has more than so many tokens, images counted; what is
+    left of the question stays the question. Where images go, so does what says where they show the
+    answer.
+    """
+    costs: list[int] = []
+    if sample.images:
+        costs = image_tokens(loaded, _read(loaded, task, sample))
+    text, images = without_middle(loaded.tokenizer, sample.text, sample.images, costs, most)
+    if text == sample.text and len(images) == len(sample.images):
+        return sample
     asked = sample.question if text.endswith(sample.question) else text
     context = text.removesuffix(asked)
-    return replace(sample, context=context, question=asked, between="")
+    evidence = sample.evidence if len(images) == len(sample.images) else ()
+    return replace(
+        sample, context=context, question=asked, between="", images=images, evidence=evidence
+    )
 
 
 def _asked_at(loaded: Loaded, prompt: Prompt, sample: Sample) -> int:
@@ -124,6 +150,12 @@ def _asked_at(loaded: Loaded, prompt: Prompt, sample: Sample) -> int:
         raise InvalidInput(
             f"sample {sample.name} has no question after its images and context, so it cannot be "
             "asked query-agnostic. Use query-aware."
+        )
+    if PLACE in question:
+        raise InvalidInput(
+            f"sample {sample.name} has its image in or after its question, so it cannot be asked "
+            "query-agnostic. Use query-aware, or put images first where the task has an option for "
+            "that."
         )
     return in_text(loaded, prompt, question, last=True)[0]
 

@@ -25,6 +25,16 @@ class Span(NamedTuple):
     box: Box = (0, 0, 0, 0)
 
 
+class Pixels(NamedTuple):
+    """The fewest and the most pixels that a processor makes of an image; None as it has it."""
+
+    least: int | None = None
+    most: int | None = None
+
+
+AS_THEY_ARE = Pixels()
+
+
 @dataclass(frozen=True)
 class Sample:
     """One question.
@@ -33,7 +43,9 @@ class Sample:
     cache serves several questions; ``between`` joins the two. Either may say with :data:`PLACE`
     where the images stand. ``plain`` text is read without the model's chat template. Any of the
     ``answers`` is right. ``evidence`` are the spans that
-    the answer is read from. ``facts`` are what a task's metric needs beside.
+    the answer is read from. ``facts`` are what a task's metric needs beside. ``labels`` say what
+    kind of sample it is, in words, numbers and lists of words: they go into its rows, and reports
+    are split by them.
     """
 
     name: str
@@ -43,6 +55,7 @@ class Sample:
     context: str = ""
     evidence: tuple[Span, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict)
     between: str = "\n\n"
     plain: bool = False
 
@@ -69,6 +82,8 @@ def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 Draw = Callable[[int, int], Iterator[Sample]]
 Metric = Callable[[str, Sample], float | None]
+Fit = Callable[[Any, Sample], Sample]
+"""With the model's tokenizer, the sample at the length at which it is to be asked."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,9 @@ class Task:
     is the most tokens of an answer.
 
     ``reference``: the first answer is a text to compare with, and every cache is told its tokens
-    (perplexity). ``divisible``: an answer without its first token can be scored.
+    (perplexity). ``divisible``: an answer without its first token can be scored. ``fit`` makes of a
+    sample what the model is asked, where that depends on its tokens; ``pixels`` bound images.
+    ``unjudged``: nothing scores the answers without a judge, and there is none.
     """
 
     name: str
@@ -90,6 +107,9 @@ class Task:
     longest: int
     reference: bool = False
     divisible: bool = True
+    fit: Fit | None = None
+    pixels: Pixels = AS_THEY_ARE
+    unjudged: bool = False
 
 
 TASKS: dict[str, Task] = {}

@@ -13,6 +13,8 @@ from foveate.eval.results import read
 from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
 from foveate.report.front import on_front
+from foveate.report.heat import heat_maps
+from foveate.report.splits import Split, splits
 from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
 from foveate.report.template import rendered
 
@@ -60,7 +62,9 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
         "forced": any(cell.perplexity is not None for cell in mine),
         "rows": [_row(cell, best, cell in best_in_both) for cell in mine],
         "blind": blind(mine),
+        "splits": [_split(one) for one in splits(rows)] if scored else [],
         "figures": figures(rows),
+        "maps": list(heat_maps(rows)),
         "failures": failures(rows),
         "odd": [cell for cell in mine if cell.odd],
     }
@@ -105,6 +109,16 @@ def _row(cell: Cell, best: Mapping[str, float], is_on_front: bool) -> Mapping[st
         "compress": _said(cell.compress_s, "{:.0f} ms", 1e3),
         "decode": _said(cell.decode_s_per_token, "{:.0f} ms", 1e3),
     }
+
+
+def _split(found: Split) -> Mapping[str, Any]:
+    """A table: of each value how many samples have it, and each policy's mean score."""
+    heads = [f"{value} ({n})" for value, n in zip(found.values, found.counts, strict=True)]
+    rows = {
+        spec: [_said(score, "{:.1f}", 100.0) for score in scores]
+        for spec, scores in found.scores.items()
+    }
+    return {"label": found.label, "heads": heads, "rows": rows}
 
 
 def _said(value: float | None, words: str, times: float = 1.0) -> str:

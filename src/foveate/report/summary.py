@@ -133,6 +133,11 @@ def _scores(rows: Rows) -> dict[str, float]:
     return {row["sample"]: score for row in rows for score in _numbers([row], "score")}
 
 
+def score_of(row: Mapping[str, Any]) -> float | None:
+    """A row's score, if it has one that is finite."""
+    return next(iter(_numbers([row], "score")), None)
+
+
 def _numbers(rows: Rows, *names: str) -> list[float]:
     """Those of these names that are there and finite."""
     found = [row.get(name) for row in rows for name in names]

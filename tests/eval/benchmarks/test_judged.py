@@ -11,6 +11,7 @@ import pytest
 
 from foveate.errors import InvalidInput
 from foveate.eval.judge import find_judge
+from foveate.eval.sample import PLACE
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.conftest import Folder, samples
 from tests.eval.metrics.test_answers import distance
@@ -44,7 +45,20 @@ def test_without_a_judge_there_is_no_score(mm_vet: Any) -> None:
     (one,) = samples(task)
     assert task.metric("x = -1", one) is None
     assert task.reference
-    assert one.facts["capability"] == ("ocr", "math")
+    assert one.labels == {"capability": ["ocr", "math"], "abilities": "math+ocr"}
+    assert one.question == f"What is x?\n{PLACE}"  # PrefixKV's order
+    (first,) = samples(find_task(f"mm_vet(image=before)={mm_vet}"))
+    assert first.question == "What is x?"
+
+
+def test_mm_vet_is_a_list_as_well(folder: Folder) -> None:
+    records = [{"image": f"v1_{i}.png", "question": f"q{i}?", "answer": "a<OR>b"} for i in range(2)]
+    path = folder(["images/v1_0.png", "images/v1_1.png"], **{"mm-vet": records})
+    found = samples(find_task(f"mm_vet={path}"))
+    assert [(one.name, one.answers, one.labels["capability"]) for one in found] == [
+        ("0", ("a<OR>b",), []),
+        ("1", ("a<OR>b",), []),
+    ]
 
 
 def test_mm_vet_is_graded(mm_vet: Any) -> None:
@@ -52,6 +66,9 @@ def test_mm_vet_is_graded(mm_vet: Any) -> None:
     task = find_task(f"mm_vet={mm_vet}", judge)
     (one,) = samples(task)
     assert task.metric("x = -1", one) == 0.5
+    _, *table = judge.prompts[0].split("--- | --- | --- | ---\n")[1].split("\n")[::-1]
+    assert len(table) >= 3  # graded examples
+    assert all(0 <= float(row.split(" | ")[3]) <= 1 for row in table)
     assert judge.prompts[0].endswith("\nWhat is x? | -1 <AND> -5 | x = -1 | ")
     (mm_vet / "judge.txt").write_text("Their prompt")
     (again,) = samples(task)
@@ -144,6 +161,59 @@ def test_a_choice_that_is_not_named_is_the_one_with_the_fewest_edits(folder: Fol
         assert task.metric("long words", samples(task)[0]) == 1.0
 
 
+@pytest.mark.parametrize(
+    ("made", "said", "score"),
+    [
+        ({}, "7", 1),
+        ({}, "There are 3 and 4, so 7 in all.", 1),
+        ({}, "There are 7, or 8.", 0),
+        ({"answer": "1700"}, "It is 1,700.", 1),
+        ({}, 'The answer is "7". I took 8.', 1),
+        ({}, "seven", 0),
+        ({}, "", 0),
+        ({"answer_type": "float", "precision": 1, "answer": "1.2"}, "about 1.23 m", 1),
+        ({"answer_type": "float", "precision": 2, "answer": "1.2"}, "about 1.23 m", 0),
+        ({"answer_type": "list", "answer": "[1, 2]"}, "[0] no, [1, 2]", 1),
+        (CHOICES, "The answer is (B).", 1),
+        (CHOICES, "I see 6cm. So it is B", 1),
+        (CHOICES, "it measures 7 cm", 1),
+        (CHOICES, "It goes up", 0),
+        (CHOICES, "(A) or (B)", 1),
+        (CHOICES, "7 ccm", 1),  # the fewest edits
+    ],
+)
+def test_mathvista_by_rules_needs_no_judge(
+    folder: Folder, made: dict[str, Any], said: str, score: int
+) -> None:
+    path = folder(["images/1.jpg"], testmini={"1": problem(**made)}, query={"1": "q"})
+    task = find_task(f"mathvista(extraction=rules)={path}")
+    assert task.metric(said, samples(task)[0]) == score
+    assert not task.unjudged
+    assert find_task(f"mathvista={path}").unjudged
+
+
+def test_mathvista_says_of_what_kind_a_problem_is_and_takes_the_authors_examples(
+    folder: Folder,
+) -> None:
+    about = {"task": "geometry", "skills": ["counts", "reads"], "grade": "college", "img_width": 9}
+    path = folder(
+        ["images/1.jpg"], testmini={"1": problem(metadata=about)}, query={"1": "Hint.\nq"}
+    )
+    (path / "extract.txt").write_text("Their examples.\n")
+    judge = Echo("7")
+    task = find_task(f"mathvista={path}", judge)
+    (one,) = samples(task)
+    assert one.labels == {
+        "question_type": "free_form",
+        "answer_type": "integer",
+        "task": "geometry",
+        "grade": "college",
+        "skills": ["counts", "reads"],
+    }
+    assert task.metric("It is 7.", one) == 1
+    assert judge.prompts == ["Their examples.\n\nHint.\nq\n\nIt is 7.\n\nExtracted answer: "]
+
+
 def test_mathvista_needs_every_prompt(folder: Folder) -> None:
     path = folder(["images/1.jpg"], **{"data/testmini": {"1": problem()}, "data/query": {}})
     with pytest.raises(InvalidInput, match="no prompt for '1'"):
@@ -159,7 +229,10 @@ def test_descriptions_have_a_reference(folder: Folder) -> None:
     path = folder(["coco/train2017/1.jpg"], detail_1k=[record])
     task = find_task(f"llava_description={path}")
     (one,) = samples(task)
-    assert (one.question, one.answers) == ("Describe this.", ("A man in a boat.",))
+    assert (one.question, one.answers) == (f"Describe this.\n{PLACE}", ("A man in a boat.",))
+    talk[0]["value"] = "<image>\nDescribe this."
+    path = folder([], detail_1k=[record])
+    assert samples(find_task(f"llava_description={path}"))[0].question == "Describe this."
     assert task.reference
     assert task.metric("A boat.", one) is None
     assert find_task(f"llava_description={path}", Echo("0.4")).metric("A boat.", one) == 0.4

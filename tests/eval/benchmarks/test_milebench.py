@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.benchmarks.milebench import TASKS
 from foveate.eval.sample import PLACE
 from foveate.eval.tasks import find_task, find_tasks
@@ -118,6 +120,113 @@ def test_what_is_not_as_released_is_named(folder: Folder) -> None:
     path = folder([], **{"nuscenes/nuscenes": content("open-ended", MOVING)})
     with pytest.raises(InvalidInput, match=r"holds no images/a.jpg"):
         samples(find_task(f"milebench_s5={path}"))
+
+
+class Words:
+    """A tokenizer whose tokens are words; a blank belongs to the word behind it."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+
+    def __call__(self, text: str, **settings: Any) -> dict[str, Any]:
+        new = re.findall(r"\s*\S+", text)
+        self.words += new
+        return {"input_ids": list(range(len(self.words) - len(new), len(self.words)))}
+
+    def decode(self, ids: list[int], **settings: Any) -> str:
+        return "".join(self.words[i] for i in ids)
+
+
+@pytest.mark.parametrize(
+    ("room", "context", "shown"),
+    [
+        # images count 3, the words of the pieces 1, 2, 0 and 4
+        (16, "one{}\n{}\n a b{} c d e f", (0, 1, 2)),
+        (15, "{}\n{}\n a b{} c d e f", (0, 1, 2)),
+        (14, "{} a b{} c d e f", (1, 2)),
+        (11, " a b{} c d e f", (2,)),
+        (9, " a b{} c d e f", (2,)),
+        (8, "{} c d e f", (2,)),
+        (6, " c d e f", ()),
+        (3, " d e f", ()),
+    ],
+)
+def test_a_long_prompt_keeps_its_instruction_and_its_end(
+    folder: Folder, room: int, context: str, shown: tuple[int, ...]
+) -> None:
+    names = ["a.jpg", "b.jpg", "c.jpg"]
+    asked = {"context": "one{image#1}{image#2} a b{image#3} c d e f", "images_path": names}
+    path = folder(
+        [f"nuscenes/images/{name}" for name in names],
+        **{"nuscenes/nuscenes": content("open-ended", {"in": asked, "out": "x"})},
+    )
+    options = f"longest_prompt={3 + room},image_tokens=3"  # the instruction has three words
+    task = find_task(f"milebench_s5({options})={path}")
+    (one,) = samples(task)
+    assert task.fit is not None
+    fit = task.fit(Words(), one)
+    assert fit.text == "Look and answer.\n" + context.replace("{}", PLACE)
+    assert fit.images == tuple(one.images[place] for place in shown)
+    assert task.name == f"milebench_s5({options})"
+    (whole,) = samples(find_task(f"milebench_s5(longest_prompt=null)={path}"))
+    assert len(task.fit(Words(), whole).images) == 3
+
+
+def test_an_instruction_that_is_too_long_is_named(folder: Folder) -> None:
+    path = folder(
+        ["nuscenes/images/a.jpg", "nuscenes/images/b.jpg"],
+        **{"nuscenes/nuscenes": content("multi-choice", MOVING)},
+    )
+    task = find_task(f"milebench_s5(longest_prompt=3)={path}")
+    assert task.fit is not None
+    with pytest.raises(InvalidInput, match=r"nuscenes/0: its instruction alone has longest_prompt"):
+        task.fit(Words(), samples(task)[0])
+
+
+def test_images_are_joined_to_one(folder: Folder) -> None:
+    """Here, or as the authors' files have it."""
+    path = folder([], **{"nuscenes/nuscenes": content("multi-choice", MOVING)})
+    (path / "nuscenes/images").mkdir()
+    for name, colour in (("a.jpg", "red"), ("b.jpg", "blue")):
+        Image.new("RGB", (40, 20), colour).save(path / "nuscenes/images" / name, "PNG")
+    task = find_task(f"milebench_s5(combined=true)={path}")
+    (one,) = samples(task)
+    (page,) = one.images
+    assert page.size == (1600, 800)
+    assert [page.getpixel(place) for place in ((5, 5), (1590, 5))] == [(255, 0, 0), (0, 0, 255)]
+    # "Image 1" stands in white on black at the lower edge
+    label = page.crop((330, 740, 470, 800))
+    assert {(0, 0, 0), (255, 255, 255)} <= {colour for _, colour in label.getcolors(9999) or ()}
+    assert task.fit is not None
+    asked = task.fit(Words(), one)
+    assert len(asked.images) == 1
+    assert asked.text.startswith(
+        f"{PLACE}\nLook and answer.\n<Image 1> <Image 2>  Which way?\nChoice list: "
+    )
+    made = content("multi-choice", MOVING)
+    made["data"][0]["task_instance"]["combined_1_images"] = ["0-0.jpg"]
+    folder(["nuscenes/combined_1_images/0-0.jpg"], **{"nuscenes/nuscenes_combined_1": made})
+    assert samples(task)[0].images[0].size == (200, 100)
+
+
+def test_one_set_of_a_task_is_asked_alone(folder: Folder) -> None:
+    path = folder(
+        ["MovingDirection/images/a.jpg", "MovingDirection/images/b.jpg"],
+        **{"MovingDirection/MovingDirection": content("multi-choice", MOVING)},
+    )
+    task = find_task(f"milebench_t3(set=MovingDirection)={path}")
+    (one,) = samples(task)
+    assert one.labels == {
+        "set": "MovingDirection",
+        "kind": "multi-choice",
+        "level": "Few",
+        "images": 2,
+    }
+    assert task.longest == 512
+    with pytest.raises(InvalidParameter, match=r"set='ALFRED': give one of 'EgocentricNavigation'"):
+        find_task(f"milebench_t3(set=ALFRED)={path}")
+    with pytest.raises(InvalidParameter, match=r"milebench_t3 has no option 'sets'. Did you mean"):
+        find_task(f"milebench_t3(sets=ALFRED)={path}")
 
 
 def test_all_tasks_are_asked_at_once(folder: Folder) -> None:

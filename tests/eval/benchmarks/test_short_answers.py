@@ -105,8 +105,12 @@ def test_screenspot_wants_the_centre_in_the_box(folder: Folder, said: str, right
     task = find_task(f"screenspot_v2={path}")
     one, other = samples(task)
     assert (one.name, other.name) == ("mobile/0", "web/0")
-    assert '"close"' in one.question
+    assert ": close. " in one.question
+    assert one.labels["class"] == "mobile icon"
     assert task.metric(said, one) == right
+    (plain,) = samples(find_task(f"screenspot_v2(prompt=plain,screen=web)={path}"))
+    assert plain.name == "web/0"
+    assert '"close"' in plain.question
 
 
 def test_textvqa_asks_ten_people(folder: Folder) -> None:

@@ -30,7 +30,11 @@ HUB = Hub(
 
 
 @benchmark(
-    "chartqa", holds="test_human.json, test_augmented.json and png/", hub=HUB, metric=relaxed
+    "chartqa",
+    holds="test_human.json, test_augmented.json and png/",
+    hub=HUB,
+    metric=relaxed,
+    longest=16,
 )
 def chartqa(folder: Folder) -> Iterator[Sample]:
     """Questions about charts, by relaxed accuracy; what people asked comes first."""
@@ -42,7 +46,7 @@ def chartqa(folder: Folder) -> Iterator[Sample]:
             question=f"{record.text('question', 'query')}{ASK}",
             answers=(record.text_or_number("answer", "label"),),
             images=(image,),
-            facts={"part": part},
+            labels={"part": part},
         )
         numbers[part] += 1
 

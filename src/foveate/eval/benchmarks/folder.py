@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from foveate.data import Folder
 from foveate.errors import InvalidInput
+from foveate.eval.benchmarks.options import options
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, Judged, unscored
-from foveate.eval.sample import Metric, Sample, Task, distinct
+from foveate.eval.sample import Fit, Metric, Sample, Task, distinct
 
-Reader = Callable[[Folder], Iterator[Sample]]
+Reader = Callable[..., Iterator[Sample]]
+"""Takes a folder, and its options by name."""
+NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Benchmark:
     """How a benchmark's folder is read and scored. ``holds`` says what has to be in the folder.
-    ``judged`` scores with a judge; the rest is as with :class:`Task`.
+    ``judged`` scores with a judge, ``metric`` without one; the rest is as with :class:`Task`.
     """
 
     name: str
@@ -32,14 +37,24 @@ class Benchmark:
     judged: Judged | None = None
     reference: bool = False
     divisible: bool = True
+    fit: Fit | None = None
 
-    def task(self, folder: Path, judge: Judge | None = None, *, outside: bool = False) -> Task:
-        """The task of the samples in a folder, in the order of the release. What its files name has
-        to lie in it, unless ``outside``.
+    def task(
+        self,
+        folder: Path,
+        judge: Judge | None = None,
+        *,
+        outside: bool = False,
+        given: Mapping[str, Any] = NONE,
+    ) -> Task:
+        """The task of the samples in a folder, in the order of the release, by the options
+        ``given``. What its files name has to lie in it, unless ``outside``.
 
         Raises:
             InvalidInput: no such folder.
+            InvalidParameter: no such option, or a value that it does not take.
         """
+        taken = options(self.name, self.read, given)
         if not folder.is_dir():
             raise InvalidInput(
                 f"{self.name}: the folder {str(folder)!r} does not exist. It has to hold "
@@ -47,11 +62,19 @@ class Benchmark:
             )
 
         def samples(count: int, seed: int) -> Iterator[Sample]:
-            return islice(distinct(self.read(Folder(folder, outside))), count)
+            return islice(distinct(self.read(Folder(folder, outside), **taken.own)), count)
 
-        metric = partial(self.judged, judge) if judge and self.judged else self.metric
         return Task(
-            self.name, self.summary, samples, metric, self.longest, self.reference, self.divisible
+            f"{self.name}{taken.written}",
+            self.summary,
+            samples,
+            partial(self.judged, judge) if judge and self.judged else self.metric,
+            taken.general.get("longest", self.longest),
+            self.reference,
+            self.divisible,
+            self.fit,
+            taken.pixels,
+            unjudged=self.judged is not None and not judge and "rules" not in taken.own.values(),
         )
 
 
@@ -69,6 +92,7 @@ def benchmark(
     reference: bool = False,
     divisible: bool = True,
     hub: Hub | None = None,
+    fit: Fit | None = None,
 ) -> Callable[[Reader], Reader]:
     """Registers the function that reads a benchmark's folder; what it is, says ``summary`` or the
     function's docstring. ``hub`` is where else it is read from.
@@ -78,7 +102,7 @@ def benchmark(
     def register(read: Reader) -> Reader:
         what = summary or (read.__doc__ or "").strip().split("\n")[0]
         BENCHMARKS[name] = Benchmark(
-            name, what, holds, read, metric, longest, judged, reference, divisible
+            name, what, holds, read, metric, longest, judged, reference, divisible, fit
         )
         return read
 

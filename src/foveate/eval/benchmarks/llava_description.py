@@ -3,7 +3,8 @@
 Liu et al. (Elastic Cache), arXiv:2407.18121; PrefixKV, arXiv:2412.03409. detail_1k.json, linked
 from https://github.com/THU-MIG/PrefixKV, and the images of COCO train2017 under coco/. The papers
 measure perplexity of the description, and ROUGE-L to the full cache's answer; neither needs a
-judge. With one, it grades the answer against the description, which the papers do not do.
+judge. The image stands before or behind the request, as the data has it. With a judge, it grades
+the answer against the description, which the papers do not do.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from foveate.data import Folder
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.mm_vet import GRADE, graded
-from foveate.eval.sample import Sample
+from foveate.eval.sample import PLACE, Sample
 
 MARK = "<image>"
 
@@ -22,7 +23,7 @@ MARK = "<image>"
     "llava_description",
     holds="detail_1k.json and coco/train2017/",
     judged=graded,
-    longest=512,
+    longest=1024,
     reference=True,
     divisible=False,
 )
@@ -32,8 +33,14 @@ def llava_description(folder: Folder) -> Iterator[Sample]:
         asked, answered = record.records("conversations", at_least=2)[:2]
         yield Sample(
             name=record.text_or_number("id"),
-            question=asked.text("value").replace(MARK, "").strip(),
+            question=_with_place(asked.text("value")),
             answers=(answered.text("value"),),
             images=(folder.image(record, "image", "{}"),),
             facts={"prompt": GRADE},
         )
+
+
+def _with_place(text: str) -> str:
+    """The request; where the image does not come first, with its place."""
+    before, _, after = (part.strip() for part in text.partition(MARK))
+    return f"{before}\n{PLACE}{after}" if before and MARK in text else before or after

@@ -3,7 +3,8 @@
 Bai et al., arXiv:2308.14508. The sets are the files of data.zip from
 https://huggingface.co/datasets/THUDM/LongBench; the prompts are dataset2prompt.json, from the
 folder LongBench/config of https://github.com/THUDM/LongBench. A sample is asked as the authors do:
-six sets without a chat template, and with ``--longest-prompt`` what is too long loses its middle.
+six sets without a chat template, and with ``--longest-prompt`` what is too long loses its middle
+An answer to samsum may go on behind its first line, which alone is scored; the authors stop there.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from foveate.data import Folder
+from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.metrics import longbench as score
@@ -55,11 +56,12 @@ def scored(prediction: str, sample: Sample) -> float:
     return float(max((metric(prediction, answer, *more) for answer in sample.answers), default=0))
 
 
-def read(name: str, folder: Folder) -> Iterator[Sample]:
-    """The samples of one set."""
+def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
+    """The samples of one set, or with ``e`` of its part of LongBench-E."""
     prompt = _prompt(folder, name)
     before, _, after = prompt.partition("{context}")
-    for record in folder.records(f"{name}.jsonl", f"data/{name}.jsonl"):
+    file = f"{name}_e.jsonl" if e else f"{name}.jsonl"
+    for record in folder.records(file, f"data/{file}"):
         classes = record.texts("all_classes") if record.has("all_classes") else ()
         yield Sample(
             name=f"{name}/{record.text_or_number('_id')}",
@@ -67,9 +69,17 @@ def read(name: str, folder: Folder) -> Iterator[Sample]:
             answers=record.texts("answers", at_least=1),
             context=f"{before}{record.text('context')}",
             facts={"set": name, "classes": classes},
+            labels=_labels(name, record),
             between="",
             plain=name in PLAIN,
         )
+
+
+def _labels(name: str, record: Record) -> dict[str, str]:
+    """Set and language, and the length in words in the classes of LongBench-E."""
+    words = record.number("length")
+    length = "0-4k" if words < 4000 else "4-8k" if words < 8000 else "8k+"
+    return {"set": name, "language": record.text("language"), "length": length}
 
 
 def _prompt(folder: Folder, name: str) -> str:

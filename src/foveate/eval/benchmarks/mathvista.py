@@ -1,34 +1,49 @@
 """MathVista: mathematics in pictures; a language model finds the answer in what was said.
 
 Lu et al., arXiv:2310.02255. From https://github.com/lupantech/MathVista: data/testmini.json,
-data/query.json (the authors' prompts) and images/, or from
-https://huggingface.co/datasets/AI4Math/MathVista. The judge extracts, rules compare, as the
-authors do; the wording of the question to the judge is not theirs.
+data/query.json (the authors' prompts) and images/; from
+https://huggingface.co/datasets/AI4Math/MathVista; or as VLMEvalKit's MathVista_MINI.tsv. What is
+said is taken to pieces as the authors do: an extraction, which the judge makes; its normalisation
+to the type of the answer; and whether both are equal. The judge is asked in this package's words:
+put the authors' examples into the folder as extract.txt and it is asked as they do. With
+``extraction=rules`` no judge is asked: the answer is a choice or the last number that is said.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Literal
 
 from PIL import Image
 
-from foveate.data import Folder, Record
-from foveate.errors import InvalidInput, MissingPackage
+from foveate.data import Folder, Record, listed, read_text
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, said_by
+from foveate.eval.metrics.mathvista import normalised, plain_answer, quoted
 from foveate.eval.sample import Sample
 
 FACTS = ("question_type", "answer_type", "precision")
+LABELS = ("task", "category", "context", "grade", "language", "source")
 FILES = ("testmini.json", "data/testmini.json")
 HUB = Hub(
     repository="AI4Math/MathVista",
     split="testmini",
     image="decoded_image",
     released=FILES,
-    columns=("pid", "query", "answer", "choices", *FACTS),
+    columns=("pid", "query", "answer", "choices", *FACTS, "metadata"),
+    table="MathVista_MINI.tsv",
+    table_columns={
+        "index": "pid",
+        "question": "query",
+        "answer": "answer",
+        "choices": "choices",
+        "question_type": "question_type",
+        "answer_type": "answer_type",
+        "task": "task",
+        "skills": "skills",
+    },
 )
 EXTRACT = """\
 Read a question and the response to it, and copy the final answer out of the response: the
@@ -41,72 +56,69 @@ Response: {response}
 Final answer:"""
 
 
-def extracted(judge: Judge, prediction: str, sample: Sample) -> float:
+def extracted(judge: Judge, prediction: str, sample: Sample) -> float | None:
     """1 if the answer that the judge finds in the prediction is the right one. What is a choice or
     a number already is not shown to the judge.
     """
+    if sample.facts["extraction"] == "rules":
+        return by_rules(prediction, sample)
     found = plain_answer(prediction, sample.facts)
     if found is None:
-        found = said_by(judge, EXTRACT.format(query=sample.question, response=prediction))
-    return float(normalised(found, sample.facts) == sample.answers[0])
+        found = said_by(judge, _asked(prediction, sample))
+    return right(found, sample)
 
 
-def plain_answer(said: str, problem: Mapping[str, Any]) -> str | None:
-    """The answer where nothing else was said; None where it has to be found."""
-    if not said or (problem["question_type"] == "multi_choice" and said in problem["choices"]):
-        return said
-    kinds = {"integer": int, "float": float}
-    try:
-        return str(kinds[problem["answer_type"]](said))
-    except (KeyError, ValueError):
+def _asked(prediction: str, sample: Sample) -> str:
+    """The prompt to the judge; behind the authors' examples, in their form."""
+    examples = sample.facts["examples"]
+    if not examples:
+        return EXTRACT.format(query=sample.question, response=prediction)
+    return f"{examples.strip()}\n\n{sample.question}\n\n{prediction}\n\nExtracted answer: "
+
+
+def by_rules(prediction: str, sample: Sample) -> float | None:
+    """1 if the answer that stands in the prediction is the right one; None where a judge has to
+    find it.
+    """
+    if sample.facts["extraction"] != "rules":
         return None
+    found = plain_answer(prediction, sample.facts)
+    return right(quoted(prediction, sample.facts) if found is None else found, sample)
 
 
-def normalised(found: str, problem: Mapping[str, Any]) -> str | None:
-    """A choice's text, or a number as the right answer is written; None where it is none."""
-    if problem["question_type"] == "multi_choice":
-        return _choice(found.strip(), problem["choices"])
-    try:
-        if problem["answer_type"] == "integer":
-            return str(int(float(found)))
-        if problem["answer_type"] == "float":
-            return str(round(float(found), int(problem["precision"])))
-    except (ValueError, OverflowError):
-        return None
-    return found
-
-
-def _choice(found: str, choices: Sequence[str]) -> str:
-    """Of the letter in parentheses, or of a letter alone; else the text with the fewest edits."""
-    try:
-        from rapidfuzz.distance import Levenshtein
-    except ImportError as error:
-        raise MissingPackage("MathVista", "rapidfuzz", "eval") from error
-    if letter := re.search(r"\(([a-zA-Z])\)", found):
-        found = letter[1].upper()
-    letters = [chr(ord("A") + i) for i in range(len(choices))]
-    if found in letters:
-        return choices[letters.index(found)]
-    return min(choices, key=lambda choice: Levenshtein.distance(found, choice))
+def right(found: str, sample: Sample) -> float:
+    """Whether what was found is the answer."""
+    return float(normalised(found, sample.facts) == sample.facts["answer"])
 
 
 @benchmark(
     "mathvista",
     holds="testmini.json, query.json (or data/ with both) and images/",
     hub=HUB,
+    metric=by_rules,
     judged=extracted,
     longest=512,
     divisible=False,
 )
-def mathvista(folder: Folder) -> Iterator[Sample]:
+def mathvista(
+    folder: Folder, *, extraction: Literal["judge", "rules"] = "judge"
+) -> Iterator[Sample]:
     """Mathematics in pictures; a judge finds the answer in what is said."""
+    own = folder.find("extract.txt")
+    examples = read_text(own[0]) if own else ""
     for problem, image in HUB.rows(folder) or _released(folder):
+        facts = _facts(problem)
         yield Sample(
             name=problem.text_or_number("pid"),
             question=problem.text("query"),
             answers=(problem.text_or_number("answer"),),
             images=(image,),
-            facts=_facts(problem),
+            facts={**facts, "extraction": extraction, "examples": examples},
+            labels={
+                "question_type": facts["question_type"],
+                "answer_type": facts["answer_type"],
+                **_labels(problem),
+            },
         )
 
 
@@ -120,10 +132,33 @@ def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
 
 
 def _facts(problem: Record) -> dict[str, Any]:
-    """What an answer is compared by: the choices of a choice, the digits of a decimal number."""
+    """What an answer is compared by: the choices of a choice, the digits of a decimal number, which
+    a table does not have; and the answer.
+    """
     chosen, kind = problem.text("question_type"), problem.text("answer_type")
+    tabled = "index" in problem.held
+    if tabled and problem.has("choices"):
+        problem = listed(problem, "choices")
     choices = problem.texts_or_numbers("choices") if problem.has("choices") else ()
     if chosen == "multi_choice" and not choices:
         raise InvalidInput(f"{problem.where}: the field 'choices' is empty; it has to name some.")
-    digits = problem.number("precision") if kind == "float" or problem.has("precision") else None
-    return {"question_type": chosen, "answer_type": kind, "precision": digits, "choices": choices}
+    has_digits = not tabled and (kind == "float" or problem.has("precision"))
+    digits = problem.number("precision") if has_digits else None
+    facts = {"question_type": chosen, "answer_type": kind, "precision": digits, "choices": choices}
+    answer = problem.text_or_number("answer")
+    if tabled and chosen != "multi_choice":
+        answer = normalised(answer, facts) or answer
+    return {**facts, "answer": answer}
+
+
+def _labels(problem: Record) -> dict[str, Any]:
+    """By what the authors report: the columns of a table, or the metadata of a problem."""
+    if "index" in problem.held:
+        several = problem.has("skills") and problem.text("skills").startswith("[")
+        skills = listed(problem, "skills") if several else problem
+        return {"task": problem.text("task"), "skills": list(skills.one_or_more("skills"))}
+    if not problem.has("metadata"):
+        return {}
+    about = problem.record("metadata")
+    found: dict[str, Any] = {name: about.text(name) for name in LABELS if about.has(name)}
+    return found | ({"skills": list(about.texts("skills"))} if about.has("skills") else {})

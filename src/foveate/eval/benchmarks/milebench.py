@@ -1,20 +1,27 @@
 """MileBench: 29 sets with many images or long contexts, in 12 tasks.
 
 Song et al., arXiv:2404.18532. From https://github.com/MileBench/MileBench; a set is a folder that
-holds a JSON file of its own name and images/. Prompts are the authors'. They cut a context that is
-too long from its beginning; nothing is cut here.
+holds a JSON file of its own name and images/. Prompts, their cut, the length of answers and scores
+are the authors': see :mod:`foveate.eval.benchmarks.milebench_prompt`. Departures: the model's own
+chat template words the prompt, not LLaVA's for Llama 2; an answer may be empty, which the authors
+rule out; and a task's score here is the mean over samples, over sets in a report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
+from PIL import Image
+
+from foveate.core.parameters import Positive
 from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import alternating, benchmark
+from foveate.eval.benchmarks.joined import joined
+from foveate.eval.benchmarks.milebench_prompt import Cut, fitted, parts, read_context
 from foveate.eval.metrics import milebench as score
-from foveate.eval.sample import PLACE, Metric, Sample
+from foveate.eval.sample import Metric, Sample
 
 TASKS = {
     "T-1": ("ActionLocalization", "ActionPrediction", "ActionSequence"),
@@ -30,7 +37,7 @@ TASKS = {
     "N-2": ("ImageNeedleInAHaystack",),
     "I-1": ("GPR1200",),
 }
-UNLETTERED = "GPR1200"  # has more choices than there are letters
+LONGEST = 512  # tokens of an answer, whatever the task
 METRICS: dict[str, Metric] = {
     "multi-choice": score.choice,
     "open-ended": score.described,
@@ -44,28 +51,56 @@ def scored(prediction: str, sample: Sample) -> float | None:
     return METRICS[sample.facts["kind"]](prediction, sample)
 
 
-def read(sets: tuple[str, ...], folder: Folder) -> Iterator[Sample]:
-    """The samples of several sets, one of each in turn, so that the first ones are of all sets."""
-    return alternating(*(_set(folder.within(name), name) for name in sets))
+def read(sets: Sequence[str], folder: Folder, cut: Cut, combined: bool) -> Iterator[Sample]:
+    """The samples of several sets, one of each in turn, so that the first ones are of all sets.
+
+    Prompts are cut as ``cut`` says. ``combined``: all images of a sample are joined to one.
+    """
+    return alternating(*(_set(folder.within(name), name, cut, combined) for name in sets))
 
 
-def _set(folder: Folder, name: str) -> Iterator[Sample]:
-    content = folder.record(f"{name}.json")
+def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample]:
+    content = _content(folder, name, combined)
     meta = content.record("meta_data")
     kind = _kind(name, meta.text("question_type"))
     for record in content.records("data"):
         asked = record.record("task_instance")
         choices = asked.texts_or_numbers("choice_list") if asked.has("choice_list") else ()
-        context, between, question = _prompt(meta, record, choices, name)
+        instruction, context = read_context(meta, record, choices, name, combined)
         yield Sample(
             name=f"{name}/{record.text_or_number('sample_id')}",
-            question=question,
             answers=(record.text_or_number("response"),),
-            images=folder.images(asked, "images_path", "images/{}"),
-            context=context,
-            facts={"kind": kind, "choices": choices},
-            between=between,
+            images=_images(folder, asked, combined),
+            facts={
+                "kind": kind,
+                "choices": choices,
+                "instruction": instruction,
+                "context": context,
+                "cut": cut,
+                "combined": combined,
+            },
+            labels={
+                "set": name,
+                "kind": kind,
+                "level": record.text("image_quantity_level"),
+                "images": len(asked.texts("images_path")),
+            },
+            **parts(instruction, context, combined),
         )
+
+
+def _content(folder: Folder, name: str, combined: bool) -> Record:
+    """The set's file; the authors' file for joined images where they are there already."""
+    made = folder.find(f"{name}_combined_1.json") if combined else []
+    return folder.record(made[0].name if made else f"{name}.json")
+
+
+def _images(folder: Folder, asked: Record, combined: bool) -> tuple[Image.Image, ...]:
+    if not combined:
+        return folder.images(asked, "images_path", "images/{}")
+    if asked.has("combined_1_images"):
+        return folder.images(asked, "combined_1_images", "combined_1_images/{}")
+    return (joined(folder.images(asked, "images_path", "images/{}")),)
 
 
 def _kind(name: str, question_type: str) -> str:
@@ -78,34 +113,26 @@ def _kind(name: str, question_type: str) -> str:
     return question_type
 
 
-def _prompt(
-    meta: Record, record: Record, choices: Sequence[str], name: str
-) -> tuple[str, str, str]:
-    """What comes up to the last image, what joins, and what comes after it."""
-    asked, instructions = record.record("task_instance"), meta.texts("task_instruction")
-    number = record.index("task_instruction_id", len(instructions))
-    text = f"{instructions[number]}\n{asked.text('context')}"
-    if choices:
-        lines = [
-            choice if name == UNLETTERED else f"{chr(ord('A') + i)}. {choice}"
-            for i, choice in enumerate(choices)
-        ]
-        text += "\nChoice list: \n" + "\n".join(lines) + "\nYour answer is: "
-    for number in range(1, len(asked.texts("images_path")) + 1):
-        for what in ("image", "table"):
-            text = text.replace(f"{{{what}#{number}}}", PLACE)
-    before, place, after = text.rpartition(PLACE)
-    return before, place, after
-
-
 def _register(short: str, sets: tuple[str, ...]) -> None:
-    reader: Callable[[Folder], Iterator[Sample]] = partial(read, sets)
+    def reader(
+        folder: Folder,
+        *,
+        set: str | None = None,
+        longest_prompt: Positive | None = 4096,
+        image_tokens: Positive = 576,
+        combined: bool = False,
+    ) -> Iterator[Sample]:
+        cut = Cut(longest_prompt, image_tokens)
+        return read((set,) if set else sets, folder, cut, combined)
+
+    reader.__annotations__["set"] = Literal[sets] | None
     benchmark(
         f"milebench_{short.replace('-', '').lower()}",
         holds=f"SET/SET.json and SET/images/, SET being {' and '.join(sets)}",
         metric=scored,
-        longest=512 if short in ("S-3", "S-4") else 64,
+        longest=LONGEST,
         divisible=False,
+        fit=fitted,
         summary=f"MileBench {short}: {', '.join(sets)}.",
     )(reader)
 

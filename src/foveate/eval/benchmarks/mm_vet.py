@@ -1,23 +1,31 @@
 """MM-Vet: questions that need several abilities at once; a language model grades the answers.
 
-Yu et al., arXiv:2308.02490. From https://github.com/yuweihao/MM-Vet (mm-vet.zip). PrefixKV measures
-perplexity of the answers, and ROUGE-L to the full cache's, which need no judge.
+Yu et al., arXiv:2308.02490. From https://github.com/yuweihao/MM-Vet (mm-vet.zip), as the list that
+https://github.com/THU-MIG/PrefixKV links to, from https://huggingface.co/datasets/lmms-lab/MMVet,
+or as VLMEvalKit's MMVet.tsv. PrefixKV measures perplexity of the answers, and ROUGE-L to the full
+cache's, which need no judge, on the first 100 of the list, with the image behind the question;
+``image=before`` puts it first, as all others do.
 
-The judge is asked for a number from 0 to 1. The authors' prompt with its examples is not part of
-this package: put it into the folder as judge.txt and it is used, with the line that they put after
-it. Scores with another prompt, or another judge than theirs, are not those of published tables.
+The judge is asked as the authors ask theirs: what to do, a table of graded examples, and in its
+last row the question, the ground truth, the prediction and a place for the grade. Words and
+examples are this package's own: put the authors' into the folder as judge.txt and they are used.
+Scores with another prompt, or another judge than theirs, are not those of published tables.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Literal
 
-from foveate.data import Folder, read_text
+from PIL import Image
+
+from foveate.data import Folder, Record, read_text
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.shards import Hub
 from foveate.eval.judge import Judge, said_by
-from foveate.eval.sample import Sample
+from foveate.eval.sample import PLACE, Sample
 
 GRADE = """\
 Grade how correct a prediction is, from 0.0 (nothing is right) to 1.0 (all is right), in steps of
@@ -25,7 +33,25 @@ Grade how correct a prediction is, from 0.0 (nothing is right) to 1.0 (all is ri
 is enough. Reply with the number alone.
 
 Question | Ground truth | Prediction | Correctness
---- | --- | --- | ---"""
+--- | --- | --- | ---
+Which two animals are on the sign? | a goose <AND> a hare | A goose. | 0.5
+Which two animals are on the sign? | a goose <AND> a hare | A hare and a goose. | 1.0
+Which two animals are on the sign? | a goose <AND> a hare | Two horses. | 0.0
+How much is the ticket? | 7.50 <OR> seven and a half euros | 7.50 | 1.0
+What is odd here? | The man irons his shirt on the roof of a moving taxi. | A man on a car. | 0.3"""
+HUB = Hub(
+    repository="lmms-lab/MMVet",
+    split="test",
+    columns=("question_id", "question", "answer", "capability"),
+    released=("mm-vet.json",),
+    table="MMVet.tsv",
+    table_columns={
+        "index": "question_id",
+        "question": "question",
+        "answer": "answer",
+        "category": "capability",
+    },
+)
 
 
 def graded(judge: Judge, prediction: str, sample: Sample) -> float:
@@ -35,7 +61,8 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
         InvalidInput: it says anything else.
     """
     truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
-    row = " | ".join([sample.question, truth, prediction, ""])
+    asked = sample.question.replace(PLACE, "").strip()
+    row = " | ".join([asked, truth, prediction, ""])
     reply = said_by(judge, f"{sample.facts['prompt']}\n{row}")
     number = re.match(r"[01](?:\.\d+)?(?![\d.]*\d)", reply)
     if not number or float(number[0]) > 1:
@@ -48,20 +75,38 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
 @benchmark(
     "mm_vet",
     holds="mm-vet.json and images/",
+    hub=HUB,
     judged=graded,
-    longest=512,
+    longest=1024,
     reference=True,
     divisible=False,
 )
-def mm_vet(folder: Folder) -> Iterator[Sample]:
+def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> Iterator[Sample]:
     """Questions that need several abilities at once; graded by a judge."""
     own = folder.find("judge.txt")
     prompt = read_text(own[0]) if own else GRADE
-    for name, record in folder.record("mm-vet.json").items():
+    for record, picture in HUB.rows(folder) or _released(folder):
+        question, abilities = record.text("question"), _abilities(record)
         yield Sample(
-            name=name,
-            question=record.text("question"),
+            name=record.text_or_number("question_id"),
+            question=f"{question}\n{PLACE}" if image == "after" else question,
             answers=(record.text_or_number("answer"),),
-            images=(folder.image(record, "imagename", "images/{}"),),
-            facts={"prompt": prompt, "capability": record.texts("capability")},
+            images=(picture,),
+            facts={"prompt": prompt},
+            labels={"capability": abilities, "abilities": "+".join(sorted(abilities))},
         )
+
+
+def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
+    for name, record in folder.named("mm-vet.json"):
+        image = folder.image(
+            record, "imagename" if record.has("imagename") else "image", "images/{}", "{}"
+        )
+        yield record.also(question_id=name), image
+
+
+def _abilities(record: Record) -> list[str]:
+    """A list of words, or a text with commas; PrefixKV's list does not say any."""
+    if not record.has("capability"):
+        return []
+    return [one for text in record.one_or_more("capability") for one in text.split(",")]

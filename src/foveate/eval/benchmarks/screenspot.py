@@ -1,58 +1,114 @@
 """ScreenSpot-v2: where on a screen is what is to be clicked?
 
-Wu et al., arXiv:2410.23218. From https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2.
+Wu et al., arXiv:2410.23218. From https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2. Asked in
+the words of MixKV's authors (https://github.com/sakura-gui/GUI-grounding-MixKV), who bound images
+to 2,000,000 to 4,800,000 pixels: ``min_pixels`` and ``max_pixels``. They read an answer that is one
+list of four numbers, in pixels of the resized image, and nothing else; here every form is read.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from foveate.data import Folder
+from foveate.data import Folder, Record
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.metrics.grounding import WHOLE, Found, located
 from foveate.eval.sample import Sample
 
 ASK = (
     'Where on this screen is what the instruction "{}" refers to? Answer with its box as '
     "[x1, y1, x2, y2]."
 )
+MIXKV = (
+    "Outline the position corresponding to the instruction: {}. The output should be only "
+    "[x1,y1,x2,y2]."
+)
 SCREENS = ("mobile", "desktop", "web")
+Coordinates = Literal["model", "share", "thousand", "resized", "image"]
+"""Of an answer: shares of 1 or of 1000, pixels as the processor made them, or of the file."""
+MODELS: dict[str, Coordinates] = {
+    "glm4v": "thousand",
+    "glm4v_moe": "thousand",
+    "internvl": "thousand",
+    "qwen2_vl": "thousand",
+    "qwen2_5_vl": "resized",
+    "qwen3_5": "thousand",
+    "qwen3_5_moe": "thousand",
+    "qwen3_vl": "thousand",
+    "qwen3_vl_moe": "thousand",
+}
+"""In what models of these types answer, unless the numbers are shares of 1."""
 
 
 def inside(prediction: str, sample: Sample) -> float:
-    """1 if the centre of the predicted box, or the predicted point, is in the right box.
-
-    The first four numbers are a box, two alone a point; none above 1 means shares of the image.
-    """
-    numbers = [float(x) for x in re.findall(r"-?\d+(?:\.\d+)?", prediction)]
-    if len(numbers) >= 4:
-        x, y = (numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2
-    elif len(numbers) >= 2:
-        x, y = numbers[:2]
-    else:
+    """1 if the centre of the predicted box, or the predicted point, is in the right box."""
+    found = located(prediction)
+    if found is None:
         return 0.0
-    wide, high = sample.images[0].size
-    if max(numbers[:4]) <= 1:
-        x, y = x * wide, y * high
+    x, y = clicked(found, sample.images[0].size, sample.facts)
     left, top, width, height = sample.facts["box"]
     return float(left <= x <= left + width and top <= y <= top + height)
+
+
+def clicked(found: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tuple[float, float]:
+    """Where on an image of that size the answer points, in its pixels.
+
+    ``facts`` may have the ``coordinates`` that the task was given, the ``model_type``, and the
+    sizes that the processor made of the images (``seen``).
+    """
+    (x, y), (wide, high) = found.centre, size
+    scale = _scale(found, facts)
+    if scale in WHOLE:
+        return x * wide / WHOLE[scale], y * high / WHOLE[scale]
+    seen = facts.get("seen")
+    if scale == "resized" and seen:
+        return x * wide / seen[0][0], y * high / seen[0][1]
+    return x, y
+
+
+def _scale(found: Found, facts: Mapping[str, Any]) -> str:
+    """What the task says, else the answer's own form, else the model's habit."""
+    asked = facts.get("coordinates", "model")
+    if asked != "model":
+        return str(asked)
+    if found.scale in ("share", "percent", "loc"):
+        return str(found.scale)
+    return MODELS.get(facts.get("model_type", "")) or found.scale or "resized"
 
 
 @benchmark(
     "screenspot_v2",
     holds="screenspot_*_v2.json and screenspotv2_image/",
     metric=inside,
+    longest=128,
     divisible=False,
 )
-def screenspot_v2(folder: Folder) -> Iterator[Sample]:
+def screenspot_v2(
+    folder: Folder,
+    *,
+    prompt: Literal["mixkv", "plain"] = "mixkv",
+    coordinates: Coordinates = "model",
+    screen: Literal["mobile", "desktop", "web"] | None = None,
+) -> Iterator[Sample]:
     """Where on a screen is what is to be clicked? The centre has to be in the box."""
-    for screen in SCREENS:
-        for number, record in enumerate(folder.records(f"screenspot_{screen}_v2.json")):
+    words = MIXKV if prompt == "mixkv" else ASK
+    for name in (screen,) if screen else SCREENS:
+        for number, record in enumerate(folder.records(f"screenspot_{name}_v2.json")):
             box = record.numbers("bbox", 4)
+            image = folder.image(record, "img_filename", "screenspotv2_image/{}", "{}")
             yield Sample(
-                name=f"{screen}/{number}",
-                question=ASK.format(record.text("instruction")),
+                name=f"{name}/{number}",
+                question=words.format(record.text("instruction")),
                 answers=(str(list(box)),),
-                images=(folder.image(record, "img_filename", "screenspotv2_image/{}", "{}"),),
-                facts={"box": box, "type": record.text("data_type")},
+                images=(image,),
+                facts={"box": box, "coordinates": coordinates},
+                labels=_labels(name, record),
             )
+
+
+def _labels(screen: str, record: Record) -> dict[str, str]:
+    """Screen and type, and both as the class that papers have a column for."""
+    kind = record.text("data_type")
+    source = {"source": record.text("data_source")} if record.has("data_source") else {}
+    return {"class": f"{screen} {kind}", "screen": screen, "type": kind, **source}

@@ -4,7 +4,7 @@ Each follows the script that its benchmark is scored with, quirks included; what
 with each.
 """
 
-from foveate.eval.metrics import cider, longbench, milebench
+from foveate.eval.metrics import cider, longbench, loogle, milebench
 from foveate.eval.metrics.answers import anls, contains, exact, relaxed, says
 from foveate.eval.metrics.rouge import rouge_l, rouge_l_to
 from foveate.eval.metrics.vqa import vqa_accuracy
@@ -15,6 +15,7 @@ __all__ = [
     "contains",
     "exact",
     "longbench",
+    "loogle",
     "milebench",
     "relaxed",
     "rouge_l",

@@ -14,9 +14,13 @@ def exact(prediction: str, sample: Sample) -> float:
 
 
 def contains(prediction: str, sample: Sample) -> float:
-    """1 if an answer stands in it, in any case (OCRBench)."""
-    said = prediction.lower().strip()
-    return float(any(answer.lower().strip() in said for answer in sample.answers))
+    """1 if an answer stands in it, in any case, new lines being blanks (OCRBench)."""
+    said = _on_one_line(prediction)
+    return float(any(_on_one_line(answer) in said for answer in sample.answers))
+
+
+def _on_one_line(text: str) -> str:
+    return text.lower().strip().replace("\n", " ")
 
 
 def says(prediction: str, sample: Sample) -> float:

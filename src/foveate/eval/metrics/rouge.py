@@ -24,15 +24,26 @@ def rouge_l(prediction: str, sample: Sample) -> float:
 
 def rouge_l_to(prediction: str, answer: str) -> float:
     """The same for one answer; 0 where either is empty, which the package refuses."""
+    precision, recall = _rates(prediction, answer)
+    return 2 * precision * recall / (precision + recall + 1e-8)
+
+
+def rouge_l_recall(prediction: str, answer: str) -> float:
+    """The share of the answer's different words that the prediction has in their order."""
+    return _rates(prediction, answer)[1]
+
+
+def _rates(prediction: str, answer: str) -> tuple[float, float]:
+    """Precision and recall."""
     said, right = _sentences(prediction), _sentences(answer)
     if not said or not right:
-        return 0.0
+        return 0.0, 0.0
     common = {word for x in right for y in said for word in _common(x, y)}
     precision, recall = (
         len(common) / len({word for sentence in text for word in sentence})
         for text in (said, right)
     )
-    return 2 * precision * recall / (precision + recall + 1e-8)
+    return precision, recall
 
 
 def _sentences(text: str) -> list[Words]:

@@ -2,8 +2,11 @@
 packages that come with real text, photographs and pages.
 """
 
+import re
 from pathlib import Path
+from typing import Any
 
+from foveate.core.spec import parse_arguments
 from foveate.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.judge import Judge
@@ -25,40 +28,63 @@ __all__ = [
     "gui_text",
     "long_answer",
     "scene_text",
+    "separate_tasks",
     "text_needle",
 ]
 
 
+def separate_tasks(text: str) -> list[str]:
+    """The names in a list such as "chart,milebench_s4(set=ALFRED,longest=64)=/data/milebench"."""
+    names = re.split(r",(?![^()]*\))", text)
+    return [name.strip() for name in names if name.strip()]
+
+
 def find_tasks(name: str, judge: Judge | None = None, outside: bool = False) -> list[Task]:
     """The task of that name; or all of a benchmark that has several: "milebench=/data/milebench" is
-    milebench_t1, milebench_t2 and so on.
+    milebench_t1, milebench_t2 and so on, each with the options that were given.
 
     Raises:
         InvalidInput: there is none, or no such folder.
+        InvalidParameter: no such option, or a value that it does not take.
     """
-    kind, _, folder = name.partition("=")
+    kind, rest = _kind(name)
     several = [one for one in BENCHMARKS if one.startswith(f"{kind}_")]
     if kind in BENCHMARKS or not several:
         return [find_task(name, judge, outside)]
-    return [find_task(f"{one}={folder}" if folder else one, judge, outside) for one in several]
+    return [find_task(f"{one}{rest}", judge, outside) for one in several]
 
 
 def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> Task:
-    """The task of that name, or the benchmark in a folder: "docvqa=/data/docvqa". The judge scores
-    where a benchmark needs one. What a benchmark's files name has to lie in its folder, unless
-    ``outside``.
+    """The task of that name, or the benchmark in a folder: "docvqa=/data/docvqa", with options
+    "docvqa(longest=16)=/data/docvqa". The judge scores where a benchmark needs one. What a
+    benchmark's files name has to lie in its folder, unless ``outside``.
 
     Raises:
         InvalidInput: there is none, or no such folder.
+        InvalidParameter: no such option, or a value that it does not take.
+        InvalidSpec: options that are not of the form key=value.
     """
-    kind, _, folder = name.partition("=")
-    if folder and kind in BENCHMARKS:
-        return BENCHMARKS[kind].task(Path(folder).expanduser(), judge, outside=outside)
+    kind, rest = _kind(name)
     if kind in BENCHMARKS:
-        raise InvalidInput(
-            f"{kind} is read from a folder that holds {BENCHMARKS[kind].holds}: write "
-            f"{kind}=FOLDER."
-        )
+        benchmark, (given, folder) = BENCHMARKS[kind], _options_and_folder(rest)
+        if not folder:
+            raise InvalidInput(
+                f"{kind} is read from a folder that holds {benchmark.holds}: write {kind}=FOLDER."
+            )
+        return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=given)
     if name not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
     return TASKS[name]
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """What stands before the options and the folder, and these."""
+    kind = re.split(r"[(=]", name, maxsplit=1)[0]
+    return kind, name[len(kind) :]
+
+
+def _options_and_folder(rest: str) -> tuple[dict[str, Any], str]:
+    """Of "(key=value,...)=FOLDER"."""
+    found = re.fullmatch(r"(?:\(([^()]*)\))?=?(.*)", rest, re.DOTALL)
+    inside, folder = found.groups() if found else ("", "")
+    return parse_arguments(inside or ""), folder

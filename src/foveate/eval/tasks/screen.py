@@ -88,4 +88,5 @@ def asked(shots: Sequence[Shot]) -> Iterator[Sample]:
             images=(seen,),
             evidence=(Span(target.text, 0, target.box),),
             facts={"box": (left, top, right - left, bottom - top), "type": target.kind, **facts},
+            labels={"type": target.kind},
         )

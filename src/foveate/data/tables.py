@@ -1,0 +1,80 @@
+"""Tables of tab-separated values, as VLMEvalKit holds its benchmarks: one row a question, with the
+image in it in base64.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from foveate.data.images import decode_base64
+from foveate.data.records import Record
+from foveate.data.texts import read_text
+from foveate.errors import InvalidInput
+
+LONGEST_NUMBER = 64  # characters of a cell that names another row's image, rather than being one
+
+
+def read_table(path: Path, columns: Sequence[str]) -> list[Record]:
+    """The rows of a file with a header; every cell is a text, and an empty one is null.
+
+    Raises:
+        InvalidInput: it cannot be read, has not all of the columns, or a row has too many cells or
+            too few.
+    """
+    csv.field_size_limit(2**31 - 1)
+    rows = csv.reader(io.StringIO(read_text(path)), delimiter="\t")
+    try:
+        header, *rest = rows
+    except (csv.Error, ValueError) as error:
+        raise InvalidInput(f"{str(path)!r} cannot be read as a table: {error}.") from error
+    if missing := [name for name in columns if name not in header]:
+        raise InvalidInput(
+            f"{str(path)!r} has no column {', '.join(missing)}; it has {', '.join(header)}."
+        )
+    return [_row(path, number, header, cells) for number, cells in enumerate(rest) if cells]
+
+
+def _row(path: Path, number: int, header: Sequence[str], cells: Sequence[str]) -> Record:
+    where = f"{path}, row {number}"
+    if len(cells) != len(header):
+        raise InvalidInput(
+            f"{where}: it has {len(cells)} cells, and the header {len(header)}. Is it whole?"
+        )
+    found = dict(zip(header, cells, strict=True))
+    return Record({name: cell or None for name, cell in found.items()}, where)
+
+
+def table_images(records: Sequence[Record]) -> Iterator[Image.Image]:
+    """The image of each row: base64 in its cell, or the index of the row that has it.
+
+    Raises:
+        InvalidInput: a cell holds neither.
+    """
+    cells = {record.text("index"): record.text("image") for record in records}
+    for record in records:
+        cell = record.text("image")
+        if len(cell) <= LONGEST_NUMBER and cell in cells:
+            cell = cells[cell]
+        yield decode_base64(cell, f"{record.where}, field 'image'")
+
+
+def listed(record: Record, name: str) -> Record:
+    """The record with the list in a cell that holds Python's text of one.
+
+    Raises:
+        InvalidInput: it holds no such text.
+    """
+    text = record.text(name)
+    try:
+        found = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise InvalidInput(
+            f"{record.where}: the field {name!r} is {text[:80]!r}; it has to be a list."
+        ) from error
+    return record.also(**{name: list(found) if isinstance(found, list | tuple) else [found]})

@@ -1,0 +1,151 @@
+"""LooGLE: long documents after 2022, with questions on one place in them, or on several.
+
+Li et al., arXiv:2311.04939. The sets are the files of LooGLE-testdata, the prompts those of
+config/task2prompt.json in https://github.com/bigai-nlco/LooGLE: a document a line, with all its
+questions, as data.zip on the hub had them. A prompt is read without a chat template, and with
+``--longest-prompt`` it loses its middle, both as the authors do. Departures: answers are greedy
+without their repetition penalty of 2; of their scores there are ROUGE-L's recall and the cloze's
+matches, whose mean is over questions, theirs over masks.
+
+MixKV's Table 5 takes ``longdep_qa`` as HeadKV does (arXiv:2410.19258): ``metric=f1``, LongBench's,
+with ``chat=true`` and answers of 64 tokens, 32 for computations and timelines (``longest``).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from foveate.data import Folder, Record
+from foveate.errors import InvalidInput
+from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.metrics import longbench, loogle
+from foveate.eval.sample import Sample
+
+LONGEST = {
+    "shortdep_qa": 300,
+    "longdep_qa": 500,
+    "longdep_summarization": 500,
+    "shortdep_cloze": 50,
+}
+Kind = Literal[
+    "comprehension_and_reasoning",
+    "computation",
+    "multiple_information_retrieval",
+    "timeline_reorder",
+]
+TEXT_METRICS = {"rouge_l": loogle.recall, "f1": longbench.qa_f1}
+CLOZE_METRICS = {"exact": loogle.exact_match, "partial": loogle.partial_match}
+
+
+def scored(prediction: str, sample: Sample) -> float:
+    """By the metric that the task was given."""
+    metric = sample.facts["metric"]
+    if metric in CLOZE_METRICS:
+        return CLOZE_METRICS[metric](prediction, sample.facts["masks"])
+    return TEXT_METRICS[metric](prediction, sample.answers[0])
+
+
+def _samples(name: str, folder: Folder, metric: str, chat: bool) -> Iterator[Sample]:
+    prompt = _prompt(folder, name)
+    before, _, after = prompt.partition("{input}")
+    places = (f"{name}.jsonl", f"LooGLE-testdata/{name}.jsonl", f"data/{name}.jsonl")
+    for number, record in enumerate(folder.records(*places)):
+        for place, asked in enumerate(_asked(record)):
+            masks = _masks(asked) if metric in CLOZE_METRICS else {}
+            answer = str(masks) if masks else asked.text_or_number("A")
+            yield Sample(
+                name=f"{number}/{place}",
+                question=after.replace("{Q}", asked.text("Q")),
+                answers=(answer,),
+                context=f"{before}{record.text('input')}",
+                facts={"metric": metric, "masks": masks},
+                labels={"type": asked.text("type")} if asked.has("type") else {},
+                between="",
+                plain=not chat,
+            )
+
+
+def _asked(record: Record) -> list[Record]:
+    """The questions of a document: a list, or as the files have it, the Python text of one; a
+    document without any is to be summarized.
+    """
+    held = record.held.get("qa_pairs", "none")
+    if held == "none":
+        return [record.also(Q="", A=record.text("output"))]
+    if isinstance(held, str):
+        try:
+            held = ast.literal_eval(held)
+        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+            raise InvalidInput(
+                f"{record.where}: the field 'qa_pairs' is no list of questions ({error})."
+            ) from error
+    return record.also(qa_pairs=held).records("qa_pairs", at_least=1)
+
+
+def _masks(asked: Record) -> Mapping[str, str]:
+    """The entity of every mask."""
+    held = asked.held.get("A")
+    found = held if isinstance(held, Mapping) else loogle.mapping(str(held))
+    if not found:
+        raise InvalidInput(
+            f"{asked.where}: the field 'A' is {held!r}; it has to be a dictionary of masks."
+        )
+    return {str(mask): str(entity) for mask, entity in found.items()}
+
+
+def _prompt(folder: Folder, name: str) -> str:
+    prompts = folder.record("task2prompt.json", "config/task2prompt.json")
+    prompt = prompts.text(name) if prompts.has(name) else ""
+    if prompt.count("{input}") != 1:
+        raise InvalidInput(f"{prompts.where}: there is no prompt with {{input}} for {name!r}.")
+    return prompt.replace("{{", "{").replace("}}", "}")
+
+
+def _of(name: str, summary: str) -> dict[str, Any]:
+    return {
+        "name": f"loogle_{name}",
+        "holds": f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
+        "metric": scored,
+        "longest": LONGEST[name],
+        "divisible": False,
+        "summary": summary,
+    }
+
+
+@benchmark(**_of("shortdep_qa", "Questions on one place of a long document, by ROUGE-L's recall."))
+def shortdep_qa(
+    folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
+) -> Iterator[Sample]:
+    """LooGLE's short dependency."""
+    return _samples("shortdep_qa", folder, metric, chat)
+
+
+@benchmark(**_of("longdep_qa", "Questions on several places of a document, by ROUGE-L's recall."))
+def longdep_qa(
+    folder: Folder,
+    *,
+    kind: Kind | None = None,
+    metric: Literal["rouge_l", "f1"] = "rouge_l",
+    chat: bool = False,
+) -> Iterator[Sample]:
+    """LooGLE's long dependency, of one kind of question or of all."""
+    found = _samples("longdep_qa", folder, metric, chat)
+    return (one for one in found if kind is None or one.labels.get("type") == kind)
+
+
+@benchmark(**_of("longdep_summarization", "Summaries of papers, by ROUGE-L's recall."))
+def longdep_summarization(
+    folder: Folder, *, metric: Literal["rouge_l", "f1"] = "rouge_l", chat: bool = False
+) -> Iterator[Sample]:
+    """LooGLE's summaries."""
+    return _samples("longdep_summarization", folder, metric, chat)
+
+
+@benchmark(**_of("shortdep_cloze", "Entities that stand for masks, by the share that is right."))
+def shortdep_cloze(
+    folder: Folder, *, metric: Literal["exact", "partial"] = "exact", chat: bool = False
+) -> Iterator[Sample]:
+    """LooGLE's cloze."""
+    return _samples("shortdep_cloze", folder, metric, chat)

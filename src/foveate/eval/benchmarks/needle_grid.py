@@ -1,0 +1,105 @@
+"""Needle in a haystack: a line in a long text, at every depth of every length.
+
+After Kamradt (https://github.com/gkamradt/LLMTest_NeedleInAHaystack): a text is cut to so many
+tokens, and the needle is put into it behind the full stop that is nearest before a depth in
+percent. A report draws the scores as a map of depths and lengths. The haystack is the text files of
+a folder, read one after the other and once more where they end; the original's are Paul Graham's
+essays. The needle is what ``needle.json`` in the folder says, or one of this package's own.
+Departure: an answer is right where it says the words of the needle's answer, without a judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from foveate.data import Folder, read_text
+from foveate.errors import InvalidInput, InvalidParameter
+from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.metrics import says
+from foveate.eval.sample import Sample, Span
+
+OWN = {
+    "needle": "The lighthouse keeper of Averna feeds exactly forty-one herons every morning.",
+    "question": "How many herons does the lighthouse keeper of Averna feed every morning?",
+    "answer": "forty-one",
+}
+ENDS = ".!?"
+LETTERS = 12  # of a text, for each token that is wanted, before all of it is looked at
+
+
+def fitted(tokenizer: Any, sample: Sample) -> Sample:
+    """The sample with as many tokens of text as it asks for, and the needle in them."""
+    length, depth = sample.labels["length"], sample.labels["depth"]
+    needle = sample.facts["needle"]
+    room = max(0, length - len(_tokens(tokenizer, needle)))
+    hay = _tokens(tokenizer, sample.context[: LETTERS * room])
+    if len(hay) < room:
+        hay = _tokens(tokenizer, sample.context)
+        hay = (hay * (1 + room // len(hay)))[:room]
+    hay = hay[:room]
+    place = _sentence_end(tokenizer, hay, room * depth // 100) if depth < 100 else room
+    before, after = (tokenizer.decode(part) for part in (hay[:place], hay[place:]))
+    parts = (part.strip() for part in (before, needle, after))
+    context = " ".join(part for part in parts if part)
+    return replace(sample, context=context, evidence=(Span(needle),))
+
+
+@benchmark(
+    "needle_grid",
+    holds="text files (*.txt), and if you like needle.json with needle, question and answer",
+    metric=says,
+    longest=48,
+    divisible=False,
+    fit=fitted,
+)
+def needle_grid(
+    folder: Folder,
+    *,
+    lengths: str | int = "1000/2000/4000/8000/16000",
+    depths: str | int = "0/11/22/33/44/56/67/78/89/100",
+) -> Iterator[Sample]:
+    """A line in a text of so many tokens, at such depths in percent."""
+    texts = [read_text(path) for path in folder.find("*.txt")]
+    if not any(text.strip() for text in texts):
+        raise InvalidInput(f"{str(folder.path)!r} holds no text files (*.txt) to hide a needle in.")
+    haystack, said = "\n\n".join(texts), _needle(folder)
+    for length in _numbers("lengths", lengths, 2**31):
+        for depth in _numbers("depths", depths, 100):
+            yield Sample(
+                name=f"{length}/{depth}",
+                question=said["question"],
+                answers=(said["answer"],),
+                context=haystack,
+                facts={"needle": said["needle"]},
+                labels={"length": length, "depth": depth},
+            )
+
+
+def _needle(folder: Folder) -> dict[str, str]:
+    if not folder.find("needle.json"):
+        return OWN
+    record = folder.record("needle.json")
+    return {name: record.text(name) for name in OWN}
+
+
+def _numbers(name: str, text: str | int, most: int) -> list[int]:
+    parts = str(text).split("/")
+    if not all(part.isdecimal() and int(part) <= most for part in parts):
+        raise InvalidParameter(
+            f"{name}={text!r}: give whole numbers up to {most}, such as 1000/2000."
+        )
+    return [int(part) for part in parts]
+
+
+def _sentence_end(tokenizer: Any, hay: Sequence[int], place: int) -> int:
+    """Behind the nearest token before a place that ends a sentence; the beginning if none does."""
+    while place and not tokenizer.decode([hay[place - 1]]).rstrip().endswith(tuple(ENDS)):
+        place -= 1
+    return place
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids

@@ -1,0 +1,56 @@
+"""Images within bounds, and the sizes that processors make of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from PIL import Image
+from transformers import Qwen2VLImageProcessorPil
+
+from foveate.errors import InvalidInput
+from foveate.eval.model import Loaded
+from foveate.eval.pixels import bounded, seen_sizes
+from foveate.eval.prompt import read
+from foveate.eval.sample import Pixels
+from tests.zoo.catalogue import fresh
+
+SCREEN = Image.new("RGB", (200, 100))
+
+
+@pytest.fixture(scope="module")
+def qwen() -> Loaded:
+    """Of the model and its processor, what has to do with the sizes of images."""
+    model = fresh("qwen2_vl")
+    images = Qwen2VLImageProcessorPil(patch_size=model.config.vision_config.patch_size)
+    reader: Any = SimpleNamespace(image_processor=images)
+    return Loaded("tiny-qwen", model, reader, sees=True)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "size"),
+    [
+        (Pixels(), (200, 96)),  # the nearest multiples of 8, two patches
+        (Pixels(40_000, 60_000), (288, 144)),  # sides times the root of 2, rounded up
+        (Pixels(3136, 10_000), (136, 64)),  # sides over the root of 2, rounded down
+        (Pixels(least=40_000), (288, 144)),
+        (Pixels(most=10_000), (136, 64)),
+    ],
+)
+def test_a_processor_with_bounds_keeps_them(
+    qwen: Loaded, pixels: Pixels, size: tuple[int, int]
+) -> None:
+    before = qwen.reader.image_processor.size
+    inputs = bounded(qwen, pixels).image_processor([SCREEN], return_tensors="pt")
+    assert seen_sizes(inputs, qwen.model.config) == (size,)
+    assert qwen.reader.image_processor.size == before
+
+
+def test_bounds_that_have_no_meaning_are_refused(qwen: Loaded, loaded: Loaded) -> None:
+    with pytest.raises(InvalidInput, match=r"fixed size, so max_pixels=9 has no meaning"):
+        read(loaded, "?", [SCREEN], pixels=Pixels(most=9))
+    with pytest.raises(InvalidInput, match=r"asks for 99999999 to \d+ pixels"):
+        bounded(qwen, Pixels(least=99_999_999))
+    prompt = read(loaded, "?", [SCREEN])
+    assert seen_sizes(prompt.inputs, loaded.model.config) == ()
