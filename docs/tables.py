@@ -15,6 +15,7 @@ from textwrap import fill
 from typing import Any
 
 import combinations
+import defaults
 import kvpress_names
 import leaderboard
 import leaderboard_picture
@@ -228,6 +229,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "parts": combinations.parts,
         "pairs": combinations.table,
     },
+    ROOT / "docs" / "defaults.md": {"defaults": defaults.table},
     ROOT / "tests" / "README.md": {"map": tested_by.table},
     ROOT / "demo_model/foveate_demo/weights/MODEL_CARD.md": {
         "answers": answers,

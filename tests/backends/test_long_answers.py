@@ -71,6 +71,31 @@ def test_over_budget_holds_the_prompts_budget_throughout_the_answer(spec, tokens
     assert late <= heads * pair * 3 * (30 + GROWTH)
 
 
+@pytest.mark.parametrize(
+    ("spec", "every"),
+    [
+        ("h2o:budget=40%,recent=1,when=over_budget(growing=true)", 1),
+        ("snapkv:budget=40%,window=4,when=over_budget(growing=true,every=5)", 5),
+    ],
+)
+def test_a_growing_budget_is_its_share_of_all_tokens_seen(spec, every):
+    seen, _ = answer(spec, SHORT // 2)
+    for step, (counts, _) in enumerate(seen):
+        share = (PROMPT + step) * 2 // 5
+        assert all(bool(((count >= share) & (count < share + every)).all()) for count in counts)
+
+
+def test_the_local_baseline_holds_the_sink_and_the_last_of_the_growing_sequence():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(PROMPT,))
+    spec = "streaming_llm:budget=25%,sinks=1,when=over_budget(growing=true)"
+    with foveate.compress(model, spec) as session:
+        model.generate(**inputs, max_new_tokens=18, do_sample=False, eos_token_id=None)
+    seen = PROMPT + 17  # the last token has not been read
+    for layer in session.cache.layers:
+        expected = [0, *range(seen - seen // 4 + 1, seen)]
+        assert layer.pairs.columns.unique().tolist() == expected
+
+
 @pytest.mark.parametrize("spec", ["pyramidkv:budget=30,window=8", "fastv:budget=30"])
 def test_a_layer_with_a_budget_of_its_own_holds_it_throughout_the_answer(spec):
     seen, _ = answer(f"{spec},when=over_budget(every=4)", SHORT // 2, vision=True)
@@ -91,6 +116,17 @@ def test_prefixkv_holds_every_layers_share_of_the_growing_sequence(spec):
             share = ratio * (PROMPT + step)
             assert bool((count >= share - 1e-9).all())
             assert bool((count < share + 1).all())
+
+
+def test_lists_that_do_not_fill_the_budget_prune_when_the_cache_outgrows_it():
+    """CSP, Algorithm 1: as long as there is room, an answer's pairs stay."""
+    seen, _ = answer("csp:budget=30,combine=and,fill=false,when=over_budget", SHORT // 2, True)
+    totals = [sum(int(count.sum()) for count in counts) for counts, _ in seen]
+    heads = sum(count.numel() for count in seen[0][0])
+    assert totals[0] < 30 * heads
+    assert totals[1] == totals[0] + heads
+    assert all(bool((count <= 30).all()) for counts, _ in seen for count in counts)
+    assert min(totals[2:]) < max(totals)
 
 
 def test_without_a_decode_rule_the_answer_is_kept_whole():

@@ -11,8 +11,9 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.cli.prompt import QUESTION, passages
+from foveate.cli.prompt import QUESTION, Which, passages, prompts_of
 from foveate.core.profile import Profile
+from foveate.errors import InvalidInput
 
 from .conftest import Foveate, refused
 
@@ -171,6 +172,42 @@ def test_samples_limits_how_many_prompts_are_read(
     assert profile["samples"] == read
     expected = in_python(llama, "prefixkv:budget=50%", TEXTS[:read])
     assert profile["by_layer"] == pytest.approx(expected.by_layer, rel=1e-5)
+
+
+def numbered(tmp_path: Path) -> Path:
+    """Prompts of 1 to 40 letters."""
+    path = tmp_path / "numbered.jsonl"
+    path.write_text("".join(json.dumps({"prompt": "a" * n}) + "\n" for n in range(1, 41)))
+    return path
+
+
+def test_a_seed_draws_from_the_whole_file_and_fewer_samples_are_among_more(tmp_path: Path) -> None:
+    path = numbered(tmp_path)
+
+    def drawn(samples: int, seed: int | None) -> list[int]:
+        return [len(one.text("prompt")) for one in prompts_of(path, Which(samples, seed))]
+
+    assert drawn(5, None) == [1, 2, 3, 4, 5]
+    assert drawn(10, 1) == drawn(10, 1) != drawn(10, 2)
+    assert drawn(10, 1)[:5] == drawn(5, 1)
+    assert max(drawn(10, 1)) > 10
+    assert sorted(drawn(99, 3)) == list(range(1, 41))
+
+
+def test_prompts_are_chosen_by_their_length(tmp_path: Path) -> None:
+    path = numbered(tmp_path)
+    some = prompts_of(path, Which(3, None, longer_than=10, up_to=20))
+    assert [len(one.text("prompt")) for one in some] == [11, 12, 13]
+    longest = prompts_of(path, Which(99, 4, longer_than=38))
+    assert sorted(len(one.text("prompt")) for one in longest) == [39, 40]
+    with pytest.raises(InvalidInput, match="no prompt of more than 40 letters and at most 90"):
+        prompts_of(path, Which(3, None, longer_than=40, up_to=90))
+
+
+def test_what_chooses_from_a_file_asks_for_one(foveate: Foveate) -> None:
+    for option in (("--seed", 1), ("--longer-than", 5), ("--up-to", 5)):
+        message = refused(foveate("calibrate", "prefixkv:budget=50%", *option))
+        assert "give it with --prompts FILE" in message
 
 
 def test_ten_prompts_are_read_unless_told_otherwise(

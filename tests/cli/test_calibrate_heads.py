@@ -71,10 +71,11 @@ def test_the_file_is_one_that_run_accepts(
 
 def test_a_text_in_the_prompt_stands_on_the_tokens_that_hold_it(llama: Path, write: Write) -> None:
     from foveate.cli.heads import from_file
+    from foveate.cli.prompt import Which
 
     entry = {"prompt": TEXT, "spans": [{"text": "these words"}, {"text": "looked at?"}]}
     loaded = load(str(llama))
-    (asked,) = from_file(write(entry), 10)
+    (asked,) = from_file(write(entry), Which(10))
     ids = shown(loaded, asked).inputs["input_ids"][0].tolist()
     for text, where in shown(loaded, asked).spans:
         held = loaded.tokenizer.decode([ids[place] for place in where])
@@ -110,11 +111,12 @@ def test_a_box_stands_on_the_tokens_that_it_touches() -> None:
 
 def test_spans_on_images_are_visual_tokens(llava: Path, picture: Path, write: Write) -> None:
     from foveate.cli.heads import from_file
+    from foveate.cli.prompt import Which
 
     right = {"text": "blue", "image": 1, "box": [28, 0, 40, 30]}
     entry = {"prompt": "Which?", "images": [str(picture)] * 2, "answer": "blue", "spans": [right]}
     loaded = load(str(llava))
-    (asked,) = from_file(write(entry), 10, outside=True)
+    (asked,) = from_file(write(entry), Which(10), outside=True)
     inputs = shown(loaded, asked).inputs
     visual = torch.nonzero(inputs["input_ids"][0] == loaded.model.config.image_token_id)[:, 0]
     ((_, where),) = shown(loaded, asked).spans

@@ -26,8 +26,8 @@ def test_show_prints_every_stage_of_a_sum_with_every_setting(as_json: Read) -> N
     assert shown["stages"] == {
         "score": "mix_diversity(of=window_attention(window=32, kernel=5, pool=avg, group=mean, "
         "pool_window=false), window=32, intrinsic=value, mix=headwise, diversity_scale=extrinsic, "
-        "normalise_over=prefix, profile=null)",
-        "budget": "prefix_budget(amount=10%, profile=null)",
+        "normalise_over=prefix, profile=null, clamped=true)",
+        "budget": "prefix_budget(amount=10%, profile=null, delta=0.0, steps=64)",
         "select": "top_k(recent=32, sinks=0, protect_text=false)",
         "merge": "merge_nearest(by=cosine, how=pivotal, similarity_filter=false)",
         "when": "fixed_slot(distance=25, counted_from=prompt, every=1)",

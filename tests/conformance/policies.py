@@ -57,6 +57,7 @@ COMPOSED = {
         "mixkv(window=4)+david:budget=50%",
         "csp+prefixkv:budget=50%,counted_from=newest,distance=2",
         "csp:budget=50%,decode_n=1.5,when=over_budget",
+        "csp:budget=50%,combine=and,fill=false",
         "h2o+david:budget=50%,when=over_budget(every=2)",
         "rkv:budget=50%,window=4,every=2",
         "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",

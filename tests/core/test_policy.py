@@ -135,6 +135,20 @@ def test_a_budget_below_what_is_always_kept_is_refused_when_the_policy_is_made(m
     assert f"at least {protected}" in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("spec", "kind", "says"),
+    [
+        ("h2o:budget=64", InvalidBudget, "does not grow with the answer"),
+        ("prefixkv:budget=20%", InvalidParameter, "Use when=fixed_slot"),
+        ("pyramidkv:budget=20%", InvalidParameter, "gives layers or heads different ones"),
+        ("adakv:budget=20%", InvalidParameter, "gives layers or heads different ones"),
+    ],
+)
+def test_a_budget_that_grows_is_one_share_for_all_heads(spec, kind, says):
+    with pytest.raises(kind, match=says):
+        foveate.policy(f"{spec},when=over_budget(growing=true)")
+
+
 def test_a_budget_of_just_what_is_always_kept_is_allowed():
     assert foveate.snapkv(budget=8, window=8).select.protects == 8
     assert foveate.streaming_llm(budget=4).select.protects == 4

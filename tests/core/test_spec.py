@@ -55,6 +55,7 @@ PARAMETERS = {
         "normalised": st.booleans(),
         "as_released": st.booleans(),
         "guaranteed": st.booleans(),
+        "by": st.sampled_from(["extrinsic", "score"]),
     },
     "cam": {
         "recent": st.integers(0, 90) | shares,
@@ -106,7 +107,8 @@ PARAMETERS = {
         "bias": st.floats(0, 1),
         "n": st.floats(0, 9),
         "decode_n": st.floats(0, 9),
-        "combine": st.sampled_from(["union", "and"]),
+        "combine": st.sampled_from(["union", "and", "concat"]),
+        "fill": st.booleans(),
         "head_mean": st.booleans(),
         "group": reductions,
     },
@@ -221,6 +223,7 @@ PARAMETERS = {
         "diversity_scale": st.sampled_from(["extrinsic", "importance"]),
         "normalise_over": st.sampled_from(["prefix", "all"]),
         "profile": st.none(),
+        "clamped": st.booleans(),
     },
     "meda": {
         "recent": st.integers(0, 90) | shares,
@@ -246,6 +249,10 @@ PARAMETERS = {
     },
     "prefixkv": {
         "profile": st.none(),
+        "delta": st.floats(0, 9),
+        "steps": st.integers(1, 64),
+        "sinks": st.integers(0, 9),
+        "recent": st.integers(0, 9) | shares,
         "merging": st.sampled_from(["none", "position", "feature"]),
         "distance": st.integers(1, 90),
         "counted_from": st.sampled_from(["prompt", "newest"]),
@@ -323,6 +330,8 @@ STAGES = {
 def calls(draw, name, budgets=amounts):
     """Arguments of a method, each of them given or not."""
     optional = draw(st.fixed_dictionaries({}, optional=PARAMETERS[name]))
+    if optional.get("combine") == "and":  # with no recent token an intersection has to be filled up
+        optional.pop("fill", None)
     return optional if name in WHOLE else {"budget": draw(budgets), **optional}
 
 

@@ -18,12 +18,13 @@ from foveate.errors import (
     ProfileMismatch,
     UnknownMethod,
 )
-from foveate.methods.csp import CrossSelf, CrossSelfAttention, SoftmaxN
+from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.budget import Uniform
+from foveate.stages.cross_self import CrossSelf
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import ColumnSums, HeadMean, KeyNorm, WindowAttention
 from foveate.stages.select import TopK
@@ -307,9 +308,9 @@ def test_a_file_name_with_colons_after_the_colon_reads_back(tmp_path, name):
             ["no method of mixkv+prefixkv", "'windw'", "Did you mean 'window'?"],
         ),
         (
-            "mixkv+prefixkv:budget=20%,sinks=4",
+            "mixkv+prefixkv:budget=20%,lag=4",
             InvalidParameter,
-            ["no method of mixkv+prefixkv", "'sinks'", "Known: budget, counted_from"],
+            ["no method of mixkv+prefixkv", "'lag'", "Known: budget, clamped, counted_from"],
         ),
         (
             "mixkv(windw=4)+prefixkv:budget=20%",
@@ -458,3 +459,14 @@ def test_a_selection_that_is_not_part_of_the_sum_does_not_limit_its_budget(spec,
 def test_a_budget_that_changes_nothing_is_refused_too(spec):
     with pytest.raises(FoveateError, match="changes nothing"):
         foveate.policy(spec)
+
+
+def test_a_window_that_one_of_the_methods_has_anyway_may_be_written_out():
+    """So that every spec of a table that compares says the same."""
+    same = "window=32,kernel=5,pool=avg"
+    for method in ("pyramidkv", "adakv"):
+        said = foveate.policy(f"mixkv+{method}:budget=64,{same}")
+        assert said == foveate.policy(f"mixkv+{method}:budget=64")
+        assert foveate.policy(said.spec) == said
+        with pytest.raises(InvalidParameter, match="kernel=9 changes nothing"):
+            foveate.policy(f"csp+{method}.budget:budget=64,kernel=9")

@@ -69,6 +69,7 @@ def scores(
     diversity_scale: Literal["extrinsic", "importance"] = "extrinsic",
     normalise_over: Literal["prefix", "all"] = "prefix",
     table: list[float] | None = None,
+    clamped: bool = True,
 ) -> Float[Tensor, "h s"]:
     """Eq. 5, for the tokens before the window.
 
@@ -86,6 +87,7 @@ def scores(
         normalise_over: Minima, maxima, means and pooling see the tokens before the window (the
             release) or all (Algorithm 1). The mean key is that of all tokens either way.
         table: Each head's redundancy, measured beforehand.
+        clamped: The redundancy is not below zero; eq. 4 as printed can be.
     """
     heads, tokens, _ = k.shape
     group = q.shape[0] // heads
@@ -121,7 +123,7 @@ def scores(
         like = extrinsic if diversity_scale == "extrinsic" else importance
         diversity = scaled(apart, like=like)
 
-        r = max(0.0, measured[head])
+        r = max(0.0, measured[head]) if clamped else measured[head]
         if mix == "headwise":
             mixed = [(1 - r) * a + r * b for a, b in zip(importance, diversity, strict=True)]
         elif mix == "sum":

@@ -48,16 +48,16 @@ def prefix(curve: Float[Tensor, " t"], p: float) -> int:
 
 
 def search(
-    curves: list[Float[Tensor, " t"]], total_tokens: int, tolerance: int = 0
+    curves: list[Float[Tensor, " t"]], total_tokens: int, tolerance: float = 0, steps: int = STEPS
 ) -> tuple[float, list[int]]:
     """Algorithm 1, in tokens rather than ratios: p, and the prefix that it gives each layer.
 
     The algorithm has no end where no p meets the budget exactly; after 64 halvings this returns the
     last p tried, which may miss the budget on either side. ``tolerance`` is the "small threshold
-    for delta", in tokens of all layers together.
+    for delta", in tokens of all layers together; Table 11 stops after so many ``steps``.
     """
     p1, p2 = 0.0, 1.0
-    for _ in range(STEPS):
+    for _ in range(steps):
         p = (p1 + p2) / 2
         counts = [prefix(curve, p) for curve in curves]
         delta = sum(counts) - total_tokens
@@ -68,6 +68,11 @@ def search(
         else:
             p2 = p
     return p, counts
+
+
+def scaled(counts: list[int], total_tokens: int) -> list[float]:
+    """ "Scale the resulting global prefix configuration to meet the target budget", unrounded."""
+    return [count * total_tokens / sum(counts) for count in counts]
 
 
 def kept(importance: Float[Tensor, " t"], count: int) -> list[int]:

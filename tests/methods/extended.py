@@ -60,9 +60,12 @@ def one_at_a_time(wish: list[int], least: int, most: int, total: int) -> list[in
     return counts
 
 
-def prefix_counts(importances: list[Tensor], first: list[int], tokens: int) -> list[int]:
+def prefix_counts(
+    importances: list[Tensor], first: list[int], tokens: int, delta: float = 0, steps: int = 64
+) -> list[int]:
     """PrefixKV's budgets of all layers, with an exact total."""
     depth, length = len(importances), importances[0].shape[-1]
     curves = [curve_as_kept(each, first) for each in importances]
-    _, wish = prefixkv.search(curves, tokens * depth)
+    _, found = prefixkv.search(curves, tokens * depth, delta * length, steps)
+    wish = [round(count) for count in prefixkv.scaled(found, tokens * depth)]
     return one_at_a_time(wish, len(first), length, tokens * depth)

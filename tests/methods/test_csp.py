@@ -7,6 +7,7 @@ with `combine="concat"` the doubles.
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 import torch
@@ -28,6 +29,9 @@ GOLDEN = {
     "csp_official_A_hh0.1_rr0.1_cr0.5_b1_s0": 9,
     "csp_official_B_hh0.25_rr0.25_cr0.5_b1_s2": 24,
 }
+
+# how many places the release loses, as it rounds both lists down
+ODD = dict(zip(GOLDEN, [1, 0], strict=True))
 
 # how many tokens the release stores twice, head by head
 DOUBLES = dict(zip(GOLDEN, [[0, 0, 0, 0], [8, 4, 4, 8]], strict=True))
@@ -149,6 +153,38 @@ def test_of_recorded_prompts_it_keeps_the_filled_union(file, more, head_mean):
     )
 
 
+def released(file, **options):
+    """The release as it is called: its budget is asked for, and its lists are not filled up."""
+    given, prompt, policy = of_golden(file, fill=False, **options)
+    settings = papers(file)[1]
+    asked = GOLDEN[file] + int(prompt.columns * float(settings["hh_ratio"]))
+    return given, policy.but(budget=asked), *prompt.keeps(policy.but(budget=asked))
+
+
+@pytest.mark.parametrize("file", GOLDEN)
+def test_without_filling_up_it_keeps_the_tokens_and_the_budget_of_the_release(file):
+    given, policy, kept = released(file)
+    stored = given["kept_indices_in_cache_order"]
+    assert sets(kept) == [sorted(set(row)) for row in stored.tolist()]
+    _, _, joined = released(file, combine="concat")
+    assert joined.counts[0].tolist() == [stored.shape[1]] * 4
+    assert int(policy.amount.value) - stored.shape[1] == ODD[file]
+    for head in range(4):
+        ours = torch.cat([joined.keys(0, head), joined.values(0, head)], dim=-1)
+        both = torch.cat([given["k"][0, head], given["v"][0, head]], dim=-1)
+        assert bag(ours) == bag(both[stored[head]])
+
+
+@pytest.mark.parametrize("file", GOLDEN)
+def test_the_intersection_of_recorded_prompts_keeps_what_the_equations_say(file):
+    given, policy, kept = released(file, combine="and", head_mean=True)
+    length = given["k"].shape[2]
+    recent = list(range(length - GOLDEN[file], length))
+    both = given["paper.M_and"].nonzero()[:, 0].tolist()
+    assert sets(kept) == [both + recent] * 4
+    assert int(kept.counts.max()) < int(policy.amount.value)  # what eq. 3 saves
+
+
 # ------------------------------------------------------------------------------- random prompts
 
 
@@ -249,6 +285,62 @@ def test_every_option_is_that_of_the_literal(options, layout):
     given = visual([30], layout, g=2, seed=2)
     policy = foveate.csp(budget=15, recent=6, **options)
     assert_keeps(policy, given, literally(given, recent=6, **options))
+
+
+def unfilled(given, combine, cross_ratio, recent, head_mean):
+    """Eqs. 2 to 4: what is on both lists, or on one, and the recent tokens."""
+    join = literal.intersection if combine == "and" else literal.union
+
+    def expected(layer, row, tokens):
+        q, k, _ = given.alone(layer, row)
+        length = k.shape[1]
+        both = literal.scores(q, k, given.images[row], min(length, recent), recent)
+        if head_mean:
+            both = tuple(literal.head_mean(x).expand_as(x) for x in both)
+        free, share = tokens - recent, Fraction(str(cross_ratio))
+        lists = literal.lists(*both, math.floor(free * (1 - share)), math.floor(free * share))
+        return [row + list(range(length - recent, length)) for row in join(lists)]
+
+    return expected
+
+
+@pytest.mark.parametrize("combine", ["union", "and"])
+@pytest.mark.parametrize("cross_ratio", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("head_mean", [False, True])
+def test_lists_that_are_not_filled_up_are_those_of_the_equations(head_mean, cross_ratio, combine):
+    given = visual([33, 25, 30], ["two images", "text last", "text"], g=2, seed=15)
+    policy = foveate.csp(
+        budget=15,
+        recent=6,
+        cross_ratio=cross_ratio,
+        combine=combine,
+        fill=False,
+        head_mean=head_mean,
+    )
+    assert_keeps(policy, given, unfilled(given, combine, cross_ratio, 6, head_mean))
+
+
+@pytest.mark.parametrize("cross_ratio", [0.0, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("budget", [9, 12, 15, 18])
+def test_joined_lists_of_any_length_are_found_again_by_what_copies_the_doubles(budget, cross_ratio):
+    given = visual([40], g=2, seed=16)
+    policy = foveate.csp(
+        budget=budget, recent=6, cross_ratio=cross_ratio, combine="concat", fill=False
+    )
+    (kept,) = given.keeps(policy)
+    q, k, v = given.alone(0, 0)
+    free, share = budget - 6, Fraction(str(cross_ratio))
+    own, cross = literal.scores(q, k, given.images[0], 6, 6)
+    lists = literal.lists(own, cross, math.floor(free * (1 - share)), math.floor(free * share))
+    for head, (one, other) in enumerate(lists):
+        both = torch.cat([k[head], v[head]], dim=-1)
+        ours = torch.cat([kept.keys(0, head), kept.values(0, head)], dim=-1)
+        assert bag(ours) == bag(both[[*one, *other, *range(34, 40)]])
+
+
+def test_an_intersection_without_recent_tokens_may_be_empty_and_is_refused():
+    with pytest.raises(InvalidParameter, match="keeps no recent token"):
+        foveate.csp(budget=12, recent=4, bias=0.0, combine="and", fill=False)
 
 
 @pytest.mark.parametrize("combine", ["union", "and"])

@@ -92,7 +92,22 @@ def test_redundancy_is_what_the_release_measures(file):
     given, _ = papers(file)
     k = given["k"]
     measured = redundancy(k, torch.ones(k.shape[:3], dtype=torch.bool))
-    assert_close(measured[0], given["redundancy_online"].clamp_min(0), **TOLERANCE)
+    assert_close(measured[0], given["redundancy_online"], **TOLERANCE)
+
+
+@pytest.mark.parametrize("file", GOLDEN)
+def test_over_adakv_heads_keep_what_the_release_keeps(file):
+    """Their numbers follow from the pooled attention, and what fills them from the mixed score."""
+    given, settings = papers(file)
+    budget, window, kernel = (settings[x] for x in ("budget_incl_window", "window", "kernel"))
+    spec = f"mixkv(window={window},kernel={kernel})+adakv(normalised=true,as_released=true)"
+    prompt = recorded([(given["q"], given["k"], given["v"])], given["image_mask"])
+    policy = foveate.policy(f"{spec}:budget={budget}")
+    (kept,) = prompt.keeps(policy)
+    assert kept.counts[0].tolist() == given["adakv_headwise.head_lens"].tolist()
+    assert torch.equal(kept.mask[0], given["adakv_headwise.keep"].bool())
+    (mixed,) = prompt.keeps(policy.but(by="score"))
+    assert kept.counts.tolist() != mixed.counts.tolist()
 
 
 def table_in(path, rows):
@@ -192,11 +207,26 @@ def test_a_profile_replaces_the_redundancy_of_each_layer_and_head(tmp_path):
     assert_as_literal(visual([30, 22], depth=2, seed=9), 13, {}, tables, profile)
 
 
-def test_keys_that_point_apart_have_no_redundancy():
+def test_keys_that_point_apart_have_no_redundancy_unless_it_is_as_printed():
     k = torch.eye(4)[[0, 0, 0, 1, 1, 1]] * torch.tensor([1, -1, 2, 1, -1, -1])[:, None]
     everything = torch.ones(1, 1, 6, dtype=torch.bool)
-    assert literal.redundancy(k[None]).item() < 0
-    assert redundancy(k[None, None], everything).item() == 0.0
+    below = literal.redundancy(k[None]).item()
+    assert below < 0
+    assert redundancy(k[None, None], everything).item() == pytest.approx(below)
+    given = visual([6], "text", h=1, d=4)
+    (q, _, v), *_ = given.layers
+    apart = given._replace(layers=[(q, k[None, None], v)])
+    for clamped, r in ((True, 0.0), (False, below)):
+        (one,) = apart.scored(foveate.mixkv(budget=4, window=2, clamped=clamped))
+        assert one.scores.notes["redundancy"].item() == pytest.approx(r)
+        expected = literal.scores(q[0], k[None], v[0], 2, clamped=clamped)
+        assert_close(one.raw[0, :, :4], expected, **TOLERANCE)
+
+
+def test_a_profile_has_nothing_to_clamp(tmp_path):
+    profile = table_in(tmp_path, [[0.5]])
+    with pytest.raises(InvalidParameter, match="clamped=False"):
+        foveate.mixkv(budget=12, profile=profile, clamped=False)
 
 
 # ---------------------------------------------------------- another importance than the default

@@ -18,7 +18,9 @@ import foveate
 from foveate.core.layer import Scored, Scores
 from foveate.core.profile import Profile
 from foveate.core.protocols import Moment
-from foveate.methods.prefixkv import STEPS, PrefixBudget, gini, priority, search
+from foveate.errors import InvalidParameter
+from foveate.methods.prefixkv import PrefixBudget
+from foveate.stages.budget.prefixes import STEPS, gini, priority, search
 from foveate.stages.when import FixedSlot
 from tests.core.lean import lean
 from tests.golden.vectors import papers
@@ -159,10 +161,10 @@ def test_decoding_drops_what_the_release_drops_but_for_one_rounded_ratio(file):
 # ------------------------------------------------------------------------------- random prompts
 
 
-def literal_counts(importances, tokens):
+def literal_counts(importances, tokens, *search):
     """With the first and the last token in front, as they are kept."""
     ends = [0, len(importances[0]) - 1]
-    return prefix_counts([x[None] for x in importances], ends, tokens)
+    return prefix_counts([x[None] for x in importances], ends, tokens, *search)
 
 
 def concentrated(lengths, *, depth, **options):
@@ -188,6 +190,32 @@ def test_every_layer_keeps_the_prefix_of_one_share_of_importance(h, g, budget):
         given,
         lambda layer, row, tokens: [literal.kept(importances[layer], counts[layer])] * h,
     )
+
+
+@pytest.mark.parametrize(("delta", "steps"), [(0.1, 64), (0.5, 64), (2.0, 64), (0.0, 1), (0.0, 4)])
+def test_a_search_that_stops_short_of_the_budget_is_scaled_to_it(delta, steps):
+    given = concentrated([40, 31], depth=4, seed=11)
+    policy = foveate.prefixkv(budget=0.5, delta=delta, steps=steps)
+    kept = torch.stack([one.counts[:, 0] for one in given.keeps(policy)], dim=1)
+    for row, length in enumerate(given.lengths):
+        importances = literal_importances(given, row)
+        counts = literal_counts(importances, length // 2, delta, steps)
+        assert kept[row].tolist() == counts
+        assert sum(counts) == length // 2 * 4
+
+
+def test_the_first_and_the_last_tokens_that_stay_are_as_many_as_asked_for():
+    policy = foveate.prefixkv(budget=9, sinks=3, recent=4)
+    for kept in concentrated([30], depth=3, seed=12).keeps(policy):
+        for head in sets(kept):
+            assert {0, 1, 2, 26, 27, 28, 29} <= set(head)
+
+
+def test_a_profile_replaces_the_search_and_what_is_said_of_it(tmp_path):
+    profile = profile_in(tmp_path, [0.5, 0.3])
+    for said in ({"delta": 0.1}, {"steps": 9}):
+        with pytest.raises(InvalidParameter, match="replaces that"):
+            foveate.prefixkv(budget=0.4, profile=profile, **said)
 
 
 @pytest.mark.parametrize(
@@ -333,6 +361,11 @@ def test_the_search_ends_where_the_literal_ends(kind, layers, tokens):
         assert 1 <= found.steps <= STEPS == 64
         p, counts = literal.search(list(curves), total)
         assert (found.p, found.tokens.tolist()) == (p, counts)
+        for tolerance, steps in ((1.5, STEPS), (tokens / 4, STEPS), (0.0, 3)):
+            sooner = search(curves, total, tolerance=tolerance, steps=steps)
+            p, counts = literal.search(list(curves), total, tolerance, steps)
+            assert (sooner.p, sooner.tokens.tolist()) == (p, counts)
+            assert sooner.steps <= min(found.steps, steps)
 
 
 def ends_kept(lengths, heads, kind, seed, holes):

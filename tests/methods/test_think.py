@@ -39,7 +39,7 @@ def test_the_channels_that_go_are_those_of_the_transcription(prompt, prune, coun
     given = given._replace(layers=[tuple(x.to(dtype) for x in qkv) for qkv in given.layers])
     policy = foveate.think(budget=BUDGET, window=WINDOW, prune=prune)
     (kept,) = given.keeps(policy)
-    (plain,) = given.keeps(foveate.snapkv(budget=BUDGET, window=WINDOW))
+    (plain,) = given.keeps(foveate.snapkv(budget=BUDGET, window=WINDOW, kernel=7, pool="max"))
     assert torch.equal(kept.mask, plain.mask)
     for row, length in enumerate(given.lengths):
         q, k, v = given.alone(0, row)

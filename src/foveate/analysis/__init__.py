@@ -7,13 +7,16 @@ float32 or float64. ``attention_mask`` is 1 at tokens and 0 at padding, on the l
 
 from foveate.analysis.measures import diversity, gini, importance, lorenz, ncar, redundancy
 from foveate.analysis.modalities import received, self_and_cross
+from foveate.analysis.prefixes import Searched, prefix_search
 
 __all__ = [
+    "Searched",
     "diversity",
     "gini",
     "importance",
     "lorenz",
     "ncar",
+    "prefix_search",
     "received",
     "redundancy",
     "self_and_cross",

@@ -15,8 +15,8 @@ from foveate.methods.david import ncar as _ncar
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.mixkv import diversity as _diversity
 from foveate.methods.mixkv import redundancy as _redundancy
-from foveate.methods.prefixkv import gini as _gini
-from foveate.methods.prefixkv import priority
+from foveate.stages.budget.prefixes import gini as _gini
+from foveate.stages.budget.prefixes import priority
 from foveate.stages.score import ColumnSums, HeadMean, WindowAttention
 from foveate.stages.score.window import Pool
 
@@ -25,7 +25,8 @@ Mask = Tensor | None
 
 def redundancy(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b h"]]:
     """MixKV eq. 4: the mean cosine of all pairs of different keys of a KV head, at least 0."""
-    return [_redundancy(layer.k, layer.valid) for layer in _layers(layers, attention_mask)]
+    found = [_redundancy(layer.k, layer.valid) for layer in _layers(layers, attention_mask)]
+    return [r.clamp_min(0.0) for r in found]
 
 
 def diversity(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b h n"]]:

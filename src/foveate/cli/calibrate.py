@@ -16,7 +16,7 @@ from foveate.cli import console, options
 from foveate.cli.contexts import SAMPLES, contexts
 from foveate.cli.heads import from_file, generated, shown
 from foveate.cli.options import model_option
-from foveate.cli.prompt import QUESTION, check_writable, passages, prompts_of, words_of
+from foveate.cli.prompt import QUESTION, Which, check_writable, passages, prompts_of, words_of
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
@@ -25,6 +25,7 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Profile, calibrated_method
 from foveate.core.tensor_profile import TensorProfile
 from foveate.data import Folder, Record
+from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.model import READS, SEES, load
 from foveate.eval.prompt import read
@@ -62,6 +63,20 @@ def calibrate(
             show_default=False,
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=0, help="Draws the prompts from all of --prompts, not its first ones."
+        ),
+    ] = None,
+    longer_than: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Of --prompts, those of more than N letters."),
+    ] = None,
+    up_to: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Of --prompts, those of at most N letters."),
+    ] = None,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
 ) -> None:
@@ -79,17 +94,22 @@ def calibrate(
     progress = path.with_name(f"{path.name}.part")
     draws = prompts is None and name == "recommended"
     samples = samples or (SAMPLES if draws else 10)
+    which = Which(samples, seed, longer_than, up_to)
+    if prompts is None and which != Which(samples):
+        raise InvalidInput(
+            "--seed, --longer-than and --up-to choose from a file: give it with --prompts FILE."
+        )
     asked: list[Any]
     if draws:
         asked = list(range(samples))
     elif of_heads:
         asked = list(
-            from_file(prompts, samples, outside=allow_outside)
+            from_file(prompts, which, outside=allow_outside)
             if prompts
             else generated(name, samples)
         )
     else:
-        asked = list(_asked(prompts, samples))
+        asked = list(_asked(prompts, which))
     with console.progress(hidden=False) as bars:
         chosen = model or (SEES if of_heads or draws else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
@@ -124,15 +144,15 @@ def _policy(spec: str) -> Policy:
     return policy_of(spec, budget=BUDGET_BY_DEFAULT)
 
 
-def _asked(path: Path | None, samples: int) -> Sequence[tuple[str, Record | None]]:
+def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None]]:
     """Texts, and the records of the prompts file that they stand in.
 
     Raises:
         InvalidInput: the file is missing, empty, or has a line that is no prompt.
     """
     if path is None:
-        return [(f"{text}\n\n{QUESTION}", None) for text in passages(samples)]
-    return [_entry(record) for record in prompts_of(path, samples)]
+        return [(f"{text}\n\n{QUESTION}", None) for text in passages(which.samples)]
+    return [_entry(record) for record in prompts_of(path, which)]
 
 
 def _entry(record: Record) -> tuple[str, Record | None]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from foveate.cli.prompt import prompts_of, words_of
+from foveate.cli.prompt import Which, prompts_of, words_of
 from foveate.core.heads import Shown
 from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
@@ -45,14 +45,14 @@ def _line(page: Scene, row: int) -> Box:
     return min(middles), row * CELL, max(middles), (row + 1) * CELL
 
 
-def from_file(path: Path, samples: int, *, outside: bool = False) -> Iterator[Sample]:
-    """The prompts of a file of JSON lines. Images stand beside it; anywhere, if ``outside``.
+def from_file(path: Path, which: Which, *, outside: bool = False) -> Iterator[Sample]:
+    """Prompts of a file of JSON lines. Images stand beside it; anywhere, if ``outside``.
 
     Raises:
         InvalidInput: it cannot be read, or has a line that is no such prompt.
     """
     folder = Folder(path.parent, outside)
-    for number, record in enumerate(prompts_of(path, samples)):
+    for number, record in enumerate(prompts_of(path, which)):
         try:
             sample = _sample(str(number), record)
         except InvalidInput as error:

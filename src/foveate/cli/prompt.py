@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
+from random import Random
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -22,15 +24,47 @@ def check_writable(what: str, option: str, path: Path) -> None:
         raise InvalidInput(f"the {what} cannot be written: {option} {str(path)!r} {where}.")
 
 
-def prompts_of(path: Path, most: int) -> list[Record]:
-    """The first records of a file of prompts, in JSON lines.
+class Which(NamedTuple):
+    """Which prompts of a file are read: at most so many ``samples``, the first ones or, with a
+    ``seed``, any; of those with more letters than ``longer_than`` and no more than ``up_to``. With
+    one seed, the fewer of two numbers of samples are among the more.
+    """
+
+    samples: int
+    seed: int | None = None
+    longer_than: int | None = None
+    up_to: int | None = None
+
+    def of(self, records: Iterable[Record]) -> list[Record]:
+        """Those of the records; raises InvalidInput for one of unknown length."""
+        if (self.longer_than, self.up_to) != (None, None):
+            records = (one for one in records if self._takes(len(words_of(one))))
+        if self.seed is None:
+            return list(islice(records, self.samples))
+        shuffled = list(records)
+        Random(self.seed).shuffle(shuffled)
+        return shuffled[: self.samples]
+
+    def _takes(self, letters: int) -> bool:
+        return (self.longer_than or 0) < letters and (self.up_to is None or letters <= self.up_to)
+
+
+def prompts_of(path: Path, which: Which) -> list[Record]:
+    """Records of a file of prompts, in JSON lines.
 
     Raises:
-        InvalidInput: it cannot be read, holds nothing, or has a line that is no record.
+        InvalidInput: it cannot be read, holds nothing or nothing of the length asked for, or has a
+            line that is no record.
     """
-    if found := list(islice(read_lines(path), most)):
+    if found := which.of(read_lines(path)):
         return found
-    raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
+    if next(iter(read_lines(path)), None) is None:
+        raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
+    most = "" if which.up_to is None else f" and at most {which.up_to}"
+    raise InvalidInput(
+        f"the prompts file {str(path)!r} has no prompt of more than {which.longer_than or 0} "
+        f"letters{most}: widen --longer-than and --up-to."
+    )
 
 
 def words_of(record: Record) -> str:

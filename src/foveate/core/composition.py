@@ -99,8 +99,13 @@ class Sum:
         return replace(made, origin=Origin(self, ordered, {}))
 
     def _refuse_what_changes_nothing(self, arguments: Mapping[str, Any], made: Policy) -> None:
-        """A parameter of a stage that another method's stage replaced would silently do nothing."""
+        """A parameter of a stage that another method's stage replaced would silently do nothing.
+        One that is a taker's default may be said: tables that compare write one window into all.
+        """
         for name in self.given(arguments):
+            usual = [term.method.parameters[name].default for term in self._takers(name)]
+            if arguments[name] in usual:
+                continue
             takers = " and ".join(term.method.name for term in self._takers(name))
             if self._equals(made, self.terms, _otherwise(name, arguments)):
                 raise InvalidParameter(_changes_nothing(name, arguments[name], self.name, takers))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scored
 from foveate.core.policy import Policy
-from foveate.core.protocols import EachByItself
+from foveate.core.protocols import EachByItself, may_spare
 from foveate.core.slots import Slots, derived
 from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.threshold import holding
@@ -26,7 +26,8 @@ class Kept:
     """What a policy keeps of one layer.
 
     ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None where the
-    whole layer fits the budget and nothing was scored.
+    whole layer fits the budget and nothing was scored. ``told`` is what the budget gave each head,
+    where the selection may keep fewer.
     """
 
     mask: Bool[Tensor, "b h n"]
@@ -34,6 +35,7 @@ class Kept:
     k: Float[Tensor, "b h n d"]
     v: Float[Tensor, "b h n e"]
     counted: Int[Tensor, "b h"] | None = None  # ``counts``, if they are known
+    told: Int[Tensor, "b h"] | None = None
 
     @cached_property
     def counts(self) -> Int[Tensor, "b h"]:
@@ -126,7 +128,9 @@ def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
         mask = policy.select(one, count)
         _check_mask(policy, one, mask, count)
         k, v = policy.merge(one, mask)
-        kept.append(Kept(mask, one.scores.values, k, v, count))
+        spares = may_spare(policy.select)
+        known, told = (None, count) if spares else (count, None)
+        kept.append(Kept(mask, one.scores.values, k, v, known, told))
     return kept
 
 
@@ -149,9 +153,11 @@ def _check_mask(
     policy: Policy, one: Scored, mask: Bool[Tensor, "b h n"], count: Int[Tensor, "b h"]
 ) -> None:
     """Selections keep what they were told to, whoever wrote the select stage."""
-    if not torch.equal(mask.sum(-1), count):
+    held = mask.sum(-1)
+    asked = torch.minimum(held, count) if may_spare(policy.select) else count
+    if not torch.equal(held, asked):
         raise InvalidParameter(
-            f"{policy.select!r} kept {mask.sum(-1).tolist()} slots instead of {count.tolist()}."
+            f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()}."
         )
     if not one.layer.slots.whole and bool((mask & ~one.layer.valid).any()):
         raise InvalidParameter(f"{policy.select!r} kept padding.")

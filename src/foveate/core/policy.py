@@ -21,6 +21,7 @@ from foveate.core.protocols import (
     Attend,
     Budget,
     EachByItself,
+    ForeseeableByHead,
     FullPrecision,
     Merge,
     NoMerge,
@@ -35,6 +36,7 @@ from foveate.core.protocols import (
     Softmax,
     Store,
     When,
+    grows,
     reads_column_sums,
     reads_output_weight,
     reads_window_sums,
@@ -87,6 +89,7 @@ class Policy:
             )
         self._check_auto()
         self._check_again()
+        self._check_growing()
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
@@ -114,6 +117,21 @@ class Policy:
             raise InvalidParameter(
                 f"{self.reads_again!r} looks on while the whole prompt is read again, and {rule!r} "
                 "compresses as tokens arrive. Use when=after_prefill."
+            )
+
+    def _check_growing(self) -> None:
+        if not grows(self.when):
+            return
+        if self.amount.kind != "fraction":
+            raise InvalidBudget(
+                f"budget {self.amount} does not grow with the answer, as {self.when!r} asks for. "
+                "Give a share (20%), or leave growing out."
+            )
+        if self.budget.scope == "model" or isinstance(self.budget, (Planned, ForeseeableByHead)):
+            raise InvalidParameter(
+                f"{self.when!r} holds every head at the same share of what is seen, and "
+                f"{self.budget!r} gives layers or heads different ones. Use when=fixed_slot, which "
+                "holds each at its own, or budget=uniform(amount=...)."
             )
 
     @property

@@ -207,6 +207,16 @@ class Select(Protocol):
 
 
 @runtime_checkable
+class Sparing(Select, Protocol):
+    """A selection that says, where it is True, that it may keep fewer slots than it is told, for
+    what its rule lists is not always that much: the budget is then what it keeps at most.
+    """
+
+    @property
+    def spares(self) -> bool: ...
+
+
+@runtime_checkable
 class Merge(Protocol):
     """What the kept pairs take over from the others.
 
@@ -258,6 +268,16 @@ class Pruning(When, Protocol):
     """
 
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]: ...
+
+
+@runtime_checkable
+class Growing(When, Protocol):
+    """A rule that says, where ``growing`` is True, that the budget is that of all tokens seen so
+    far. ``kept`` of its moments is that budget, whatever was kept last.
+    """
+
+    @property
+    def growing(self) -> bool: ...
 
 
 @runtime_checkable
@@ -347,6 +367,16 @@ def reads_window_sums(score: Score) -> ReadsWindowSums | None:
     """The score itself or one that it wraps, the innermost that reads what the last queries pay."""
     found = [s for s in wrapped(score) if isinstance(s, ReadsWindowSums)]
     return found[-1] if found else None
+
+
+def grows(rule: When) -> bool:
+    """Whether the rule says that the budget grows with what is seen."""
+    return isinstance(rule, Growing) and rule.growing
+
+
+def may_spare(select: Select) -> bool:
+    """Whether the selection says that it may keep fewer slots than it is told."""
+    return isinstance(select, Sparing) and select.spares
 
 
 def is_head_by_head(stage: object) -> bool:

@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, bytes_of_a_token, everything, keep, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, Moment, Pruning
+from foveate.core.protocols import Budget, Moment, Pruning, grows
 from foveate.core.slots import Slots, derived
 from foveate.core.storage import Pairs
 from foveate.errors import InvalidInput
@@ -39,9 +39,9 @@ class Remembered:
     """What one layer remembers of its prompt between passes.
 
     ``queries`` are the last that were seen, ``images`` the image of each; ``state`` are a running
-    score's sums, one number a slot; ``kept`` counts the pairs that each head kept when the layer
-    was compressed last; ``finished`` is the end of the prompt that was dealt with last; ``unread``
-    is the layer, without its pairs, while the prompt is read again.
+    score's sums, one number a slot; ``kept`` counts the pairs that each head kept, or was to
+    keep at most, when the layer was compressed last; ``finished`` is the end of the prompt that was
+    dealt with last; ``unread`` is the layer, without its pairs, while the prompt is read again.
     """
 
     queries: Float[Tensor, "b hq w d"] | None = None
@@ -222,12 +222,16 @@ class PromptReading:
 
     def with_budget(self, slots: Slots, at: Pass, ordinal: int, layer_bytes: int) -> Slots:
         """The slots with each row's budget, which is that of its prompt, however much of it (or
-        beyond) has been read. ``layer_bytes`` are those of one token's pairs in this layer.
+        beyond) has been read; under a rule whose budget grows, that of all that has.
+        ``layer_bytes`` are those of one token's pairs in this layer.
         """
         if slots.tokens is not None:
             return slots
         pair_bytes = self.pair_bytes or layer_bytes * self.depth
-        return _budgeted(slots, self.policy, pair_bytes, self.layers[ordinal].to_read(at))
+        to_read = self.layers[ordinal].to_read(at)
+        if grows(self.policy.when):
+            to_read = max(0, to_read)
+        return _budgeted(slots, self.policy, pair_bytes, to_read)
 
     def _shown(self, layer: Layer, at: Pass) -> Layer:
         """The layer with its budget and with what is known of earlier passes and layers; the
@@ -250,7 +254,7 @@ class PromptReading:
     def _moment(self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], prompt: bool) -> Moment:
         memory, seen = self.layers[layer.ordinal], layer.slots.lengths
         kept = memory.kept
-        if kept is None:  # it never was compressed: its budget
+        if kept is None or grows(self.policy.when):  # its budget: it never was compressed, or grows
             tokens = seen if layer.slots.tokens is None else layer.slots.tokens
             kept = tokens[:, None].expand_as(stored)
         return Moment(prompt, stored, seen, seen - (at.seen - memory.finished), kept)
@@ -269,7 +273,7 @@ class PromptReading:
         if scored is None and not policy.store.exact:
             found[layer.ordinal] = everything(layer)
         for ordinal, kept in found.items():
-            self.layers[ordinal].kept = kept.counts
+            self.layers[ordinal].kept = kept.counts if kept.told is None else kept.told
             self.layers[ordinal].compact(kept.mask)
         return found
 
@@ -317,5 +321,5 @@ def right_aligned(
 ) -> Float[Tensor, "b h s"]:
     """The kept slots' values, right-aligned; zeros stand in front."""
     most = int(kept.sum(-1).max())
-    order = kept.int().argsort(dim=-1, stable=True)[..., -most:]
+    order = kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - most :]
     return (values * kept).gather(-1, order)

@@ -2,13 +2,16 @@
 
 Departs from the authors' code in the total, which is exact; the release rounds every head by itself
 (``as_released``). Ragged: heads keep different numbers, and only these are stored.
+
+In a sum with MixKV the heads' numbers follow from the pooled attention, as in MixKV's release, and
+each head fills its own by the mixed score; with ``by="score"`` that score decides both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +32,8 @@ from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool
 from foveate.stages.select import TopK, highest
 
+By = Literal["extrinsic", "score"]
+
 
 @stage("across_heads")
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +48,10 @@ class AcrossHeads:
     best hold. With ``as_released`` each head is rounded by itself, as in the authors' code, and the
     total drifts by a few pairs.
 
+    The ranking is ``by`` the part "extrinsic" of a score that has one: MixKV's, which names so what
+    it wraps, also where another score wraps it in turn. Of any other score, and ``by`` "score", it
+    is by the score itself.
+
     Source: AdaKV (arXiv:2407.11550), Algorithm 1 and section 3.4, and the release.
     """
 
@@ -52,6 +61,7 @@ class AcrossHeads:
     layers: Budget | None = None
     as_released: bool = False
     guaranteed: bool = False
+    by: By = "extrinsic"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
@@ -99,6 +109,9 @@ class AcrossHeads:
 
     def _ranked(self, one: Scored, even: Int[Tensor, "b h"]) -> Float[Tensor, "b h n"]:
         values = one.scores.values
+        if self.by == "extrinsic":  # what is protected or empty stays so
+            ranking = one.scores.parts.get("extrinsic", values)
+            values = torch.where(values.isfinite(), ranking.to(values), values)
         if not self.normalised:
             return values
         free = values.isfinite()
@@ -128,6 +141,7 @@ def adakv(
     normalised: bool = False,
     as_released: bool = False,
     guaranteed: bool = False,
+    by: By = "extrinsic",
     window: Window = 32,
     kernel: Kernel = 7,
     pool: Pool = "max",
@@ -136,7 +150,7 @@ def adakv(
     """Keeps what the last queries attend to, more in heads that spread their attention.
 
     ``floor`` is the share of an even budget that every head has: mixed with the ranking, or its
-    best tokens, ``guaranteed``.
+    best tokens, ``guaranteed``. ``by`` says what ranks over heads in a sum with MixKV.
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),
@@ -146,6 +160,7 @@ def adakv(
             normalised=normalised,
             as_released=as_released,
             guaranteed=guaranteed,
+            by=by,
         ),
         select=TopK(recent=window),
     )

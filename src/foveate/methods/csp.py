@@ -2,32 +2,33 @@
 
 Attention within a modality and across modalities live on different scales, so one ranking starves
 one of them. The window's attention is split by whether query and key are of the same modality
-(eq. 1), each half makes a list (eq. 2), and the kept tokens are drawn from both (eq. 3). A softmax
-over fewer keys is sharper than it was; softmax-n (eq. 7) takes that back.
+(eq. 1), each half makes a list (eq. 2), and the kept tokens are drawn from both (eq. 3: both are in
+`stages/cross_self.py`). A softmax over fewer keys is sharper than it was; softmax-n (eq. 7) takes
+that back.
 
 Departs from the paper in: scores stay per KV head (the paper averages heads, `head_mean=True`), and
 eq. 3, the intersection of the lists, which is empty whenever the window holds text alone: the two
 lists see different keys then. The default is the lists' union, both growing until it fills the
-budget; `combine="and"` lets their intersection grow to it instead. Eqs. 11 and 12 lack a factor
-(the divergence is an expectation under weights that add up to less than one), so nothing says that
-softmax-n is always closer to the full cache: measure it.
+budget; `combine="and"` lets their intersection grow to it instead. With `fill=False` nothing grows,
+and fewer pairs are kept than the budget allows: `combine="and", fill=False` is eqs. 2 to 4 to the
+letter. Eqs. 11 and 12 lack a factor (the divergence is an expectation under weights that add up to
+less than one), so nothing says that softmax-n is always closer to the full cache: measure it.
 
 Departs from the authors' code, which joins the lists and stores what stands in both twice: that
-spends budget on doubling one weight (`combine="concat"`).
+spends budget on doubling one weight (`combine="concat"`). It also rounds both lengths down, so that
+of an odd number of places one is kept nowhere (`combine="concat", fill=False`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.layer import Layer, Scored, Scores, WindowWeights
+from foveate.core.layer import Layer, Scores, WindowWeights
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Factor, Share, Window
 from foveate.core.policy import Policy
@@ -36,13 +37,11 @@ from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
-from foveate.stages.recent import most_recent, part
+from foveate.stages.cross_self import Combine, CrossSelf, Doubles
+from foveate.stages.recent import most_recent
 from foveate.stages.score import HeadMean
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import by_modality, paid_by_modality
-from foveate.stages.select import KeepsRecent, highest
-
-Combine = Literal["union", "and", "concat"]
 
 
 @stage("cross_self_attention")
@@ -70,67 +69,6 @@ class CrossSelfAttention:
         return Scores(own + cross, parts={"self": own, "cross": cross})
 
 
-def beyond_lists(
-    who: str, scored: Scored, counts: Int[Tensor, "b h"], cross_ratio: float
-) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h n"]]:
-    """Eq. 2: how many places each slot stands behind the end of the list by the part "self", and
-    of that by "cross"; negative: it is on the list. What can be in no list is n places behind or
-    more.
-
-    The lists share what ``counts`` leave beside the protected slots: ``cross_ratio`` of it, as
-    written (0.29 of 100 is 29) and rounded down, is the length of the second.
-
-    Raises:
-        InvalidParameter: a score without these parts; ``who`` asked for them.
-    """
-    parts, values = scored.scores.parts, scored.scores.values
-    if not {"self", "cross"} <= parts.keys():
-        raise InvalidParameter(
-            f"the {who} draws on self and cross scores, and this score has "
-            "none. Use it with score=cross_self_attention, alone or inside head_mean."
-        )
-    free = values.isfinite()
-    k = counts - (values == torch.inf).sum(-1)
-    cross = part(k, cross_ratio)
-    return (
-        _places(parts["self"], free) - (k - cross)[..., None],
-        _places(parts["cross"], free) - cross[..., None],
-    )
-
-
-def _places(scores: Float[Tensor, "b h n"], free: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-    """Each slot's place in the order of the highest scores, from 0; of equal ones the earlier is
-    first. What is not ``free`` or scores zero is in no list: 2 n, past the end of any.
-    """
-    listed = free & (scores > 0)
-    order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
-    return order.argsort(dim=-1).masked_fill(~listed, 2 * scores.shape[-1])
-
-
-@stage("cross_self")
-@dataclass(frozen=True, kw_only=True)
-class CrossSelf(KeepsRecent):
-    """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
-    K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
-    intersection, "and") fills the budget. A token enters no list in which it scores zero.
-    """
-
-    head_by_head: ClassVar[bool] = True
-    cross_ratio: Share = 0.5
-    combine: Literal["union", "and"] = "union"
-
-    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
-        values = scored.scores.values
-        free, protected = values.isfinite(), values == torch.inf
-        growth = torch.stack(beyond_lists("selection cross_self", scored, counts, self.cross_ratio))
-        late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
-        first, second = growth.amin(0), growth.amax(0)
-        on_both = torch.where(second < late // 2, second, late + first)
-        order = first if self.combine == "union" else on_both
-        ranks = (-order).float().masked_fill(~free, -torch.inf)
-        return protected | highest(ranks, counts - protected.sum(-1))
-
-
 @stage("softmax_n")
 @dataclass(frozen=True, kw_only=True)
 class SoftmaxN:
@@ -142,39 +80,6 @@ class SoftmaxN:
     """
 
     n: Factor = 1.0
-
-
-@stage("doubles")
-@dataclass(frozen=True, kw_only=True)
-class Doubles:
-    """The lists joined (CSP's release): a pair on both is held twice, so its weight is doubled.
-
-    The second copy stands in the slot of a token that is on neither list, which the union had
-    filled up with: as many as both lists name. Such a slot still bears that token's position.
-
-    Source: CSP (arXiv:2412.04652), the authors' code.
-    """
-
-    cross_ratio: Share = 0.5
-
-    def __call__(
-        self, scored: Scored, kept: Bool[Tensor, "b h n"]
-    ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
-        source = self._source(scored, kept)[..., None]
-        k, v = scored.layer.k, scored.layer.v
-        return k.gather(2, source.expand_as(k)), v.gather(2, source.expand_as(v))
-
-    def _source(self, scored: Scored, kept: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-        """The slot whose pair each slot holds: its own, but for the copies."""
-        beyond = beyond_lists("merge doubles", scored, kept.sum(-1), self.cross_ratio)
-        own, other = (places < 0 for places in beyond)
-        free = scored.scores.values.isfinite()
-        double, filling = kept & own & other, kept & free & ~own & ~other
-        place = filling.cumsum(-1) - 1  # the first of the doubles goes to the first such slot
-        copies = filling & (place < double.sum(-1, keepdim=True))
-        order = (~double).to(torch.uint8).argsort(dim=-1, stable=True)
-        here = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
-        return torch.where(copies, order.gather(2, place.clamp_min(0)), here)
 
 
 @method(
@@ -198,6 +103,7 @@ def csp(
     n: Factor = 1.0,
     decode_n: Factor = 0.0,
     combine: Combine = "union",
+    fill: bool = True,
     head_mean: bool = False,
     group: Reduction = "mean",
 ) -> Policy:
@@ -205,18 +111,22 @@ def csp(
 
     The last `recent` queries (tokens, or a share of the budget) vote, and `bias` times as many
     tokens are kept beside the lists. `n` is softmax-n's in the scores, `decode_n` that of decoding.
+    With `fill` the lists grow until the budget is used; without it they are those of eq. 2.
     """
     score = CrossSelfAttention(window=recent, n=n, group=group)
     exact = Fraction(str(recent)) * Fraction(str(bias))
     if isinstance(recent, float) and exact >= 1:
         raise InvalidParameter(f"recent={recent} times bias={bias} is the whole budget: lower one.")
     kept = int(exact) if isinstance(recent, int) else float(exact)
+    if combine == "and" and not fill and not kept:
+        raise InvalidParameter(
+            f"recent={recent} times bias={bias} keeps no recent token, and lists that do not meet "
+            "would leave a head with nothing: raise one, or leave fill=False out."
+        )
     return Policy(
         score=HeadMean(of=score) if head_mean else score,
         budget=Uniform(amount=budget),
-        select=CrossSelf(
-            recent=kept, cross_ratio=cross_ratio, combine="and" if combine == "and" else "union"
-        ),
-        merge=Doubles(cross_ratio=cross_ratio) if combine == "concat" else NoMerge(),
+        select=CrossSelf(recent=kept, cross_ratio=cross_ratio, combine=combine, fill=fill),
+        merge=Doubles(cross_ratio=cross_ratio, fill=fill) if combine == "concat" else NoMerge(),
         attend=SoftmaxN(n=decode_n) if decode_n else Softmax(),
     )

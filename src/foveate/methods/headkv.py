@@ -58,7 +58,7 @@ def headkv(
     beta: Annotated[float, Range(1, 1_000_000)] = 1.01,
     temperature: Temperature = 1.0,
     as_released: bool = False,
-    window: Window = 32,
+    window: Window = 8,
     kernel: Kernel = 7,
     pool: Pool = "max",
     group: Reduction = "mean",

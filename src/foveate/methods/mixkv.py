@@ -9,6 +9,10 @@ minima, maxima and means are taken over the tokens before the window (`normalise
 all), diversity is scaled to the mean of the extrinsic importance, which is about half the paper's
 weight (`diversity_scale="importance"`), and the extrinsic importance is pooled (`pool="none"`).
 
+Departs from both in one point: eq. 4, a mean of cosines, can fall below zero, and eq. 5 would then
+take diversity off an importance of more than its weight. It is clamped at zero, so that heads whose
+keys point apart go by importance alone; `clamped=False` is the equation as printed.
+
 Departs from the authors' code in: an epsilon in every normalisation (their value norms have none),
 and the offline redundancy, which is a profile of the model at hand (`foveate calibrate mixkv`);
 the release reads one table, made for a Qwen model, whatever the model.
@@ -32,6 +36,7 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import before, is_recent
@@ -66,12 +71,12 @@ def diversity(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Floa
 
 
 def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Float[Tensor, "b h"]:
-    """Eq. 4: mean cosine of all pairs of different keys; not below zero. In O(T): the sum of all
-    directions, times itself, is the sum of all cosines, those of a key with itself included.
+    """Eq. 4: mean cosine of all pairs of different keys, which may be below zero. In O(T): the sum
+    of all directions, times itself, is the sum of all cosines, those of a key with itself included.
     """
     tokens = valid.sum(-1)
     of_pairs = directions(k, valid).sum(2).square().sum(-1) - tokens
-    return (of_pairs / (tokens * (tokens - 1)).clamp_min(1)).clamp_min(0.0)
+    return of_pairs / (tokens * (tokens - 1)).clamp_min(1)
 
 
 def mixed(
@@ -86,7 +91,8 @@ def mixed(
 class MixDiversity:
     """MixKV's score over the importance that it wraps. ``window`` are the last tokens, left out of
     the "prefix"; ``profile`` is a file of redundancies by layer and KV head (offline weights).
-    The note "redundancy" is r, [b, h].
+    The note "redundancy" is r, [b, h]; ``clamped`` at zero, or as eq. 4 gives it. The part
+    "extrinsic" is the score that is wrapped.
     """
 
     of: Score
@@ -96,10 +102,18 @@ class MixDiversity:
     diversity_scale: Scale = "extrinsic"
     normalise_over: Domain = "prefix"
     profile: str | None = None
+    clamped: bool = True
 
     def __post_init__(self) -> None:
-        if self.profile is not None:
-            load(self.profile, "mixkv")
+        if self.profile is None:
+            return
+        load(self.profile, "mixkv")
+        if not self.clamped:
+            raise InvalidParameter(
+                "clamped=False is about a redundancy that is measured in each prompt, and "
+                f"profile={self.profile!r} replaces that. Leave one of them out; a profile that is "
+                "calibrated with clamped=False holds what eq. 4 gives."
+            )
 
     @property
     def head_by_head(self) -> bool:
@@ -137,7 +151,7 @@ class MixDiversity:
         r = self._redundancy(layer, measured.redundancy)
         values = self._mixed(importance, div, r[..., None])
         importance = values if everywhere else values * before(layer.slots, self.window)
-        parts = {**scores.parts, "importance": importance}
+        parts = {**scores.parts, "importance": importance, "extrinsic": scores.values}
         return Scores(values, parts, {**scores.notes, "redundancy": r})
 
     def _mixed(
@@ -154,7 +168,7 @@ class MixDiversity:
 
     def _redundancy(self, layer: Layer, online: Float[Tensor, "b h"]) -> Float[Tensor, "b h"]:
         if (profile := self.calibrated) is None:
-            return online
+            return online.clamp_min(0.0) if self.clamped else online
         profile.check_layers(layer.depth)
         profile.check_heads(layer)
         table = torch.tensor(profile.by_layer[layer.ordinal], device=layer.k.device)
@@ -193,11 +207,13 @@ def mixkv(
     diversity_scale: Scale = "extrinsic",
     normalise_over: Domain = "prefix",
     profile: str | None = None,
+    clamped: bool = True,
 ) -> Policy:
     """Keeps what is important, and in heads with redundant keys also what differs from the rest.
 
     Table 4: mix="importance" with intrinsic "none", "key" or "value"; mix="diversity"; "sum";
-    "headwise" with a profile (offline), or without (online).
+    "headwise" with a profile (offline), or without (online). `clamped` keeps a redundancy that was
+    found online from falling below zero.
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     score = MixDiversity(
@@ -208,5 +224,6 @@ def mixkv(
         diversity_scale=diversity_scale,
         normalise_over=normalise_over,
         profile=profile,
+        clamped=clamped,
     )
     return Policy(score=score, budget=Uniform(amount=budget), select=TopK(recent=window))

@@ -2,12 +2,14 @@
 
 Importance is concentrated in some layers and spread out in others. Keeping the same number in each
 loses most where it is spread; so every layer keeps the shortest prefix of its tokens, sorted by
-importance, that holds the same share p of its importance. Section 3.2 and 3.3 below, in order.
+importance, that holds the same share p of its importance (sections 3.2 and 3.3: their curves and
+search are in `stages/budget/prefixes.py`).
 
 Departs from the paper as it allows itself ("scale ... to meet the target"): the search ends after
-64 steps at most, and what is missing or too much is spread over the layers one token at a time, so
-the total is exact. The curve is taken in the order in which tokens are kept: first and last token
-(or what else the selection protects) come first.
+64 steps at most, or as soon as it is within `delta`, and what it found is scaled to the budget;
+what rounding leaves over is spread over the layers one token at a time, so the total is exact. The
+curve is taken in the order in which tokens are kept: first and last token (or what else the
+selection protects) come first.
 
 Departs from the authors' code in: the search, which has no cap there and never ends on equal
 scores; the total (the release stops within 5 tokens of its aim, rescales and truncates, and so
@@ -21,84 +23,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Positive
+from foveate.core.parameters import Count, Factor, Positive, Range, Recent
 from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import NoMerge, Scope
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.budget.exact import by_layer, fill
+from foveate.stages.budget.prefixes import STEPS, Found, priority, scaled, search
 from foveate.stages.merge import MergeNearest
 from foveate.stages.merge.nearest import By
 from foveate.stages.score import ColumnSums, HeadMean
-from foveate.stages.score.normalise import over_tokens
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot, From
 
-STEPS = 64
-
-
-def priority(one: Scored) -> Float[Tensor, "b n"]:
-    """Section 3.2: P_l, the share of a layer's importance held by its first o tokens, o = 1 ... n.
-
-    Where every head has a ranking of its own, it is the share when each keeps its first o.
-    """
-    order = one.scores.values.argsort(dim=-1, descending=True, stable=True)
-    importance = (
-        over_tokens(one.layer.slots).lifted(one.importance).masked_fill(~one.layer.valid, 0.0)
-    )
-    ranked = importance.double().gather(-1, order).mean(1)
-    total = ranked.sum(-1, keepdim=True)
-    equal = torch.ones_like(ranked)  # nothing received anything: no token matters more
-    ranked = torch.where(total > 0, ranked, equal)
-    return ranked.cumsum(-1) / ranked.sum(-1, keepdim=True)
-
-
-def gini(curve: Float[Tensor, "*x n"]) -> Float[Tensor, "*x"]:
-    """Section 3.2: twice the area between the Lorenz curve and the line of equality. 0: all tokens
-    matter alike; towards 1: one token holds everything.
-    """
-    n = curve.shape[-1]
-    before = torch.nn.functional.pad(curve, (1, 0))[..., :-1]
-    return (curve + before).sum(-1) / n - 1
-
-
-class Found(NamedTuple):
-    """The share p, the tokens that each layer needs to hold it, and the steps it took."""
-
-    p: float
-    tokens: Int[Tensor, "L"]
-    steps: int
-
-
-def search(curves: Float[Tensor, "L n"], total: int) -> Found:
-    """Algorithm 1: the p at which the layers' prefixes, min{o : P_l(o) >= p}, add up to ``total``;
-    the nearest one that 64 halvings reach.
-    """
-    low, high = 0.0, 1.0
-    for step in range(1, STEPS + 1):  # noqa: B007 (the number of steps is a result)
-        p = (low + high) / 2
-        tokens = _prefixes(curves, p)
-        difference = int(tokens.sum()) - total
-        if difference == 0:
-            break
-        low, high = (p, high) if difference < 0 else (low, p)
-    return Found(p, tokens, step)
-
-
-def _prefixes(curves: Float[Tensor, "L n"], p: float) -> Int[Tensor, "L"]:
-    """min{o : P_l(o) >= p} of every layer."""
-    wanted = torch.full((len(curves), 1), p, dtype=curves.dtype, device=curves.device)
-    return torch.searchsorted(curves, wanted)[:, 0].add(1).clamp_max(curves.shape[1])
+Steps = Annotated[int, Range(1, STEPS)]
 
 
 @stage("prefix_budget")
@@ -107,16 +55,32 @@ class PrefixBudget:
     """PrefixKV's layer budgets, over all layers at once: the full cache is held until the prefill
     ends. ``profile`` is a file of ratios measured beforehand, at this amount; without one every
     prompt is searched.
+
+    The search ends once the layers' ratios add up to the budget's (r L of eq. 1) but for ``delta``,
+    or after so many ``steps``, and is then scaled to the budget (section 3.3; Tables 10 and 11).
+
+    Raises:
+        InvalidParameter: a profile, and a tolerance or steps for the search that it replaces.
+        ProfileMismatch: a profile of another method or budget.
     """
 
     amount: AmountLike
     profile: str | None = None
+    delta: Factor = 0.0
+    steps: Steps = STEPS
     scope: Scope = field(default="model", init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
-        if self.calibrated is not None:
-            self.calibrated.check_budget(str(self.amount))
+        if (profile := self.calibrated) is None:
+            return
+        if (self.delta, self.steps) != (0, STEPS):
+            raise InvalidParameter(
+                f"delta={self.delta} and steps={self.steps} say how a prompt is searched, and "
+                f"profile={self.profile!r} replaces that: leave one of them out. To estimate with "
+                "them, give them to 'foveate calibrate prefixkv:budget=...,delta=...'."
+            )
+        profile.check_budget(str(self.amount))
 
     @property
     def calibrated(self) -> Profile | None:
@@ -151,10 +115,16 @@ class PrefixBudget:
             length = int(scored[0].layer.lengths[row])
             wish = self.by_length(scored[0].layer.depth).wish(length)
             return wish[[one.layer.ordinal for one in scored]]
+        return scaled(self.found(scored, row, total).tokens, total)
+
+    def found(self, scored: Sequence[Scored], row: int, total: int) -> Found:
+        """The search in one row, for ``total`` tokens over all layers."""
         curves = [priority(one)[row] for one in scored]
         longest = max(len(curve) for curve in curves)
         padded = [torch.nn.functional.pad(c, (0, longest - len(c)), value=1.0) for c in curves]
-        return search(torch.stack([c.to(padded[0].device) for c in padded]), total).tokens
+        stacked = torch.stack([c.to(padded[0].device) for c in padded])
+        tolerance = self.delta * int(scored[0].layer.lengths[row])
+        return search(stacked, total, tolerance=tolerance, steps=self.steps)
 
 
 class Ratios(NamedTuple):
@@ -207,19 +177,25 @@ def prefixkv(
     *,
     budget: Amount,
     profile: str | None = None,
+    delta: Factor = 0.0,
+    steps: Steps = STEPS,
     merging: Literal["none", "position", "feature"] = "none",
+    sinks: Count = 1,
+    recent: Recent = 1,
     distance: Positive = 25,
     counted_from: From = "prompt",
 ) -> Policy:
     """Keeps in every layer as many tokens as hold the same share of its attention.
 
-    While decoding each layer stays at its ratio of the growing length. ``merging`` is Table 12.
+    While decoding each layer stays at its ratio of the growing length. ``delta`` is Table 10 and
+    ``steps`` Table 11 (a search in every prompt, without a profile), ``merging`` Table 12. The
+    first ``sinks`` and the last ``recent`` tokens are always kept.
     """
     by: By = "position" if merging == "position" else "cosine"
     return Policy(
         score=HeadMean(of=ColumnSums()),
-        budget=PrefixBudget(amount=budget, profile=profile),
-        select=TopK(sinks=1, recent=1),
+        budget=PrefixBudget(amount=budget, profile=profile, delta=delta, steps=steps),
+        select=TopK(sinks=sinks, recent=recent),
         merge=NoMerge() if merging == "none" else MergeNearest(by=by, how="averaged"),
         when=FixedSlot(distance=distance, counted_from=counted_from),
     )

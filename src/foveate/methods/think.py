@@ -123,8 +123,8 @@ def think(
     budget: Amount,
     prune: ShareBelow = 0.4,
     window: Positive = 32,
-    kernel: Kernel = 5,
-    pool: Pool = "avg",
+    kernel: Kernel = 7,
+    pool: Pool = "max",
     group: Reduction = "mean",
 ) -> Policy:
     """Keeps what the last queries attend to, and of older keys the channels that matter to them.

@@ -20,7 +20,9 @@ __all__ = ["FixedSlot", "OverBudget"]
 @dataclass(frozen=True, kw_only=True)
 class OverBudget:
     """After the prefill, and then whenever the heads hold ``every`` pairs more than they kept last.
-    The budget stays what it was for the prompt, so the cache grows no further.
+    The budget stays what it was for the prompt, so the cache grows no further; a ``growing`` one,
+    which has to be a share, is that share of all tokens seen, those of the answer included (the H2O
+    and Local rows of Elastic Cache and PrefixKV).
 
     ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
     compressing over that many decoded tokens. With ``reading`` the same holds between the passes of
@@ -30,6 +32,7 @@ class OverBudget:
     every: Positive = 1
     reading: bool = False
     answering: bool = True
+    growing: bool = False
 
     @property
     def decodes(self) -> bool:

@@ -11,7 +11,13 @@ from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.tiers import shaping, tiers_from
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.core.protocols import Foreseeable, ForeseeableByHead, FullPrecision, wrapped
+from foveate.core.protocols import (
+    Foreseeable,
+    ForeseeableByHead,
+    FullPrecision,
+    may_spare,
+    wrapped,
+)
 from foveate.errors import InvalidParameter, UnsupportedPolicy, suggest
 from foveate.methods.adakv import AcrossHeads
 from foveate.stages.budget import Uniform
@@ -136,6 +142,12 @@ def check_policy(policy: Policy) -> None:
     if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
         raise _refused(
             policy, f"what {select!r} always keeps depends on more than the prompt's length"
+        )
+    if may_spare(select):
+        raise _refused(
+            policy,
+            f"{select!r} may keep fewer tokens than its budget by each prompt's scores, and blocks "
+            "are freed before these are known. Leave fill=false out",
         )
     Room.of(policy.amount, select.protects)
 

@@ -16,8 +16,8 @@ EPSILON = 1e-12  # what a key of zeros is divided by
 
 class MixStatistics(NamedTuple):
     """``diversity`` is minus the similarity of a key's direction to the mean direction of all, zero
-    at slots without a token; ``redundancy`` the mean cosine of all pairs of different keys, not
-    below zero. Norms are L2 norms, of every slot.
+    at slots without a token; ``redundancy`` the mean cosine of all pairs of different keys, which
+    may be below zero. Norms are L2 norms, of every slot.
     """
 
     of_slots: Float[Tensor, "3 b h n"]
@@ -67,6 +67,6 @@ def redundancy_of(
     the cosines of all pairs, those of a key with itself included.
     """
     if isinstance(tokens, int):
-        return ((products - tokens) / (tokens * max(tokens - 1, 1))).clamp_min(0.0)
+        return (products - tokens) / (tokens * max(tokens - 1, 1))
     tokens = tokens[..., 0]
-    return ((products - tokens) / (tokens * (tokens - 1).clamp_min(1))).clamp_min(0.0)
+    return (products - tokens) / (tokens * (tokens - 1).clamp_min(1))

@@ -181,7 +181,7 @@ def _diversity_kernel(
     mean = mean / tokens
     if part == 0:
         r = (tokens * tl.sum(mean * mean, 0) - 1) / tl.maximum(tokens - 1, 1.0)
-        tl.store(redundancy + head + tl.arange(0, 1), tl.maximum(r, 0.0))
+        tl.store(redundancy + head + tl.arange(0, 1), r)
     k += b * k_b + of * k_h
     real += b * real_b + of * real_h
     for start in range(part * PART, tl.minimum((part + 1) * PART, n), N):

@@ -1,0 +1,42 @@
+"""The page of defaults has every method, with the defaults that it really has."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import foveate
+from foveate.core.spec import print_value
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def defaults(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    import defaults
+
+    yield defaults
+    sys.modules.pop("defaults")
+
+
+def rows(table):
+    return {row.split("`")[1]: row for row in table.splitlines() if row.startswith("| `")}
+
+
+def test_every_method_has_a_row_that_says_where_its_defaults_are_from(defaults):
+    found = rows(defaults.table())
+    assert list(found) == list(foveate.METHODS)
+    assert set(defaults.FROM) == set(foveate.METHODS)
+    unsaid = {name for name, row in found.items() if row.endswith("|  |")}
+    assert unsaid == {"full", "random"}
+
+
+def test_a_row_names_the_defaults_of_the_method(defaults):
+    found = rows(defaults.table())
+    assert "| 32 | 5, avg | `group=mean` |" in found["snapkv"]
+    assert "| 8 | 7, max | `beta=20," in found["pyramidkv"]
+    for name, method in foveate.METHODS.items():
+        for key, parameter in method.parameters.items():
+            if key not in defaults.SHOWN_APART and parameter.default is not parameter.empty:
+                assert f"{key}={print_value(parameter.default)}" in found[name]
