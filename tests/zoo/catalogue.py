@@ -7,11 +7,16 @@ from functools import cache
 import torch
 from transformers import PreTrainedModel
 
-from . import special_models, text_models, vision_models
+from . import seed_models, special_models, text_models, vision_models
 from .family import PAD, Family
 from .weights import randomise
 
-_VLM = (*vision_models.VISION, *special_models.MROPE, *special_models.CROSS)
+_VLM = (
+    *vision_models.VISION,
+    *seed_models.SEEDS,
+    *special_models.MROPE,
+    *special_models.CROSS,
+)
 _ALL = {entry.name: entry for entry in (*_VLM, *text_models.TEXT, *text_models.REFUSED)}
 
 VLM_FAMILIES: tuple[str, ...] = tuple(entry.name for entry in _VLM)

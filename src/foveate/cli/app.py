@@ -11,6 +11,7 @@ import foveate
 from foveate.cli.bench import benchmark
 from foveate.cli.calibrate import calibrate
 from foveate.cli.catalogue import cite, methods, show
+from foveate.cli.convert import convert
 from foveate.cli.eval import evaluate
 from foveate.cli.pages import lens, report
 from foveate.cli.run import run
@@ -55,7 +56,7 @@ def _all(
     """Shrink the key-value cache of vision-language models, and measure what it changes."""
 
 
-for command in (methods, show, cite, run, lens, calibrate, report):
+for command in (methods, show, cite, run, lens, calibrate, convert, report):
     app.command()(command)
 app.command(name="eval")(evaluate)
 app.command(name="bench")(benchmark)

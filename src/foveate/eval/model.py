@@ -55,6 +55,7 @@ def load(name: str, trust_remote_code: bool = False) -> Loaded:
     if name in SHIPPED and not Path(name).is_dir():
         return _shipped(name)
     source = _Source(name, _place(name), trust_remote_code)
+    _check_layout(source)
     config = _config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model = _model(source, config, sees)
@@ -116,6 +117,20 @@ def _place(name: str) -> str:
         hint = "Give a directory that save_pretrained wrote, or a hub id such as owner/model."
         raise ModelNotFound(f"the model directory {name!r} {what}. {hint}")
     return name
+
+
+def _check_layout(source: _Source) -> None:
+    """Refuses a directory in its authors' layout, and lets transformers know the models that
+    ``foveate convert`` makes of such; imported here, as loading their code takes a while.
+    """
+    from foveate.convert import layout_of
+
+    layout = layout_of(Path(source.place)) if Path(source.place).is_dir() else None
+    if layout is not None:
+        raise UnsupportedModel(
+            f"{source.name!r} is a {layout.name} in its authors' layout, which transformers does "
+            f"not read. Convert it first: foveate convert {source.name} NEW_DIR."
+        )
 
 
 def _config(source: _Source) -> PreTrainedConfig:
