@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foveate.errors import InvalidInput, suggest
-from foveate.eval.model import READS, SEES
+from foveate.eval.model import SEES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,6 @@ class Model:
     """
 
     hub: str
-    sees: bool = True
     convert: bool = False  # its files have to be converted first
     open_: str = ""
 
@@ -48,22 +47,20 @@ MODELS: dict[str, Model] = {
     "qwen3-vl-30b-a3b": Model(hub="Qwen/Qwen3-VL-30B-A3B-Instruct"),
     "qwen2-7b": Model(
         hub="Qwen/Qwen2-7B-Instruct",
-        sees=False,
         open_="Qwen2-7B base or instruct: instruct, as Qwen2-VL-7B is",
     ),
-    "mistral-7b-v0.2": Model(hub="mistralai/Mistral-7B-Instruct-v0.2", sees=False),
-    "llama-3.1-8b": Model(hub="meta-llama/Llama-3.1-8B-Instruct", sees=False),
+    "mistral-7b-v0.2": Model(hub="mistralai/Mistral-7B-Instruct-v0.2"),
+    "llama-3.1-8b": Model(hub="meta-llama/Llama-3.1-8B-Instruct"),
     "llama-3-8b": Model(
         hub="meta-llama/Meta-Llama-3-8B-Instruct",
-        sees=False,
         open_="LLaMA-3-8B base or instruct: instruct, as the work it follows (PyramidKV) does",
     ),
 }
 
 
 def stand_ins(names: Sequence[str]) -> dict[str, str]:
-    """The small model that comes with Foveate in the place of each."""
-    return {name: SEES if MODELS[name].sees else READS for name in names}
+    """The small model that comes with Foveate in the place of each; it reads texts alone, too."""
+    return dict.fromkeys(names, SEES)
 
 
 def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
