@@ -18,7 +18,7 @@ from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read
 from foveate.eval.sample import Sample, Task
-from foveate.eval.tasks import text_needle
+from foveate.eval.tasks import find_task
 
 SMALL = 4  # samples of a stand-in
 
@@ -64,7 +64,7 @@ class Calibration:
             asked = (
                 generated(self.method, count)
                 if loaded.sees
-                else text_needle.TASKS["text_needle"].samples(count, self.seed)
+                else find_task("text_needle").samples(count, self.seed)
             )
             samples = (shown(loaded, one) for one in asked)
             calibrate_heads(

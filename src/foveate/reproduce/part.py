@@ -55,7 +55,9 @@ class Table:
 class Part(Protocol):
     """Something that is run with one model after the other."""
 
-    models: tuple[str, ...]
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Those that it is run with."""
 
     def tasks(self) -> Sequence[str]:
         """The benchmarks that it reads."""

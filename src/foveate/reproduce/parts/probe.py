@@ -29,10 +29,15 @@ class Seen:
 
 @runtime_checkable
 class Measure(Protocol):
-    """``name`` goes into rows; ``sums`` says whether column sums are needed."""
+    """What is measured of one prompt, and shown of several."""
 
-    name: str
-    sums: bool
+    @property
+    def name(self) -> str:
+        """What rows are called by."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether it needs column sums."""
 
     def specs(self) -> Sequence[str]:
         """Policies that it compares."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from foveate.backends.hf import branch, compress
 from foveate.backends.hf.support import foveate_layers
@@ -21,7 +22,7 @@ from foveate.reproduce.probes.numbers import rows_of
 from foveate.reproduce.tsne import tsne
 
 MOST = 700  # keys; of more, as many evenly over the prompt
-WAYS = {"t-SNE": tsne, "principal components": plane}
+WAYS: dict[str, Callable[[Tensor], Tensor]] = {"t-SNE": tsne, "principal components": plane}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Coverage:
         layer = min(self.layer, len(layers) - 1)
         head = min(self.head, layers[layer].k.shape[1] - 1)
         keys = layers[layer].k[0, head].float().cpu()
-        places = torch.linspace(0, len(keys) - 1, min(MOST, len(keys))).round().long().unique()
+        places = torch.linspace(0, len(keys) - 1, min(MOST, len(keys))).round().long()
         kept = {}
         for spec in self.policies:
             with compress(seen.loaded.model, policy_of(spec)) as session:
