@@ -13,6 +13,7 @@ from foveate.cli.app import app
 from foveate.reproduce import EXPERIMENTS
 from foveate.reproduce.stand_in import write
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
+from tests.zoo.directory import save_llava
 
 __all__ = ["browser", "chromium", "open_page"]
 
@@ -75,7 +76,8 @@ def test_it_goes_on_with_what_is_there(out):
     assert len(again) == len(kept) + 1
 
 
-def test_another_model_and_data_of_ones_own(tmp_path, directory):
+def test_another_model_and_data_of_ones_own(tmp_path):
+    directory = str(save_llava(tmp_path / "llava"))
     write(tmp_path / "data", 1, ["textvqa"])
     done = run(
         "mixkv:fig3",
