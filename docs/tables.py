@@ -16,6 +16,7 @@ from typing import Any
 
 import combinations
 import defaults
+import experiments
 import kvpress_names
 import leaderboard
 import leaderboard_picture
@@ -224,6 +225,10 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "refused": leaderboard.refused,
     },
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
+    ROOT / "docs" / "reproduce.md": {
+        "experiments": experiments.experiments,
+        "facts": experiments.facts,
+    },
     ROOT / "docs" / "composition.md": {
         "ranges": ranges,
         "parts": combinations.parts,

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
 from foveate.backends.hf.modality import Grid, tokens_in
-from foveate.cli.heads import generated, shown
+from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import load
 
 from .conftest import Foveate, refused

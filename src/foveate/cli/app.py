@@ -14,6 +14,7 @@ from foveate.cli.catalogue import cite, methods, show
 from foveate.cli.convert import convert
 from foveate.cli.eval import evaluate
 from foveate.cli.pages import lens, report
+from foveate.cli.reproduce import reproduce
 from foveate.cli.run import run
 from foveate.cli.serve import PASSES_ON, serve
 from foveate.errors import FoveateError
@@ -56,7 +57,7 @@ def _all(
     """Shrink the key-value cache of vision-language models, and measure what it changes."""
 
 
-for command in (methods, show, cite, run, lens, calibrate, convert, report):
+for command in (methods, show, cite, run, lens, calibrate, convert, report, reproduce):
     app.command()(command)
 app.command(name="eval")(evaluate)
 app.command(name="bench")(benchmark)

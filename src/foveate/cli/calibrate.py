@@ -14,7 +14,7 @@ from foveate.backends.hf.gather import gathered_method
 from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console, options
 from foveate.cli.contexts import SAMPLES, contexts
-from foveate.cli.heads import from_file, generated, shown
+from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
 from foveate.cli.prompt import QUESTION, Which, check_writable, passages, prompts_of, words_of
 from foveate.core.composition import find, name_and_arguments
@@ -27,6 +27,7 @@ from foveate.core.tensor_profile import TensorProfile
 from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
+from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import READS, SEES, load
 from foveate.eval.prompt import read
 
@@ -79,6 +80,7 @@ def calibrate(
     ] = None,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
 ) -> None:
     """Measure a method's profile on a model, as the mean over several prompts.
 
@@ -113,7 +115,7 @@ def calibrate(
     with console.progress(hidden=False) as bars:
         chosen = model or (SEES if of_heads or draws else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
-        loaded = load(chosen, trust_remote_code)
+        loaded = load(chosen, trust_remote_code, device_map)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
         each = bars.track(asked, task_id=task)
         profile: Profile | TensorProfile

@@ -79,6 +79,7 @@ def evaluate(
     ] = None,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
 ) -> None:
     """Ask many questions under many policies, and write down the answers.
 
@@ -104,7 +105,7 @@ def evaluate(
         "timed": timed,
         "versions": versions(),
     }
-    place = find_executor(executor, model, protocol, workers, trust_remote_code)
+    place = find_executor(executor, model, protocol, workers, trust_remote_code, device_map)
     order: list[Key] = []
     with ExitStack() as stack:
         results = stack.enter_context(Results(out, configuration, resume=resume))

@@ -30,6 +30,14 @@ TrustRemoteCode = Annotated[
         help="Run the Python code that a model brings along: it can do all that you can.",
     ),
 ]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        metavar="MAP",
+        help="auto: layers on all GPUs, as transformers spreads them, the rest in main memory.",
+    ),
+]
 Specs = Annotated[
     list[str] | None,
     typer.Option(metavar="SPEC", help="snapkv, or h2o:budget=256,recent=0.25; repeatable."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,7 +21,7 @@ from transformers import (
 )
 
 from foveate.backends.hf import compress
-from foveate.errors import ModelNotFound, UnsupportedModel
+from foveate.errors import InvalidParameter, MissingPackage, ModelNotFound, UnsupportedModel
 
 SEES, READS = "demo", "smollm2"
 SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
@@ -41,26 +42,41 @@ class Loaded:
         return self.reader.tokenizer if self.sees else self.reader
 
 
-def load(name: str, trust_remote_code: bool = False) -> Loaded:
+DeviceMap = str | dict[str, int | str]
+"""How weights are spread over devices, as transformers takes it: "auto", or by module."""
+
+
+def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | None = None) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
-    It goes to the GPU if there is one. The weights keep their dtype, but for float16 on a CPU.
-    Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
+    It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
+    each layer's cache stands where the layer does. The weights keep their dtype, but for float16 on
+    a CPU. Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
             trusted; the message says why.
+        MissingPackage: a ``device_map`` is given, and accelerate is not installed.
+        InvalidParameter: a ``device_map`` for a model that comes with Foveate.
     """
     if name in SHIPPED and not Path(name).is_dir():
+        if device_map is not None:
+            raise InvalidParameter(
+                f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
+                "out, or name a model of your own."
+            )
         return _shipped(name)
+    if device_map is not None and find_spec("accelerate") is None:
+        raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
     source = _Source(name, _place(name), trust_remote_code)
     _check_layout(source)
     config = _config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    model = _model(source, config, sees)
+    model = _model(source, config, sees, device_map)
     compress(model, "full")  # refuses what cannot be compressed, before anything else is loaded
-    return Loaded(name, _placed(model), _reader(source, sees), sees)
+    placed = model.eval() if device_map else _placed(model)  # type: ignore[no-untyped-call]
+    return Loaded(name, placed, _reader(source, sees), sees)
 
 
 class _Source(NamedTuple):
@@ -155,12 +171,14 @@ def _kernel(config: PreTrainedConfig) -> str:
     return next((one for one in asked if "/" in one), "")
 
 
-def _model(source: _Source, config: PreTrainedConfig, sees: bool) -> PreTrainedModel:
+def _model(
+    source: _Source, config: PreTrainedConfig, sees: bool, device_map: DeviceMap | None
+) -> PreTrainedModel:
     name = source.name
     auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         model: PreTrainedModel = auto.from_pretrained(
-            source.place, config=config, dtype="auto", **source.allowed
+            source.place, config=config, dtype="auto", device_map=device_map, **source.allowed
         )
     except (OSError, SafetensorError) as error:
         raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error

@@ -6,6 +6,7 @@ from typing import Literal
 
 from foveate.errors import InvalidParameter
 from foveate.eval.executors.job import Executor, Job, versions
+from foveate.eval.model import DeviceMap
 from foveate.eval.reading import Protocol
 
 __all__ = ["Executor", "Job", "Name", "find_executor", "versions"]
@@ -14,15 +15,25 @@ Name = Literal["local", "ray"]
 
 
 def find_executor(
-    name: Name, model: str, protocol: Protocol, workers: int | None, trust_remote_code: bool = False
+    name: Name,
+    model: str,
+    protocol: Protocol,
+    workers: int | None,
+    trust_remote_code: bool = False,
+    device_map: DeviceMap | None = None,
 ) -> Executor:
     """The executor of that name; what it needs is imported here, and started when it is entered.
 
     Raises:
-        InvalidParameter: a number of workers for the local one, which is one process.
+        InvalidParameter: a number of workers for the local one, which is one process, or a device
+            map for Ray's, which have one device each.
         MissingPackage: Ray is not installed.
     """
     if name == "ray":
+        if device_map is not None:
+            raise InvalidParameter(
+                f"device_map={device_map!r}: a worker of Ray has one device. Use --executor local."
+            )
         from foveate.eval.executors.ray import RayCluster
 
         return RayCluster(model, protocol, workers, trust_remote_code)
@@ -33,4 +44,4 @@ def find_executor(
             f"workers={workers}: the local executor is this process alone. For more, add "
             "--executor ray."
         )
-    return Local(model, protocol, trust_remote_code)
+    return Local(model, protocol, trust_remote_code, device_map)

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from foveate.eval.measure import measured
-from foveate.eval.model import Loaded, load
+from foveate.eval.model import DeviceMap, Loaded, load
 from foveate.eval.reading import Protocol
 from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
@@ -64,11 +64,18 @@ def versions() -> dict[str, Any]:
 class Local(AbstractContextManager[Execute]):
     """Loads the model when it is entered."""
 
-    def __init__(self, model: str, protocol: Protocol, trust_remote_code: bool = False):
+    def __init__(
+        self,
+        model: str,
+        protocol: Protocol,
+        trust_remote_code: bool = False,
+        device_map: DeviceMap | None = None,
+    ):
         self.model, self.protocol, self.trusted = model, protocol, trust_remote_code
+        self.device_map = device_map
 
     def __enter__(self) -> Execute:
-        self._loaded = load(self.model, self.trusted)
+        self._loaded = load(self.model, self.trusted, self.device_map)
         return self._execute
 
     def __exit__(self, *error: Any) -> None:

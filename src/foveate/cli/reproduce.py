@@ -1,0 +1,202 @@
+"""``foveate reproduce``: a table or figure of a paper, beside what the paper says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from foveate.cli import console, options
+from foveate.cli.eval import REFUSED
+from foveate.errors import FoveateError, InvalidInput
+from foveate.eval.judge import find_judge
+from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate.reproduce.experiment import Experiment
+from foveate.reproduce.outcome import outcome, write
+from foveate.reproduce.perform import Lab
+from foveate.reproduce.registry import brought, folders
+from foveate.reproduce.stand_in import judge as stand_in_judge
+from foveate.reproduce.stand_in import write as write_data
+
+ALL = 10_000_000  # samples of each benchmark
+
+
+def reproduce(
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ID...",
+            help="mixkv:table1, or csp for all of that paper, or all.",
+            show_default=False,
+        ),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Only say what there is; with ids, all about those.")
+    ] = False,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]PLACE",
+            help="A directory or hub id; repeatable. [default: all of the paper's, from the hub]",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path, typer.Option(metavar="DIR", help="Holds a folder for each benchmark.")
+    ] = Path("data"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where rows, profiles and the page go.")
+    ] = Path("reproduced"),
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Samples of each benchmark. [default: all]",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the samples.")] = 0,
+    judge: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:CALLABLE", help="A language model: a prompt in, text out."),
+    ] = None,
+    stand_in: Annotated[
+        bool,
+        typer.Option(
+            "--stand-in", help="A small model on generated data: shows that all of it runs."
+        ),
+    ] = False,
+    allow_outside: options.Outside = False,
+    trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    json: console.Json = False,
+) -> None:
+    """Run the experiments of the five papers, and set every number beside the paper's.
+
+    What is in --out already is gone on with. The exit code is 3 if something was refused.
+    """
+    names = ids or []
+    if listed or not names:
+        _list(names, json)
+        return
+    if names == [one for one in names if one in FACTS]:
+        _facts(names)
+        return
+    experiments = find_experiments(names)
+    lab = Lab(
+        out=out,
+        data=out / "data" if stand_in else data,
+        models=model or (),
+        limit=limit or (2 if stand_in else ALL),
+        seed=seed,
+        small=stand_in,
+        judge=stand_in_judge if stand_in else find_judge(judge) if judge else None,
+        outside=allow_outside,
+        trust_remote_code=trust_remote_code,
+        device_map=device_map,
+    )
+    if stand_in:
+        if model or judge or device_map:
+            raise InvalidInput(
+                "--stand-in brings a model and data of its own: leave out --model, --judge and "
+                "--device-map."
+            )
+        needed = dict.fromkeys(name for one in experiments for name in folders(one))
+        write_data(lab.data, lab.limit, needed)
+    _perform(lab, experiments, json)
+
+
+def _perform(lab: Lab, experiments: Sequence[Experiment], json: bool) -> None:
+    """Runs them one after the other; what one lacks does not keep the others."""
+    refused = 0
+    missing: list[tuple[str, str]] = []
+    with console.progress(hidden=json) as bars:
+        task = bars.add_task("", total=len(experiments))
+        for experiment in experiments:
+            bars.update(task, description=experiment.id)
+            try:
+                failed = lab.perform(
+                    experiment, lambda what: bars.update(task, description=what[:60])
+                )
+            except FoveateError as error:
+                if len(experiments) == 1:
+                    raise
+                missing.append((experiment.id, str(error)))
+                failed = []
+            refused += len(failed)
+            bars.advance(task)
+    done = [one for one in experiments if one.id not in dict(missing)]
+    page = write(lab, [outcome(lab, one) for one in done])
+    typer.echo(str(page))
+    for name, why in missing:
+        typer.echo(f"{name}: {why}", err=True)
+    if refused or missing:
+        typer.echo(f"{refused} answers refused, {len(missing)} experiments not run", err=True)
+        raise typer.Exit(REFUSED)
+
+
+def _list(names: Sequence[str], json: bool) -> None:
+    experiments = find_experiments(names) if names else list(EXPERIMENTS.values())
+    if json:
+        facts = [] if names else list(FACTS.values())
+        console.print_json(
+            {
+                "experiments": [one.to_json(brought(one)) for one in experiments],
+                "facts": [
+                    {
+                        "id": one.id,
+                        "paper": one.paper.name,
+                        "where": one.where,
+                        "shows": one.shows,
+                        "columns": list(one.columns),
+                        "rows": [list(row) for row in one.rows],
+                        "note": one.note,
+                    }
+                    for one in facts
+                ],
+            }
+        )
+        return
+    if names:
+        for one in experiments:
+            _tell(one)
+        return
+    table = console.table("Id", "Shows", "State")
+    for one in experiments:
+        table.add_row(one.id, Text(one.shows), one.state)
+    for fact in FACTS.values():
+        table.add_row(fact.id, Text(fact.shows), "facts")
+    console.show(table)
+
+
+def _tell(one: Experiment) -> None:
+    """All that is known of an experiment."""
+    lines = [
+        f"{one.id}: {one.paper.name}, {one.where}",
+        one.shows,
+        f"models: {', '.join(one.models)}",
+        f"data: {one.data}",
+        f"metric: {one.metric}; budgets: {one.budgets}",
+        "to bring:",
+        *(f"  {what}" for what in brought(one)),
+        f"state: {one.state}",
+        *((f"  {one.cannot}",) if one.cannot else ()),
+        *(f"  {open_.what}: {open_.choice}" for open_ in one.unstated),
+        *(f"  differs: {what}" for what in one.departs),
+    ]
+    console.show(Text("\n".join(lines) + "\n"))
+
+
+def _facts(names: Sequence[str]) -> None:
+    for name in names:
+        fact = FACTS[name]
+        table = console.table(*fact.columns)
+        for row in fact.rows:
+            table.add_row(*map(Text, row))
+        console.show(Text(f"{fact.paper.name}, {fact.where}: {fact.shows}"), table)
+        if fact.note:
+            console.show(Text(fact.note))

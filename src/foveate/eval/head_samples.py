@@ -1,0 +1,46 @@
+"""Questions about drawn pages that say what where, for profiles that are scores of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from foveate.core.heads import Shown
+from foveate.eval.evidence import tokens_of
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import read
+from foveate.eval.sample import Box, Sample, Span
+from foveate_demo.questions import document
+from foveate_demo.scenes import BUILT_IN, CELL, Scene
+
+
+def generated(method: str, samples: int) -> Iterator[Sample]:
+    """Questions about drawn forms, receipts, tables and signs: for HeadKV with the line that holds
+    the answer, for others with all lines.
+    """
+    for seed in range(samples):
+        r = Random(f"heads/{seed}")
+        (page,), questions = document(r, (BUILT_IN,))
+        asked = r.choice(questions)
+        rows = [row for _, row in asked.evidence] if method == "headkv" else range(len(page.says))
+        spans = [Span(page.says[row], 0, _line(page, row)) for row in rows if page.says[row]]
+        yield Sample(
+            str(seed), asked.question, (asked.answer,), (page.image,), evidence=tuple(spans)
+        )
+
+
+def _line(page: Scene, row: int) -> Box:
+    middles = page.where[row].values()
+    return min(middles), row * CELL, max(middles), (row + 1) * CELL
+
+
+def shown(loaded: Loaded, sample: Sample) -> Shown:
+    """The model's inputs, and the tokens that each text stands on.
+
+    Raises:
+        InvalidInput: a text that the prompt does not hold, or images whose tokens are not known.
+    """
+    prompt = read(loaded, sample.text, list(sample.images))
+    where = tokens_of(loaded, prompt, sample.images, sample.evidence)
+    texts = [span.text for span in sample.evidence]
+    return Shown(prompt.inputs, list(zip(texts, where, strict=True)), *sample.answers)

@@ -1,0 +1,110 @@
+"""The models of the papers, under the names that tables give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from foveate.errors import InvalidInput, suggest
+from foveate.eval.model import SEES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """``hub`` is the checkpoint that is loaded where no other place is named; ``open_`` what the
+    papers leave open about it, with what is taken here.
+    """
+
+    hub: str
+    convert: bool = False  # its files have to be converted first
+    open_: str = ""
+
+
+MODELS: dict[str, Model] = {
+    "llava-1.5-7b": Model(hub="llava-hf/llava-1.5-7b-hf"),
+    "llava-1.5-13b": Model(hub="llava-hf/llava-1.5-13b-hf"),
+    "llava-next-mistral-7b": Model(hub="llava-hf/llava-v1.6-mistral-7b-hf"),
+    "llava-next-7b": Model(
+        hub="llava-hf/llava-v1.6-vicuna-7b-hf",
+        open_="the language model of LLaVA-NeXT-7B: Vicuna, as that of LLaVA-1.5",
+    ),
+    "internvl3-8b": Model(hub="OpenGVLab/InternVL3-8B-hf"),
+    "internvl3-38b": Model(hub="OpenGVLab/InternVL3-38B-hf"),
+    "internvl-chat-v1.5": Model(
+        hub="OpenGVLab/InternVL-Chat-V1-5",
+        convert=True,
+        open_='which checkpoint "InternVL-v1.5-7B" is: InternVL-Chat-V1.5, whose language model '
+        "has 20 billion weights; a checkpoint of 7 billion was not released",
+    ),
+    "mobilevlm-v2-3b": Model(hub="mtgv/MobileVLM_V2-3B", convert=True),
+    "qwen-vl": Model(
+        hub="Qwen/Qwen-VL-Chat",
+        convert=True,
+        open_="Qwen-VL or Qwen-VL-Chat: the one that follows instructions",
+    ),
+    "qwen2-vl-7b": Model(hub="Qwen/Qwen2-VL-7B-Instruct"),
+    "qwen2.5-vl-7b": Model(hub="Qwen/Qwen2.5-VL-7B-Instruct"),
+    "qwen3-vl-30b-a3b": Model(hub="Qwen/Qwen3-VL-30B-A3B-Instruct"),
+    "qwen2-7b": Model(
+        hub="Qwen/Qwen2-7B-Instruct",
+        open_="Qwen2-7B base or instruct: instruct, as Qwen2-VL-7B is",
+    ),
+    "mistral-7b-v0.2": Model(hub="mistralai/Mistral-7B-Instruct-v0.2"),
+    "llama-3.1-8b": Model(hub="meta-llama/Llama-3.1-8B-Instruct"),
+    "llama-3-8b": Model(
+        hub="meta-llama/Meta-Llama-3-8B-Instruct",
+        open_="LLaMA-3-8B base or instruct: instruct, as the work it follows (PyramidKV) does",
+    ),
+}
+
+
+def stand_ins(names: Sequence[str]) -> dict[str, str]:
+    """The small model that comes with Foveate in the place of each; it reads texts alone, too."""
+    return dict.fromkeys(names, SEES)
+
+
+def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
+    """Where each model of an experiment is: on the hub, or where NAME=PLACE says. A place without
+    a name is that of the only model, or of the one whose name on the hub it ends with. Names of
+    models that other experiments have are left aside.
+
+    Raises:
+        InvalidInput: a name that is no paper's model, a place that may be that of several, or none
+            that is of this experiment.
+    """
+    if not given:
+        return {name: MODELS[name].hub for name in names}
+    chosen = dict(_named(one, names) for one in given)
+    found = {name: chosen[name] for name in names if name in chosen}
+    if not found:
+        raise InvalidInput(
+            f"none of its models is given: it has {', '.join(names)}. Add --model {names[0]}=PLACE."
+        )
+    return found
+
+
+def _named(one: str, names: Sequence[str]) -> tuple[str, str]:
+    name, equals, place = one.partition("=")
+    if equals and name in MODELS:
+        return name, place
+    if equals:
+        raise InvalidInput(f"--model {one!r}: no paper has {name!r}. {suggest(name, MODELS)}")
+    if len(names) == 1:
+        return names[0], one
+    tail = one.rstrip("/").rpartition("/")[2].lower()
+    same = [name for name in names if MODELS[name].hub.rpartition("/")[2].lower() == tail]
+    if len(same) != 1:
+        raise InvalidInput(
+            f"--model {one!r} may be any of {', '.join(names)}: write NAME=PLACE, such as "
+            f"{names[0]}={one}."
+        )
+    return same[0], one
+
+
+def where_found(names: Mapping[str, str] | Sequence[str]) -> list[str]:
+    """What a user has to bring, in words."""
+    return [
+        f"{name}: {MODELS[name].hub}"
+        + (", converted with foveate convert" if MODELS[name].convert else "")
+        for name in names
+    ]

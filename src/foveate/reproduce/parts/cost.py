@@ -1,0 +1,209 @@
+"""Time and memory of policies: on a prompt of some length, and in batches at full load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from foveate.bench import bench, of_model
+from foveate.bench.subject import Subject
+from foveate.bench.timing import prefill, seconds, steps
+from foveate.core.composition import policy as policy_of
+from foveate.reproduce.part import Cell, Line, Row, Table
+from foveate.reproduce.parts.grid import Arm
+from foveate.reproduce.printed import Printed, printed
+from foveate.reproduce.setting import Setting
+
+SMALL_PROMPT, SMALL_STEPS, SMALL_BATCH = 256, 4, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency:
+    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more."""
+
+    title: str
+    models: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    budgets: tuple[str, ...]
+    tokens: int
+    new: int = 64
+    rounds: int = 3
+
+    def tasks(self) -> Sequence[str]:
+        """None: the prompt is prose."""
+        return ()
+
+    def specs(self) -> Sequence[str]:
+        """What is compared."""
+        return [arm.spec for arm in self.arms]
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing, each measured beside the full cache."""
+        wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+        missing = [s for s in wanted if (self._task(setting), "0", s) not in setting.results]
+        if not missing:
+            return
+        for spec in missing:
+            setting.calibrated(spec, wanted[spec])
+        tokens, new = self._size(setting)
+        policies = [policy_of(spec) for spec in missing]
+        rounds = 1 if setting.small else self.rounds
+        found = bench(
+            of_model(setting.load(), tokens), policies, rounds=rounds, steps=new, memory=0
+        )
+        measured = dict.fromkeys(one.spec for one in (policy_of("full"), *policies))
+        by_policy = dict(zip(measured, found, strict=True))
+        for spec, policy in zip(missing, policies, strict=True):
+            row = asdict(by_policy[policy.spec])
+            yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
+        """Seconds in all, and GiB at the peak of the prefill."""
+        lines = []
+        for setting in settings:
+            rows = {
+                row["spec"]: row
+                for row in setting.results.rows
+                if row["task"] == self._task(setting)
+            }
+            for arm, budget in self._lines():
+                row = rows.get(setting.spec(arm.spec, budget))
+                cells = tuple(Cell(value(row) if row else None, None) for _, value in MEASURED)
+                lines.append(Line(setting.model, arm.name, budget, arm.spec, "", cells))
+        small = [self._shrunk(setting) for setting in settings if setting.small][:1]
+        yield Table(self.title, tuple(name for name, _ in MEASURED), tuple(lines), tuple(small))
+
+    def _lines(self) -> Iterator[tuple[Arm, str]]:
+        for arm in self.arms:
+            for budget in self.budgets if "{B}" in arm.spec else ("",):
+                yield arm, budget
+
+    def _size(self, setting: Setting) -> tuple[int, int]:
+        return (SMALL_PROMPT, SMALL_STEPS) if setting.small else (self.tokens, self.new)
+
+    def _shrunk(self, setting: Setting) -> str:
+        tokens, new = self._size(setting)
+        return f"stand-in: {tokens:,} tokens, not {self.tokens:,}; {new} new ones, not {self.new}"
+
+    def _task(self, setting: Setting) -> str:
+        tokens, new = self._size(setting)
+        return f"latency, {tokens} + {new} tokens"
+
+
+MEASURED: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
+    ("total s", lambda row: row["prefill_s"] + row["new"] * row["decode_ms_per_token"] / 1000),
+    ("prefill s", lambda row: row["prefill_s"]),
+    ("ms/token", lambda row: row["decode_ms_per_token"]),
+    ("peak GiB", lambda row: None if row["peak_bytes"] is None else row["peak_bytes"] / 2**30),
+    ("KV GiB", lambda row: row["kv_bytes"] / 2**30),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """A batch of ``rows`` prompts of ``tokens`` that are answered by ``new`` tokens, in one model.
+
+    ``name`` is what the paper calls it.
+    """
+
+    name: str
+    model: str
+    tokens: int
+    new: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Throughput:
+    """Batches at full load, under the full cache and under a policy at several budgets."""
+
+    title: str
+    batches: tuple[Batch, ...]
+    arms: tuple[Arm, ...]
+    budgets: tuple[str, ...]
+    figures: str
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Of its batches."""
+        return tuple(dict.fromkeys(batch.model for batch in self.batches))
+
+    def tasks(self) -> Sequence[str]:
+        """None: prompts are prose."""
+        return ()
+
+    def specs(self) -> Sequence[str]:
+        """What is compared."""
+        return [arm.spec for arm in self.arms]
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing."""
+        for batch in self._batches(setting):
+            for arm, budget in self._lines():
+                spec = setting.spec(arm.spec, budget)
+                if (_task(batch), "0", spec) not in setting.results:
+                    setting.calibrated(spec, budget)
+                    found = _loaded_fully(of_model(setting.load(), batch.tokens), spec, batch)
+                    yield {"task": _task(batch), "sample": "0", "spec": spec, **found}
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
+        """Seconds of the decoding, and tokens a second over the batch."""
+        figures, lines = printed(self.figures), []
+        for setting in settings:
+            rows = {(row["task"], row["spec"]): row for row in setting.results.rows}
+            for batch in self._batches(setting):
+                for arm, budget in self._lines():
+                    name = f"{batch.name}, {arm.name}"
+                    row = rows.get((_task(batch), setting.spec(arm.spec, budget)), {})
+                    of_paper = figures.get((setting.model, name, budget), Printed("", {}))
+                    cells = tuple(
+                        Cell(row.get(key), of_paper.values.get(key), row.get("note", ""))
+                        for key in ("s", "tokens/s")
+                    )
+                    lines.append(
+                        Line(setting.model, name, budget, arm.spec, of_paper.source, cells)
+                    )
+        small = any(setting.small for setting in settings)
+        shrunk = ("stand-in: prompts of 256 tokens, 4 new ones, batches of 2",) if small else ()
+        yield Table(self.title, ("s", "tokens/s"), tuple(lines), shrunk)
+
+    def _batches(self, setting: Setting) -> Iterator[Batch]:
+        for one in self.batches:
+            if one.model == setting.model:
+                yield (
+                    Batch(
+                        name=one.name,
+                        model=one.model,
+                        tokens=SMALL_PROMPT,
+                        new=SMALL_STEPS,
+                        rows=SMALL_BATCH,
+                    )
+                    if setting.small
+                    else one
+                )
+
+    def _lines(self) -> Iterator[tuple[Arm, str]]:
+        for arm in self.arms:
+            for budget in self.budgets if "{B}" in arm.spec else ("",):
+                yield arm, budget
+
+
+def _task(batch: Batch) -> str:
+    return f"throughput, {batch.rows} x {batch.tokens} + {batch.new}"
+
+
+@torch.no_grad()
+def _loaded_fully(subject: Subject, spec: str, batch: Batch) -> dict[str, Any]:
+    """Seconds of the prefill and of all new tokens; what memory does not hold says so."""
+    try:
+        filled: list[Any] = []
+        first = seconds(lambda: filled.append(prefill(subject, policy_of(spec))), subject.device)
+        each = steps(subject, filled[0], batch.new, batch.rows)
+    except torch.cuda.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return {"note": "out of memory"}
+    whole = batch.new * each
+    return {"prefill_s": first, "s": whole, "tokens/s": batch.rows * batch.new / whole}

@@ -1,0 +1,198 @@
+"""A table of answers: methods at budgets down, benchmarks or their parts across."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from foveate.eval.executors.job import Job, answered
+from foveate.eval.reading import FULL
+from foveate.eval.sample import Task
+from foveate.report.analyses import Figure
+from foveate.report.heat import heat_maps
+from foveate.reproduce.part import Cell, Line, Row, Table
+from foveate.reproduce.printed import Printed, printed
+from foveate.reproduce.reductions import REDUCTIONS
+from foveate.reproduce.setting import ANSWER, PROMPT, Setting
+
+SMALL = f"stand-in: answers of at most {ANSWER} tokens, texts of at most {PROMPT}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A line of a table: what the paper calls it, and its spec, with {B} for the budget and {NAME}
+    for a profile. ``models`` are those that have it, all if none is named; ``budgets`` its own.
+    ``also`` are more arguments with some benchmarks, by model ("" for every one).
+    """
+
+    name: str
+    spec: str
+    models: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
+    also: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def spec_for(self, task: str, model: str) -> str:
+        """Its spec with a benchmark."""
+        mine = self.also.get(task, {})
+        more = mine.get(model, mine.get("", ""))
+        return f"{self.spec}{',' if ':' in self.spec else ':'}{more}" if more else self.spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column: a number that is made of the answers to some benchmarks, or to the part of one
+    whose ``label`` has a value of ``part``.
+    """
+
+    name: str
+    tasks: tuple[str, ...]
+    value: str = "percent"
+    label: str = ""
+    part: tuple[str, ...] = ()
+
+    def holds(self, row: Row) -> bool:
+        """Whether a row of its benchmarks belongs to it."""
+        if not self.label:
+            return True
+        found = row.get("labels", {}).get(self.label)
+        values = found if isinstance(found, list) else [found]
+        return any(str(value) in self.part for value in values)
+
+
+def columns(tasks: Mapping[str, str], value: str = "percent") -> tuple[Column, ...]:
+    """A column for each benchmark, by the name that the paper gives it."""
+    return tuple(Column(name=name, tasks=(task,), value=value) for name, task in tasks.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
+    others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own.
+    ``prompt`` is the most tokens of a text.
+    """
+
+    title: str
+    models: tuple[str, ...]
+    arms: tuple[Arm, ...]
+    across: tuple[Column, ...]
+    budgets: tuple[str, ...] = ("",)
+    figures: str = ""
+    average: str = ""
+    samples: int | None = None
+    timed: bool = False
+    prompt: int | None = None
+
+    def tasks(self) -> Sequence[str]:
+        """The benchmarks that it reads."""
+        return list(dict.fromkeys(task for column in self.across for task in column.tasks))
+
+    def specs(self) -> Sequence[str]:
+        """Its policies, with their budgets and profiles left open."""
+        return list(dict.fromkeys(arm.spec for arm in self.arms))
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing."""
+        for name, asked in self._asked(setting).items():
+            yield from self._answers(setting, setting.task(name), asked)
+
+    def _asked(self, setting: Setting) -> dict[str, dict[str, str]]:
+        """The specs of each benchmark, with their budgets."""
+        found: dict[str, dict[str, str]] = {}
+        for column in self.across:
+            for arm, budget in self._lines(setting.model):
+                for task in column.tasks:
+                    spec = setting.spec(arm.spec_for(task, setting.model), budget)
+                    found.setdefault(task, {})[spec] = budget
+        return found
+
+    def _answers(
+        self, setting: Setting, task: Task, asked: Mapping[str, str]
+    ) -> Iterator[dict[str, Any]]:
+        task = replace(task, name=self._named(task.name))
+        for sample in task.samples(setting.count(self.samples), setting.seed):
+            missing = [
+                spec
+                for spec in dict.fromkeys((FULL, *asked))
+                if (task.name, sample.name, spec) not in setting.results
+            ]
+            if missing:
+                specs = tuple(spec for spec in missing if spec != FULL)
+                for spec in specs:
+                    setting.calibrated(spec, asked[spec])
+                job = Job(task, sample, specs, self.timed, self._prompt(setting))
+                yield from answered(setting.load(), job, "query-aware")
+
+    def _prompt(self, setting: Setting) -> int | None:
+        return min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
+
+    def _named(self, task: str) -> str:
+        """Rows that are timed, or of shortened prompts, are other rows."""
+        marks = [f"{self.prompt} tokens"] if self.prompt else []
+        marks += ["timed"] if self.timed else []
+        return ", ".join([task, *marks])
+
+    def _lines(self, model: str) -> Iterator[tuple[Arm, str]]:
+        for arm in self.arms:
+            if not arm.models or model in arm.models:
+                for budget in arm.budgets or (self.budgets if "{" in arm.spec else ("",)):
+                    yield arm, budget
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """The table, with the models one below the other; maps of where needles lay."""
+        lines = [line for setting in settings for line in self._filled(setting)]
+        small = any(setting.small for setting in settings)
+        names = [column.name for column in self.across] + ([self.average] if self.average else [])
+        yield Table(self.title, tuple(names), tuple(lines), (SMALL,) if small else ())
+        for setting in settings:
+            asked = {self._named(task) for task in self.tasks()}
+            rows = [row for row in setting.results.rows if row["task"] in asked]
+            yield from heat_maps([row for row in rows if "error" not in row])
+
+    def _filled(self, setting: Setting) -> Iterator[Line]:
+        figures = printed(self.figures)
+        rows: dict[tuple[str, str], list[Row]] = {}
+        for row in setting.results.rows:
+            rows.setdefault((row["task"], row["spec"]), []).append(row)
+        for arm, budget in self._lines(setting.model):
+            of_paper = figures.get((setting.model, arm.name, budget), Printed("", {}))
+            cells = [
+                self._cell(setting, rows, arm, budget, column, of_paper) for column in self.across
+            ]
+            if self.average:
+                cells.append(_average(cells, of_paper.values.get(self.average)))
+            yield Line(setting.model, arm.name, budget, arm.spec, of_paper.source, tuple(cells))
+
+    def _cell(
+        self,
+        setting: Setting,
+        rows: Mapping[tuple[str, str], Sequence[Row]],
+        arm: Arm,
+        budget: str,
+        column: Column,
+        of_paper: Printed,
+    ) -> Cell:
+        mine = [
+            row
+            for task in column.tasks
+            for row in rows.get(
+                (
+                    self._named(task),
+                    setting.spec(arm.spec_for(task, setting.model), budget),
+                ),
+                (),
+            )
+            if column.holds(row)
+        ]
+        answers = [row for row in mine if "error" not in row]
+        refused = len(mine) - len(answers)
+        note = f"{len(answers)} samples" + (f", {refused} refused" if refused else "")
+        value = REDUCTIONS[column.value](answers) if answers else None
+        return Cell(value, of_paper.values.get(column.name), note)
+
+
+def _average(cells: Sequence[Cell], paper: float | None) -> Cell:
+    """The mean of the other columns, where all of them have a number."""
+    found = [cell.measured for cell in cells if cell.measured is not None]
+    whole = bool(cells) and len(found) == len(cells)
+    return Cell(sum(found) / len(found) if whole else None, paper, "mean of the columns")

@@ -1,0 +1,103 @@
+"""Something that is measured of prompts as they are read, and drawn or put into a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from foveate.backends.hf import Recording, record
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import Prompt
+from foveate.eval.reading import read_prompt
+from foveate.eval.sample import Sample, Task
+from foveate.report.analyses import Figure
+from foveate.reproduce.part import Row, Table
+from foveate.reproduce.setting import PROMPT, Setting
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A prompt that was read with the full cache."""
+
+    loaded: Loaded
+    prompt: Prompt
+    recording: Recording
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """What is measured of one prompt, and shown of several."""
+
+    @property
+    def name(self) -> str:
+        """What rows are called by."""
+
+    @property
+    def sums(self) -> bool:
+        """Whether it needs column sums."""
+
+    def specs(self) -> Sequence[str]:
+        """Policies that it compares."""
+
+    def of(self, seen: Seen) -> dict[str, Any]:
+        """Numbers of one prompt, as JSON takes them."""
+
+    def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
+        """What those of several prompts show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A measure of the prompts of some benchmarks. ``given`` names those of single models: text
+    for one that reads, images for one that sees.
+    """
+
+    models: tuple[str, ...]
+    measure: Measure
+    each: tuple[str, ...] = ()
+    given: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    samples: int = 100
+
+    def tasks(self) -> Sequence[str]:
+        """The benchmarks that it reads."""
+        more = (task for tasks in self.given.values() for task in tasks)
+        return list(dict.fromkeys((*self.each, *more)))
+
+    def specs(self) -> Sequence[str]:
+        """Policies that it compares."""
+        return self.measure.specs()
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing."""
+        for name in self._of(setting.model):
+            task = setting.task(name)
+            for sample in task.samples(setting.count(self.samples), setting.seed):
+                key = (self._named(task.name), sample.name, "full")
+                if key not in setting.results:
+                    found = self._measured(setting, task, sample)
+                    yield {**dict(zip(("task", "sample", "spec"), key, strict=True)), **found}
+
+    @torch.no_grad()
+    def _measured(self, setting: Setting, task: Task, sample: Sample) -> dict[str, Any]:
+        loaded = setting.load()
+        most = PROMPT if setting.small else None
+        reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=most)
+        recording = record(loaded.model, sums=self.measure.sums, **reading.prompt.inputs)
+        return self.measure.of(Seen(loaded, reading.prompt, recording))
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """What the rows so far show, benchmark by benchmark."""
+        for setting in settings:
+            for name in self._of(setting.model):
+                rows = [row for row in setting.results.rows if row["task"] == self._named(name)]
+                if rows:
+                    yield from self.measure.shown(setting.model, name, rows)
+
+    def _of(self, model: str) -> tuple[str, ...]:
+        return self.given.get(model, self.each)
+
+    def _named(self, task: str) -> str:
+        return f"{task}, {self.measure.name}"

@@ -1,0 +1,126 @@
+"""``foveate reproduce`` runs one experiment of each paper on the stand-in, and shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+from foveate.reproduce import EXPERIMENTS
+from foveate.reproduce.stand_in import write
+from tests.browser import OpenPage, browser, chromium, open_page, overflow
+from tests.zoo.directory import save_llava
+
+__all__ = ["browser", "chromium", "open_page"]
+
+ONE_A_PAPER = ("mixkv:fig3", "prefixkv:fig2", "csp:fig3", "david:table6", "lookm:fig2")
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["reproduce", *arguments])
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reproduced")
+    done = run(*ONE_A_PAPER, "--stand-in", "--limit", "1", "--out", str(folder))
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def test_cells_stand_beside_the_papers(out):
+    found = json.loads((out / "reproduced.json").read_text())
+    assert found["stand_in"]
+    by_id = {one["id"]: one for one in found["experiments"]}
+    assert list(by_id) == list(ONE_A_PAPER)
+    (table,) = by_id["david:table6"]["tables"]
+    assert "stand-in" in table["shrunk"][0]
+    final = table["lines"][1]["cells"]["Final Score"]
+    assert table["lines"][1]["source"] == "275"
+    assert final["paper"] == 285
+    assert final["difference"] == final["measured"] - 285
+    assert final["note"] == "1 samples"
+    for name in set(ONE_A_PAPER) - {"david:table6"}:
+        assert by_id[name]["figures"], name
+
+
+def test_the_page_opens_with_every_table_and_figure(out, open_page: OpenPage):
+    found = json.loads((out / "reproduced.json").read_text())["experiments"]
+    tables = sum(len(one["tables"]) for one in found)
+    figures = sum(len(one["figures"]) for one in found)
+    with open_page(out / "reproduced.html") as page:
+        assert page.locator("section").count() == len(ONE_A_PAPER)
+        assert page.locator("table").count() == tables
+        assert page.locator("figure > svg").count() == figures
+        assert page.locator("h3 .mark").count() == tables + figures
+        assert set(page.locator("h3 .mark").all_inner_texts()) == {"STAND-IN"}
+        assert not overflow(page)
+
+
+def test_it_goes_on_with_what_is_there(out):
+    (rows,) = out.glob("rows/*/rows.jsonl")
+    before = rows.read_bytes()
+    done = run("david:table6", "--stand-in", "--limit", "1", "--out", str(out / "."))
+    assert done.exit_code == 0
+    assert rows.read_bytes() == before
+    *kept, last = before.splitlines(keepends=True)
+    rows.write_bytes(b"".join(kept))
+    lost = json.loads(last)["task"].partition(",")[0]
+    assert lost == "milebench_s4(set=ALFRED)"  # of lookm:fig2
+    assert run("lookm:fig2", "--stand-in", "--limit", "1", "--out", str(out)).exit_code == 0
+    again = rows.read_bytes().splitlines()
+    assert len(again) == len(kept) + 1
+
+
+def test_another_model_and_data_of_ones_own(tmp_path):
+    directory = str(save_llava(tmp_path / "llava"))
+    write(tmp_path / "data", 1, ["textvqa"])
+    done = run(
+        "mixkv:fig3",
+        *("--model", directory),
+        *("--data", str(tmp_path / "data")),
+        *("--out", str(tmp_path / "out")),
+    )
+    assert done.exit_code == 0, done.output
+    assert "STAND-IN" not in (tmp_path / "out" / "reproduced.html").read_text()
+
+
+def test_data_that_is_missing_is_named(tmp_path):
+    done = run("csp:table2", "--data", str(tmp_path), "--out", str(tmp_path / "out"))
+    assert done.exit_code == 2
+    assert f"'{tmp_path / 'milebench'}' does not exist" in done.output
+
+
+def test_what_there_is_is_listed():
+    done = run("--list", "--json")
+    found = json.loads(done.stdout)
+    assert [one["id"] for one in found["experiments"]] == list(EXPERIMENTS)
+    assert len(found["facts"]) == 5
+    one = found["experiments"][5]
+    assert one["id"] == "mixkv:table1"
+    assert any(what.startswith("docvqa/: https://") for what in one["bring"])
+    assert "mistral" in run("--list", "mixkv:table1").output
+    assert "0.9" in run("csp:table4").output
+
+
+def test_an_unknown_id_is_an_error_that_names_a_near_one():
+    done = run("lookm:tabel4")
+    assert done.exit_code == 2
+    assert "Did you mean 'lookm:table4'?" in done.output
+
+
+@pytest.mark.slow
+def test_all_of_them_run(tmp_path, open_page: OpenPage):
+    done = run("all", "--stand-in", "--limit", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "reproduced.json").read_text())["experiments"]
+    assert [one["id"] for one in found] == list(EXPERIMENTS)
+    for one in found:
+        assert one["tables"] or one["figures"], one["id"]
+    with open_page(tmp_path / "reproduced.html") as page:
+        assert page.locator("section").count() == len(EXPERIMENTS)
+        assert page.locator("figure > svg").count() == sum(len(one["figures"]) for one in found)

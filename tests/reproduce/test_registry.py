@@ -1,0 +1,132 @@
+"""The registry holds all experiments, and each says what it runs and what its paper leaves open."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+import foveate
+from foveate.errors import InvalidInput
+from foveate.eval.benchmarks import BENCHMARKS
+from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate.reproduce.parts import Grid
+from foveate.reproduce.printed import printed
+from foveate.reproduce.registry import brought
+from foveate.reproduce.setting import folder_of
+
+IDS = """
+mixkv: fig1a fig1b fig2 fig3 fig7 table1 table2 table3 table4-importance table4-mixing fig4 fig6
+    fig5 table5-longbench table5-loogle table6 table7
+prefixkv: fig2 table1 table2 table3 table4 table5 fig4 table6 table7 table8 table9 table10 table11
+    table12 fig5 table13 table14-longbench table14-needle table15 text-kivi-combo table16 table17
+    fig6
+csp: fig1a fig1b fig1c fig3 table1-7b table1-13b fig4 table2 fig5 fig6 table3-internvl
+    table3-mobilevlm fig7 fig8
+david: fig1b fig1c table1 table2 table3 table4 fig3 table5 table6 table7
+lookm: fig2 table1-7b table1-13b table2 table3 fig5 fig6 table4 table6 table7-mobilevlm
+    table7-internvl table8
+"""
+GRIDS = [
+    (one.id, part)
+    for one in EXPERIMENTS.values()
+    for part in one.parts
+    if isinstance(part, Grid) and printed(part.figures)
+]
+
+
+def specs(one):
+    return sorted({spec for part in one.parts for spec in part.specs()})
+
+
+def test_every_table_and_figure_is_there():
+    wanted = [
+        f"{paper}:{name}"
+        for paper, names in re.findall(r"(\w+):((?: +\S+(?=\s)|\n(?=    ))+)", IDS)
+        for name in names.split()
+    ]
+    assert len(wanted) == 76
+    assert sorted(EXPERIMENTS) == sorted(wanted)
+    assert sorted(FACTS) == [
+        "csp:table4",
+        "csp:table5",
+        "csp:theory-kl",
+        "lookm:table5",
+        "prefixkv:tables18-22",
+    ]
+
+
+def test_states_follow_from_what_is_open():
+    states = Counter(one.state for one in EXPERIMENTS.values())
+    assert states["as the paper"] + states["as far as the paper says"] >= 66
+    for one in EXPERIMENTS.values():
+        assert one.state != "as the paper" or not (one.unstated or one.departs or one.cannot)
+        assert all(open_.what and open_.choice for open_ in one.unstated)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_what_it_runs_exists(name):
+    one = EXPERIMENTS[name]
+    assert brought(one)
+    for part in one.parts:
+        assert set(part.models) <= set(one.models)
+        for task in part.tasks():
+            assert task.partition("(")[0] in BENCHMARKS
+    for spec in specs(one):
+        if "profile={" not in spec:
+            assert foveate.policy(spec.replace("{B}", "50%"))
+        for profile in re.findall(r"profile=\{(\w+)\}", spec):
+            assert profile in one.calibrations
+
+
+def test_arguments_of_single_benchmarks_are_taken():
+    arms = [arm for _, grid in GRIDS for arm in grid.arms if arm.also]
+    assert arms
+    for arm in arms:
+        for task, models in arm.also.items():
+            for model in models:
+                assert foveate.policy(arm.spec_for(task, model).replace("{B}", "20%"))
+
+
+def test_calibrations_of_one_name_are_the_same_everywhere():
+    found = {}
+    for one in EXPERIMENTS.values():
+        for name, calibration in one.calibrations.items():
+            assert found.setdefault(name, calibration) == calibration
+
+
+@pytest.mark.parametrize("name", [one for one in EXPERIMENTS if one.startswith("mixkv:table")])
+def test_window_kernel_and_pooling_stand_in_every_spec_of_a_table(name):
+    for spec in specs(EXPERIMENTS[name]):
+        if spec != "full":
+            assert "window=32,kernel=5,pool=avg" in spec
+
+
+@pytest.mark.parametrize(("name", "grid"), GRIDS, ids=[name for name, _ in GRIDS])
+def test_every_printed_figure_has_its_cell(name, grid):
+    figures = printed(grid.figures)
+    lines = {
+        (model, arm.name, budget) for model in grid.models for arm, budget in grid._lines(model)
+    }
+    assert set(figures) <= lines
+    columns = {column.name for column in grid.across} | {grid.average}
+    values = {column for one in figures.values() for column in one.values}
+    assert values - columns <= {"steps"}  # of prefixkv:table10, which the search tells
+
+
+def test_an_unknown_id_names_those_that_are_near():
+    with pytest.raises(InvalidInput, match="Did you mean 'mixkv:table1'"):
+        find_experiments(["mixkv:tabel1"])
+    with pytest.raises(InvalidInput, match="facts"):
+        find_experiments(["csp:table4"])
+    assert [one.id for one in find_experiments(["david", "david:fig3"])] == [
+        one for one in EXPERIMENTS if one.startswith("david:")
+    ]
+
+
+def test_folders_are_named_by_benchmarks():
+    assert folder_of("milebench_s4(set=ALFRED)") == "milebench"
+    assert folder_of("needle_grid(lengths=1000)") == "needle"
+    assert folder_of("longbench_repobench-p") == "longbench"
+    assert folder_of("screenspot_v2") == "screenspot_v2"
