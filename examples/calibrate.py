@@ -1,0 +1,38 @@
+"""Calibrate: PrefixKV's share of every layer is measured on some prompts, and used on another one.
+
+Prints how many tokens of the new prompt every layer keeps, as a bar, from the profile. A profile
+belongs to the model and to the budget that it was measured at.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import foveate
+from foveate_demo import album, vision
+
+model, processor = vision.load()
+anna, bruno, nora = album.images()
+
+
+def prompt(image: Any, question: str) -> Any:
+    """A question about an image, as the model's inputs."""
+    parts = [{"type": "image", "image": image}, {"type": "text", "text": question}]
+    return processor.apply_chat_template([{"role": "user", "content": parts}], tokenize=True)
+
+
+samples = [prompt(anna, "What is Anna's city?"), prompt(nora, "What is Nora's room?")]
+profile = foveate.calibrate(model, "prefixkv:budget=20%", samples)
+
+with TemporaryDirectory() as folder:
+    path = profile.save(Path(folder) / "prefixkv.json")
+    policy = foveate.policy(f"prefixkv:budget=20%,profile={path}")
+
+inputs = prompt(bruno, "What is Bruno's profession?")
+with foveate.compress(model, policy) as session:
+    output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+
+print(f"a profile of {profile.layers} layers, the mean over {profile.samples} prompts")
+for layer in session.stats.layers:
+    print(f"layer {layer.layer:2}  {layer.tokens:5.0f} tokens  {'#' * round(layer.tokens / 4)}")
+print(processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip())

@@ -1,0 +1,36 @@
+"""Chat with several images: each turn shows another one, and the cache is compressed every time.
+
+Prints, turn by turn, the question, the answer, and how many of the conversation's tokens the cache
+holds. Without `session.rearm()` only the first turn would be compressed.
+"""
+
+import torch
+
+import foveate
+from foveate_demo import album, vision
+
+TURNS = ("What is Anna's city?", "What is Bruno's room?", "What is Nora's phone?")
+
+model, processor = vision.load()
+told = torch.empty(1, 0, dtype=torch.long)  # the conversation so far, as tokens
+cache = None
+
+with foveate.compress(model, "keydiff:budget=50%,recent=0.25") as session:
+    for number, (image, question) in enumerate(zip(album.images(), TURNS, strict=True), start=1):
+        text = f"Image {number}:\n<image>\nQuestion: {question}\nAnswer:"
+        turn = processor(images=[image], text=text)  # this turn's words and image alone
+        told = torch.cat([told, turn["input_ids"]], dim=1)
+        output = model.generate(
+            input_ids=told,
+            attention_mask=torch.ones_like(told),
+            pixel_values=turn["pixel_values"],
+            image_sizes=turn["image_sizes"],
+            past_key_values=cache,
+            max_new_tokens=16,
+            do_sample=False,
+        )
+        answer = processor.decode(output[0, told.shape[1] :], skip_special_tokens=True).strip()
+        stats = session.stats
+        print(f"{question:22} {answer:28} {stats.kept_tokens:5.1f} of {stats.seen} tokens held")
+        told, cache = output, session.cache
+        session.rearm()  # what comes next is compressed together with all before it
