@@ -1,11 +1,8 @@
 # %% [markdown]
-"""
-# The lens in a notebook
-
-What every layer and KV head keeps of a prompt, patch by patch and word by word. Open this file as
-a notebook (VS Code, or JupyterLab with jupytext), or run it as a script: it then prints the answer,
-and the name and size of the page that it writes, `lens.html`.
-"""
+# # The lens in a notebook
+# What every layer and KV head keeps of a prompt, patch by patch and word by word. Open this file as
+# a notebook (VS Code, or JupyterLab with jupytext), or run it as a script: it prints the answer,
+# and the name and size of the page that it writes, `lens.html`.
 
 # %%
 import foveate
@@ -33,7 +30,7 @@ print(processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 shown = foveate.lens(
     session, processor, inputs, images, methods=["keydiff"], budgets=["20%", "50%"]
 )
-shown  # noqa: B018  # what the cell shows
+shown
 
 # %%
 path = shown.save("lens.html")
