@@ -1,7 +1,7 @@
 """Sweep: the prompt is read once, and methods at many budgets branch from that one prefill.
 
 Prints a table, methods down and budgets across: what the model answers from each cache. Reading
-the prompt is most of the work, so that twelve caches cost little more than one.
+the prompt is most of the work, so that nine caches cost little more than one.
 """
 
 import torch
@@ -10,8 +10,8 @@ import foveate
 from foveate.backends.hf import branch, record
 from foveate_demo import album, vision
 
-METHODS = ("snapkv", "keydiff", "lookm")
-BUDGETS = ("5%", "10%", "20%", "50%")
+METHODS = ("snapkv:window=8", "keydiff", "lookm")
+BUDGETS = ("10%", "25%", "50%")
 
 model, processor = vision.load()
 image = album.images()[1]
@@ -26,12 +26,12 @@ asked = torch.cat([inputs["input_ids"], first], dim=1)
 
 def answer(method: str, budget: str) -> str:
     """What the model says from the recorded prompt's cache, compressed."""
-    with foveate.compress(model, f"{method}:budget={budget}") as session:
+    with foveate.compress(model, foveate.policy(method, budget=budget)) as session:
         cache = branch(session, recording)
-        output = model.generate(asked, past_key_values=cache, max_new_tokens=11, do_sample=False)
+        output = model.generate(asked, past_key_values=cache, max_new_tokens=9, do_sample=False)
     return processor.decode(output[0, prompt:], skip_special_tokens=True).strip()
 
 
-print(f"{'':8}", *(f"{budget:26}" for budget in BUDGETS))
+print(f"{'':15}", *(f"{budget:26}" for budget in BUDGETS))
 for method in METHODS:
-    print(f"{method:8}", *(f"{answer(method, budget):26.26}" for budget in BUDGETS))
+    print(f"{method:15}", *(f"{answer(method, budget):26.26}" for budget in BUDGETS))

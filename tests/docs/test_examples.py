@@ -49,8 +49,8 @@ def test_one_saved_document_answers_all_questions(run):
 
 def test_the_sweep_is_a_table_of_answers(run):
     head, *rows = run("sweep.py")
-    assert head.split() == ["5%", "10%", "20%", "50%"]
-    assert [row.split()[0] for row in rows] == ["snapkv", "keydiff", "lookm"]
+    assert head.split() == ["10%", "25%", "50%"]
+    assert [row.split()[0] for row in rows] == ["snapkv:window=8", "keydiff", "lookm"]
     assert all("Bruno's sport: tennis" in row for row in rows)
 
 
