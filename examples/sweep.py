@@ -1,7 +1,7 @@
 """Sweep: the prompt is read once, and methods at many budgets branch from that one prefill.
 
-Prints a table, methods down and budgets across: what the model answers from each cache. Reading
-the prompt is most of the work, so that nine caches cost little more than one.
+Prints a table, methods down and budgets across: what the model answers from each cache. All nine
+caches come from one reading of the prompt.
 """
 
 import torch
