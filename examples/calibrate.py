@@ -24,13 +24,11 @@ def prompt(image: Any, question: str) -> Any:
 samples = [prompt(anna, "What is Anna's city?"), prompt(nora, "What is Nora's room?")]
 profile = foveate.calibrate(model, "prefixkv:budget=20%", samples)
 
+inputs = prompt(bruno, "What is Bruno's profession?")
 with TemporaryDirectory() as folder:
     path = profile.save(Path(folder) / "prefixkv.json")
-    policy = foveate.policy(f"prefixkv:budget=20%,profile={path}")
-
-inputs = prompt(bruno, "What is Bruno's profession?")
-with foveate.compress(model, policy) as session:
-    output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
+    with foveate.compress(model, f"prefixkv:budget=20%,profile={path}") as session:
+        output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
 
 print(f"a profile of {profile.layers} layers, the mean over {profile.samples} prompts")
 for layer in session.stats.layers:
