@@ -116,7 +116,7 @@ census: $(READY)
 # Pages of methods are written by what can import them; the rest of the site only reads the source.
 docs: $(READY) $(DOCS_READY)
 	$(BIN)/python docs/method_pages.py build/methods
-	.venv-docs/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -148,7 +148,7 @@ $(DOCS_READY): pyproject.toml constraints.txt
 	@echo "setup: .venv-docs with MkDocs (once; a minute)"
 	@$(PYTHON) -m venv .venv-docs
 	@.venv-docs/bin/python -m pip install -qq --constraint constraints.txt \
-		$$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+		mkdocs-material 'mkdocstrings[python]' ruff
 	@touch $@
 
 # torch first, so that nothing picks another build; then the pinned list, which is complete.

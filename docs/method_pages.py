@@ -10,8 +10,9 @@ import sys
 from inspect import Parameter
 from pathlib import Path
 
-import foveate
 from defaults import FROM
+
+import foveate
 from foveate.core.method import Method
 from foveate.core.parameters import describe
 from foveate.core.spec import print_value
@@ -91,7 +92,7 @@ def parameters(method: Method) -> str:
         given = parameter.default is not Parameter.empty
         default = f"`{print_value(parameter.default)}`" if given else "required"
         rows.append(f"| `{key}` | {default} | {takes.replace('|', chr(92) + '|')} |")
-    whence = FROM.get(method.name)
+    whence = FROM.get(method.name, "").replace("](", "](../")  # written for a page in docs/
     if whence:
         rows += ["", f"Where the [defaults](../defaults.md) come from: {whence}."]
     return "\n".join(rows)
@@ -103,7 +104,8 @@ def beside(method: Method) -> str:
     wraps = ", and its score wraps the one that is there" if method.wraps else ""
     text = f"[Added](../composition.md) to another method it brings along: {stages}{wraps}."
     if (PAPERS / f"{method.name}.md").is_file():
-        text += f"\n\nThe paper, and what was checked of it: [{method.name}](../papers/{method.name}.md)."
+        checked = f"[{method.name}](../papers/{method.name}.md)"
+        text += f"\n\nThe paper, and what was checked of it: {checked}."
     return text
 
 

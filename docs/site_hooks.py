@@ -99,6 +99,7 @@ def site_uri(path: str) -> str:
 
 
 def is_picture(path: str) -> bool:
+    """Whether a page shows the file itself."""
     return path.endswith((".png", ".svg"))
 
 
