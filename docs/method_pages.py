@@ -1,0 +1,140 @@
+"""Writes a page for every method, from its definition: ``python docs/method_pages.py FOLDER``.
+
+`make docs` runs it; the pages are not stored.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from inspect import Parameter
+from pathlib import Path
+
+from defaults import FROM
+
+import foveate
+from foveate.core.method import Method
+from foveate.core.parameters import describe
+from foveate.core.spec import print_value
+
+ROOT = Path(__file__).parent.parent
+PAPERS = ROOT / "docs" / "papers"
+# Longer than any fence in a source.
+FENCE = "`````"
+
+
+def main(folder: str) -> None:
+    """Writes NAME.md for every method, and index.md, which lists them."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    for left in target.glob("*.md"):
+        left.unlink()
+    for name, method in foveate.METHODS.items():
+        (target / f"{name}.md").write_text(page(method), encoding="utf-8")
+    (target / "index.md").write_text(index(), encoding="utf-8")
+
+
+def index() -> str:
+    """The list of all methods."""
+    rows = [
+        f"| [`{name}`]({name}.md) | {method.summary} | {cited(method)} |"
+        for name, method in foveate.METHODS.items()
+    ]
+    head = (
+        "# Methods\n\nThe five papers first, then what they compare with. Which of them to take is "
+        "[measured](../which_method.md); they [add up](../composition.md) with a plus sign.\n\n"
+        "| method | what it does | paper |\n|---|---|---|\n"
+    )
+    return head + "\n".join(rows) + "\n"
+
+
+def page(method: Method) -> str:
+    """One method: what it does, its parameters, its paper and its source."""
+    module = sys.modules[method.function.__module__]
+    parts = [
+        f"# {method.name}",
+        inspect.cleandoc(method.function.__doc__ or ""),
+        usage(method),
+        "## Parameters",
+        parameters(method),
+        "## How it works",
+        inspect.cleandoc(module.__doc__ or ""),
+        beside(method),
+        "## Citation" if method.paper else "",
+        citation(method),
+        "## Source",
+        source(method),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def usage(method: Method) -> str:
+    """A spec with all that has no default, and the same in Python."""
+    needed = {key: "20%" if key == "budget" else "..." for key in required(method)}
+    spec = ",".join(f"{key}={value}" for key, value in needed.items())
+    call = ", ".join(f'{key}="{value}"' for key, value in needed.items())
+    line = f"{method.name}:{spec}" if spec else method.name
+    return f"```python\nfoveate.{method.name}({call})  # as a spec: {line}\n```"
+
+
+def required(method: Method) -> list[str]:
+    """The parameters without a default."""
+    return [key for key, one in method.parameters.items() if one.default is Parameter.empty]
+
+
+def parameters(method: Method) -> str:
+    """One row a parameter: its default, and what it takes."""
+    if not method.parameters:
+        return "None."
+    rows = ["| parameter | default | takes |", "|---|---|---|"]
+    for key, parameter in method.parameters.items():
+        takes = describe(method.hints[key]) or "an amount: 20%, 256 or 64MB"
+        given = parameter.default is not Parameter.empty
+        default = f"`{print_value(parameter.default)}`" if given else "required"
+        rows.append(f"| `{key}` | {default} | {takes.replace('|', chr(92) + '|')} |")
+    whence = FROM.get(method.name, "").replace("](", "](../")  # written for a page in docs/
+    if whence:
+        rows += ["", f"Where the [defaults](../defaults.md) come from: {whence}."]
+    return "\n".join(rows)
+
+
+def beside(method: Method) -> str:
+    """What it is in a sum, and its paper's page where there is one."""
+    stages = ", ".join(method.adds)
+    wraps = ", and its score wraps the one that is there" if method.wraps else ""
+    text = f"[Added](../composition.md) to another method it brings along: {stages}{wraps}."
+    if (PAPERS / f"{method.name}.md").is_file():
+        checked = f"[{method.name}](../papers/{method.name}.md)"
+        text += f"\n\nThe paper, and what was checked of it: {checked}."
+    return text
+
+
+def cited(method: Method) -> str:
+    """The paper's title, with where to read it."""
+    if method.paper is None:
+        return ""
+    paper = method.paper
+    where = f"https://arxiv.org/abs/{paper.arxiv}" if paper.arxiv else paper.code
+    title = f"[{paper.title}]({where})" if where else paper.title
+    return f"{title}, {paper.year}"
+
+
+def citation(method: Method) -> str:
+    """The paper, its code, and its BibTeX."""
+    paper = method.paper
+    if paper is None:
+        return ""
+    code = f" Authors' code: <{paper.code}>." if paper.code else ""
+    return f"{cited(method)}.{code}\n\n```bibtex\n{paper.bibtex}\n```"
+
+
+def source(method: Method) -> str:
+    """The whole file, in which the comments name the paper's equations."""
+    module = sys.modules[method.function.__module__]
+    path = Path(str(module.__file__)).resolve()
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
+    return f"`{shown}`\n\n{FENCE} python\n{inspect.getsource(module)}\n{FENCE}"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,137 @@
+"""MkDocs hooks: the site has what docs/ links to outside itself, and a page for every method.
+
+A link ``../benchmarks/results/cpu.md`` works where the repository is read. For the site, each file
+that such a link leads to becomes a page under ``repository/``, and so does what that page links to;
+links are rewritten to match. Pages of methods come from build/methods (`method_pages.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parent.parent
+METHODS = ROOT / "build" / "methods"
+OUTSIDE = "repository/"
+# A link's target; or code, in which what looks like a link is none.
+LINK = re.compile(
+    r"^ *(?P<fence>`{3,}).*?^ *(?P=fence)|`[^`\n]+`|(?<=\]\()(?P<target>[^)\s]+)(?=\))",
+    flags=re.MULTILINE | re.DOTALL,
+)
+# Folders have no page of their own.
+FOLDERS = {
+    "docs/papers": "methods/index.md",
+    "src/foveate/methods": "methods/index.md",
+    "benchmarks": "repository/benchmarks/README.md",
+}
+LEXERS = {".py": "python", ".sh": "bash", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+# Docstrings name things as Sphinx does, which leaves the role in front of the code.
+ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):(?=<code)")
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Adds the pages of methods, and those of the repository that the menu or a link names."""
+    if not (METHODS / "index.md").is_file():
+        raise PluginError("build/methods is missing: `make docs` writes it, then runs mkdocs.")
+    for path in sorted(METHODS.glob("*.md")):
+        add(files, config, f"methods/{path.name}", abs_src_path=str(path))
+    found = [uri.removeprefix(OUTSIDE) for uri in listed(config.nav) if uri.startswith(OUTSIDE)]
+    for file in list(files.documentation_pages()):
+        found += outside(origin(file.src_uri), Path(str(file.abs_src_path)).read_text("utf-8"))
+    while found:
+        found += include(files, config, found.pop())
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Rewrites links to where the site has their targets."""
+    here = origin(page.file.src_uri)
+    # Python-Markdown asks for four columns where GitHub takes a list's table at three.
+    markdown = re.sub(r"^   (?=\|)", "    ", markdown, flags=re.MULTILINE)
+
+    def moved(found: re.Match[str]) -> str:
+        target = resolve(here, found["target"] or "")
+        if target is None:
+            return found[0]
+        anchor = urlsplit(found[0]).fragment
+        away = posixpath.relpath(site_uri(target), posixpath.dirname(page.file.src_uri) or ".")
+        return away + (f"#{anchor}" if anchor else "")
+
+    return LINK.sub(moved, markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Takes the roles of Sphinx out of docstrings."""
+    return ROLE.sub("", html)
+
+
+def listed(nav: Any) -> Iterator[str]:
+    """Every page that the menu names."""
+    if isinstance(nav, str):
+        yield nav
+    elif nav:
+        for item in nav.values() if isinstance(nav, dict) else nav:
+            yield from listed(item)
+
+
+def origin(uri: str) -> str:
+    """Where in the repository a page of the site is kept."""
+    return uri.removeprefix(OUTSIDE) if uri.startswith(OUTSIDE) else f"docs/{uri}"
+
+
+def site_uri(path: str) -> str:
+    """Where the site has a file of the repository."""
+    if path in FOLDERS:
+        return FOLDERS[path]
+    if path.startswith("docs/") and not path.endswith(".py"):
+        return path.removeprefix("docs/")
+    shown = path.endswith(".md") or is_picture(path)
+    return OUTSIDE + (path if shown else f"{path}.md")
+
+
+def is_picture(path: str) -> bool:
+    """Whether a page shows the file itself."""
+    return path.endswith((".png", ".svg"))
+
+
+def resolve(here: str, link: str) -> str | None:
+    """The path in the repository that a relative link of the file ``here`` leads to."""
+    parts = urlsplit(link)
+    if parts.scheme or parts.netloc or not parts.path:
+        return None
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(here), parts.path))
+    return path if (ROOT / path).exists() else None  # MkDocs warns of what is missing
+
+
+def outside(here: str, markdown: str) -> list[str]:
+    """The files outside docs/ that a page links to."""
+    links = (resolve(here, found["target"] or "") for found in LINK.finditer(markdown))
+    return [link for link in links if link and site_uri(link).startswith(OUTSIDE)]
+
+
+def include(files: Files, config: MkDocsConfig, path: str) -> list[str]:
+    """Makes a page of a file of the repository, and returns what that links to."""
+    path = FOLDERS.get(path, path).removeprefix(OUTSIDE)
+    uri, source = site_uri(path), ROOT / path
+    if files.get_file_from_path(uri) is not None:
+        return []
+    if is_picture(path) or path.endswith(".md"):
+        add(files, config, uri, abs_src_path=str(source))
+        return [] if is_picture(path) else outside(path, source.read_text("utf-8"))
+    code = f"````` {LEXERS.get(source.suffix, 'text')}\n{source.read_text('utf-8')}\n`````"
+    add(files, config, uri, content=f"# {source.name}\n\n`{path}`\n\n{code}\n")
+    return []
+
+
+def add(files: Files, config: MkDocsConfig, uri: str, **source: str) -> None:
+    """A page or picture that does not lie in docs/."""
+    files.append(File.generated(config, uri, **source))
