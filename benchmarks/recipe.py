@@ -73,8 +73,8 @@ def runs(a: argparse.Namespace) -> list[Run]:
     return [run for run in asked if run.kind in a.kinds and run.limit]
 
 
-def ask(run: Run, protocol: Any, folder: Path) -> list[Mapping[str, Any]]:
-    """The rows of a run, with a score that is 1 where the answer is right letter by letter."""
+def ask(run: Run, protocol: Any, folder: Path) -> None:
+    """Whatever of a run has not been asked yet."""
     evaluate(
         folder,
         tasks=run.task,
@@ -87,6 +87,12 @@ def ask(run: Run, protocol: Any, folder: Path) -> list[Mapping[str, Any]]:
         timed=0,
         resume=(folder / CONFIGURATION).exists(),
     )
+
+
+def answered(folder: Path) -> list[Mapping[str, Any]]:
+    """The rows so far, with a score that is 1 where the answer is right letter by letter."""
+    if not (folder / CONFIGURATION).exists():
+        return []
     rows = read(folder).rows
     right = [exact(r["prediction"], Sample("", "", tuple(r["answers"]))) for r in rows]
     return [{**row, "score": score} for row, score in zip(rows, right, strict=True)]
@@ -176,6 +182,7 @@ def main() -> None:
     parser.add_argument("--unseen", type=int, default=50, help="questions of each unseen task")
     parser.add_argument("--again", type=int, default=25, help="questions for what reads twice")
     parser.add_argument("--kinds", nargs="+", choices=list(TITLES), default=list(TITLES))
+    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
     parser.add_argument(
         "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
     )
@@ -185,9 +192,11 @@ def main() -> None:
     for protocol in a.protocols:
         of_kinds: dict[str, list[Mapping[str, Any]]] = {}
         for run in runs(a):
-            found = ask(run, protocol, RUNS / protocol / f"{run.kind}-{run.task}")
-            of_kinds.setdefault(run.kind, []).extend(found)
-        new = {kind: tables(kind, rows) for kind, rows in of_kinds.items()}
+            folder = RUNS / protocol / f"{run.kind}-{run.task}"
+            if not a.only_write:
+                ask(run, protocol, folder)
+            of_kinds.setdefault(run.kind, []).extend(answered(folder))
+        new = {kind: tables(kind, rows) for kind, rows in of_kinds.items() if rows}
         data[protocol] = {**data.get(protocol, {}), **new}
     head = [
         "# The recommended recipe",
