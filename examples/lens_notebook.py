@@ -27,9 +27,7 @@ print(processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_t
 # shows what a cell ends with: the page, in a frame.
 
 # %%
-shown = foveate.lens(
-    session, processor, inputs, images, methods=["snapkv"], budgets=["20%", "50%"]
-)
+shown = foveate.lens(session, processor, inputs, images, methods=["snapkv"], budgets=["20%", "50%"])
 shown
 
 # %%
