@@ -251,7 +251,7 @@ def test_executors_load_the_model_as_it_is_trusted(
 ) -> None:
     asked = []
 
-    def load(name: str, trust_remote_code: bool) -> None:
+    def load(name: str, trust_remote_code: bool, device_map: str | None = None) -> None:
         asked.append(trust_remote_code)
 
     for place in ("job", "ray"):

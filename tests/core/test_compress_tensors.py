@@ -74,7 +74,12 @@ def always_kept(name):
         **dict.fromkeys(SINKS, SMALL["sinks"]),
         **dict.fromkeys(("compactor", "recommended"), SMALL["sinks"] + 1),
         **dict.fromkeys(("aircache", "fastv", "pyramiddrop"), 1),
-        **{"elastic_cache": 2, "prefixkv": 2, "tgv_kv": SMALL["sinks"] + 1, "tova": 1},
+        **{
+            "elastic_cache": 2,
+            "prefixkv": SMALL["sinks"] + 1,
+            "tgv_kv": SMALL["sinks"] + 1,
+            "tova": 1,
+        },
     }.get(name, 0)
 
 

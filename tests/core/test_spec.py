@@ -185,9 +185,15 @@ PARAMETERS = {
         "sinks": st.integers(0, 40),
         "recent": st.integers(0, 40),
         "chunk": st.integers(1, 900),
+        "pieces": st.sampled_from(["tokens", "images"]),
+        "over": st.sampled_from(["prompt", "piece"]),
+        "reads": st.sampled_from(["answers", "transcript", "prompt_and_answers"]),
+        "asks": st.just(""),  # words need reads= beside them
+        "longest": st.integers(1, 900),
     },
     "recommended": {
         "profile": st.none(),
+        "heads": st.just("by_prompt"),  # what else there is needs a profile
         "sinks": st.integers(0, 40),
         "recent": st.none() | recents,
     },

@@ -160,6 +160,10 @@ def test_sums_take_other_budgets_and_stages(drawn, other):
     assert changed == foveate.policy(text, budget=other)
     assert changed.but(budget=drawn[1]) == policy
     assert_reads_back(changed)
+    if policy.reads_again:
+        with pytest.raises(InvalidParameter, match="read again"):
+            policy.but(when=OverBudget(every=3))
+        return
     later = policy.but(when=OverBudget(every=3))
     assert stages_of(later) == {**stages_of(policy), "when": OverBudget(every=3)}
     assert_reads_back(later)

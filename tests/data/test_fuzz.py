@@ -19,6 +19,7 @@ from PIL import Image
 
 from foveate.cli.calibrate import _asked
 from foveate.cli.heads import from_file
+from foveate.cli.prompt import Which
 from foveate.data import Record, decode_image
 from foveate.data.folder import Folder
 from foveate.data.images import FORMATS
@@ -218,8 +219,8 @@ def test_prompts_files(folder: Path, data: st.DataObject) -> None:
     encoding = data.draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-32"]))
     path = folder / "prompts.jsonl"
     path.write_bytes(data.draw(damaged(f"{line}\r\n{json.dumps(PROMPT)}".encode(encoding))))
-    refused_or(lambda: _asked(path, 9))
-    refused_or(lambda: list(from_file(path, 9)))
+    refused_or(lambda: _asked(path, Which(9)))
+    refused_or(lambda: list(from_file(path, Which(9))))
 
 
 # ------------------------------------------------------------------- parquet

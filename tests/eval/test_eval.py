@@ -156,7 +156,7 @@ def test_a_judge_scores_and_without_one_the_command_says_so(
     data = tmp_path / "mm-vet"
     (data / "images").mkdir(parents=True)
     Image.new("RGB", (30, 30)).save(data / "images" / "a.png")
-    record = {"imagename": "a.png", "question": "x?", "answer": "a b c", "capability": []}
+    record = {"imagename": "a.png", "question": "x?", "answer": "a b c", "capability": ["rec"]}
     (data / "mm-vet.json").write_text(json.dumps({"v1_0": record}))
     module = SimpleNamespace(ask=lambda prompt: "0.4")
     monkeypatch.setitem(sys.modules, "my_judge", module)

@@ -28,7 +28,7 @@ PALETTE = (
     "#1795a8",
 )  # on black and white
 FULL_CACHE = {"color": "#808080", "linestyle": "--", "marker": ""}
-FRONT = {"color": "#a0a0a0", "linestyle": "-", "marker": ""}
+FRONT = {"color": "#808080", "linestyle": "-", "marker": ""}
 _DASHES = {"-": "", "--": "14 7", ":": "3 5"}
 
 
