@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import foveate
+from foveate.reproduce.printed import printed
 from tests import zoo
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +31,7 @@ def main() -> None:
     program = Path(sys.executable).with_name("foveate")
     listed = subprocess.run([program, "methods"], capture_output=True, text=True, check=True)
     assert all(name in listed.stdout for name in foveate.METHODS)
+    assert printed("csp_table2"), "the papers' figures are not in the wheel"
     print(f"wheel: torch {torch.__version__}, transformers {transformers.__version__}: runs")
 
 
