@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Scored
-from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import ProfileMismatch
-from foveate.stages.budget.exact import filled, within
-from foveate.stages.budget.head_table import Rule, rows_of_layer
+from foveate.stages.budget.exact import filled
+from foveate.stages.budget.head_table import ByHead, Rule
 
 LEVELS = 256
 """Into how many equal shares a head's pairs are cut."""
@@ -38,20 +34,11 @@ def levels(values: Float[Tensor, "h n"]) -> Float[Tensor, "h 256"]:
 
 @stage("head_levels")
 @dataclass(frozen=True, kw_only=True)
-class HeadLevels:
+class HeadLevels(ByHead):
     """A head keeps the share of the prompt that it has of all heads' best pairs on average, by the
     ``levels`` of a ``profile``: a file of tensors of the method named ``of``. So the numbers are
     known before a prompt is read, and layers are compressed one by one.
     """
-
-    amount: AmountLike
-    profile: str
-    of: str
-    scope: Scope = field(default="layer", init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "amount", Amount.of(self.amount))
-        _ = self.calibrated
 
     @property
     def calibrated(self) -> TensorProfile:
@@ -59,34 +46,15 @@ class HeadLevels:
         return load_tensors(self.profile, self.of)
 
     def by_head(self, depth: int, heads: int) -> Rule:
-        """The rule over all KV heads, layer after layer.
-
-        Raises:
-            ProfileMismatch: the profile has other numbers of layers or heads.
-        """
-        self.calibrated.check_layers(depth)
-        for place, held in enumerate(self.calibrated.by_layer):
+        profile = self.calibrated
+        profile.check_layers(depth)
+        for place, held in enumerate(profile.by_layer):
             if len(held["levels"]) != heads:
                 raise ProfileMismatch(
-                    f"this {self.of} profile of {self.calibrated.model!r} has "
-                    f"{len(held['levels'])} KV heads in layer {place}, the model {heads}. "
-                    f"{self.calibrated.way_out}"
+                    f"this {self.of} profile of {profile.model!r} has {len(held['levels'])} KV "
+                    f"heads in layer {place}, the model {heads}. {profile.way_out}"
                 )
         return LevelCounts(self.profile, self.of)
-
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """Of this layer's heads together."""
-        return self._layer(one, tokens).sum(-1)
-
-    def __call__(
-        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
-    ) -> list[Int[Tensor, "b h"]]:
-        wishes = [(one, self._layer(one, tokens)) for one in scored]
-        return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
-
-    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-        rule = self.by_head(one.layer.depth, one.layer.k.shape[1])
-        return rows_of_layer(rule, one, tokens)
 
 
 class LevelCounts(NamedTuple):

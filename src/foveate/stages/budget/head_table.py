@@ -14,7 +14,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
-from foveate.core.layer import Scored
+from foveate.core.heading import Heading
+from foveate.core.layer import Layer, Scored
 from foveate.core.parameters import Range, Share
 from foveate.core.profile import Profile, load
 from foveate.core.protocols import Scope
@@ -37,18 +38,10 @@ class Rule(Protocol):
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]: ...
 
 
-def rows_of_layer(rule: Rule, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
-    """What a rule over all KV heads gives those of one layer."""
-    heads, protected = one.layer.k.shape[1], one.protected.amax(-1).tolist()
-    rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
-    mine = slice(one.layer.ordinal * heads, (one.layer.ordinal + 1) * heads)
-    return one.available.new_tensor([rule(*row)[mine] for row in rows])
-
-
 @dataclass(frozen=True, kw_only=True)
-class ByHeadScores:
-    """A budget whose heads keep what a rule says of their scores, in ``profile``: a file of one
-    score for every layer and KV head, of the method named ``of``.
+class ByHead:
+    """A budget whose heads keep what a rule over all of them says, by a ``profile``: a file of the
+    method named ``of``.
     """
 
     amount: AmountLike
@@ -59,6 +52,45 @@ class ByHeadScores:
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
         _ = self.calibrated
+
+    @property
+    def calibrated(self) -> Heading:
+        """The profile in use."""
+        raise NotImplementedError
+
+    def by_head(self, depth: int, heads: int) -> Rule:
+        """The rule over all KV heads, layer after layer.
+
+        Raises:
+            ProfileMismatch: the profile has other numbers of layers or heads.
+        """
+        raise NotImplementedError
+
+    def rule_for(self, layer: Layer) -> Rule:
+        """The same, for the model of a layer."""
+        return self.by_head(layer.depth, layer.k.shape[1])
+
+    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Of this layer's heads together."""
+        return self._layer(one, tokens).sum(-1)
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        wishes = [(one, self._layer(one, tokens)) for one in scored]
+        return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
+
+    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+        rule, heads = self.rule_for(one.layer), one.layer.k.shape[1]
+        protected = one.protected.amax(-1).tolist()
+        rows = zip(tokens.tolist(), protected, one.layer.lengths.tolist(), strict=True)
+        mine = slice(one.layer.ordinal * heads, (one.layer.ordinal + 1) * heads)
+        return one.available.new_tensor([rule(*row)[mine] for row in rows])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHeadScores(ByHead):
+    """The same by a rule of head scores: the profile has one for every layer and KV head."""
 
     def rule(self, scores: Scores) -> Rule:
         """What every head of these scores keeps of a prompt."""
@@ -74,34 +106,21 @@ class ByHeadScores:
             )
         return profile
 
-    def pairs(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """This layer's rows of the table."""
-        return self._layer(one, tokens).sum(-1)
-
-    def __call__(
-        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
-    ) -> list[Int[Tensor, "b h"]]:
-        wishes = [(one, self._layer(one, tokens)) for one in scored]
-        return [within(one, wish, wish.sum(-1)) for one, wish in wishes]
-
     def by_head(self, depth: int, heads: int) -> Rule:
-        """The rule over all KV heads, layer after layer.
-
-        Raises:
-            ProfileMismatch: the profile has other numbers of layers or heads.
-        """
         profile = self.calibrated
         profile.check_layers(depth)
         for layer in range(depth):
             profile.check_row(layer, heads, layer)
-        return self.rule(tuple(map(tuple, profile.by_layer)))
+        return self._rule_of(profile)
 
-    def _layer(self, one: Scored, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b h"]:
+    def rule_for(self, layer: Layer) -> Rule:
         profile = self.calibrated
-        profile.check_layers(one.layer.depth)
-        profile.check_heads(one.layer)
-        rule = self.rule(tuple(map(tuple, profile.by_layer)))
-        return rows_of_layer(rule, one, tokens)
+        profile.check_layers(layer.depth)
+        profile.check_heads(layer)
+        return self._rule_of(profile)
+
+    def _rule_of(self, profile: Profile) -> Rule:
+        return self.rule(tuple(map(tuple, profile.by_layer)))
 
 
 @stage("head_table")
