@@ -40,9 +40,9 @@ def test_logits_are_those_of_the_authors_forward(make, name):
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_compressed_in_a_left_padded_batch(make, name):
+def test_compressed_in_a_left_padded_batch(make, name, monkeypatch):
     loaded = make(name).loaded
-    loaded.model.generation_config.eos_token_id = None
+    monkeypatch.setattr(loaded.model.generation_config, "eos_token_id", None)
     (picture,) = images(1)
     token = loaded.reader.image_token
     texts = [f"{token} Is it?", f"{token} What is the answer in there, and where?"]
