@@ -1,23 +1,36 @@
-"""Foveate: shrink the key-value cache of vision-language models, and measure what it changes."""
+"""Foveate: shrink the key-value cache of vision-language models, and measure what it changes.
 
-from foveate import analysis, methods, stages
-from foveate.backends.hf import (
-    Session,
-    Stats,
-    calibrate,
-    calibrate_heads,
-    compress,
-    import_head_scores,
-)
-from foveate.core.composition import policy
-from foveate.core.heads import Shown
-from foveate.core.method import METHODS, Paper, method
-from foveate.core.pipeline import Kept
-from foveate.core.policy import Policy
-from foveate.core.tensors import compress_tensors
-from foveate.errors import FoveateError
-from foveate.methods import *  # noqa: F403  # all methods, by their names
-from foveate.report.lens import Lens, lens
+Everything is imported when it is first asked for: PyTorch with the first method or policy,
+transformers with the first model that is compressed. So ``import foveate`` costs nothing, and what
+is imported from here is the public surface (docs/stability.md).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foveate import analysis, methods, stages
+    from foveate.backends.hf import (
+        Session,
+        Stats,
+        calibrate,
+        calibrate_heads,
+        compress,
+        import_head_scores,
+    )
+    from foveate.core.composition import policy
+    from foveate.core.heads import Shown
+    from foveate.core.method import METHODS, Paper, method
+    from foveate.core.pipeline import Kept
+    from foveate.core.policy import Policy
+    from foveate.core.tensors import compress_tensors
+    from foveate.errors import FoveateError
+    from foveate.methods import *  # noqa: F403  # all methods, by their names
+    from foveate.report.lens import Lens, lens
 
 __version__ = "0.1.0"
 __all__ = [
@@ -38,7 +51,51 @@ __all__ = [
     "import_head_scores",
     "lens",
     "method",
+    "methods",
     "policy",
     "stages",
 ]
-__all__ += methods.__all__
+
+_PLACES = {
+    "METHODS": "core.method",
+    "FoveateError": "errors",
+    "Kept": "core.pipeline",
+    "Lens": "report.lens",
+    "Paper": "core.method",
+    "Policy": "core.policy",
+    "Session": "backends.hf",
+    "Shown": "core.heads",
+    "Stats": "backends.hf",
+    "calibrate": "backends.hf",
+    "calibrate_heads": "backends.hf",
+    "compress": "backends.hf",
+    "compress_tensors": "core.tensors",
+    "import_head_scores": "backends.hf",
+    "lens": "report.lens",
+    "method": "core.method",
+    "policy": "core.composition",
+}
+"""Where each name is defined; the other public names are packages of their own, and methods."""
+
+if TYPE_CHECKING:
+    __all__ += methods.__all__
+else:  # a method is in a file of its name
+    _METHODS = [module.name for module in iter_modules([str(Path(__file__).parent / "methods")])]
+    _PLACES |= dict.fromkeys(_METHODS, "methods")
+    __all__ += _METHODS
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _PLACES:
+        value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    else:
+        value = import_module(f"{__name__}.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 import foveate
-from foveate.cli.bench import benchmark
-from foveate.cli.calibrate import calibrate
-from foveate.cli.catalogue import cite, methods, show
-from foveate.cli.convert import convert
-from foveate.cli.eval import evaluate
-from foveate.cli.pages import lens, report
-from foveate.cli.reproduce import reproduce
-from foveate.cli.run import run
-from foveate.cli.serve import PASSES_ON, serve
+from foveate.cli.commands import COMMANDS, PLAIN, Deferred
 from foveate.errors import FoveateError
+
+
+class Offered(NamedTuple):
+    """What a shell offers to complete a word with, and what it says beside it."""
+
+    value: str
+    help: str
+    type: str = "plain"
 
 
 class Commands(TyperGroup):
     """Commands whose expected errors are one line on stderr and exit code 2, with no traceback."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(**{**settings, "commands": Deferred()})
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list in ``--help``, without an import of the commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, place.summary) for name, place in COMMANDS.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        """What a shell offers after ``foveate``: options as typer knows them, and commands."""
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        fitting = [name for name in COMMANDS if name.startswith(incomplete)]
+        return [Offered(name, COMMANDS[name].summary) for name in fitting]
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command."""
@@ -32,13 +47,7 @@ class Commands(TyperGroup):
             raise typer.Exit(2) from None
 
 
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(**{**PLAIN, "add_completion": True}, cls=Commands, no_args_is_help=True)
 
 
 def _version(wanted: bool) -> bool:
@@ -55,10 +64,3 @@ def _all(
     ] = False,
 ) -> None:
     """Shrink the key-value cache of vision-language models, and measure what it changes."""
-
-
-for command in (methods, show, cite, run, lens, calibrate, convert, report, reproduce):
-    app.command()(command)
-app.command(name="eval")(evaluate)
-app.command(name="bench")(benchmark)
-app.command(context_settings=PASSES_ON)(serve)

@@ -20,7 +20,7 @@ from foveate.core.spec import SLOTS, print_value
 
 
 def methods(json: console.Json = False) -> None:
-    """List all methods: what they keep, their parameters, and the papers."""
+    """List all methods, or show one: what it keeps, its parameters, its paper."""
     if json:
         console.print_json([_facts_of_method(METHODS[name]) for name in METHODS])
         return

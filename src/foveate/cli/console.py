@@ -8,11 +8,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from huggingface_hub.utils.tqdm import (
-    are_progress_bars_disabled,
-    disable_progress_bars,
-    enable_progress_bars,
-)
 from rich import box
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -24,7 +19,6 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 from rich.table import Table
-from transformers.utils import logging
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on stdout.")]
 
@@ -56,12 +50,18 @@ def progress(hidden: bool) -> Iterator[Progress]:
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
+    from huggingface_hub.utils import tqdm as downloading
+    from transformers.utils import logging
+
     console = errors()
     hidden = hidden or not console.is_terminal
-    loading, downloads = logging.is_progress_bar_enabled(), not are_progress_bars_disabled()
+    loading, downloads = (
+        logging.is_progress_bar_enabled(),
+        not downloading.are_progress_bars_disabled(),
+    )
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hidden:
-        disable_progress_bars()
+        downloading.disable_progress_bars()
     try:
         with bars(TimeElapsedColumn(), hidden=hidden) as made:
             yield made
@@ -69,7 +69,7 @@ def progress(hidden: bool) -> Iterator[Progress]:
         if loading:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         if downloads and hidden:
-            enable_progress_bars()
+            downloading.enable_progress_bars()
 
 
 def errors() -> Console:
@@ -90,6 +90,8 @@ def bars(*more: ProgressColumn, hidden: bool = False) -> Progress:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silences what transformers has to say about generation settings."""
+    from transformers.utils import logging
+
     before = logging.get_verbosity()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     try:

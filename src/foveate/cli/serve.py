@@ -26,9 +26,6 @@ _CLASSES = {
     "--scheduler-cls": "foveate.backends.vllm.Scheduler",
 }
 
-PASSES_ON = {"ignore_unknown_options": True}
-"""How typer has to read this command: an option that it does not know is an argument, for vLLM."""
-
 
 def serve(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A directory or a hub id.")],

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer
 from foveate.core.protocols import Score
+from foveate.core.registry import Registry
 from foveate.ops.rotation import Rotation
 
 Sums = Mapping[str, Tensor]
@@ -35,4 +36,4 @@ class Gathering(Protocol):
         ...
 
 
-GATHERINGS: dict[str, Gathering] = {}
+GATHERINGS: Registry[Gathering] = Registry()

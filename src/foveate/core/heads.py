@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
+from foveate.core.registry import Registry
 from foveate.errors import InvalidInput, suggest
 
 
@@ -41,7 +42,7 @@ class HeadReading(Protocol):
         ...
 
 
-HEAD_READINGS: dict[str, HeadReading] = {}
+HEAD_READINGS: Registry[HeadReading] = Registry()
 
 
 def head_reading(method: str) -> HeadReading:

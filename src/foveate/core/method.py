@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 from foveate.core.amount import Amount
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
+from foveate.core.registry import load_own, load_own_before
 from foveate.core.spec import SLOTS
 from foveate.errors import InvalidParameter, UnknownMethod, suggest
 
@@ -143,6 +144,7 @@ class Methods(Mapping[str, Method]):
         Raises:
             InvalidParameter: the name is taken by another function.
         """
+        load_own_before(new.function.__module__)
         old = self._own.get(new.name)
         if old is not None and old.function.__module__ != new.function.__module__:
             raise InvalidParameter(
@@ -172,7 +174,10 @@ class Methods(Mapping[str, Method]):
         return len(self._own)
 
     def _look_abroad(self) -> None:
-        """Loads the entry points, once; loading a module runs its ``@method`` definitions."""
+        """Loads Foveate's own, then the entry points, once; loading a module runs its ``@method``
+        definitions.
+        """
+        load_own()
         if self._looked_abroad:
             return
         self._looked_abroad = True

@@ -25,6 +25,7 @@ from foveate.core.heading import SCHEMA, Heading, made_by
 from foveate.core.layer import Layer
 from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
+from foveate.core.registry import Registry
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch, suggest
 
@@ -162,7 +163,7 @@ class Calibration(NamedTuple):
     at_a_budget: bool
 
 
-CALIBRATIONS: dict[str, Calibration] = {}
+CALIBRATIONS: Registry[Calibration] = Registry()
 
 
 def calibration(name: str, *, at_a_budget: bool = False) -> Callable[[Reading], Reading]:

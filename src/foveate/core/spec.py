@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, get_type_hints
 
 from foveate.core.parameters import check, is_protocol, shown
+from foveate.core.registry import Registry, load_own_before
 from foveate.errors import InvalidSpec, UnknownMethod, suggest
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
-STAGES: dict[str, type] = {}
+STAGES: Registry[type] = Registry()
 LONGEST, DEEPEST = 10_000, 32  # letters of a spec, and parentheses in parentheses
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -30,6 +31,7 @@ def stage(name: str) -> Callable[[T], T]:
     """
 
     def register(cls: T) -> T:
+        load_own_before(cls.__module__)
         cls.spec_name = name  # type: ignore[attr-defined]
         STAGES[name] = _checked(cls)
         return cls

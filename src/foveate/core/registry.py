@@ -1,0 +1,52 @@
+"""Things that register themselves by name when their module is imported: methods, stages, and what
+methods measure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import TypeVar
+
+V = TypeVar("V")
+
+OWN = "foveate.methods"  # a name, as entry points have one: what is registered here is known above
+
+
+def load_own() -> None:
+    """Imports all of Foveate's methods, and with them the stages that they are made of. Whatever
+    looks something up calls it first, as ``import foveate`` by itself imports none of them.
+    """
+    import_module(OWN)
+
+
+def load_own_before(module: str) -> None:
+    """Of what another package's module registers Foveate's comes first, in listings as in rank."""
+    if module.partition(".")[0] != OWN.partition(".")[0]:
+        load_own()
+
+
+class Registry(MutableMapping[str, V]):
+    """A dict that holds all of Foveate's own by the time anything looks into it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, V] = {}
+
+    def __setitem__(self, name: str, value: V) -> None:
+        self._held[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._held[name]
+
+    def __getitem__(self, name: str) -> V:
+        if name not in self._held:
+            load_own()
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        load_own()
+        return iter(list(self._held))
+
+    def __len__(self) -> int:
+        load_own()
+        return len(self._held)
