@@ -115,7 +115,7 @@ test-wheel: $(READY)
 wheels: $(READY)
 	@rm -rf build demo_model/build demo_model/language/build dist
 	@$(BIN)/python demo_model/language/fetch.py
-	@for folder in . demo_model demo_model/language; do $(BIN)/python -m pip wheel -qq --no-deps \
+	@for folder in . ./demo_model ./demo_model/language; do $(BIN)/python -m pip wheel -qq --no-deps \
 		--no-build-isolation --wheel-dir dist $$folder || exit 1; done
 	@$(BIN)/python -c "from setuptools import build_meta; build_meta.build_sdist('dist')" > /dev/null
 

@@ -77,12 +77,14 @@ _PLACES = {
 }
 """Where each name is defined; the other public names are packages of their own, and methods."""
 
+METHOD_NAMES = [one.name for one in iter_modules([str(Path(__file__).parent / "methods")])]
+"""Of Foveate's own methods, each in a file of its name; ``METHODS`` has those of others as well."""
+
 if TYPE_CHECKING:
     __all__ += methods.__all__
-else:  # a method is in a file of its name
-    _METHODS = [module.name for module in iter_modules([str(Path(__file__).parent / "methods")])]
-    _PLACES |= dict.fromkeys(_METHODS, "methods")
-    __all__ += _METHODS
+else:
+    _PLACES |= dict.fromkeys(METHOD_NAMES, "methods")
+    __all__ += METHOD_NAMES
 
 
 def __getattr__(name: str) -> Any:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import foveate as library
+from foveate.cli.app import app
+from foveate.cli.meanings import meaning
 
 from .conftest import Foveate, refused
 
@@ -40,22 +43,58 @@ def test_methods_lists_every_method_with_its_parameters_and_paper(
             "required": True,
             "default": None,
             "takes": "an amount: 20%, 256 or 64MB",
+            "does": meaning("snapkv", "budget"),
         },
         {
             "name": "window",
             "required": False,
             "default": 32,
             "takes": "an int from 1 to 2147483647 or a float from 0, below 1",
+            "does": meaning("snapkv", "window"),
         },
     ]
 
 
-def test_the_table_of_methods_fits_100_columns(foveate: Foveate) -> None:
-    lines = foveate("methods").stdout.splitlines()
-    assert max(len(line) for line in lines) <= 100
-    for name in library.METHODS:
-        assert any(line.startswith(f"{name} ") for line in lines)
-    assert any("budget, window=32, kernel=5" in line for line in lines)
+def test_the_table_of_methods_fits_80_columns_and_breaks_no_word(foveate: Foveate) -> None:
+    text = foveate("methods").stdout
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    words = set(text.split())
+    for name, method in library.METHODS.items():
+        assert any(line.startswith(f"{name} ") for line in text.splitlines())
+        assert set(method.summary.replace("``", "").split()[2:]) <= words, name
+
+
+@pytest.mark.parametrize("name", library.METHOD_NAMES)
+def test_each_method_tells_what_its_parameters_do(foveate: Foveate, name: str) -> None:
+    text = foveate("methods", name).stdout
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    method = library.METHODS[name]
+    for parameter in method.parameters:
+        assert any(line.startswith(f"{parameter} ") for line in text.splitlines())
+        assert meaning(name, parameter), f"{parameter} of {name}: say in foveate.cli.meanings"
+    if method.paper:
+        assert method.paper.title in " ".join(text.split())
+
+
+def test_a_method_that_is_not_there_gets_a_hint(foveate: Foveate) -> None:
+    assert "Did you mean 'mixkv'?" in refused(foveate("methods", "mixk"))
+
+
+@pytest.mark.parametrize(
+    ("begun", "offered"),
+    [
+        ("foveate ca", {"calibrate"}),
+        ("foveate --ver", {"--version"}),
+        ("foveate cite prefix", {"prefixkv"}),
+        ("foveate show mixkv+prefix", {"mixkv+prefixkv"}),
+        ("foveate eval --prot", {"--protocol"}),
+    ],
+)
+def test_a_shell_completes(foveate: Foveate, begun: str, offered: set[str]) -> None:
+    asked = {"_FOVEATE_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": begun}
+    done = CliRunner().invoke(app, [], env=asked, prog_name="foveate")
+    assert all(word in done.stdout for word in offered), (done.stdout, done.exception)
+    assert done.stdout.count('":"') <= len(offered)
 
 
 def test_show_writes_defaults_out(foveate: Foveate) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from foveate.cli import console
+from foveate.cli.completion import method_names
+from foveate.cli.meanings import meaning
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.method import METHODS, Method
@@ -19,20 +23,39 @@ from foveate.core.policy import Policy
 from foveate.core.spec import SLOTS, print_value
 
 
-def methods(json: console.Json = False) -> None:
+def methods(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="One method, for all about it.", autocompletion=method_names
+        ),
+    ] = None,
+    json: console.Json = False,
+) -> None:
     """List all methods, or show one: what it keeps, its parameters, its paper."""
+    chosen = [METHODS[one] for one in (METHODS if name is None else (name,))]
     if json:
-        console.print_json([_facts_of_method(METHODS[name]) for name in METHODS])
-        return
-    table = console.table("Method", "Keeps", "Parameters", "Paper")
-    table.columns[0].no_wrap = True
-    table.columns[2].width = 28  # the longest parameter with its default
-    table.columns[3].width = 16
-    for name in METHODS:
-        build = METHODS[name]
-        cells = (name, _keeps(build), _parameters(build), _paper(build))
-        table.add_row(*(Text(cell) for cell in cells))
-    console.show(table, "\nUse them as METHOD:PARAMETER=VALUE,... - snapkv:budget=20%,window=16")
+        facts = [_facts_of_method(one) for one in chosen]
+        console.print_json(facts if name is None else facts[0])
+    elif name is None:
+        console.show(_listed(chosen), f"\n{_USE}")
+    else:
+        console.show(*_in_full(chosen[0]))
+
+
+_USE = (
+    "Parameters, with what each does: foveate methods NAME. Methods are used as "
+    "METHOD:PARAMETER=VALUE,... - snapkv:budget=20%,window=16"
+)
+
+
+def _listed(chosen: Sequence[Method]) -> Table:
+    """Of each method what it keeps, and where it is from."""
+    table = console.table("Method", "Keeps", "Paper", width=80)
+    table.columns[0].no_wrap = table.columns[2].no_wrap = True
+    for build in chosen:
+        table.add_row(*(Text(cell) for cell in (build.name, _keeps(build), _paper(build))))
+    return table
 
 
 def _keeps(build: Method) -> str:
@@ -41,19 +64,42 @@ def _keeps(build: Method) -> str:
     return rest[:1].upper() + rest[1:]
 
 
-def _parameters(build: Method) -> str:
-    """``budget, window=32``: those without a default come without a value."""
-    return ", ".join(
-        name if p.default is inspect.Parameter.empty else f"{name}={print_value(p.default)}"
-        for name, p in build.parameters.items()
-    )
-
-
 def _paper(build: Method) -> str:
     if build.paper is None:
         return "-"
-    arxiv = f"arXiv:{build.paper.arxiv}" if build.paper.arxiv else build.paper.venue
-    return f"{build.paper.year}\n{arxiv}"
+    return f"arXiv:{build.paper.arxiv}" if build.paper.arxiv else str(build.paper.year)
+
+
+def _in_full(build: Method) -> list[RenderableType]:
+    """All about one method, in 80 columns."""
+    head = Text(f"{build.name}: {build.summary.replace('``', '')}", style="bold")
+    table = console.table("Parameter", "Default", "What it does", width=80)
+    table.columns[0].no_wrap = True
+    for name, parameter in build.parameters.items():
+        needed = parameter.default is inspect.Parameter.empty
+        default = "(needed)" if needed else print_value(parameter.default)
+        takes = describe(build.hints[name]) or _AMOUNT
+        said = f"{meaning(build.name, name)} Takes {takes}.".strip()
+        table.add_row(*(Text(cell) for cell in (name, default, said)))
+    spec = f"{build.name}:budget=20%" if "budget" in build.parameters else build.name
+    added = f"Added to another method with a plus sign it brings along: {', '.join(build.adds)}."
+    use = f"foveate run --method {spec}\nfoveate cite {build.name}"
+    parts = [Text(part) for part in (*_cited(build), added, use)]
+    shown = [head, table] if build.parameters else [head, Text("It has no parameters.")]
+    return [each for part in (*shown, *parts) for each in (part, "")][:-1]
+
+
+def _cited(build: Method) -> list[str]:
+    """The paper, and where it and the authors' code are to be found."""
+    if (paper := build.paper) is None:
+        return ["It comes from no paper."]
+    people = [" ".join(reversed(author.split(", "))) for author in paper.authors]
+    places = [f"https://arxiv.org/abs/{paper.arxiv}"] if paper.arxiv else []
+    places += [paper.code] if paper.code else []
+    return ["\n".join([paper.title, f"{', '.join(people)}. {paper.venue}, {paper.year}", *places])]
+
+
+_AMOUNT = "an amount: 20%, 256 or 64MB"
 
 
 def _facts_of_method(build: Method) -> dict[str, Any]:
@@ -62,7 +108,8 @@ def _facts_of_method(build: Method) -> dict[str, Any]:
         "name": build.name,
         "summary": build.summary,
         "parameters": [
-            _parameter(p, describe(build.hints[name])) for name, p in build.parameters.items()
+            {**_parameter(p, describe(build.hints[name])), "does": meaning(build.name, name)}
+            for name, p in build.parameters.items()
         ],
         "paper": paper and {"title": paper.title, "year": paper.year, "arxiv": paper.arxiv},
     }
@@ -75,8 +122,12 @@ def _parameter(parameter: inspect.Parameter, takes: str) -> dict[str, Any]:
         default = None
     elif not isinstance(default, (bool, int, float, str, type(None))):
         default = print_value(default)
-    takes = takes or "an amount: 20%, 256 or 64MB"
-    return {"name": parameter.name, "required": required, "default": default, "takes": takes}
+    return {
+        "name": parameter.name,
+        "required": required,
+        "default": default,
+        "takes": takes or _AMOUNT,
+    }
 
 
 _SCOPES = {
@@ -86,7 +137,12 @@ _SCOPES = {
 
 
 def show(
-    spec: Annotated[str, typer.Argument(help="A policy, for example snapkv:budget=20%,window=16.")],
+    spec: Annotated[
+        str,
+        typer.Argument(
+            help="A policy, for example snapkv:budget=20%,window=16.", autocompletion=method_names
+        ),
+    ],
     json: console.Json = False,
 ) -> None:
     """Show the policy that a spec stands for: every stage with every setting."""
@@ -122,7 +178,10 @@ def in_full(value: Any) -> str:
 
 
 def cite(
-    spec: Annotated[str, typer.Argument(help="A method's name, or a whole spec.")],
+    spec: Annotated[
+        str,
+        typer.Argument(help="A method's name, or a whole spec.", autocompletion=method_names),
+    ],
 ) -> None:
     """Print the BibTeX entries of a method's paper, or of all methods of a sum."""
     name, arguments = name_and_arguments(spec)

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from foveate.cli.completion import method_names
 from foveate.eval.model import READS, SEES
 
 Images = Annotated[
@@ -40,7 +41,11 @@ DeviceMap = Annotated[
 ]
 Specs = Annotated[
     list[str] | None,
-    typer.Option(metavar="SPEC", help="snapkv, or h2o:budget=256,recent=0.25; repeatable."),
+    typer.Option(
+        metavar="SPEC",
+        help="snapkv, or h2o:budget=256,recent=0.25; repeatable.",
+        autocompletion=method_names,
+    ),
 ]
 
 
