@@ -49,6 +49,11 @@ COMMANDS = {
         "calibrate",
         "Measure a method's profile on a model, as the mean over several prompts.",
     ),
+    "convert": Place(
+        "convert",
+        "convert",
+        "Convert a model in its authors' layout to one that Foveate and transformers load.",
+    ),
     "eval": Place(
         "eval", "evaluate", "Ask many questions under many policies, and write down the answers."
     ),
