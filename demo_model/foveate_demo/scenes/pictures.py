@@ -12,18 +12,25 @@ from random import Random
 
 from PIL import Image
 
+from foveate.errors import MissingPackage
 from foveate_demo.scenes.documents import Facts, Fonts, Scene, scene
 from foveate_demo.scenes.drawing import CELL, WIDTH, Page, any_style
 from foveate_demo.scenes.words import PICTURES
 
 SIDE = 48
-SHEET = Path(__file__).parent / "pictures.png"
+SHEET = Path(__file__).parents[1] / "sheet" / "pictures.png"
 _COLOURED = 4  # the row of the sheet that keeps its own colours
 
 
 @lru_cache(maxsize=1)
 def _sheet() -> dict[str, list[Image.Image]]:
-    """The drawings by name; those in one colour are masks."""
+    """The drawings by name; those in one colour are masks.
+
+    Raises:
+        MissingPackage: the sheet comes with the demo's weights, which are not installed.
+    """
+    if not SHEET.is_file():
+        raise MissingPackage("a small picture", "foveate-demo", "demo")
     sheet = Image.open(SHEET)
     drawn: dict[str, list[Image.Image]] = {name: [] for name in PICTURES}
     for column, name in enumerate(PICTURES):
