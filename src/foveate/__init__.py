@@ -12,6 +12,8 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from foveate.errors import deprecated
+
 if TYPE_CHECKING:
     from foveate import analysis, methods, stages
     from foveate.backends.hf import (
@@ -87,8 +89,18 @@ else:
     __all__ += METHOD_NAMES
 
 
+_RENAMED: dict[str, tuple[str, str]] = {}
+"""Names that are deprecated: the public one that stands for each, and the version in which it
+goes (docs/stability.md).
+"""
+
+
 def __getattr__(name: str) -> Any:
     """A public name, when it is first asked for."""
+    if name in _RENAMED:
+        new, gone = _RENAMED[name]
+        deprecated(f"foveate.{name}", f"foveate.{new}", gone)
+        return getattr(import_module(__name__), new)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name in _PLACES:
