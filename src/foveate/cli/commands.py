@@ -60,6 +60,11 @@ COMMANDS = {
     "report": Place(
         "pages", "report", "Make one page of results: scores against memory, with intervals."
     ),
+    "reproduce": Place(
+        "reproduce",
+        "reproduce",
+        "Run the experiments of the five papers, and set every number beside the paper's.",
+    ),
     "bench": Place(
         "bench",
         "benchmark",
