@@ -50,18 +50,22 @@ def progress(hidden: bool) -> Iterator[Progress]:
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
-    from huggingface_hub import utils as downloading
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
     from transformers.utils import logging
 
     console = errors()
     hidden = hidden or not console.is_terminal
     loading, downloads = (
         logging.is_progress_bar_enabled(),
-        not downloading.are_progress_bars_disabled(),
+        not are_progress_bars_disabled(),
     )
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     if hidden:
-        downloading.disable_progress_bars()
+        disable_progress_bars()
     try:
         with bars(TimeElapsedColumn(), hidden=hidden) as made:
             yield made
@@ -69,7 +73,7 @@ def progress(hidden: bool) -> Iterator[Progress]:
         if loading:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         if downloads and hidden:
-            downloading.enable_progress_bars()
+            enable_progress_bars()
 
 
 def errors() -> Console:
