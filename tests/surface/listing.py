@@ -31,7 +31,8 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 def listing() -> list[str]:
     """A line for every name, in order."""
-    own = [name for name in STAGES if STAGES[name].__module__.startswith("foveate.")]
+    homes = ("foveate.core.", "foveate.methods.", "foveate.stages.")  # not those of evaluations
+    own = [name for name in STAGES if STAGES[name].__module__.startswith(homes)]
     return [
         *(line for name in sorted(foveate.__all__) for line in _of(name, getattr(foveate, name))),
         *(f"foveate.errors.{name}" for name in sorted(_errors())),
