@@ -15,18 +15,20 @@ def test_the_shipped_profile_is_that_of_the_benchmarks() -> None:
     assert (PROFILES / "headkv.json").read_bytes() == (benchmarks / "headkv.json").read_bytes()
 
 
-def test_every_file_of_the_demo_is_in_the_package() -> None:
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    data = told["tool"]["setuptools"]["package-data"]
-    for package in ("foveate_demo", "foveate_demo.scenes"):
-        folder = ROOT.joinpath("demo_model", *package.split("."))
-        packed = {path for pattern in data[package] for path in folder.glob(pattern)}
-        there = {
-            path
-            for path in folder.rglob("*")
-            if path.is_file()
-            and path.suffix != ".py"
-            and path.suffix != ".pyc"
-            and (package.endswith("scenes") or "scenes" not in path.parts)
-        }
-        assert packed == there
+def test_every_file_of_the_demo_is_in_one_of_its_packages() -> None:
+    packed = [*_packed(ROOT), *_packed(ROOT / "demo_model")]
+    assert len(packed) == len(set(packed))
+    there = (ROOT / "demo_model" / "foveate_demo").rglob("*")
+    assert set(packed) == {p for p in there if p.is_file() and p.suffix not in (".py", ".pyc")}
+
+
+def _packed(distribution: Path) -> list[Path]:
+    """The files of foveate_demo that are listed as a distribution's data."""
+    told = tomllib.loads((distribution / "pyproject.toml").read_text(encoding="utf-8"))
+    return [
+        path
+        for package, patterns in told["tool"]["setuptools"]["package-data"].items()
+        if package.startswith("foveate_demo")
+        for pattern in patterns
+        for path in ROOT.joinpath("demo_model", *package.split(".")).glob(pattern)
+    ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
+import subprocess
+import sys
 
-import foveate
-from foveate.errors import FoveateDeprecationWarning
+import pytest
 
 from .listing import STORED, changed, listing, unreleased, unsaid
 
@@ -39,11 +39,13 @@ def test_the_changelog_has_a_place_for_what_is_not_released() -> None:
     assert unreleased().startswith("Unreleased\n")
 
 
-def test_a_name_that_is_deprecated_works_and_says_what_to_write(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(foveate._RENAMED, "squeeze", ("compress", "0.9"))
-    with pytest.warns(FoveateDeprecationWarning, match="goes in Foveate 0.9: write") as warned:
-        assert foveate.squeeze is foveate.compress
-    assert "write foveate.compress" in str(warned[0].message)
-    assert warned[0].filename == __file__
+def test_a_name_that_is_deprecated_works_and_says_what_to_write() -> None:
+    told = (
+        "import foveate\n"
+        "foveate._RENAMED['squeeze'] = ('compress', '0.9')\n"
+        "assert foveate.squeeze is foveate.compress"
+    )
+    command = [sys.executable, "-W", "default", "-c", told]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "<string>:3: FoveateDeprecationWarning: foveate.squeeze is deprecated" in said
+    assert "goes in Foveate 0.9: write foveate.compress." in said
