@@ -11,7 +11,7 @@
 # make wheels  build what is released into dist/: foveate (wheel and source), and the two of its demo
 # make test-wheel  build the wheels, install foveate's into an environment of its own with plain pip and
 #              the newest versions of all that it asks for, run the README's first example; then the
-#              demo's, with foveate[demo], and run `foveate run`
+#              demo's, with foveate[demo,eval,report], and run, evaluate and make a page
 # make census  a tiny model of every image-text type of transformers, exact or refused: writes
 #              docs/models.md; CENSUS=NAME asks for one
 # make docs    the documentation's site, in build/site; without the network once .venv-docs is set
@@ -108,12 +108,12 @@ test-wheel: $(READY)
 	@.venv-wheel/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
 	@.venv-wheel/bin/python -m pip install -qq $(PINNED) dist/foveate-*.whl
 	@PYTHONPATH="$(CURDIR)" .venv-wheel/bin/python -P tests/wheel.py
-	@.venv-wheel/bin/python -m pip install -qq $(PINNED) --find-links dist "foveate[demo]"
+	@.venv-wheel/bin/python -m pip install -qq $(PINNED) --find-links dist "foveate[demo,eval,report]"
 	@PYTHONPATH="$(CURDIR)" .venv-wheel/bin/python -P tests/wheel.py --demo
 
 # The demo's language model is downloaded, 93 MB, where it is not there yet.
 wheels: $(READY)
-	@rm -rf build demo_model/build demo_model/language/build dist
+	@rm -rf dist $(foreach at,. demo_model demo_model/language,$(at)/build $(at)/*.egg-info)
 	@$(BIN)/python demo_model/language/fetch.py
 	@for folder in . ./demo_model ./demo_model/language; do $(BIN)/python -m pip wheel -qq --no-deps \
 		--no-build-isolation --wheel-dir dist $$folder || exit 1; done

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 SHOWN = 3  # test files a row
 METHODS = ("foveate.methods.",)  # named by specs, that is in strings
 ELSEWHERE = {
+    "foveate": "`surface/test_light.py` and `surface/test_public.py`, which ask for every name",
     "foveate.bench.kvpress_side": "`bench/test_bench.py`, which runs it as a process of its own",
     "foveate.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, through lmms-eval's command line",
 }
@@ -80,7 +81,7 @@ def cell(name: str, tests: Uses, used_by: Uses) -> str:
 def elsewhere(name: str) -> str:
     """What ``ELSEWHERE`` says of a module or of its package."""
     for one, what in ELSEWHERE.items():
-        if f"{name}.".startswith(f"{one}."):
+        if name == one or ("." in one and name.startswith(f"{one}.")):
             return what
     raise ValueError(
         f"{name}: no test imports it or what uses it. Add one, or say in ELSEWHERE of "
@@ -159,11 +160,15 @@ def tests_in(folder: Path, sources: Mapping[str, Source]) -> Uses:
 
 
 def users(sources: Mapping[str, Source]) -> Uses:
-    """By module, those that use it; an operator's package loads what stands in it by name."""
+    """By module, those that use it; an operator's package, and the command line, load what stands
+    beside them by name.
+    """
     found: dict[str, set[str]] = defaultdict(set)
     for other, source in sources.items():
         if source.package.startswith("foveate.ops."):
             found[other].add(source.package)
+        if source.package == "foveate.cli":
+            found[other].add("foveate.cli.app")
         for module in uses(source.tree, sources):
             found[module].add(other)
     return found
