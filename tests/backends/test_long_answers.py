@@ -10,7 +10,7 @@ from foveate.backends.hf.internals import CACHE
 from foveate.core.storage import GROWTH
 from tests import zoo
 
-PROMPT, LONG, SHORT, VERY_LONG = 60, 400, 120, 1000
+PROMPT, LONG, SHORT, VERY_LONG = 60, 240, 120, 1000
 
 
 @contextmanager

@@ -235,7 +235,7 @@ def test_signals_reach_the_server(tmp_path: Path, number: signal.Signals) -> Non
     ready, before = tmp_path / "ready", signal.getsignal(number)
 
     def send() -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 120
         while not ready.exists():
             if time.monotonic() > end:
                 return

@@ -18,6 +18,7 @@ def loaded(tmp_path_factory):
         return smollm2.load()
 
 
+@pytest.mark.slow
 def test_it_answers_with_the_full_and_with_a_compressed_cache(loaded):
     model, tokenizer = loaded
     chat = [{"role": "user", "content": "What is the capital of France?"}]

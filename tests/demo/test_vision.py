@@ -46,7 +46,7 @@ def test_without_the_images_it_does_not_know(demo: Demo) -> None:
     assert blind.answer() != ANSWER
 
 
-@pytest.mark.parametrize("method", ["mixkv", "prefixkv"])
+@pytest.mark.parametrize("method", ["mixkv", pytest.param("prefixkv", marks=pytest.mark.slow)])
 def test_all_kept_changes_nothing(demo: Demo, method: str) -> None:
     with foveate.compress(demo.model, f"{method}:budget=100%") as session:
         assert demo.answer() == ANSWER
@@ -94,6 +94,7 @@ def test_the_low_rank_update_is_added_to_the_weights(demo: Demo) -> None:
     torch.testing.assert_close(added, b @ a, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_is_saved_and_loaded_as_any_other(demo: Demo, tmp_path: Path) -> None:
     demo.model.save_pretrained(tmp_path)
     again = AutoModelForImageTextToText.from_pretrained(tmp_path)

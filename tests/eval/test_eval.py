@@ -165,7 +165,7 @@ def test_a_judge_scores_and_without_one_the_command_says_so(
         "--model",
         directory,
         "--tasks",
-        f"mm_vet={data}",
+        f"mm_vet(longest=4)={data}",
         "--budgets",
         "50%",
         "--methods",

@@ -54,7 +54,10 @@ def alone(loaded: Loaded, sample: Sample, spec: str) -> tuple[str, int]:
     return loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(), held
 
 
-@pytest.mark.parametrize("timed", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "timed",
+    [pytest.param(True, marks=pytest.mark.slow), pytest.param(False, marks=pytest.mark.slow)],
+)
 def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded, timed: bool) -> None:
     assert len(SPECS) == 20
     sample = samples(2)[timed]

@@ -82,6 +82,7 @@ def test_what_is_drawn_follows_from_the_seed_and_the_row(loaded: Loaded) -> None
     assert not torch.equal(*drawn(0))
 
 
+@pytest.mark.slow
 def test_the_task_tells_every_cache_how_the_text_goes_on(loaded: Loaded) -> None:
     task = find_task("long_answer")
     one, other = task.samples(2, 0)

@@ -70,6 +70,7 @@ def test_the_results_are_those_of_one_process_and_it_goes_on_where_another_stopp
     assert {path.name for path in shared.iterdir()} == {"run.json", "rows.jsonl", ".lock"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster_here")
 def test_a_worker_that_is_killed_at_work_costs_no_sample(directory: str, tmp_path: Path) -> None:
     at_work = tmp_path / "worker"
@@ -107,6 +108,7 @@ def test_a_worker_that_is_killed_at_work_costs_no_sample(directory: str, tmp_pat
     assert came == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster_here")
 def test_a_sample_that_kills_every_worker_ends_the_run(
     directory: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +128,7 @@ def test_a_sample_that_kills_every_worker_ends_the_run(
     assert (tmp_path / "tries").read_text() == ".."
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster_here")
 def test_errors_of_workers_are_those_of_one_process(directory: str, tmp_path: Path) -> None:
     with (

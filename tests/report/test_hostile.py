@@ -59,7 +59,7 @@ def lefts(page: Page, selector: str) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_a_report_stays_inside_a_phone_and_can_be_read(
     report: Path, open_page: OpenPage, scheme: str
 ) -> None:

@@ -67,6 +67,7 @@ def instruction(sample: Sample) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_samples_follow_from_the_seed_alone(
     text: list[Sample], icons: list[Sample], nothing_left: None
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_centre_of_the_box_is_right_and_other_answers_are_wrong(
     assert all(row["kl"] is not None and row["score"] in (0, 1) for row in rows)
 
 
+@pytest.mark.slow
 def test_playwrights_own_search_finds_one_such_element_and_there(
     text: list[Sample], nothing_left: None
 ) -> None:
