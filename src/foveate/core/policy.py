@@ -20,11 +20,13 @@ from foveate.core.protocols import (
     AfterPrefill,
     Attend,
     Budget,
+    DropsLowest,
     EachByItself,
     ForeseeableByHead,
     FullPrecision,
     Merge,
     NoMerge,
+    OneByOne,
     Planned,
     Pruning,
     ReadsAgain,
@@ -33,7 +35,9 @@ from foveate.core.protocols import (
     Scope,
     Score,
     Select,
+    Slotwise,
     Softmax,
+    Steady,
     Store,
     When,
     grows,
@@ -200,6 +204,20 @@ class Policy:
     def reads_again(self) -> ReadsAgain | None:
         """The score that looks on while the prompt is read again, if one does."""
         return next((one for one in wrapped(self.score) if isinstance(one, ReadsAgain)), None)
+
+    @cached_property
+    def rewrites(self) -> bool:
+        """Whether heads that hold the same number lose one pair for each that comes while decoding,
+        the one whose running sum is lowest.
+        """
+        says = (
+            (self.when, OneByOne, "one_by_one"),
+            (self.score, Slotwise, "slotwise"),
+            (self.budget, Steady, "steady"),
+            (self.select, DropsLowest, "drops_lowest"),
+        )
+        in_place = all(isinstance(s, what) and getattr(s, name) for s, what, name in says)
+        return in_place and isinstance(self.merge, NoMerge) and self.store.exact
 
     @property
     def spec(self) -> str:

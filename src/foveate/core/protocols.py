@@ -270,6 +270,57 @@ class Pruning(When, Protocol):
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]: ...
 
 
+# What lets a rule that decodes work in place: one pair goes for each that comes
+
+
+@runtime_checkable
+class EvenPruning(Pruning, Protocol):
+    """A pruning rule that says in plain numbers which pairs leave where all heads hold the same:
+    what ``keeps`` says for one head, as the range of their places in order. Numbers are those of
+    :class:`Moment`.
+    """
+
+    def leave(self, stored: int, seen: int, length: int, kept: int) -> range: ...
+
+
+@runtime_checkable
+class OneByOne(When, Protocol):
+    """A rule under which, where it is True, a head that holds one pair more than it kept last is
+    compressed at every token.
+    """
+
+    @property
+    def one_by_one(self) -> bool: ...
+
+
+@runtime_checkable
+class Slotwise(RunningScore, Protocol):
+    """A running score that says, where it is True, that what it observes of a slot and how it
+    scores it do not depend on which slots stand beside it; and it reads no earlier queries.
+    """
+
+    slotwise: ClassVar[bool]
+
+
+@runtime_checkable
+class Steady(Budget, Protocol):
+    """A budget that says, where it is True, that heads which kept the same number keep it again
+    whenever their layer is compressed later.
+    """
+
+    steady: ClassVar[bool]
+
+
+@runtime_checkable
+class DropsLowest(Select, Protocol):
+    """A selection that says, where it is True, that it protects by position and keeps the highest
+    scores of the rest, of equal ones the earlier.
+    """
+
+    @property
+    def drops_lowest(self) -> bool: ...
+
+
 @runtime_checkable
 class Growing(When, Protocol):
     """A rule that says, where ``growing`` is True, that the budget is that of all tokens seen so

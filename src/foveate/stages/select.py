@@ -63,6 +63,11 @@ class TopK(KeepsEnds):
     head_by_head: ClassVar[bool] = True
     protect_text: bool = False
 
+    @property
+    def drops_lowest(self) -> bool:
+        """Not where a subclass selects in another way."""
+        return type(self).__call__ is TopK.__call__ and type(self).protect is TopK.protect
+
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
         marked = super().protect(slots)
         return marked | ~slots.vision if self.protect_text else marked

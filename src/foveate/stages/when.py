@@ -42,6 +42,10 @@ class OverBudget:
     def reads(self) -> bool:
         return self.reading
 
+    @property
+    def one_by_one(self) -> bool:
+        return self.answering and self.every == 1
+
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt or bool((moment.stored - moment.kept >= self.every).any())
 
@@ -78,6 +82,15 @@ class FixedSlot:
         length = moment.length[:, None]
         share = moment.seen[:, None] * moment.kept  # times the prompt's length, to stay in integers
         return ((moment.stored * length - share) // length).clamp_min(0)
+
+    def leave(self, stored: int, seen: int, length: int, kept: int) -> range:
+        surplus = max(0, (stored * length - seen * kept) // length)
+        surplus = surplus if surplus >= self.every else 0
+        if self.counted_from == "newest":
+            first = max(0, stored - self.distance - surplus)
+        else:
+            first = kept // 2 if kept - self.distance < 1 else kept - self.distance
+        return range(first, first + surplus)
 
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]:
         """All but the surplus of each head."""

@@ -282,7 +282,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         in_prompt = self.armed
         if in_prompt or (rule.decodes and not isinstance(rule, Pruning)):
             stock = torch.is_grad_enabled() and query.requires_grad
-            ours = queries.attention.summable and in_prompt and not stock and is_whole(self.pairs)
+            ours = queries.attention.is_sdpa and in_prompt and not stock and is_whole(self.pairs)
             asked = self._wanted(queries) if ours else NOTHING
             out = attended(queries, self.pairs, self.policy.attend.n, asked)
             self._show(queries, out)

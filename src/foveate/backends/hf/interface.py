@@ -96,7 +96,7 @@ def _of_model(
         takes_masks=takes_masks,
         additive=name == "eager",
         replaceable=not extra,
-        summable=function is sdpa_attention_forward and not extra and not kwargs.get("dropout"),
+        is_sdpa=function is sdpa_attention_forward and not extra and not kwargs.get("dropout"),
     )
 
 

@@ -1,13 +1,24 @@
 """Kept pairs, stored for real.
 
 :class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise. Both grow
-at the end while decoding, and both know the original column of each slot: a token's index in the
-batch's padded input, counted from the start of the conversation. :class:`Pairs` is what every way
-to hold them can do.
+at the end while decoding; :class:`RewrittenPairs` are dense ones of which one goes for each that
+comes. All know the original column of each slot: a token's index in the batch's padded input,
+counted from the start of the conversation. :class:`Pairs` is what every way to hold them can do.
 """
 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.pairs import Coded, Pairs
 from foveate.core.storage.ragged import RaggedPairs, only, store
+from foveate.core.storage.rewritten import RewrittenPairs
 
-__all__ = ["GROWTH", "Coded", "DensePairs", "Padded", "Pairs", "RaggedPairs", "only", "store"]
+__all__ = [
+    "GROWTH",
+    "Coded",
+    "DensePairs",
+    "Padded",
+    "Pairs",
+    "RaggedPairs",
+    "RewrittenPairs",
+    "only",
+    "store",
+]

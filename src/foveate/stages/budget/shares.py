@@ -24,6 +24,7 @@ from foveate.stages.budget.exact import by_layer, heads_of
 class Uniform:
     """Every KV head keeps ``amount``. A head that holds less passes the rest on to its layer."""
 
+    steady: ClassVar[bool] = True
     amount: AmountLike
     scope: Scope = field(default="layer", init=False)
 

@@ -26,6 +26,7 @@ class ColumnSums:
 
     head_by_head: ClassVar[bool] = True
     reads_column_sums: ClassVar[bool] = True
+    slotwise: ClassVar[bool] = True
     group: Reduction = "mean"
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:

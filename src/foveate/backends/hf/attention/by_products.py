@@ -36,7 +36,7 @@ class ModelAttention:
     ``plain`` takes the mask that transformers makes for that implementation, or none; ``masked`` a
     mask [b, 1 or hq, m, n]. They are the same where the implementation ``takes_masks``, of the
     ``additive`` kind alone or of both. Operators of ours may do it instead if it is
-    ``replaceable``, and add up column sums on the way if it is ``summable``.
+    ``replaceable``, of any pass if it ``is_sdpa``: PyTorch's attention, and nothing else.
     """
 
     plain: Callable[[Tensor, Tensor, Tensor, Any], Output]
@@ -44,7 +44,7 @@ class ModelAttention:
     takes_masks: bool = True
     additive: bool = False
     replaceable: bool = True
-    summable: bool = False
+    is_sdpa: bool = False
 
     def with_masks(self) -> ModelAttention:
         """The same where a mask of transformers' own kind cannot be cut to fit."""

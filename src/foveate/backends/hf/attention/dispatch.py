@@ -20,6 +20,7 @@ from foveate.backends.hf.attention.by_products import (
     with_column_sums,
     with_window_sums,
 )
+from foveate.backends.hf.attention.folding import folded, folds
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
@@ -121,6 +122,8 @@ def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Att
         return Attended(out.transpose(1, 2))
     if n:
         return Attended(attention_n(q, pairs.k, pairs.v, scale, n).transpose(1, 2))
+    if folds(queries.attention, q, pairs.k):
+        return Attended(folded(q, pairs.k, pairs.v, scale))
     return Attended(*queries.attention.plain(q, pairs.k, pairs.v, None))
 
 
@@ -151,6 +154,8 @@ def over_visible(
     if n:
         seen = visible.expand(-1, k.shape[1], -1, -1)
         return Attended(attention_n(q, k, v, scale, n, seen).transpose(1, 2))
+    if folds(attention, q, k):
+        return Attended(folded(q, k, v, scale, visible))
     additive = q.dtype if attention.additive else None
     if mask is not None and mask.dtype != torch.bool:
         additive = mask.dtype
