@@ -217,7 +217,8 @@ class Policy:
             (self.select, DropsLowest, "drops_lowest"),
         )
         in_place = all(isinstance(s, what) and getattr(s, name) for s, what, name in says)
-        return in_place and isinstance(self.merge, NoMerge) and self.store.exact
+        plain = isinstance(self.merge, NoMerge) and self.store.exact and not self.attend.n
+        return in_place and plain
 
     @property
     def spec(self) -> str:

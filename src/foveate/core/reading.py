@@ -18,7 +18,7 @@ from torch import Tensor
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, bytes_of_a_token, everything, keep, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, Moment, Pruning, grows
+from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows
 from foveate.core.slots import Slots, derived
 from foveate.core.storage import Pairs
 from foveate.errors import InvalidInput
@@ -50,6 +50,16 @@ class Remembered:
     kept: Int[Tensor, "b h"] | None = None
     finished: int = 0
     unread: Layer | None = None
+    _even: tuple[Tensor, int | None] | None = None  # of which ``kept``
+
+    @property
+    def kept_by_each(self) -> int | None:
+        """What every head kept, where that is one number. The device is asked once."""
+        if self.kept is None:
+            return None
+        if self._even is None or self._even[0] is not self.kept:
+            self._even = self.kept, one_number(self.kept)
+        return self._even[1]
 
     def in_prompt(self, at: Pass) -> bool:
         """Whether the pass reads tokens of a prompt that has not been dealt with."""
@@ -97,7 +107,7 @@ class Remembered:
     def grown(self, slots: int) -> Mapping[str, Tensor]:
         """The running sums, with zeros for the slots that are new."""
         return {
-            name: torch.nn.functional.pad(t, (0, slots - t.shape[-1]))
+            name: torch.nn.functional.pad(t, (0, more)) if (more := slots - t.shape[-1]) else t
             for name, t in self.state.items()
         }
 
@@ -220,6 +230,39 @@ class PromptReading:
         memory.compact(mask)
         return Kept(mask, None, k, v)
 
+    def leave(self, ordinal: int, at: Pass, pad: int, stored: int) -> range | None:
+        """Which of the pairs that each head holds leave while an answer is decoded, as places in
+        order, under a rule that prunes; None where it says that of each head by itself. Nothing is
+        asked of the device.
+
+        Args:
+            ordinal: of the layer, whose heads all hold ``stored`` pairs.
+            at: where the pass stands.
+            pad: padding in front of every row.
+            stored: pairs held by each head.
+        """
+        memory, rule = self.layers[ordinal], self.policy.when
+        if memory.kept is None:
+            return range(0)  # the whole prompt fitted
+        kept = memory.kept_by_each
+        if kept is None or not isinstance(rule, EvenPruning):
+            return None
+        return rule.leave(stored, at.seen - pad, memory.finished - pad, kept)
+
+    def one_out(self, layer: Layer, at: Pass) -> Int[Tensor, "b h 1"]:
+        """Under a policy that rewrites: shows it a token of the answer, and returns the slot whose
+        pair leaves each head. Slots, and what is remembered of them, may be in any order; the free
+        slot's sums are zero from now on. Nothing is asked of the device.
+        """
+        memory, policy = self.layers[layer.ordinal], self.policy
+        layer = self._shown(layer, at)
+        values = policy.score(layer).values.float()
+        values = values.masked_fill(policy.select.protect(layer.slots), torch.inf)
+        lowest = values == values.amin(-1, keepdim=True)
+        slot = torch.where(lowest, layer.pos, -1).argmax(-1, keepdim=True)  # of equals the latest
+        memory.state = {name: t.scatter(-1, slot, 0.0) for name, t in memory.state.items()}
+        return slot
+
     def with_budget(self, slots: Slots, at: Pass, ordinal: int, layer_bytes: int) -> Slots:
         """The slots with each row's budget, which is that of its prompt, however much of it (or
         beyond) has been read; under a rule whose budget grows, that of all that has.
@@ -273,8 +316,11 @@ class PromptReading:
         if scored is None and not policy.store.exact:
             found[layer.ordinal] = everything(layer)
         for ordinal, kept in found.items():
-            self.layers[ordinal].kept = kept.counts if kept.told is None else kept.told
-            self.layers[ordinal].compact(kept.mask)
+            memory = self.layers[ordinal]
+            memory.kept = kept.counts if kept.told is None else kept.told
+            memory.compact(kept.mask)
+            if policy.when.decodes:
+                _ = memory.kept_by_each  # asked now, and not while decoding
         return found
 
     def _all_together(self, layer: Layer, scored: Scored | None) -> dict[int, Kept]:
@@ -314,6 +360,12 @@ def _refuse_empty_rows(layer: Layer) -> None:
     if layer.ordinal == 0 and bool((layer.slots.lengths < 1).any()):
         row = int((layer.slots.lengths < 1).nonzero()[0, 0])
         raise InvalidInput(f"row {row} is nothing but padding.")
+
+
+def one_number(counts: Int[Tensor, "*x"]) -> int | None:
+    """The number that all of them are, if they are."""
+    found = set(counts.flatten().tolist())
+    return found.pop() if len(found) == 1 else None
 
 
 def right_aligned(

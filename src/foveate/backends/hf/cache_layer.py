@@ -36,8 +36,9 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge, Pruning
 from foveate.core.reading import Pass, Remembered
 from foveate.core.slots import Slots
-from foveate.core.storage import Coded, DensePairs, Padded, Pairs
+from foveate.core.storage import Coded, DensePairs, Padded, Pairs, RewrittenPairs
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
+from foveate.ops.column_sums import attention_of_one
 
 LINK = "_foveate"
 """The attribute by which the keys that a layer returns lead back to it."""
@@ -127,6 +128,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             split = end - self.seen
             self.late = k[:, :, split:].detach(), v[:, :, split:].detach()
             k, v = k[:, :, :split], v[:, :, :split]
+        if k.shape[2] > 1:
+            self.in_order()
         self._append(k, v)
         keys, values = key_states, value_states
         if self.late is None and isinstance(self.pairs, DensePairs):
@@ -280,11 +283,14 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.state.lends:
             self._attended = self._pairs
         in_prompt = self.armed
+        if not in_prompt and self._rewrites(queries):
+            return self._rewrite(queries), None
         if in_prompt or (rule.decodes and not isinstance(rule, Pruning)):
             stock = torch.is_grad_enabled() and query.requires_grad
             ours = queries.attention.is_sdpa and in_prompt and not stock and is_whole(self.pairs)
             asked = self._wanted(queries) if ours else NOTHING
             out = attended(queries, self.pairs, self.policy.attend.n, asked)
+            self.in_order()
             self._show(queries, out)
         else:
             out = attended(queries, self.pairs, self.policy.attend.n)
@@ -317,26 +323,69 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             to_read = self.memory.to_read(self.at)
             return wanted(self.policy, slots, queries.q, groups, self.at, to_read)
 
+    # Decoding in place
+
+    def _rewrites(self, queries: Queries) -> bool:
+        """Whether this token's pair makes one of each head leave, wherever it stands."""
+        pairs, kept = self.pairs, self.memory.kept_by_each
+        return (
+            self.policy.rewrites
+            and kept is not None
+            and isinstance(pairs, DensePairs | RewrittenPairs)
+            and pairs.longest == kept + 1
+            and pairs.compressed
+            and queries.attention.is_sdpa
+            and queries.sees_all
+            and not self.state.lends
+        )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _rewrite(self, queries: Queries) -> Tensor:
+        """Attention, whose weights say which pair of each head leaves."""
+        pairs = self._rewritten()
+        out, paid = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
+        with torch.no_grad():
+            layer = self._layer(queries, pairs.k, pairs.v, pairs.unordered)
+            layer = replace(layer, column_sums=paid.detach())
+            pairs.vacate(self.state.reading.one_out(layer, self.at))
+        return out.to(queries.q.dtype).transpose(1, 2)
+
+    def _rewritten(self) -> RewrittenPairs:
+        """The pairs, from now on as such that are."""
+        pairs = self.pairs
+        if isinstance(pairs, DensePairs):
+            pairs = self._pairs = RewrittenPairs(pairs)
+        assert isinstance(pairs, RewrittenPairs)
+        return pairs
+
+    def in_order(self) -> None:
+        """Holds its pairs, and what is remembered of them, in the order of their columns."""
+        pairs, memory = self._pairs, self.memory
+        if isinstance(pairs, RewrittenPairs):
+            memory.state = {name: pairs.of_slots(t) for name, t in memory.state.items()}
+            self._pairs = pairs.opened()
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _show(self, queries: Queries, out: Attended) -> None:
         """Shows the pass to the policy, and holds what it keeps."""
         with self.watch.running(queries.q.device):
             k, v, columns = self._padded()
-            self.read(
-                Layer(
-                    q=queries.q.detach(),
-                    k=k.detach(),
-                    v=v.detach(),
-                    slots=self._slots(queries, columns),
-                    scale=queries.scale,
-                    ordinal=self.ordinal,
-                    model_index=self.model_index,
-                    depth=self.state.depth,
-                    column_sums=out.column_sums,
-                    window_sums=out.window_sums,
-                )
-            )
+            layer = self._layer(queries, k, v, columns)
+            self.read(replace(layer, column_sums=out.column_sums, window_sums=out.window_sums))
+
+    def _layer(self, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
+        """What the policy sees of a pass."""
+        return Layer(
+            q=queries.q.detach(),
+            k=k.detach(),
+            v=v.detach(),
+            slots=self._slots(queries, columns),
+            scale=queries.scale,
+            ordinal=self.ordinal,
+            model_index=self.model_index,
+            depth=self.state.depth,
+        )
 
     # Reading the prompt again: what it appends does not stay
 
@@ -413,13 +462,27 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _prune(self) -> None:
         """Keeps the slots that the rule says, without looking at anything but their number."""
         state = self.state
-        if state.pads is None:
+        if state.pads is None or self._left_in_place():
             return
         lengths = self.seen - state.pads.to(self.pairs.counts.device)
         with self.watch.running(lengths.device):
             kept = state.reading.prune(self.ordinal, self.at, lengths, self.pairs)
             if kept is not None:
                 self.hold(kept)
+
+    def _left_in_place(self) -> bool:
+        """Whether at most one pair leaves each head, the same in all; then it has."""
+        state, pairs = self.state, self.pairs
+        if state.pad is None or not isinstance(pairs, DensePairs | RewrittenPairs):
+            return False
+        leave = state.reading.leave(self.ordinal, self.at, state.pad, pairs.longest)
+        if not leave:
+            return leave is not None
+        if len(leave) > 1 or state.lends or not self.policy.store.exact:
+            return False
+        self._rewritten().vacate_nth(leave.start)
+        self.memory.state = {}  # which nobody reads any more
+        return True
 
     # What is held
 

@@ -209,6 +209,7 @@ def _check(
 
 
 def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
+    layer.in_order()
     memory = layer.memory
     found = {f"running.{name}": t for name, t in memory.state.items()}
     if memory.queries is not None:

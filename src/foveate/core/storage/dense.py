@@ -63,6 +63,11 @@ class DensePairs:
         return _used(self._v, self.size)
 
     @property
+    def with_room(self) -> tuple[Float[Tensor, "b h r d"], Float[Tensor, "b h r e"]]:
+        """Keys and values with the room at the end."""
+        return self._k, self._v
+
+    @property
     def mixed(self) -> int:
         """Slots whose columns are listed one by one."""
         return 0 if self.columns_of_mixed is None else self.columns_of_mixed.shape[2]

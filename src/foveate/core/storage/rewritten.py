@@ -24,7 +24,7 @@ class RewrittenPairs:
 
     def __init__(self, pairs: DensePairs):
         """Takes the tensors over, room included: ``pairs`` is not to be used any more."""
-        self._k, self._v = pairs._k.detach(), pairs._v.detach()
+        self._k, self._v = (t.detach() for t in pairs.with_room)
         self.size, self._next = pairs.size, pairs.next_column
         self._columns = _padded_to(pairs.columns.to(torch.int32), self._k.shape[2])
         self.free: Int[Tensor, "b h 1"] | int | None = None

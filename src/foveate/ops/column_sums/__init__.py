@@ -6,8 +6,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.ops.choice import Impl, implementation
+from foveate.ops.column_sums.one_query import attention_of_one
 
-__all__ = ["attention_with_counted_sums", "attention_with_sums", "column_sums"]
+__all__ = [
+    "attention_of_one",
+    "attention_with_counted_sums",
+    "attention_with_sums",
+    "column_sums",
+]
 
 
 def column_sums(

@@ -25,7 +25,7 @@ from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
 from foveate.core.slots import Slots
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs
 from foveate.errors import UnsupportedModel
 from foveate.ops.choice import chosen
 from foveate.ops.quantised_decode import quantised_decode
@@ -83,6 +83,8 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
         and (decoded := over_codes(queries.q, pairs, queries.scale, n)) is not None
     ):
         return decoded
+    if sees_all and isinstance(pairs, RewrittenPairs):
+        return _decoded(queries, pairs, n)
     pairs = pairs.opened()
     if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
         return _over_all(queries, pairs, wanted)
@@ -112,7 +114,9 @@ def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     return Attended(*attend.plain(q, k, v, queries.own_mask))
 
 
-def _decoded(queries: Queries, pairs: DensePairs | RaggedPairs, n: float) -> Attended:
+def _decoded(
+    queries: Queries, pairs: DensePairs | RaggedPairs | RewrittenPairs, n: float
+) -> Attended:
     """A query that sees all pairs."""
     q, scale = queries.q, queries.scale
     if isinstance(pairs, RaggedPairs):
