@@ -96,3 +96,16 @@ def test_a_surplus_of_several_pairs_leaves_in_one_piece():
     late = decode(FixedSlot(distance=5, every=4), 60, range(10), 8)
     assert [len(held) for held in late] == [11, 12, 13, 14, 11, 12, 13, 14]
     assert late[4][:9] == [0, 1, 2, 3, 4, 9, 60, 61, 62]
+
+
+@pytest.mark.parametrize("counted_from", ["prompt", "newest"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_in_plain_numbers_the_same_pairs_leave(counted_from, every):
+    rule = FixedSlot(distance=5, counted_from=counted_from, every=every)
+    for kept in (1, 4, 5, 6, 30, 60):
+        for more in range(1, 9):
+            for seen in range(61, 61 + 2 * more):
+                stored = kept + more
+                now = moment([[stored]], seen=[seen], length=[60], kept=[[kept]])
+                left = (~rule.keeps(now, slots=stored)[0, 0]).nonzero().flatten().tolist()
+                assert list(rule.leave(stored, seen, 60, kept)) == left
