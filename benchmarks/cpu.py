@@ -11,10 +11,12 @@ were measured before, on the same machine and with the same versions.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from itertools import product
 from multiprocessing import get_context
 from statistics import mean, median
 from typing import Any
@@ -24,16 +26,18 @@ import transformers
 from cpu_page import AT_END, SPECS, WINDOWS, page
 from lockstep import WARM_UP, prefills
 from rich.progress import Progress
+from torch.nn.functional import scaled_dot_product_attention as sdpa
 from written import RESULTS, write, write_data
 
 import foveate
 from foveate.backends.hf import compress
+from foveate.backends.hf.attention.folding import folded
 from foveate.backends.hf.internals import CACHE
-from foveate.bench import Subject, bench, of_model, processor
+from foveate.bench import Subject, bench, of_dims, of_model, processor
 from foveate.bench.measure import ticks
 from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
-from foveate.bench.timing import Filled, Tick, prefill, seconds, steps, stock
+from foveate.bench.timing import Filled, Tick, decoding, prefill, seconds, steps, stock
 from foveate.eval.model import Loaded, load
 
 KEPT, CHUNK = "20%", 256
@@ -46,10 +50,16 @@ RULES = (
     "h2o:when=over_budget(every=16)",
     "csp:decode_n=1.0",
 )
+SHAPES = {  # KV heads, query heads of each, size
+    "SmolLM2-135M": (3, 3, 64),
+    "Qwen2-VL-7B": (4, 7, 128),
+}
 ROWS = len(SPECS) + 1  # the full cache, too
 TICKS = {  # how often each part tells that it has got on
     "prefill": lambda rounds: ticks(ROWS, rounds) + ROWS * (WARM_UP - 1),  # bench warms up once
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
+    "attention": lambda rounds: None,
+    "half": lambda rounds: None,
     "decoding": lambda rounds: None,
     "memory": lambda rounds: None,
     "kvpress": lambda rounds: None,
@@ -114,6 +124,45 @@ def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> f
     return mean(times[1:])
 
 
+def attention(tokens: int, rounds: int) -> list[dict[str, Any]]:
+    """Milliseconds of the attention of one decoding step in a layer, in turns, medians: as the
+    stock model does it over all pairs and over those kept, and over those kept as it is done here.
+    """
+    found = []
+    for (name, (h, g, d)), dtype in product(SHAPES.items(), (torch.float32, torch.bfloat16)):
+        q = torch.randn(1, h * g, 1, d, dtype=dtype)
+        k, v = torch.randn(2, 1, h, tokens, d, dtype=dtype)
+        few = k[:, :, : tokens // 5].contiguous(), v[:, :, : tokens // 5].contiguous()
+        ways: dict[str, Callable[[], object]] = {
+            "full": lambda q=q, k=k, v=v: sdpa(q, k, v, enable_gqa=True),  # type: ignore[misc]
+            "kept": lambda q=q, few=few: sdpa(q, *few, enable_gqa=True),  # type: ignore[misc]
+            "ours": lambda q=q, few=few, d=d: folded(q, *few, d**-0.5),  # type: ignore[misc]
+        }
+        times: dict[str, list[float]] = {way: [] for way in ways}
+        for _ in range(8 * rounds):
+            for way, work in ways.items():
+                times[way].append(1000 * seconds(work, q.device))
+        ms = {way: median(some) for way, some in times.items()}
+        found.append({"shape": name, "dtype": str(dtype).removeprefix("torch."), **ms})
+    return found
+
+
+def half(loaded: Loaded, tokens: int, rounds: int, count: int) -> dict[str, Any]:
+    """Whole decoding steps in bfloat16, of this model and of two layers of a larger one."""
+    made = copy.deepcopy(loaded.model).to(torch.bfloat16)
+    subjects = (
+        replace(of_model(loaded, tokens), model=made),
+        of_dims("qwen2-vl-7b", tokens, layers=2),
+    )
+    found = {}
+    for subject in subjects:
+        with torch.no_grad():
+            caches = [prefill(subject, policy_of(spec)) for spec in ("full", "snapkv", "mixkv")]
+            timed = decoding(subject, caches, rounds, count, lambda: None)
+        found[subject.name] = {spec: of._asdict() for spec, of in timed.items()}
+    return found
+
+
 def memory(tokens: int) -> dict[str, Any]:
     """Bytes at the peak of prefills above the model, each in a process of its own."""
     capped = (
@@ -174,7 +223,12 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
         return [asdict(row) for row in rows]
     if part == "rules":
         chosen = [policy_of(spec) for spec in RULES]
-        return [asdict(row) for row in bench(of_model(loaded, 1024), chosen, rounds=1, **settings)]
+        rows = bench(subject, chosen, rounds=1, **settings)
+        return [asdict(row) | {"tokens": a.tokens} for row in rows]
+    if part == "attention":
+        return attention(a.tokens, a.rounds)
+    if part == "half":
+        return half(loaded, a.tokens, a.rounds, a.steps)
     if part == "decoding":
         short, rounds = of_model(loaded, a.tokens // 5), a.rounds + 2
         return {

@@ -59,10 +59,31 @@ def page(found: dict[str, Any]) -> str:
         "chunks.", "",
         "| policy | peak memory, MB |", "|---|---|",
         *(f"| `{spec}` | {mb(peak)} |" for spec, peak in memory["chunks"].items()), "",
-        "## Rules that go on while decoding", "", "After 1,024 tokens.", "",
+        "## Rules that go on while decoding", "", f"After {found['rules'][0].get('tokens', 1024):,} tokens.", "",
         "| policy | time per token, to the full cache |", "|---|---|",
-        *(f"| `{row['method']}` | {row['decode_ratio']:.2f} |" for row in found["rules"][1:]),
+        *(f"| `{row['method']}` | {row['decode_ratio']:.2f} |" for row in found["rules"][1:]), "",
+        "## One query's attention", "",
+        "Milliseconds in one layer, alone: the stock model's (SDPA with grouped heads) over all "
+        f"{found['tokens']:,} pairs and over the {found['tokens'] // 5:,} that are kept; and over "
+        "these with the groups folded into the query axis, as it is done here.", "",
+        "| shape | type | full, stock | kept, stock | kept, folded | full to folded |",
+        "|---|---|---|---|---|---|",
+        *map(attention, found["attention"]), "",
+        "## Decoding in bfloat16", "",
+        "Whole steps, to those of the preallocated full cache; of the larger model two layers and "
+        "its head.", "",
+        "| model | policy | ms/token | to the full cache |", "|---|---|---|---|",
+        *(
+            f"| {model} | `{spec}` | {of['ms']:.1f} | {of['ratio']:.2f} |"
+            for model, rows in found["half"].items() for spec, of in rows.items()
+        ),
     ])  # fmt: skip
+
+
+def attention(row: dict[str, Any]) -> str:
+    """One shape and type."""
+    times = " | ".join(f"{row[way]:.2f}" for way in ("full", "kept", "ours"))
+    return f"| {row['shape']} | {row['dtype']} | {times} | {row['full'] / row['ours']:.1f} |"
 
 
 def again(runs: dict[str, Any]) -> str:

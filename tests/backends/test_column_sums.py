@@ -67,7 +67,7 @@ def test_the_stock_attention_stays_where_gradients_are_wanted(calls):
     assert calls == []
 
 
-def test_decoding_steps_are_the_stock_attentions(calls):
+def test_decoding_steps_make_no_pass_for_the_sums(calls):
     model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(40,))
     with foveate.compress(model, foveate.policy("h2o:budget=20,when=over_budget")) as session:
         model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False)

@@ -40,14 +40,16 @@ class Remembered:
 
     ``queries`` are the last that were seen, ``images`` the image of each; ``state`` are a running
     score's sums, one number a slot; ``kept`` counts the pairs that each head kept, or was to
-    keep at most, when the layer was compressed last; ``finished`` is the end of the prompt that was
-    dealt with last; ``unread`` is the layer, without its pairs, while the prompt is read again.
+    keep at most, when the layer was compressed last; ``tokens`` is each row's budget once the
+    prompt has been dealt with, which ends at ``finished``; ``unread`` is the layer, without its
+    pairs, while the prompt is read again.
     """
 
     queries: Float[Tensor, "b hq w d"] | None = None
     images: Int[Tensor, "b w"] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
     kept: Int[Tensor, "b h"] | None = None
+    tokens: Int[Tensor, "b"] | None = None
     finished: int = 0
     unread: Layer | None = None
     _even: tuple[Tensor, int | None] | None = None  # of which ``kept``
@@ -117,7 +119,7 @@ class Remembered:
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it."""
-        for name in ("queries", "images", "kept"):
+        for name in ("queries", "images", "kept", "tokens"):
             if (t := getattr(self, name)) is not None:
                 setattr(self, name, t.index_select(0, rows.to(t.device)))
         self.state = {name: t.index_select(0, rows) for name, t in self.state.items()}
@@ -185,6 +187,7 @@ class PromptReading:
             _refuse_empty_rows(layer)
         if in_prompt and not unfinished:
             memory.finished = at.seen
+            memory.tokens = None if grows(rule) else layer.slots.tokens
         if not rule(self._moment(layer, at, stored, in_prompt and not unfinished)):
             return {}
         if self.policy.reads_again and not self._stays_whole(layer):
@@ -270,11 +273,17 @@ class PromptReading:
         """
         if slots.tokens is not None:
             return slots
+        memory = self.layers[ordinal]
+        if memory.tokens is not None and not memory.in_prompt(at):
+            return slots.with_budget(memory.tokens)
         pair_bytes = self.pair_bytes or layer_bytes * self.depth
-        to_read = self.layers[ordinal].to_read(at)
-        if grows(self.policy.when):
+        to_read, growing = memory.to_read(at), grows(self.policy.when)
+        if growing:
             to_read = max(0, to_read)
-        return _budgeted(slots, self.policy, pair_bytes, to_read)
+        slots = _budgeted(slots, self.policy, pair_bytes, to_read)
+        if not (memory.in_prompt(at) or growing):
+            memory.tokens = slots.tokens
+        return slots
 
     def _shown(self, layer: Layer, at: Pass) -> Layer:
         """The layer with its budget and with what is known of earlier passes and layers; the

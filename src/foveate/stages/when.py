@@ -44,7 +44,7 @@ class OverBudget:
 
     @property
     def one_by_one(self) -> bool:
-        return self.answering and self.every == 1
+        return self.answering and self.every == 1 and not self.growing
 
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt or bool((moment.stored - moment.kept >= self.every).any())

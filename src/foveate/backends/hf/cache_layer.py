@@ -36,7 +36,7 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge, Pruning
 from foveate.core.reading import Pass, Remembered
 from foveate.core.slots import Slots
-from foveate.core.storage import Coded, DensePairs, Padded, Pairs, RewrittenPairs
+from foveate.core.storage import Coded, DensePairs, Padded, Pairs, RewrittenPairs, rewritten
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 from foveate.ops.column_sums import attention_of_one
 
@@ -327,36 +327,24 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def _rewrites(self, queries: Queries) -> bool:
         """Whether this token's pair makes one of each head leave, wherever it stands."""
-        pairs, kept = self.pairs, self.memory.kept_by_each
-        return (
-            self.policy.rewrites
-            and kept is not None
-            and isinstance(pairs, DensePairs | RewrittenPairs)
-            and pairs.longest == kept + 1
-            and pairs.compressed
-            and queries.attention.is_sdpa
-            and queries.sees_all
-            and not self.state.lends
-        )
+        pairs = self.pairs
+        if not self.policy.rewrites or not isinstance(pairs, DensePairs | RewrittenPairs):
+            return False
+        kept = self.memory.kept_by_each
+        if kept is None or pairs.longest != kept + 1 or not pairs.compressed:
+            return False
+        return queries.attention.is_sdpa and queries.sees_all and not self.state.lends
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _rewrite(self, queries: Queries) -> Tensor:
         """Attention, whose weights say which pair of each head leaves."""
-        pairs = self._rewritten()
+        pairs = self._pairs = rewritten(self.pairs)
         out, paid = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
         with torch.no_grad():
             layer = self._layer(queries, pairs.k, pairs.v, pairs.unordered)
             layer = replace(layer, column_sums=paid.detach())
             pairs.vacate(self.state.reading.one_out(layer, self.at))
         return out.to(queries.q.dtype).transpose(1, 2)
-
-    def _rewritten(self) -> RewrittenPairs:
-        """The pairs, from now on as such that are."""
-        pairs = self.pairs
-        if isinstance(pairs, DensePairs):
-            pairs = self._pairs = RewrittenPairs(pairs)
-        assert isinstance(pairs, RewrittenPairs)
-        return pairs
 
     def in_order(self) -> None:
         """Holds its pairs, and what is remembered of them, in the order of their columns."""
@@ -453,6 +441,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             layer = replace(layer, output_weight=weight)
         self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_pairs(layer.k, layer.v)
         self._hold_each(self.state.reading.read(layer, self.at, self.pairs.counts))
+        if self.policy.when.decodes:
+            _ = self.state.pad  # asked now, and not while decoding
 
     def _hold_each(self, found: Mapping[int, Kept]) -> None:
         for ordinal, kept in found.items():
@@ -480,7 +470,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             return leave is not None
         if len(leave) > 1 or state.lends or not self.policy.store.exact:
             return False
-        self._rewritten().vacate_nth(leave.start)
+        pairs = self._pairs = rewritten(pairs)
+        pairs.vacate_nth(leave.start)
         self.memory.state = {}  # which nobody reads any more
         return True
 

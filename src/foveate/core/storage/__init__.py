@@ -9,7 +9,7 @@ counted from the start of the conversation. :class:`Pairs` is what every way to 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.pairs import Coded, Pairs
 from foveate.core.storage.ragged import RaggedPairs, only, store
-from foveate.core.storage.rewritten import RewrittenPairs
+from foveate.core.storage.rewritten import RewrittenPairs, rewritten
 
 __all__ = [
     "GROWTH",
@@ -20,5 +20,6 @@ __all__ = [
     "RaggedPairs",
     "RewrittenPairs",
     "only",
+    "rewritten",
     "store",
 ]

@@ -172,6 +172,11 @@ class RewrittenPairs:
         return self.opened().tensors()
 
 
+def rewritten(pairs: DensePairs | RewrittenPairs) -> RewrittenPairs:
+    """The same pairs, which take the tensors over, or themselves."""
+    return RewrittenPairs(pairs) if isinstance(pairs, DensePairs) else pairs
+
+
 def _padded_to(t: Tensor, room: int) -> Tensor:
     """A copy with so many slots, of which the last are not set."""
     new = t.new_empty(*t.shape[:2], room, *t.shape[3:])
