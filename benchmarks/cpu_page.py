@@ -59,9 +59,11 @@ def page(found: dict[str, Any]) -> str:
         "chunks.", "",
         "| policy | peak memory, MB |", "|---|---|",
         *(f"| `{spec}` | {mb(peak)} |" for spec, peak in memory["chunks"].items()), "",
-        "## Rules that go on while decoding", "", f"After {found['rules'][0].get('tokens', 1024):,} tokens.", "",
+        "## Rules that go on while decoding", "",
+        f"After {found['rules'][0].get('tokens', 1024):,} tokens.", "",
         "| policy | time per token, to the full cache |", "|---|---|",
-        *(f"| `{row['method']}` | {row['decode_ratio']:.2f} |" for row in found["rules"][1:]), "",
+        *(f"| `{row['method']}` | {row['decode_ratio']:.2f} |" for row in found["rules"][1:]),
+        "",
         "## One query's attention", "",
         "Milliseconds in one layer, alone: the stock model's (SDPA with grouped heads) over all "
         f"{found['tokens']:,} pairs and over the {found['tokens'] // 5:,} that are kept; and over "
