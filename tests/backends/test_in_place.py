@@ -63,7 +63,7 @@ def stored_anew(monkeypatch):
     """Switches to storing a layer anew at every eviction."""
 
     def switch():
-        monkeypatch.setattr(FoveateLayer, "_rewrites", lambda self, queries: False)
+        monkeypatch.setattr(FoveateLayer, "_to_rewrite", lambda self, queries: None)
         monkeypatch.setattr(FoveateLayer, "_left_in_place", lambda self: False)
 
     return switch

@@ -210,15 +210,12 @@ class Policy:
         """Whether heads that hold the same number lose one pair for each that comes while decoding,
         the one whose running sum is lowest.
         """
-        says = (
-            (self.when, OneByOne, "one_by_one"),
-            (self.score, Slotwise, "slotwise"),
-            (self.budget, Steady, "steady"),
-            (self.select, DropsLowest, "drops_lowest"),
-        )
-        in_place = all(isinstance(s, what) and getattr(s, name) for s, what, name in says)
+        one_by_one = isinstance(self.when, OneByOne) and self.when.one_by_one
+        slotwise = isinstance(self.score, Slotwise) and self.score.slotwise
+        steady = isinstance(self.budget, Steady) and self.budget.steady
+        lowest = isinstance(self.select, DropsLowest) and self.select.drops_lowest
         plain = isinstance(self.merge, NoMerge) and self.store.exact and not self.attend.n
-        return in_place and plain
+        return one_by_one and slotwise and steady and lowest and plain
 
     @property
     def spec(self) -> str:

@@ -25,7 +25,8 @@ class OverBudget:
     and Local rows of Elastic Cache and PrefixKV).
 
     ``every=1`` is the papers' rule (H2O, CSP Algorithm 1); a larger number spreads the cost of
-    compressing over that many decoded tokens. With ``reading`` the same holds between the passes of
+    compressing over that many decoded tokens, where the new pair cannot take the place of the one
+    that leaves. With ``reading`` the same holds between the passes of
     a prompt that is read in chunks (InfiniPot-V); without ``answering`` not while decoding.
     """
 

@@ -283,8 +283,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.state.lends:
             self._attended = self._pairs
         in_prompt = self.armed
-        if not in_prompt and self._rewrites(queries):
-            return self._rewrite(queries), None
+        if not in_prompt and (held := self._to_rewrite(queries)) is not None:
+            return self._rewrite(held, queries), None
         if in_prompt or (rule.decodes and not isinstance(rule, Pruning)):
             stock = torch.is_grad_enabled() and query.requires_grad
             ours = queries.attention.is_sdpa and in_prompt and not stock and is_whole(self.pairs)
@@ -325,20 +325,21 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     # Decoding in place
 
-    def _rewrites(self, queries: Queries) -> bool:
-        """Whether this token's pair makes one of each head leave, wherever it stands."""
+    def _to_rewrite(self, queries: Queries) -> DensePairs | RewrittenPairs | None:
+        """The pairs, where this token's makes one of each head leave, wherever it stands."""
         pairs = self.pairs
         if not self.policy.rewrites or not isinstance(pairs, DensePairs | RewrittenPairs):
-            return False
+            return None
         kept = self.memory.kept_by_each
         if kept is None or pairs.longest != kept + 1 or not pairs.compressed:
-            return False
-        return queries.attention.is_sdpa and queries.sees_all and not self.state.lends
+            return None
+        plain = queries.attention.is_sdpa and queries.sees_all and not self.state.lends
+        return pairs if plain else None
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _rewrite(self, queries: Queries) -> Tensor:
+    def _rewrite(self, held: DensePairs | RewrittenPairs, queries: Queries) -> Tensor:
         """Attention, whose weights say which pair of each head leaves."""
-        pairs = self._pairs = rewritten(self.pairs)
+        pairs = self._pairs = rewritten(held)
         out, paid = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
         with torch.no_grad():
             layer = self._layer(queries, pairs.k, pairs.v, pairs.unordered)
