@@ -100,7 +100,7 @@ class QuantisedStorage(Storage):
     def only(self, data):
         slots = self.pairs.columns
         kept = data.draw(st.lists(st.booleans(), min_size=slots.numel(), max_size=slots.numel()))
-        kept = torch.tensor(kept).view_as(slots) & (slots >= 0)
+        kept = torch.tensor(kept, dtype=torch.bool).view_as(slots) & (slots >= 0)
         kept[..., -1] = True  # something stays
         kept &= slots >= 0
         self.pairs = self.pairs.only(kept)

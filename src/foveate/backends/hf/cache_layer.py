@@ -328,7 +328,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _to_rewrite(self, queries: Queries) -> DensePairs | RewrittenPairs | None:
         """The pairs, where this token's makes one of each head leave, wherever it stands."""
         pairs = self.pairs
-        if not self.policy.rewrites or not isinstance(pairs, DensePairs | RewrittenPairs):
+        if not self.state.rewrites or not isinstance(pairs, DensePairs | RewrittenPairs):
             return None
         kept = self.memory.kept_by_each
         if kept is None or pairs.longest != kept + 1 or not pairs.compressed:

@@ -60,6 +60,7 @@ class CacheState:
 
     def __init__(self, policy: Policy, link: Link, depth: int, lends: bool = False):
         self.policy = policy
+        self.rewrites = policy.rewrites  # found now: a traced step could not
         self.lends = lends  # whether other layers of the model read the pairs of some
         self.link = link
         self.depth = depth

@@ -24,7 +24,12 @@ def folds(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
     (b, hq, m, _), h = q.shape, k.shape[1]
     if not attention.is_sdpa or m > 1 or hq == h or q.device.type != "cpu":
         return False
-    return q.dtype != torch.float32 or torch.get_num_threads() <= b * h
+    return q.dtype != torch.float32 or _threads() <= b * h
+
+
+@torch.compiler.assume_constant_result  # which a traced step cannot ask
+def _threads() -> int:
+    return torch.get_num_threads()
 
 
 def folded(
