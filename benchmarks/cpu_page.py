@@ -27,7 +27,7 @@ def page(found: dict[str, Any]) -> str:
         f"{found['torch']}, transformers {found['transformers']}; {found['tokens']:,} tokens of "
         f"prose, 20% kept; medians of {found['rounds']} rounds. Memory is what is in use above the "
         "model, each prefill in a process of its own in which glibc gives back at once what is "
-        "freed.", "",
+        f"freed.{later(found)}", "",
         "## Prefill", "",
         "What a policy adds to the stock prefill, the two run in lockstep, half a layer at a time "
         "(the median of each half, added up); then by its stages' own clock. For both alike, glibc "
@@ -80,6 +80,13 @@ def page(found: dict[str, Any]) -> str:
             for model, rows in found["half"].items() for spec, of in rows.items()
         ),
     ])  # fmt: skip
+
+
+def later(found: dict[str, Any]) -> str:
+    """Which parts were measured with another transformers than the rest."""
+    others = {p: v for p, v in found["measured_with"].items() if v != found["transformers"]}
+    versions = ", ".join(sorted(set(others.values())))
+    return f" With transformers {versions}: {', '.join(others)}." if others else ""
 
 
 def attention(row: dict[str, Any]) -> str:
