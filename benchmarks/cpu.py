@@ -252,15 +252,15 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
 
 
 def earlier(settings: dict[str, Any]) -> dict[str, Any]:
-    """What was measured before under the same settings, on the same machine; what is measured now
-    with another transformers says so.
+    """What was measured before under the same settings; what is measured now on another machine, or
+    with another transformers, says so.
     """
     path = RESULTS / "cpu.json"
     found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     differ = {
         name: (found.get(name), value)
         for name, value in settings.items()
-        if found.get(name) != value and name != "transformers"
+        if found.get(name) != value and name not in ("machine", "transformers")
     }
     if differ:
         raise SystemExit(f"{path} was measured differently (there, here): {differ}. Measure all.")
@@ -301,7 +301,10 @@ def main() -> None:
         for part in a.only:
             task = bars.add_task(part, total=TICKS[part](a.rounds))
             found[part] = measured(part, loaded, a, lambda t=task: bars.advance(t))  # type: ignore[misc]
-            found.setdefault("measured_with", {})[part] = transformers.__version__
+            found.setdefault("measured_with", {})[part] = [
+                transformers.__version__,
+                settings["machine"],
+            ]
             write_data("cpu", found)  # a long run that fails later has measured this
             bars.update(task, total=1, completed=1)
     if missing := [part for part in PARTS if part not in found]:

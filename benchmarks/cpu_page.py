@@ -83,10 +83,14 @@ def page(found: dict[str, Any]) -> str:
 
 
 def later(found: dict[str, Any]) -> str:
-    """Which parts were measured with another transformers than the rest."""
-    others = {p: v for p, v in found["measured_with"].items() if v != found["transformers"]}
-    versions = ", ".join(sorted(set(others.values())))
-    return f" With transformers {versions}: {', '.join(others)}." if others else ""
+    """Which parts were measured on another machine, or with another transformers, than the rest."""
+    rest = [found["transformers"], found["machine"]]
+    others = {part: on for part, on in found["measured_with"].items() if on != rest}
+    where = "; ".join(
+        f"{', '.join(p for p in others if others[p] == on)}: transformers {on[0]}, {on[1]}"
+        for on in sorted({tuple(on): on for on in others.values()}.values())
+    )
+    return f" Measured elsewhere: {where}." if others else ""
 
 
 def attention(row: dict[str, Any]) -> str:
