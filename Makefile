@@ -126,8 +126,9 @@ census: $(READY)
 	$(BIN)/python docs/tables.py
 
 # Pages of methods are written by what can import them; the rest of the site only reads the source.
+docs: export HF_HUB_OFFLINE := 1
 docs: $(READY) $(DOCS_READY)
-	$(BIN)/python docs/method_pages.py build/methods
+	$(BIN)/python docs/site_pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
 
 lint: $(READY)

@@ -87,9 +87,9 @@ def table(protocol: str) -> str:
             "" if reference else str(place),
             name(row["method"]),
             f"{mean(row):.2f}",
-            *(_cell(row, budget, bold=not reference) for budget in budgets),
+            *(cell(row, budget, bold=not reference) for budget in budgets),
             _bytes(row),
-            _percent(row["cost"]) + (" ◆" if row["method"] in best else ""),
+            percent(row["cost"]) + (" ◆" if row["method"] in best else ""),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -105,19 +105,23 @@ def _full(board: Board) -> str:
 
 def _bytes(row: Board) -> str:
     cell = row["cells"].get("20%")
-    return _percent(cell["bytes"]) if cell else ""
+    return percent(cell["bytes"]) if cell else ""
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """A share as it stands in the tables."""
     return f"{100 * share:.1f} %"
 
 
-def _cell(row: Board, budget: str, *, bold: bool) -> str:
+def cell(row: Board, budget: str, *, bold: bool) -> str:
+    """A row's share of right answers at a budget, or that it was refused; ``bold``: in bold where it
+    is not seen to be behind the best.
+    """
     if budget not in row["cells"]:
         return "refused"
-    cell = row["cells"][budget]
-    close = cell["behind"][2] >= 0 and cell["right"][0] > 0
-    return f"**{_share(cell['right'])}**" if bold and close else _share(cell["right"])
+    found = row["cells"][budget]
+    close = found["behind"][2] >= 0 and found["right"][0] > 0
+    return f"**{_share(found['right'])}**" if bold and close else _share(found["right"])
 
 
 def _share(interval: list[float]) -> str:

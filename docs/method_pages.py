@@ -1,7 +1,4 @@
-"""Writes a page for every method, from its definition: ``python docs/method_pages.py FOLDER``.
-
-`make docs` runs it; the pages are not stored.
-"""
+"""A page for every method, from its definition. None is stored: ``site_pages.py`` writes them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,10 @@ import sys
 from inspect import Parameter
 from pathlib import Path
 
+import method_figures
+from cells import jpeg
 from defaults import FROM
+from kept import example
 
 import foveate
 from foveate.core.method import Method
@@ -23,14 +23,14 @@ PAPERS = ROOT / "docs" / "papers"
 FENCE = "`````"
 
 
-def main(folder: str) -> None:
-    """Writes NAME.md for every method, and index.md, which lists them."""
-    target = Path(folder)
-    target.mkdir(parents=True, exist_ok=True)
-    for left in target.glob("*.md"):
-        left.unlink()
+def write(target: Path) -> None:
+    """Writes NAME.md for every method, index.md, which lists them, and the image of their pictures;
+    call it where the repository's root is the folder at work.
+    """
+    shown = method_figures.shown()
     for name, method in foveate.METHODS.items():
-        (target / f"{name}.md").write_text(page(method), encoding="utf-8")
+        (target / f"{name}.md").write_text(page(method, shown.get(name)), encoding="utf-8")
+    (target / method_figures.PICTURE).write_bytes(jpeg(example().image))
     (target / "index.md").write_text(index(), encoding="utf-8")
 
 
@@ -48,18 +48,21 @@ def index() -> str:
     return head + "\n".join(rows) + "\n"
 
 
-def page(method: Method) -> str:
-    """One method: what it does, its parameters, its paper and its source."""
+def page(method: Method, shown: method_figures.Shown | None) -> str:
+    """One method: what it does and keeps, its parameters, its figures, its paper and its source."""
     module = sys.modules[method.function.__module__]
     parts = [
         f"# {method.name}",
         inspect.cleandoc(method.function.__doc__ or ""),
         usage(method),
+        "## What it keeps" if shown else "",
+        method_figures.figure(shown) if shown else "",
         "## Parameters",
         parameters(method),
         "## How it works",
         inspect.cleandoc(module.__doc__ or ""),
         beside(method),
+        figures(method),
         "## Citation" if method.paper else "",
         citation(method),
         "## Source",
@@ -109,6 +112,19 @@ def beside(method: Method) -> str:
     return text
 
 
+def figures(method: Method) -> str:
+    """Its rows of the leaderboard, or where to read why it has none."""
+    found = method_figures.rows(method.name)
+    if not found:
+        return ""
+    said = (
+        "The share of questions answered right, with its 95 % interval, and the time of "
+        "compressing over that of the prefill, from the [leaderboard](../quality.md), which says how it was "
+        "measured and has all methods beside each other."
+    )
+    return f"## Figures\n\n{said}\n\n{found}"
+
+
 def cited(method: Method) -> str:
     """The paper's title, with where to read it."""
     if method.paper is None:
@@ -134,7 +150,3 @@ def source(method: Method) -> str:
     path = Path(str(module.__file__)).resolve()
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
     return f"`{shown}`\n\n{FENCE} python\n{inspect.getsource(module)}\n{FENCE}"
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -2,7 +2,8 @@
 
 A link ``../benchmarks/results/cpu.md`` works where the repository is read. For the site, each file
 that such a link leads to becomes a page under ``repository/``, and so does what that page links to;
-links are rewritten to match. Pages of methods come from build/methods (`method_pages.py`).
+links are rewritten to match. What `site_pages.py` wrote into build/pages, the pages of methods
+among it, stands at the same place in the site.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-METHODS = ROOT / "build" / "methods"
+PAGES = ROOT / "build" / "pages"
 OUTSIDE = "repository/"
 # A link's target; or code, in which what looks like a link is none.
 LINK = re.compile(
@@ -34,16 +35,19 @@ FOLDERS = {
     "benchmarks": "repository/benchmarks/README.md",
 }
 LEXERS = {".py": "python", ".sh": "bash", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
+# Where a page shows another one at work; a reader of the repository sees nothing there.
+LIVE = re.compile(r"<!-- live: (?P<page>\S+) (?P<title>.+?) -->")
+FRAME = r'<iframe class="live" src="\g<page>" title="\g<title>" loading="lazy"></iframe>'
 # Docstrings name things as Sphinx does, which leaves the role in front of the code.
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):(?=<code)")
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Adds the pages of methods, and those of the repository that the menu or a link names."""
-    if not (METHODS / "index.md").is_file():
-        raise PluginError("build/methods is missing: `make docs` writes it, then runs mkdocs.")
-    for path in sorted(METHODS.glob("*.md")):
-        add(files, config, f"methods/{path.name}", abs_src_path=str(path))
+    """Adds what was written for the site, and the pages that the menu or a link names."""
+    if not (PAGES / "methods" / "index.md").is_file():
+        raise PluginError("build/pages is missing: `make docs` writes it, then runs mkdocs.")
+    for path in sorted(path for path in PAGES.rglob("*") if path.is_file()):
+        add(files, config, path.relative_to(PAGES).as_posix(), abs_src_path=str(path))
     found = [uri.removeprefix(OUTSIDE) for uri in listed(config.nav) if uri.startswith(OUTSIDE)]
     for file in list(files.documentation_pages()):
         found += outside(origin(file.src_uri), Path(str(file.abs_src_path)).read_text("utf-8"))
@@ -57,6 +61,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     here = origin(page.file.src_uri)
     # Python-Markdown asks for four columns where GitHub takes a list's table at three.
     markdown = re.sub(r"^   (?=\|)", "    ", markdown, flags=re.MULTILINE)
+    markdown = LIVE.sub(FRAME, markdown)
 
     def moved(found: re.Match[str]) -> str:
         target = resolve(here, found["target"] or "")

@@ -1,0 +1,89 @@
+"""Pieces of SVG on what is kept: an image whose forgotten cells are dark, and bars over the heads.
+
+Colors are seen on light pages and on dark ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+
+from PIL import Image
+from torch import Tensor
+
+from foveate.backends.hf.modality import Grid
+from foveate.report.charts import PALETTE
+
+BLUE, GREY, NIGHT = PALETTE[0], "#808080", "#0e111b"
+LEVELS = 10  # of brightness
+DARKEST = 0.88  # what is held by no head can still be made out
+
+
+def shade(grid: Grid, share: Tensor, box: tuple[float, float, float, float]) -> Iterator[str]:
+    """Darkness over an image at ``box`` (left, top, width, height): a cell is as dark as its token
+    is forgotten, ``share`` [tokens] being the share of heads that hold it.
+    """
+    left, top, width, height = box
+    across, down = width / grid.columns, height / grid.rows
+    cells: dict[int, list[str]] = {}
+    for place, token in enumerate(grid.places):
+        level = round((1 - float(share[token])) * LEVELS)
+        row, column = divmod(place, grid.columns)
+        corner = f"M{left + column * across:g} {top + row * down:g}"
+        cells.setdefault(level, []).append(f"{corner}h{across:g}v{down:g}h-{across:g}z")
+    for level, paths in sorted(cells.items()):
+        if level:
+            opacity = DARKEST * level / LEVELS
+            yield f'<path fill="{NIGHT}" fill-opacity="{opacity:.2f}" d="{"".join(paths)}"/>'
+
+
+def bars(heads: Tensor, box: tuple[float, float, float, float], mean: float) -> Iterator[str]:
+    """A bar for every KV head, layer after layer, as high as the share of the prompt that it holds:
+    ``heads`` [layers, heads]; a line at ``mean``.
+    """
+    left, top, width, height = box
+    step = width / len(heads)
+    thick = 0.8 * step / heads.shape[1]
+    drawn = []
+    for layer, shares in enumerate(heads.tolist()):
+        for head, share in enumerate(shares):
+            x = left + layer * step + 0.1 * step + head * thick
+            high = share * height
+            drawn.append(f"M{x:.1f} {top + height - high:.1f}h{thick:.2f}v{high:.1f}h-{thick:.2f}z")
+    yield f'<path fill="{GREY}" fill-opacity=".15" d="M{left} {top}h{width}v{height}h-{width}z"/>'
+    yield f'<path fill="{BLUE}" d="{"".join(drawn)}"/>'
+    y = top + height * (1 - mean)
+    yield f'<path stroke="{GREY}" stroke-dasharray="4 3" d="M{left} {y:.1f}h{width}"/>'
+
+
+def label(x: float, y: float, text: str, *, size: int = 12, anchor: str = "start") -> str:
+    """A line of text; grey, unless it stands in a picture that says otherwise."""
+    safe = text.replace("&", "&amp;").replace("<", "&lt;")
+    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}">{safe}</text>'
+
+
+def svg(title: str, width: float, height: float, parts: Sequence[str]) -> str:
+    """A whole picture, to stand in a file or in a page."""
+    safe = title.replace("&", "&amp;").replace("<", "&lt;")
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
+            f'role="img" font-family="sans-serif" fill="{GREY}">',
+            f"<title>{safe}</title>",
+            *parts,
+            "</svg>",
+        ]
+    )
+
+
+def jpeg(image: Image.Image) -> bytes:
+    """The image as a small file."""
+    out = io.BytesIO()
+    image.convert("RGB").save(out, "JPEG", quality=55, optimize=True)
+    return out.getvalue()
+
+
+def data_uri(image: Image.Image) -> str:
+    """The image as an address that holds it."""
+    return f"data:image/jpeg;base64,{base64.b64encode(jpeg(image)).decode('ascii')}"

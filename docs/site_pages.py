@@ -1,0 +1,41 @@
+"""Writes what the site has beside docs/: ``python docs/site_pages.py FOLDER``.
+
+`make docs` runs it, in the repository's root, and then mkdocs, whose hooks add every file of the
+folder to the site. The demo model reads a prompt for the pictures: half a minute.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import method_pages
+from kept import QUESTION, demo, example
+
+from foveate.report.lens import compared, lens_of
+
+SPECS = ("snapkv:window=0.25", "mixkv:window=0.25", "lookm")
+BUDGETS = ("10%", "20%", "33%", "50%")
+
+
+def main(folder: str) -> None:
+    """Replaces the folder: methods/, and live/lens.html."""
+    target = Path(folder)
+    shutil.rmtree(target, ignore_errors=True)
+    for name in ("methods", "live"):
+        (target / name).mkdir(parents=True)
+    method_pages.write(target / "methods")
+    write_lens(target / "live" / "lens.html")
+
+
+def write_lens(path: Path) -> None:
+    """The lens on the example that the methods' pages show."""
+    here, loaded = example(QUESTION), demo()
+    policies = compared(SPECS, BUDGETS)
+    made = lens_of(loaded.model, loaded.reader, here.inputs, [here.image], policies, loaded.name)
+    made.save(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
