@@ -130,6 +130,7 @@ docs: export HF_HUB_OFFLINE := 1
 docs: $(READY) $(DOCS_READY)
 	$(BIN)/python docs/site_pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
+	$(BIN)/python docs/check_links.py build/site
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -84,6 +84,17 @@ def jpeg(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def data_uri(image: Image.Image) -> str:
-    """The image as an address that holds it."""
-    return f"data:image/jpeg;base64,{base64.b64encode(jpeg(image)).decode('ascii')}"
+def dots(kept: Tensor) -> bytes:
+    """A blue dot for each pair that is kept, a column a token and a row a KV head, layer after
+    layer, on nothing: ``kept`` [rows, tokens] of zeros and ones, as PNG.
+    """
+    drawn = Image.fromarray((kept > 0).byte().numpy(), mode="P")
+    drawn.putpalette([0, 0, 0, *bytes.fromhex(BLUE[1:])])
+    out = io.BytesIO()
+    drawn.save(out, "PNG", transparency=0, optimize=True)
+    return out.getvalue()
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    """An address that holds an image: of kind "jpeg" or "png"."""
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"

@@ -13,7 +13,7 @@ import foveate
 from foveate.backends.hf.modality import Grid, grids
 from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.prompt import read
-from foveate.report.lens.chosen import Seen, seen
+from foveate.report.lens.chosen import seen
 from foveate.report.lens.prompt import words
 from foveate_demo import album
 
@@ -34,12 +34,19 @@ class Example(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a policy keeps: the share of all KV heads that hold each token, [tokens], and the share
-    of the prompt that each head of each layer holds, [layers, heads].
-    """
+    """What a policy keeps, as ``kept`` [layers, heads, tokens] of zeros and ones."""
 
-    tokens: Tensor
-    heads: Tensor
+    kept: Tensor
+
+    @property
+    def tokens(self) -> Tensor:
+        """The share of all KV heads that hold each token, [tokens]."""
+        return self.kept.mean((0, 1))
+
+    @property
+    def heads(self) -> Tensor:
+        """The share of the prompt that each head holds, [layers, heads]."""
+        return self.kept.mean(2)
 
 
 @cache
@@ -50,9 +57,9 @@ def demo() -> Loaded:
 
 @cache
 def example(question: str = QUESTION) -> Example:
-    """The album's second image, and a question about it."""
+    """The album's second image, and a question about it; the image alone if there is none, ""."""
     image = album.images()[1]
-    prompt = read(demo(), question, [image])
+    prompt = read(demo(), question or "\n", [image], plain=not question)
     (grid,) = grids(prompt.vision, prompt.inputs, 1, demo().model.config)
     said = words(demo().reader.tokenizer, prompt.inputs["input_ids"][0].tolist())
     after = [(word.text, at) for at, word in enumerate(said) if at > max(grid.places)]
@@ -66,11 +73,6 @@ def held(specs: Sequence[str], question: str = QUESTION) -> dict[str, Held]:
     policies = [foveate.policy(spec) for spec in specs]
     found = seen(demo().model, example(question).inputs, [policies], demo().reader)
     return {
-        spec: _held(found, choice.kept)
+        spec: Held(choice.kept.float().unflatten(0, (len(found.layers), -1)))
         for spec, choice in zip(specs, found.choices[0], strict=True)
     }
-
-
-def _held(found: Seen, kept: Tensor) -> Held:
-    share = kept.float().mean(1).view(len(found.layers), found.heads[0])
-    return Held(kept.float().mean(0), share)

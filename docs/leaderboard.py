@@ -114,8 +114,8 @@ def percent(share: float) -> str:
 
 
 def cell(row: Board, budget: str, *, bold: bool) -> str:
-    """A row's share of right answers at a budget, or that it was refused; ``bold``: in bold where it
-    is not seen to be behind the best.
+    """A row's share of right answers at a budget, or that it was refused; ``bold``: in bold where
+    it is not seen to be behind the best.
     """
     if budget not in row["cells"]:
         return "refused"

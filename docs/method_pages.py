@@ -77,7 +77,7 @@ def usage(method: Method) -> str:
     spec = ",".join(f"{key}={value}" for key, value in needed.items())
     call = ", ".join(f'{key}="{value}"' for key, value in needed.items())
     line = f"{method.name}:{spec}" if spec else method.name
-    return f"```python\nfoveate.{method.name}({call})  # as a spec: {line}\n```"
+    return f"```python\nfoveate.{method.name}({call})\n```\n\nAs a spec: `{line}`"
 
 
 def required(method: Method) -> list[str]:
@@ -119,8 +119,8 @@ def figures(method: Method) -> str:
         return ""
     said = (
         "The share of questions answered right, with its 95 % interval, and the time of "
-        "compressing over that of the prefill, from the [leaderboard](../quality.md), which says how it was "
-        "measured and has all methods beside each other."
+        "compressing over that of the prefill, from the [leaderboard](../quality.md), which says "
+        "how it was measured and has all methods beside each other."
     )
     return f"## Figures\n\n{said}\n\n{found}"
 

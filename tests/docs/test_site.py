@@ -1,11 +1,18 @@
 """The API reference has the whole public surface; `make docs` checks its links and docstrings."""
 
 import re
+import sys
 from pathlib import Path
 
 import foveate
 
-API = Path(__file__).parents[2] / "docs" / "api"
+DOCS = Path(__file__).parents[2] / "docs"
+API = DOCS / "api"
+sys.path.insert(0, str(DOCS))
+try:
+    import check_links
+finally:
+    sys.path.pop(0)
 
 
 def test_every_public_name_stands_in_the_api_reference():
@@ -21,3 +28,19 @@ def test_every_public_name_stands_in_the_api_reference():
     assert "::: foveate.core.method.Methods" in text
     packages = set(re.findall(r"^::: foveate\.stages\.(\w+)$", text, flags=re.MULTILINE))
     assert packages == set(foveate.stages.__all__)
+
+
+def test_a_link_to_nowhere_is_found_in_a_built_site(tmp_path):
+    (tmp_path / "part").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="top">A</h1><a href="part/a.html#there">1</a><a href="#top">2</a>'
+        '<a href="part/a.html#gone">3</a><img src="gone.png"><a href="https://example.org">4</a>'
+    )
+    (tmp_path / "part" / "a.html").write_text(
+        '<p id="there"><a href="../index.html">1</a><a href="/part/b.html">2</a>'
+    )
+    assert list(check_links.broken(tmp_path)) == [
+        "index.html: part/a.html#gone: no such place in that page",
+        "index.html: gone.png: no such file",
+        "part/a.html: /part/b.html: no such file",
+    ]
