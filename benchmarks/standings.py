@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from same_questions import BUDGETS, METHODS, TASKS_ASKED, specs_of
 
-from foveate.bench.subject import processor
+from foveate.bench import processor
 from foveate.eval.contenders import named
 from foveate.eval.reading import FULL
 from foveate.eval.results import read

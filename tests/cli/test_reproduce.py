@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
+from foveate.report.page import page
 from foveate.reproduce import EXPERIMENTS
 from foveate.reproduce.stand_in import write
 from tests.browser import OpenPage, browser, chromium, open_page, overflow
@@ -67,6 +68,7 @@ def test_it_goes_on_with_what_is_there(out):
     done = run("david:table6", "--stand-in", "--limit", "1", "--out", str(out / "."))
     assert done.exit_code == 0
     assert rows.read_bytes() == before
+    assert "whole, by its manifest" in page(out)
     *kept, last = before.splitlines(keepends=True)
     rows.write_bytes(b"".join(kept))
     lost = json.loads(last)["task"].partition(",")[0]

@@ -15,6 +15,8 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
+from foveate.eval.bundle import read_bundle
+from foveate.eval.results import MANIFEST
 
 SETTINGS = [
     "--tasks",
@@ -86,7 +88,16 @@ def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not(
     assert int(done.stdout.splitlines()[-1]) == kills
     assert rows_in(out) == rows_in(whole)
     assert (out / "run.json").read_bytes() == (whole / "run.json").read_bytes()
-    assert {path.name for path in out.iterdir()} == {"run.json", "rows.jsonl", ".lock"}
+    assert {path.name for path in out.iterdir()} == {"run.json", "rows.jsonl", MANIFEST, ".lock"}
+
+
+def test_a_finished_run_is_a_bundle_whose_rows_name_their_questions(whole: Path) -> None:
+    manifest = read_bundle(whole).manifest
+    assert manifest is not None
+    assert (manifest["rows"], manifest["refused"]) == (len(rows_in(whole)), 0)
+    assert manifest["questions"] == {"document": 3, "chart": 3}
+    asked = {(row["task"], row["sample"], row["question"]) for row in rows_in(whole)}
+    assert len(asked) == len({question for *_, question in asked}) == 6
 
 
 def test_what_is_refused_is_a_row_and_the_run_goes_on(directory: str, tmp_path: Path) -> None:

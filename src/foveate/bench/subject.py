@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import platform
 import pydoc_data.topics
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -71,16 +69,3 @@ def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
         model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0)
     )
     return Subject(name, model, drawn.to(device), random=True)
-
-
-def processor(device: torch.device) -> str:
-    """What computes there, by the name that its maker gave it: "NVIDIA H100", or on a CPU such as
-    "AMD EPYC (AVX512)", with the instructions that PyTorch uses.
-    """
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    facts = Path("/proc/cpuinfo")
-    lines = facts.read_text().splitlines() if facts.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = next(iter(names), platform.processor() or platform.machine())
-    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"

@@ -15,6 +15,7 @@ from foveate.cli import console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT, short
 from foveate.cli.rows import broken
+from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, versions
 from foveate.eval.judge import find_judge
@@ -129,6 +130,7 @@ def evaluate(
                 results.add(row)
             advance(job.task)
         results.sort(order)
+        seal(out, results.rows)
     _say_what_came(out, results.rows)
 
 

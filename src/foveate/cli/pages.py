@@ -20,15 +20,23 @@ from foveate.report.page import page
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What foveate eval wrote.")],
+    folder: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="What foveate eval or reproduce wrote."),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="[default: DIR/report.html]")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="[default: report.html in the first DIR]"),
     ] = None,
 ) -> None:
-    """Make one page of results: scores against memory, with intervals. It needs no network."""
-    path = out or folder / "report.html"
+    """Make one page of results: scores against memory, with intervals. It needs no network.
+
+    Several folders are put together where they asked the same questions of the same model, and
+    stand beside each other where they did not. One that is not as its manifest says is refused.
+    """
+    path = out or folder[0] / "report.html"
     check_writable("report", "--out", path)
-    files.write(path, page(folder))
+    files.write(path, page(*folder))
     typer.echo(str(path))
 
 

@@ -131,6 +131,7 @@ def _perform(lab: Lab, experiments: Sequence[Experiment], json: bool) -> None:
             bars.advance(task)
     done = [one for one in experiments if one.id not in dict(missing)]
     page = write(lab, [outcome(lab, one) for one in done])
+    lab.seal()
     typer.echo(str(page))
     for name, why in missing:
         typer.echo(f"{name}: {why}", err=True)

@@ -15,6 +15,7 @@ from foveate.errors import InvalidInput
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
+MANIFEST = "bundle.json"  # of finished results: foveate/eval/bundle.py
 Key = tuple[str, str, str]
 """Task, sample, spec."""
 
@@ -29,6 +30,7 @@ class Stored(NamedTuple):
 
 class Results(AbstractContextManager["Results"]):
     """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
+    What was sealed is not any more: its manifest goes.
 
     Lines that are no rows are set aside, into ``rows.damaged.jsonl``. A row that says that its
     sample failed is there, but not in these results: it is to be tried again.
@@ -55,8 +57,10 @@ class Results(AbstractContextManager["Results"]):
 
     def _open(self, whole: Mapping[str, Any], resume: bool) -> None:
         _check(self.folder, whole, resume)
-        for name in (CONFIGURATION, ROWS, DAMAGED):
+        for name in (CONFIGURATION, ROWS, DAMAGED, MANIFEST):
             files.sweep(self.folder / name)
+        with files.reporting(self.folder / MANIFEST):
+            (self.folder / MANIFEST).unlink(missing_ok=True)
         if not (self.folder / CONFIGURATION).exists():
             files.write(self.folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
         found = lines.sorted_out(self.folder / ROWS)

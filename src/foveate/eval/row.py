@@ -42,6 +42,7 @@ def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
         "task": task.name,
         "sample": reading.sample.name,
         "spec": spec,
+        "question": reading.sample.digest,
         "labels": dict(reading.sample.labels),
         "image_sizes": [list(image.size) for image in reading.sample.images],
         "prediction": said,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -63,6 +64,15 @@ class Sample:
     def text(self) -> str:
         """Context and question."""
         return f"{self.context}{self.between}{self.question}" if self.context else self.question
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the question, its answers and its images: the same only where the same is asked."""
+        found = hashlib.sha256(repr((self.context, self.between, self.question)).encode())
+        found.update(repr((self.answers, self.plain)).encode())
+        for image in self.images:
+            found.update(repr((image.mode, image.size)).encode() + image.tobytes())
+        return found.hexdigest()[:16]
 
 
 def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:

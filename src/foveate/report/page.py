@@ -1,4 +1,4 @@
-"""A folder of results as one page that needs nothing else."""
+"""Folders of results as one page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -8,43 +8,85 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import InvalidInput
+from foveate.eval.bundle import Bundle, read_bundles
 from foveate.eval.contenders import named
-from foveate.eval.results import read
 from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
 from foveate.report.front import on_front
 from foveate.report.heat import heat_maps
+from foveate.report.parts import Part, names, parts
 from foveate.report.splits import Split, splits
 from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
 from foveate.report.template import rendered
 
 
-def page(folder: Path) -> str:
-    """The HTML of a report on the results in a folder. All that comes from data is escaped.
+def page(*folders: Path) -> str:
+    """The HTML of a report on the results in these folders. All that comes from data is escaped.
+
+    Rows of folders that asked the same are put together; others stand beside each other.
 
     Raises:
-        InvalidInput: no results.
+        InvalidInput: no results, or some that are not as their manifest says.
         MissingPackage: jinja2, matplotlib or scipy is not installed.
     """
-    configuration, rows, damaged = read(folder)
-    if not rows:
-        raise InvalidInput(f"{str(folder)!r} holds no answers yet.")
-    found = cells(rows)
-    tasks = [
-        _task(
-            name, [c for c in found if c.task == name], [row for row in rows if row["task"] == name]
-        )
-        for name in dict.fromkeys(cell.task for cell in found)
-    ]
-    samples = len({(row["task"], row["sample"]) for row in rows})
-    return rendered(
-        "a report",
-        "report.html.j2",
-        configuration=configuration,
-        tasks=tasks,
-        samples=samples,
-        damaged=len(damaged),
-    )
+    bundles = [bundle for folder in folders for bundle in read_bundles(folder)]
+    for bundle in bundles:
+        if not bundle.stored.rows:
+            raise InvalidInput(f"{str(bundle.folder)!r} holds no answers yet.")
+    found = parts(bundles)
+    called = names(found) if len(found) > 1 else [""]
+    shown = [_part(part, name) for part, name in zip(found, called, strict=True)]
+    return rendered("a report", "report.html.j2", parts=shown, beside=_beside(found), names=called)
+
+
+def _part(part: Part, name: str) -> Mapping[str, Any]:
+    found = cells(part.rows)
+    return {
+        "name": name,
+        "why": part.why,
+        "configuration": part.configuration,
+        "sources": [_source(bundle) for bundle in part.bundles if _said_of(part, bundle)],
+        "tasks": [
+            _task(
+                task,
+                [cell for cell in found if cell.task == task],
+                [row for row in part.rows if row["task"] == task],
+            )
+            for task in dict.fromkeys(cell.task for cell in found)
+        ],
+        "samples": len({(row["task"], row["sample"]) for row in part.rows}),
+        "damaged": sum(len(bundle.stored.damaged) for bundle in part.bundles),
+    }
+
+
+def _said_of(part: Part, bundle: Bundle) -> bool:
+    """Whether there is more to say of a folder than what the part's heading does."""
+    return bundle.manifest is not None or len(part.bundles) > 1
+
+
+def _source(bundle: Bundle) -> Mapping[str, Any]:
+    """A folder's name, and what its rows were made with."""
+    made: Mapping[str, Any] = bundle.manifest or {}
+    hardware = made.get("hardware", {})
+    return {
+        "name": bundle.folder.name,
+        "sealed": bool(made),
+        "machine": [hardware.get("processor"), *hardware.get("accelerators", ())],
+        "threads": hardware.get("threads"),
+        "versions": made.get("versions") or bundle.stored.configuration.get("versions", {}),
+    }
+
+
+def _beside(found: Sequence[Part]) -> list[Mapping[str, Any]]:
+    """Where several parts asked a task under a policy: its score in each."""
+    columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in found]
+    rows = []
+    for task, spec in dict.fromkeys(key for column in columns for key in column):
+        mine = [column.get((task, spec)) for column in columns]
+        if sum(cell is not None for cell in mine) > 1:
+            scores = [(_percent(c.score), c.answered) if c else ("", 0) for c in mine]
+            rows.append({"task": task, "spec": spec, "scores": scores})
+    return rows
 
 
 def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:

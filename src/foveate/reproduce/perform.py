@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import InvalidInput
+from foveate.eval.bundle import seal
 from foveate.eval.executors import versions
 from foveate.eval.judge import Judge
 from foveate.eval.model import DeviceMap, Loaded, load
-from foveate.eval.results import Results
+from foveate.eval.results import CONFIGURATION, Results, read
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import places, stand_ins
 from foveate.reproduce.setting import Setting
@@ -61,6 +62,15 @@ class Lab:
                             failed += [row] if "error" in row else []
                             tick(f"{experiment.id}, {name}: {row['task']}")
         return failed
+
+    def seal(self) -> None:
+        """Gives the rows of each model a manifest, so that they can be handed on.
+
+        Raises:
+            CannotWrite: the disk is full, or the folder is not to be written to.
+        """
+        for configuration in sorted((self.out / "rows").glob(f"*/{CONFIGURATION}")):
+            seal(configuration.parent, read(configuration.parent).rows)
 
     @contextmanager
     def settings(self, experiment: Experiment) -> Iterator[list[Setting]]:

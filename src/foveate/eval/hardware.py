@@ -1,0 +1,35 @@
+"""What computes: results and timings say it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def hardware() -> dict[str, Any]:
+    """This machine: its processor, cores, PyTorch's threads, and its accelerators by name."""
+    return {
+        "processor": processor(torch.device("cpu")),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "accelerators": [
+            torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())
+        ],
+    }
+
+
+def processor(device: torch.device) -> str:
+    """What computes there, by the name that its maker gave it: "NVIDIA H100", or on a CPU such as
+    "AMD EPYC (AVX512)", with the instructions that PyTorch uses.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text().splitlines() if facts.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = next(iter(names), platform.processor() or platform.machine())
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
