@@ -80,7 +80,7 @@ def _source(bundle: Bundle) -> Mapping[str, Any]:
 def _beside(found: Sequence[Part]) -> list[Mapping[str, Any]]:
     """Where several parts asked a task under a policy: its score in each."""
     columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in found]
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for task, spec in dict.fromkeys(key for column in columns for key in column):
         mine = [column.get((task, spec)) for column in columns]
         if sum(cell is not None for cell in mine) > 1:

@@ -31,8 +31,8 @@ def folds(attention: ModelAttention, q: Tensor, k: Tensor) -> bool:
     return (hq >= MANY_GROUPS * h or n >= MANY_PAIRS) and _threads() <= b * h
 
 
-@torch.compiler.assume_constant_result  # which a traced step cannot ask
-def _threads() -> int:
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _threads() -> int:  # a traced step cannot ask
     return torch.get_num_threads()
 
 
