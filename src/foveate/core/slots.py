@@ -107,10 +107,16 @@ class Slots:
 
     def visible(self, w: int) -> Bool[Tensor, "b #h w n"]:
         """Which slots each of the last ``w`` queries attends to."""
+        return self.visible_to(slice(-w, None))
+
+    def visible_to(self, some: slice | Int[Tensor, "r"]) -> Bool[Tensor, "b #h r n"]:
+        """The same of some of the queries: all of them by all slots may be more than there is
+        memory for.
+        """
         if self.mask is not None:
-            return self.mask[:, :, -w:, :]
+            return self.mask[:, :, some]
         pos = once_for_heads(self.pos)[:, :, None, :]
-        return (pos >= 0) & (pos <= self.q_pos[:, None, -w:, None])
+        return (pos >= 0) & (pos <= self.q_pos[:, some][:, None, :, None])
 
     def last_visible(self, w: int) -> Bool[Tensor, "b #h w s"]:
         """The same of the last slots alone: these queries attend to all slots before them."""

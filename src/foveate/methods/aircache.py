@@ -91,7 +91,7 @@ def _paid(
     """What these queries pay to the slots marked, among which their softmax is; the mean over the
     query heads of a KV head.
     """
-    visible = layer.slots.visible(layer.q.shape[2])[:, :, some] & among[:, :, None]
+    visible = layer.slots.visible_to(some) & among[:, :, None]
     return window_attention(layer.q[:, :, some], layer.k, visible, layer.scale).mean(2)
 
 

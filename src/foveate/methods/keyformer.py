@@ -60,12 +60,11 @@ class GumbelSums:
     def _sums(self, layer: Layer, tau: Float[Tensor, "b 1 1 1 1"]) -> Float[Tensor, "b h g n"]:
         b, _, _, d = layer.q.shape
         h, g = layer.k.shape[1], layer.groups
-        visible = seen(layer)
         total = torch.zeros(b, h, g, layer.k.shape[2], device=layer.k.device)
         for some in blocks(layer.q.shape[2]):
             q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
             logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale
-            sees = visible[:, :, None, some]
+            sees = seen(layer, some)[:, :, None]
             logits = (logits + self.noise(layer, some)) / tau
             paid = logits.masked_fill(~sees, -torch.inf).softmax(-1)
             total += paid.masked_fill(~sees, 0.0).sum(3)

@@ -8,7 +8,9 @@ of in the first decoding step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -52,7 +54,7 @@ class AttentionEntropy:
     def __call__(self, layer: Layer) -> Scores:
         scores = self.of(layer)
         if self.kind == "all":
-            entropy = _mean_entropy(layer, seen(layer))
+            entropy = _mean_entropy(layer, partial(seen, layer))
         else:
             image, text = (
                 layer.valid[:, :1, None] & kind[:, :1, None]
@@ -60,18 +62,29 @@ class AttentionEntropy:
             )
             real = (layer.q_pos >= 0)[:, None, :, None]
             looks = layer.q_vision[:, None, :, None]
-            entropy = _mean_entropy(layer, ~looks & real & image)
-            entropy = entropy + _mean_entropy(layer, looks & real & text)
+            entropy = _mean_entropy(layer, _between(~looks & real, image))
+            entropy = entropy + _mean_entropy(layer, _between(looks & real, text))
         return scores._replace(notes={**scores.notes, "entropy": entropy})
 
 
-def _mean_entropy(layer: Layer, visible: Bool[Tensor, "b #h m n"]) -> Float[Tensor, "b"]:
+Visible = Callable[[slice], Bool[Tensor, "b #h r n"]]
+"""Which slots some of the queries see."""
+
+
+def _between(queries: Bool[Tensor, "b 1 m 1"], slots: Bool[Tensor, "b 1 1 n"]) -> Visible:
+    return lambda some: queries[:, :, some] & slots
+
+
+def _mean_entropy(layer: Layer, visible: Visible) -> Float[Tensor, "b"]:
     """Of the queries that see anything, each over what it sees."""
     total = torch.zeros(layer.q.shape[0], device=layer.k.device)
+    looking = torch.zeros_like(total)
     for some in blocks(layer.q.shape[2]):
-        paid = window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)
+        sees = visible(some)
+        paid = window_attention(layer.q[:, :, some], layer.k, sees, layer.scale)
         total -= torch.xlogy(paid, paid).sum((3, 4)).mean((1, 2))
-    return total / visible.any(-1)[:, 0].sum(-1).clamp_min(1)
+        looking += sees.any(-1)[:, 0].sum(-1)
+    return total / looking.clamp_min(1)
 
 
 @method(

@@ -7,6 +7,8 @@ scores of its own query heads, where the release takes those of the first ones.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import ClassVar
 
 import torch
@@ -23,7 +25,7 @@ from foveate.ops.window_attention import window_attention
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import most_recent
 from foveate.stages.score.attention_free import gumbel
-from foveate.stages.score.rows import Reduction, over_group
+from foveate.stages.score.rows import Reduction, blocks, over_group
 from foveate.stages.score.window import window_of
 from foveate.stages.select import KeepsEnds, highest
 
@@ -50,10 +52,13 @@ class ProxyAttention:
 
     def _sums(self, layer: Layer) -> Float[Tensor, "b h g n"]:
         proxy = window_of(layer.slots, self.proxies)
-        visible = layer.valid[:, :1, None] & proxy[:, None, :, None]
-        return window_attention(
-            layer.q[:, :, -proxy.shape[1] :], layer.k, visible, layer.scale
-        ).sum(3)
+        q, real = layer.q[:, :, -proxy.shape[1] :], layer.valid[:, :1, None]
+
+        def paid(some: slice) -> Float[Tensor, "b h g n"]:
+            visible = real & proxy[:, None, some, None]
+            return window_attention(q[:, :, some], layer.k, visible, layer.scale).sum(3)
+
+        return reduce(add, map(paid, blocks(proxy.shape[1])))
 
 
 @stage("top_and_drawn")

@@ -23,7 +23,7 @@ from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
-from foveate.stages.score.rows import rows, seen
+from foveate.stages.score.rows import rows, times_seen
 from foveate.stages.select import KeepsEnds, highest
 
 
@@ -46,7 +46,7 @@ class MeanAttention:
         state = {
             "total": zeros,
             "squares": zeros.clone(),
-            "count": seen(layer).sum(2).expand(layer.pos.shape).double(),
+            "count": times_seen(layer).expand(layer.pos.shape).double(),
         }
         for _, paid in rows(layer):
             mean = paid.mean(2).double()

@@ -19,7 +19,7 @@ from foveate.core.parameters import Recent, ShareBetween
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
-from foveate.stages.score.rows import Reduction, over_group, rows
+from foveate.stages.score.rows import Reduction, over_group, rows, seen
 from foveate.stages.select import TopK
 
 
@@ -47,14 +47,15 @@ class AfterVision:
         late = late[:, first:]
         sums: Tensor | float = 0.0
         dense: Tensor | float = 0.0
-        entries = (some.slots.visible(late.shape[1]) & late[:, None, :, None]).float()
+        entries: Tensor | float = 0.0
         for block, paid in rows(some):
             paid = paid * late[:, None, None, block, None]
+            entries = entries + (seen(some, block) & late[:, None, block, None]).sum((2, 3))
             sums = sums + paid.sum(3)
             high = paid.amax(-1, keepdim=True)
             dense = dense + ((paid >= self.threshold * high) & (high > 0)).float().sum((3, 4))
-        seen = entries.sum((2, 3)).mean(1)
-        density = torch.as_tensor(dense).mean((1, 2)) / seen.clamp_min(1)
+        of_head = torch.as_tensor(entries).float().mean(1)
+        density = torch.as_tensor(dense).mean((1, 2)) / of_head.clamp_min(1)
         return Scores(over_group(torch.as_tensor(sums), self.group), notes={"density": density})
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer
 from foveate.ops.window_attention import window_attention
-from foveate.stages.score.rows import rows, seen
+from foveate.stages.score.rows import rows, times_seen
 
 By = Literal["last", "all"]
 
@@ -36,7 +36,7 @@ def received(layer: Layer, by: By) -> Float[Tensor, "b h n"]:
     total = torch.zeros(layer.pos.shape, device=layer.k.device)
     for _, paid in rows(layer):
         total += paid.mean(2).sum(2)
-    return total / seen(layer).sum(2).clamp_min(1)
+    return total / times_seen(layer).clamp_min(1)
 
 
 def by_position(layer: Layer, values: Float[Tensor, "b h n"]) -> Float[Tensor, "b t"]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
+from operator import add
 from typing import Literal
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.layer import Layer
@@ -20,16 +21,23 @@ def blocks(m: int) -> Iterator[slice]:
     return (slice(a, min(a + ROWS, m)) for a in range(0, m, ROWS))
 
 
-def seen(layer: Layer) -> Bool[Tensor, "b #h m n"]:
-    """Which slots each query sees; padded queries see none, whatever the model's mask says."""
-    return layer.slots.visible(layer.q.shape[2]) & (layer.q_pos >= 0)[:, None, :, None]
+def seen(layer: Layer, some: slice) -> Bool[Tensor, "b #h r n"]:
+    """Which slots each of these queries sees; padded queries see none, whatever the model's mask
+    says.
+    """
+    return layer.slots.visible_to(some) & (layer.q_pos[:, some] >= 0)[:, None, :, None]
+
+
+def times_seen(layer: Layer) -> Int[Tensor, "b #h n"]:
+    """How many of the layer's queries see each slot."""
+    return reduce(add, (seen(layer, some).sum(2) for some in blocks(layer.q.shape[2])))
 
 
 def rows(layer: Layer) -> Iterator[tuple[slice, Float[Tensor, "b h g r n"]]]:
     """What the layer's queries pay to every slot, in float32; zeros for padded queries."""
-    visible = seen(layer)
     for some in blocks(layer.q.shape[2]):
-        yield some, window_attention(layer.q[:, :, some], layer.k, visible[:, :, some], layer.scale)
+        visible = seen(layer, some)
+        yield some, window_attention(layer.q[:, :, some], layer.k, visible, layer.scale)
 
 
 Reduction = Literal["mean", "max"]
