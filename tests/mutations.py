@@ -134,8 +134,8 @@ FAULTS = (
           "values = raw",
           ("tests/methods/test_padding.py", "tests/core/test_compress_tensors.py")),
     Fault("pivotal merging takes the whole of a pair", "stages/merge/nearest.py",
-          "taken = (taken + n * own) / 2",
-          "taken = taken + n * own",
+          "taken.add_(given.copy_(own).mul_(n)).div_(2)",
+          "taken.add_(given.copy_(own).mul_(n))",
           ("tests/stages/test_merge.py",)),
     # How much is kept, and where
     Fault("a share of the prompt is rounded in floating point", "core/amount.py",

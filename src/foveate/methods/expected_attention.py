@@ -93,8 +93,9 @@ class ExpectedAttention:
         logits = layer.scale * (mean @ k.transpose(2, 3))
         if spread is None:
             return logits
-        quadratic = ((k[:, :, None] @ spread) * k[:, :, None]).sum(-1)
-        return logits + 0.5 * layer.scale**2 * quadratic
+        # one query head after the other: all of a group's products take many times the keys' memory
+        quadratic = [(k @ each).mul_(k).sum(-1) for each in spread.unbind(2)]
+        return logits + 0.5 * layer.scale**2 * torch.stack(quadratic, dim=2)
 
     def _last(self, layer: Layer) -> tuple[Tensor, Tensor | None]:
         """Mean [b h g d] and covariance [b h g d d] of the last queries."""

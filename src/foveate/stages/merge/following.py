@@ -43,16 +43,18 @@ class MergeFollowing:
             merged &= self._drawn(scored) < _chance(scored.importance, kept, first, last)
         if not bool(merged.any()):
             return layer.k, layer.v
-        given = (layer.v.double() / (last - first).clamp_min(1)[..., None]).masked_fill(
-            ~merged[..., None], 0.0
-        )
-        steps = torch.zeros_like(given[:, :, :1]).repeat(1, 1, given.shape[2] + 1, 1)
+        # in place from here on: it is twice as large as what it copies
+        own = layer.v.to(torch.float64, copy=True)
+        given = own / (last - first).clamp_min(1)[..., None]
+        given.masked_fill_(~merged[..., None], 0.0)
+        (b, h, _, e), places = own.shape, int(total.max()) + 1
+        steps = own.new_zeros(b, h, places, e)
         steps.scatter_add_(2, first[..., None].expand_as(given), given)
-        steps.scatter_add_(2, last[..., None].expand_as(given), -given)
+        steps.scatter_add_(2, last[..., None].expand_as(given), given.neg_())
         place = (slots - 1).clamp_min(0)[..., None].expand_as(given)
-        taken = steps.cumsum(2).gather(2, place)  # by each kept pair
-        v = torch.where(kept[..., None], layer.v.double() + taken, layer.v.double())
-        return layer.k, v.to(layer.v.dtype)
+        del given
+        taken = steps.cumsum_(2).gather(2, place)  # by each kept pair
+        return layer.k, own.add_(taken.masked_fill_(~kept[..., None], 0.0)).to(layer.v.dtype)
 
     def _drawn(self, scored: Scored) -> Float[Tensor, "b h n"]:
         """From [0, 1), in float64."""

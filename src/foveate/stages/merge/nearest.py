@@ -79,14 +79,17 @@ class MergeNearest:
         weight: Float[Tensor, "b h n"],
         count: Float[Tensor, "b h n"],
     ) -> Float[Tensor, "b h n d"]:
-        """Keys or values of all slots; those of slots that nothing merges into stay as they are."""
+        """Keys or values of all slots; those of slots that nothing merges into stay as they are.
+
+        Extra memory: twice the pairs in float32, which is worked on in place.
+        """
         own, n = x.float(), count[..., None]
         where = target[..., None].expand_as(own)
-        given = (own * weight[..., None]).masked_fill(weight[..., None] == 0, 0.0)
+        given = (own * weight[..., None]).masked_fill_(weight[..., None] == 0, 0.0)
         taken = torch.zeros_like(own).scatter_add_(2, where, given)
         if self.how == "pivotal":
-            taken = (taken + n * own) / 2
-        return torch.where(n > 0, (own + taken) / (n + 1), own).to(x.dtype)
+            taken.add_(given.copy_(own).mul_(n)).div_(2)
+        return torch.where(n > 0, taken.add_(own).div_(n + 1), own).to(x.dtype)
 
 
 def similar(cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:
