@@ -53,15 +53,33 @@ def build(
         ModelNotFound: a name that is not in :data:`DIMS`.
         InvalidInput: more layers than the model has.
     """
+    return of_shape(shape(name, layers), device, dtype)
+
+
+def shape(name: str, layers: int | None = None) -> Dims:
+    """The shape of that name, or of its first ``layers``; errors as of :func:`build`."""
     if name not in DIMS:
         near = get_close_matches(name, DIMS, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ModelNotFound(f"no shape named {name!r}. Known: {', '.join(DIMS)}.{hint}")
     dims = DIMS[name]
-    if layers is not None:
-        if not 1 <= layers <= dims.layers:
-            raise InvalidInput(f"{name} has {dims.layers} layers, not {layers}.")
-        dims = replace(dims, layers=layers)
+    if layers is None:
+        return dims
+    if not 1 <= layers <= dims.layers:
+        raise InvalidInput(f"{name} has {dims.layers} layers, not {layers}.")
+    return replace(dims, layers=layers)
+
+
+def toy(dims: Dims) -> Dims:
+    """A few thousand weights that have as many query heads per KV head, or more of them."""
+    heads = 2 if dims.heads == dims.kv_heads else 4
+    return replace(
+        dims, layers=2, hidden=16 * heads, heads=heads, kv_heads=2, intermediate=64, vocabulary=128
+    )
+
+
+def of_shape(dims: Dims, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A decoder of that shape with random weights."""
     with no_init_weights(), torch.device(device):
         auto: Any = AutoModelForCausalLM
         model: PreTrainedModel = auto.from_config(config_of(dims), dtype=dtype)

@@ -64,8 +64,12 @@ def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
         ModelNotFound: a name that is not in :data:`foveate.bench.dims.DIMS`.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = build(name, device, torch.bfloat16, layers)
+    return with_drawn_ids(name, build(name, device, torch.bfloat16, layers), tokens)
+
+
+def with_drawn_ids(name: str, model: PreTrainedModel, tokens: int) -> Subject:
+    """A model whose weights are drawn, and so many tokens drawn with a seed."""
     drawn = torch.randint(
         model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0)
     )
-    return Subject(name, model, drawn.to(device), random=True)
+    return Subject(name, model, drawn.to(model.device), random=True)
