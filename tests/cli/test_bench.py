@@ -6,6 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from foveate.bench.suite import Setting, run
+from foveate.bench.suite.apart import Outcome
+
 from .conftest import Foveate, refused
 
 QUICK = ("--tokens", 128, "--rounds", 1, "--steps", 1, "--memory", "1MB")
@@ -45,3 +50,33 @@ def test_bad_arguments_are_named(llama: Path, foveate: Foveate) -> None:
     ):
         result = foveate("bench", "--model", llama, *arguments)
         assert words in refused(result)
+
+
+def test_options_of_the_suite_and_of_one_model_do_not_mix(tmp_path: Path, foveate: Foveate) -> None:
+    for arguments, words in (
+        (("--quick",), "--quick belongs to --suite gpu"),
+        (("--part", "steps"), "--part belongs to --suite gpu"),
+        (("--suite", "gpu", "--tokens", 512), "leave --tokens out"),
+        (("--suite", "gpu", "--device", "cpu", "--quick"), "name a folder for them with --out"),
+        (("--suite", "gpu", "--device", "cpu", "--out", tmp_path), "Add --quick"),
+    ):
+        result = foveate("bench", *arguments)
+        assert words in refused(result)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_kernel_is_named_and_the_status_is_1(
+    tmp_path: Path, foveate: Foveate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"kernel": "compaction", "dtype": "float16", "d": 64, "difference": 1.0, "allowed": 0.0}
+
+    def apart(name: str, setting: Setting, limit: int) -> Outcome:
+        return Outcome(rows=[{**row, "ok": name != "kernels"}] if name == "kernels" else [])
+
+    monkeypatch.setattr(run, "apart", apart)
+    result = foveate("bench", "--suite", "gpu", "--device", "cpu", "--quick", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "Kernels that are wrong: compaction (float16, head size 64)." in result.stdout
+    page = (tmp_path / "gpu.md").read_text()
+    assert "NOT A GPU" in page
+    assert "| compaction | float16 | 64 | 1 | 0 |" in page

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from inspect import signature
 from typing import Annotated, Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from foveate.bench import Row, Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS
 from foveate.bench.measure import ticks
 from foveate.bench.peer import kvpress
-from foveate.cli import console, options
+from foveate.cli import bench_suite, console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import policies
 from foveate.cli.rows import broken
@@ -70,6 +71,13 @@ def benchmark(
         str | None, typer.Option(metavar="FILE", help="The Python that --against is installed in.")
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    suite: bench_suite.Suite = None,
+    out: bench_suite.Out = None,
+    part: bench_suite.PartNames = None,
+    anew: bench_suite.Anew = False,
+    device: bench_suite.Device = "cuda",
+    quick: bench_suite.Quick = False,
+    kernels: bench_suite.Kernels = None,
     json: console.Json = False,
 ) -> None:
     """Measure what methods add to the prefill, and what they save in decoding and memory.
@@ -77,7 +85,24 @@ def benchmark(
     Ratios are medians of what stood side by side in this run: to the stock prefill, and in decoding
     to a full cache that is preallocated. The prompt is prose, of which the middle half counts as
     visual.
+
+    With --suite gpu it measures all that a CUDA GPU is needed for instead, in parts, and writes
+    them onto one page. What a run has measured the next one keeps. The exit status is 1 if a
+    kernel does not give what its reference gives.
     """
+    bench_suite.check(_changed(locals()), suite)
+    if suite is not None:
+        bench_suite.suite_run(
+            device=device,
+            quick=quick,
+            kernels=kernels,
+            peer_python=peer_python,
+            out=out,
+            part=part or [],
+            anew=anew,
+            json=json,
+        )
+        return
     chosen = policies(method or [], budget or [])
     room = _bytes_of(memory)
     if (against is None) != (peer_python is None):
@@ -113,6 +138,12 @@ def benchmark(
     console.show(_head(subject), _table(rows))
     if peers:
         console.show(Text("\nkvpress:"), _peers(peers))
+
+
+def _changed(values: Mapping[str, Any]) -> list[str]:
+    """The names of the options that are not what they are by default."""
+    options = signature(benchmark).parameters
+    return [name for name in options if values[name] != options[name].default]
 
 
 def _bytes_of(memory: str | None) -> int | None:

@@ -1,0 +1,115 @@
+"""Random tensors of one layer, and every operator that has a kernel on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_sums,
+    column_sums,
+)
+from foveate.ops.compaction import compaction
+from foveate.ops.heads import starts_of
+from foveate.ops.mix_statistics import mix_statistics
+from foveate.ops.nearest import nearest_by_cosine
+from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.window_attention import window_attention
+
+Call = Callable[[str], Any]
+"""An operator with its arguments, given the implementation."""
+
+KEEP = 0.1
+
+
+class Size(NamedTuple):
+    """Rows, tokens, KV heads, query heads per KV head, head size, queries of a window."""
+
+    b: int
+    n: int
+    h: int = 8
+    g: int = 4
+    d: int = 128
+    w: int = 32
+
+
+class Inputs:
+    """One layer's tensors, drawn with a seed; every head keeps a tenth of its pairs."""
+
+    def __init__(self, size: Size, dtype: torch.dtype, device: torch.device):
+        b, n, h, g, d, w = size
+        generator = torch.Generator(device).manual_seed(0)
+
+        def normal(heads: int) -> Tensor:  # as a projection leaves them: tokens first
+            shape = (b, n, heads, d)
+            drawn = torch.randn(shape, generator=generator, device=device, dtype=dtype)
+            return drawn.transpose(1, 2)
+
+        self.size, self.scale = size, d**-0.5
+        self.q, self.k, self.v = normal(h * g), normal(h), normal(h)
+        self.kept = torch.rand(b, h, n, generator=generator, device=device) < KEEP
+        self.kept[..., -1] = True  # every head keeps something
+        self.columns = torch.arange(n, device=device).expand(b, h, n)
+        self.counts = self.kept.sum(-1)
+        self.starts = starts_of(self.counts)
+        last = torch.arange(n - w, n, device=device)[:, None]
+        self.seen = (torch.arange(n, device=device) <= last).expand(b, 1, w, n)
+
+    def prefill(self) -> dict[str, Call]:
+        """What is done once, when a prompt has been read."""
+        q, k, v, scale, kept = self.q, self.k, self.v, self.scale, self.kept
+        counts = torch.ones(len(q), 2, self.size.g, q.shape[2], device=q.device)
+        window = q[:, :, -self.size.w :]
+        of: dict[str, Callable[[Any], Any]] = {
+            "column_sums": lambda impl: column_sums(q, k, scale, impl=impl),
+            "attention_with_sums": lambda impl: attention_with_sums(q, k, v, scale, impl=impl),
+            "attention_with_counted_sums": lambda impl: attention_with_counted_sums(
+                q, k, v, counts, scale, 1.0, impl=impl
+            ),
+            "window_attention": lambda impl: window_attention(
+                window, k, self.seen, scale, impl=impl
+            ),
+            "mix_statistics": lambda impl: mix_statistics(k, v, kept, impl=impl),
+            "compaction": lambda impl: compaction(k, v, self.columns, kept, self.counts, impl=impl),
+            "nearest_by_cosine": lambda impl: nearest_by_cosine(k, kept, impl=impl),
+        }
+        return of
+
+    def decode(self) -> dict[str, Call]:
+        """One step over what was kept and a few new pairs, with and without softmax-n."""
+        flat = compaction(self.k, self.v, self.columns, self.kept, self.counts, impl="reference")
+        lengths = self.starts.diff().tolist()
+        query, tail = self.q[:, :, -1:], (self.k[:, :, -33:], self.v[:, :, -33:])
+        places = {"starts": self.starts, "longest": max(lengths)}
+        decode: Any = ragged_decode
+
+        def step(n: float) -> Call:
+            return lambda impl: decode(
+                query, flat.k, flat.v, lengths, *tail, self.scale, n, **places, impl=impl
+            )
+
+        return {"ragged_decode": step(0.0), "ragged_decode, softmax-n": step(1.0)}
+
+
+def decode_step(
+    size: Size, lengths: list[int], room: int, dtype: torch.dtype, device: torch.device, impl: Any
+) -> Callable[[], Tensor]:
+    """A ragged decoding step whose tensors stay where they are: bodies of these lengths, and a tail
+    of ``room`` pairs, of which all are taken.
+    """
+    b, _, h, g, d, _ = size
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, device=device, dtype=dtype)
+
+    q, tail = normal(b, h * g, 1, d), (normal(b, h, room, d), normal(b, h, room, d))
+    flat = normal(sum(lengths), d), normal(sum(lengths), d)
+    starts = torch.tensor([0, *accumulate(lengths)], device=device)
+    taken = torch.tensor([room], device=device)
+    places: dict[str, Any] = {"starts": starts, "longest": max(lengths), "tail_length": taken}
+    return lambda: ragged_decode(q, *flat, lengths, *tail, d**-0.5, **places, impl=impl)

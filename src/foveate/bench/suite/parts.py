@@ -1,0 +1,52 @@
+"""The parts of the suite: what each is called, what it measures, and how long it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from foveate.bench.suite import (
+    beside_attention,
+    contexts,
+    half,
+    headlines,
+    kernels,
+    peers,
+    ragged,
+    steps,
+)
+from foveate.bench.suite.rows import Row
+from foveate.bench.suite.setting import Setting
+
+
+class Part(NamedTuple):
+    """A part: ``rows`` measures, ``page`` tells of what was found in Markdown; ``limit`` is in
+    seconds. ``missing`` is what the page says until it has been measured.
+    """
+
+    title: str
+    rows: Callable[[Setting], Iterator[Row]]
+    page: Callable[[Sequence[Row]], list[str]]
+    limit: int
+    missing: str = "Not measured yet."
+
+
+PARTS = {
+    "kernels": Part("Kernels against references", kernels.rows, kernels.page, 180),
+    "attention": Part(
+        "Beside FlashAttention and FlexAttention", beside_attention.rows, beside_attention.page, 75
+    ),
+    "ragged": Part("Ragged decoding against a copy", ragged.rows, ragged.page, 30),
+    "steps": Part("A decoding step", steps.rows, steps.page, 75),
+    "half": Part("Column sums in half precision", half.rows, half.page, 45),
+    "headlines": Part("The papers' figures of speed", headlines.rows, headlines.page, 270),
+    "contexts": Part("Long contexts", contexts.rows, contexts.page, 150),
+    "kvpress": Part(
+        "Beside kvpress",
+        peers.rows,
+        peers.page,
+        120,
+        "Not measured yet: `--peer-python` names the Python of an environment that has kvpress.",
+    ),
+}
+"""By name, in the order in which they run; most are done long before their limit."""
