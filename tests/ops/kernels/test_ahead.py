@@ -9,10 +9,10 @@ import pytest
 SHARED = 99 * 1024  # bytes that the least of the GPUs since 2020 gives a program
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16"])
-def test_every_kernel_compiles_for_a_gpu_and_fits_into_its_shared_memory(dtype, tmp_path):
+@pytest.mark.parametrize("capability", [pytest.param("80", marks=pytest.mark.slow), "90"])
+def test_every_kernel_compiles_for_a_gpu_and_fits_into_its_shared_memory(capability, tmp_path):
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.ops.kernels.ahead", dtype, "128"]
+    command = [sys.executable, "-m", "tests.ops.kernels.ahead", "bfloat16", "128", capability]
     done = subprocess.run(
         command,
         env={**environment, "TRITON_CACHE_DIR": str(tmp_path)},
