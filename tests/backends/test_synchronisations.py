@@ -5,6 +5,8 @@ Counted on a CPU, where a wait takes no time, by the operators that hand numbers
 tensors whose shapes depend on numbers.
 """
 
+from typing import ClassVar
+
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
@@ -13,6 +15,7 @@ from transformers import LlamaForCausalLM
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.stats import Stopwatch
 from tests import zoo
 from tests.zoo.text_models import llama_config
 
@@ -119,3 +122,44 @@ def test_a_layers_compression_waits_no_oftener(spec, most):
 
     few, many = prefill(2), prefill(4)
     assert 0 < len(many) - len(few) <= 2 * most, many
+
+
+class Mark:
+    """An event of a GPU that does its work when it is waited for, 3 ms between two."""
+
+    made: ClassVar[list] = []
+
+    def __init__(self, *, enable_timing):
+        assert enable_timing
+        self.passed = False
+        self.made.append(self)
+
+    def record(self, stream):
+        assert stream == "stream"
+
+    def query(self):
+        return self.passed
+
+    def synchronize(self):
+        for one in self.made:
+            one.passed = True
+
+    def elapsed_time(self, other):
+        assert (self.passed, other.passed) == (True, True)
+        return 3.0
+
+
+def test_time_on_a_gpu_is_waited_for_when_it_is_asked_for(monkeypatch):
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "Event", Mark)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda of: {device: "stream"}[of])
+    monkeypatch.setattr(torch.cuda, "synchronize", None)  # to call it would fail
+    watch = Stopwatch()
+    for _ in range(4):
+        with watch.running(device):
+            pass
+    assert not any(mark.passed for mark in Mark.made)
+    assert watch.seconds == pytest.approx(0.012)
+    with watch.running(device):
+        pass
+    assert watch.seconds == pytest.approx(0.015)
