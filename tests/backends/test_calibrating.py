@@ -8,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 import foveate
+from foveate.backends.hf import calibrate_each
 from foveate.backends.hf.internals import CACHE
 from foveate.core.profile import Profile
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
@@ -77,6 +78,32 @@ def test_prefixkvs_profile_is_the_mean_share_that_each_layer_keeps(which, budget
     assert profile.by_layer == pytest.approx(expected, rel=1e-6)
     assert (profile.method, profile.budget) == ("prefixkv", budget)
     assert (profile.layers, profile.samples) == (LAYERS, len(prompts))
+
+
+@pytest.mark.parametrize("method", ["prefixkv:budget={}", "mixkv:window=4,budget={}"])
+@pytest.mark.parametrize("which", ["llava", "a padded batch"])
+def test_profiles_at_several_budgets_are_those_at_each_from_prompts_read_once(
+    which, method, tmp_path
+):
+    model, prompts, reads = model_of(which), PROMPTS[which], []
+    policies = [method.format(budget) for budget in ("50%", "20", "80%")]
+    hook = model.register_forward_pre_hook(lambda *_: reads.append(1))
+    together = calibrate_each(model, policies, prompts, progress=tmp_path / "part")
+    hook.remove()
+    assert len(reads) == len(prompts)
+    assert not list(tmp_path.iterdir())
+    for policy, one in zip(policies, together, strict=True):
+        alone = foveate.calibrate(model, policy, prompts)
+        assert torch.tensor(one.by_layer) == pytest.approx(torch.tensor(alone.by_layer), abs=1e-5)
+        assert (one.method, one.budget, one.samples) == (alone.method, alone.budget, alone.samples)
+
+
+def test_what_several_budgets_do_not_change_is_refused():
+    model = zoo.build("llama")
+    with pytest.raises(InvalidParameter, match="expected_attention gathers tensors"):
+        calibrate_each(model, ["expected_attention:budget=20%"], PROMPTS["llama"])
+    with pytest.raises(InvalidInput, match="no prompt"):
+        calibrate_each(model, ["prefixkv:budget=20%"], [])
 
 
 @pytest.mark.parametrize("which", PROMPTS)

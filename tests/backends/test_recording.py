@@ -7,7 +7,7 @@ import torch
 
 import foveate
 from foveate.backends.hf import branch, record
-from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.errors import InvalidInput
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE
@@ -128,3 +128,14 @@ def test_the_model_is_free_again_after_a_recording_that_failed():
         record(model, input_ids=torch.empty(1, 0, dtype=torch.long))
     with foveate.compress(model, "full"):
         pass
+
+
+def test_logits_are_made_of_the_last_token_alone_where_a_model_can():
+    model, inputs = zoo.build("llama"), zoo.prompt("llama")
+    sizes = []
+    hook = model.lm_head.register_forward_hook(lambda _, __, out: sizes.append(out.shape[1]))
+    found = record(model, **inputs)
+    hook.remove()
+    assert sizes == [1]
+    assert torch.allclose(found.logits, model(**inputs).logits[:, -1], atol=1e-5)
+    assert last_logits(model, {"logits_to_keep": 3}) == last_logits(torch.nn.Identity(), {}) == {}

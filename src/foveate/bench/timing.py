@@ -79,7 +79,8 @@ def prefills(
     subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick
 ) -> dict[str, Prefill]:
     """Every policy between two stock prefills, whose mean it is compared with, so that a machine
-    that slows down for a while slows both; the medians of all rounds but the first.
+    that slows down for a while slows both; the medians of all rounds but the first, which warms up
+    and counts where it is the only one.
     """
     found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
     for _ in range(rounds + 1):
@@ -94,7 +95,7 @@ def prefills(
             alone, before = (before + after) / 2, after
             found[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
             tick()
-    return {spec: medians(runs[1:]) for spec, runs in found.items()}
+    return {spec: medians(runs[1:] or runs) for spec, runs in found.items()}
 
 
 def steps(subject: Subject, filled: Filled, count: int, rows: int = 1) -> float:
@@ -150,7 +151,7 @@ def throughput(subject: Subject, filled: Filled, memory: int, count: int) -> Thr
     """Decoding with as many copies of one prompt's cache as fit into ``memory`` bytes, with room
     for their answers; None if not even one does. A GPU that has less than that halves the batch.
     """
-    rows = memory // _bytes_of_a_row(subject, filled, count)
+    rows = memory // _bytes_of_a_row(subject, filled, count) if memory else 0
     while rows:
         try:
             return Throughput(rows, rows / steps(subject, filled, count, rows))

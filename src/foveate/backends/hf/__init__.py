@@ -1,6 +1,6 @@
 """Hugging Face transformers, 5.4 and later."""
 
-from foveate.backends.hf.calibrate import calibrate
+from foveate.backends.hf.calibrate import calibrate, calibrate_each
 from foveate.backends.hf.heads import calibrate_heads, import_head_scores
 from foveate.backends.hf.record import Recording, branch, chosen, record
 from foveate.backends.hf.session import Session, compress
@@ -13,6 +13,7 @@ __all__ = [
     "Stats",
     "branch",
     "calibrate",
+    "calibrate_each",
     "calibrate_heads",
     "chosen",
     "compress",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from foveate.backends.hf.gather import gather, gathered_method
+from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import (
     check_model,
@@ -20,9 +21,9 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.policy import Policy
-from foveate.core.profile import CALIBRATIONS, Profile, Run, calibrated_method, mean
+from foveate.core.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
 from foveate.core.tensor_profile import TensorProfile
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, InvalidParameter
 
 
 def calibrate(
@@ -62,19 +63,77 @@ def calibrate(
             with compress(model, policy) as session:
                 session.prefill(**inputs)
                 ledger.add(how.read(_run(session)))
-    if not ledger.numbers:
+    profile = _profile(policy, title, ledger.numbers)
+    ledger.close()
+    return profile
+
+
+def calibrate_each(
+    model: nn.Module,
+    policies: Sequence[Policy | str],
+    prompts: Iterable[Mapping[str, Any]],
+    *,
+    progress: Path | None = None,
+) -> list[Profile]:
+    """The profiles of several policies, which differ in their budgets: each prompt is read once for
+    all of them, and all its queries are held. To the rounding of the attention they are those of
+    :func:`calibrate`.
+
+    Args:
+        model: as for :func:`calibrate`.
+        policies: of methods that give a number a layer or head, with their budgets.
+        prompts: as for :func:`calibrate`.
+        progress: as for :func:`calibrate`.
+
+    Raises:
+        InvalidParameter: a method that has nothing to calibrate, or whose tensors take
+            :func:`calibrate`.
+        InvalidInput: no prompt, or one so short that all of it fits a budget.
+    """
+    chosen = [policy_of(policy) for policy in policies]
+    title = model_name(check_model(model))
+    sums = any(policy.reads_column_sums for policy in chosen)
+    readers = [_reader(policy) for policy in chosen]
+    ledger = Ledger(progress, {"calibrating": [str(one) for one in chosen], "model": title})
+    for inputs in prompts:
+        if ledger.lacks(fingerprint(inputs)):
+            recording = record(model, sums=sums, **inputs)
+            runs = (_branched(model, policy, recording) for policy in chosen)
+            ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
+    samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
+    found = [_profile(policy, title, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    ledger.close()
+    return found
+
+
+def _branched(model: nn.Module, policy: Policy, recording: Recording) -> Run:
+    with compress(model, policy) as session:
+        branch(session, recording)
+        return _run(session)
+
+
+def _reader(policy: Policy) -> Callable[[Run], Numbers]:
+    name = calibrated_method(policy)
+    if name in GATHERINGS:
+        raise InvalidParameter(
+            f"{name} gathers tensors, which no budget changes: calibrate it by itself."
+        )
+    return CALIBRATIONS[name].read
+
+
+def _profile(policy: Policy, title: str, samples: Sequence[Numbers]) -> Profile:
+    """The mean over samples."""
+    if not samples:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
-    numbers = mean(ledger.numbers)
-    profile = Profile(
+    name, numbers = calibrated_method(policy), mean(samples)
+    return Profile(
         method=name,
         model=title,
         layers=len(numbers),
-        samples=len(ledger.numbers),
-        budget=str(policy.amount) if how.at_a_budget else "",
+        samples=len(samples),
+        budget=str(policy.amount) if CALIBRATIONS[name].at_a_budget else "",
         by_layer=numbers,
     )
-    ledger.close()
-    return profile
 
 
 def _run(session: Session) -> Run:

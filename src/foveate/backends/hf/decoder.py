@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
+from functools import cache
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -72,5 +73,11 @@ def _inside(name: str, whole: str) -> bool:
 
 
 def _takes_cache(module: nn.Module) -> bool:
-    parameters: Any = inspect.signature(type(module).forward).parameters
+    return _names_cache(type(module).forward)
+
+
+@cache
+def _names_cache(forward: Any) -> bool:
+    """Of a function, as modules of one type share it: a signature takes long to read."""
+    parameters = inspect.signature(forward).parameters
     return any(name in parameters for name in CACHE_NAMES)

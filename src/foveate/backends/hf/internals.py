@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -46,6 +46,7 @@ __all__ = [
     "HybridLayer",
     "accept_both_names",
     "cache_argument",
+    "last_logits",
     "name_cache",
     "rope_offsets",
     "sdpa_attention_forward",
@@ -54,6 +55,9 @@ __all__ = [
 
 CACHE_NAMES = ("cache", "past_key_values")
 """What the cache is called: since 5.24 the first, before it the second."""
+
+LOGITS = "logits_to_keep"
+"""The argument that says of how many of the last tokens logits are made."""
 
 
 HybridLayer: Any = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", None)
@@ -83,6 +87,14 @@ def cache_argument(model: nn.Module) -> str:
     checkpoint may be older than the release.
     """
     return _cache_name(model.forward, CACHE)
+
+
+def last_logits(model: nn.Module, given: Mapping[str, Any]) -> dict[str, int]:
+    """What has a model make logits of a prompt's last token alone, where it can: those of all
+    tokens take more memory than the cache does. Nothing where the caller says how many.
+    """
+    able = LOGITS in inspect.signature(model.forward).parameters
+    return {LOGITS: 1} if able and LOGITS not in given else {}
 
 
 def take_cache(arguments: dict[str, Any]) -> Any:

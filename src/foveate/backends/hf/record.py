@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import convert, foveate_layers, text_config
@@ -90,7 +90,8 @@ def record(
         torch.no_grad(),
     ):
         cache = DynamicCache(config=session.model.config)
-        out = session.model(**inputs, **{CACHE: cache}, use_cache=True)
+        last = last_logits(session.model, inputs)
+        out = session.model(**inputs, **{CACHE: cache}, **last, use_cache=True)
     layers = tuple(recorder.seen[place] for place in range(len(foveate_layers(cache))))
     return Recording(model, cache, layers, out.logits[:, -1])
 

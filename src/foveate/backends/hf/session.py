@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
-from foveate.backends.hf.internals import CACHE, Cache, take_cache
+from foveate.backends.hf.internals import CACHE, Cache, last_logits, take_cache
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -155,9 +154,7 @@ class Session:
         """
         given = take_cache(inputs)
         cache: DynamicCache = DynamicCache(config=self.model.config) if given is None else given
-        parameters = inspect.signature(self.model.forward).parameters
-        if "logits_to_keep" in parameters:
-            inputs.setdefault("logits_to_keep", 1)
+        inputs |= last_logits(self.model, inputs)
         with torch.no_grad():
             self.model(**inputs, **{CACHE: cache}, use_cache=True)
         return cache
