@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -17,10 +17,10 @@ from foveate.cli.policies import METHODS_BY_DEFAULT, short
 from foveate.cli.rows import broken
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
-from foveate.eval.executors import Job, Name, find_executor, versions
+from foveate.eval.executors import Job, Name, find_executor, lacking, versions
 from foveate.eval.judge import find_judge
 from foveate.eval.model import SEES
-from foveate.eval.reading import FULL, Protocol
+from foveate.eval.reading import Protocol
 from foveate.eval.results import DAMAGED, ROWS, Key, Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks, separate_tasks
@@ -124,8 +124,16 @@ def evaluate(
         def advance(task: Task) -> None:
             bars.update(bar, description=task.name, advance=1)
 
-        jobs = _jobs(chosen, limit, seed, specs, results, timed, advance, order)
-        for job, rows in execute(job._replace(longest_prompt=longest_prompt) for job in jobs):
+        def left() -> Iterator[Job]:
+            """What lacks an answer; the rest is skipped."""
+            for job in _jobs(chosen, limit, seed, tuple(specs), timed, longest_prompt):
+                order.extend(job.keys)
+                if todo := lacking(job, results):
+                    yield todo
+                else:
+                    advance(job.task)
+
+        for job, rows in execute(left()):
             for row in rows:
                 results.add(row)
             advance(job.task)
@@ -173,20 +181,11 @@ def _jobs(
     chosen: Sequence[Task],
     limit: int,
     seed: int,
-    specs: Sequence[str],
-    results: Results,
+    specs: tuple[str, ...],
     timed: int,
-    skip: Callable[[Task], None],
-    order: list[Key],
+    longest_prompt: int | None,
 ) -> Iterator[Job]:
-    """The samples that lack an answer; the others are skipped. ``order`` gets the keys of all."""
+    """All that is asked, sample by sample."""
     for task in chosen:
         for place, sample in enumerate(task.samples(limit, seed)):
-            keys = [(task.name, sample.name, spec) for spec in dict.fromkeys((FULL, *specs))]
-            order += keys
-            missing = [key for key in keys if key not in results]
-            if missing:
-                others = tuple(spec for _, _, spec in missing if spec != FULL)
-                yield Job(task, sample, others, timed=place < timed)
-            else:
-                skip(task)
+            yield Job(task, sample, specs, place < timed, longest_prompt)

@@ -134,9 +134,9 @@ def _agrees(thought: TeacherForced, full: Answer) -> bool:
 
 def _reference(reading: Reading, tokens: Sequence[int]) -> list[int]:
     """The tokens of the text to compare with; none where a task has no such text."""
-    answers = reading.sample.answers
-    has_one = reading.task.reference and answers
-    return reference_tokens(reading.loaded, answers[0], tokens) if has_one else []
+    task, answers = reading.task, reading.sample.answers
+    has_one = task.reference and answers
+    return reference_tokens(reading.loaded, answers[0], tokens)[: task.told] if has_one else []
 
 
 def _failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:

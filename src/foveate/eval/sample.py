@@ -105,8 +105,9 @@ class Task:
     is the most tokens of an answer.
 
     ``reference``: the first answer is a text to compare with, and every cache is told its tokens
-    (perplexity). ``divisible``: an answer without its first token can be scored. ``fit`` makes of a
-    sample what the model is asked, where that depends on its tokens; ``pixels`` bound images.
+    (perplexity), ``told`` of them at most. ``divisible``: an answer without its first token can be
+    scored. ``fit`` makes of a sample what the model is asked, where that depends on its tokens;
+    ``pixels`` bound images.
     ``unjudged``: nothing scores the answers without a judge, and there is none.
     """
 
@@ -120,6 +121,7 @@ class Task:
     fit: Fit | None = None
     pixels: Pixels = AS_THEY_ARE
     unjudged: bool = False
+    told: int | None = None
 
 
 TASKS: dict[str, Task] = {}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from foveate.errors import InvalidParameter
-from foveate.eval.executors.job import Executor, Job, versions
+from foveate.eval.executors.job import Executor, Job, lacking, versions
 from foveate.eval.model import DeviceMap
 from foveate.eval.reading import Protocol
 
-__all__ = ["Executor", "Job", "Name", "find_executor", "versions"]
+__all__ = ["Executor", "Job", "Name", "find_executor", "lacking", "versions"]
 
 Name = Literal["local", "ray"]
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from foveate.eval.measure import measured
 from foveate.eval.model import DeviceMap, Loaded, load
-from foveate.eval.reading import Protocol
+from foveate.eval.reading import FULL, Protocol
+from foveate.eval.results import Key
 from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
 
@@ -26,6 +27,18 @@ class Job(NamedTuple):
     specs: tuple[str, ...]
     timed: bool
     longest_prompt: int | None = None
+
+    @property
+    def keys(self) -> list[Key]:
+        """Of all its rows."""
+        specs = dict.fromkeys((FULL, *self.specs))
+        return [(self.task.name, self.sample.name, spec) for spec in specs]
+
+
+def lacking(job: Job, results: Container[object]) -> Job | None:
+    """The job with the specs that have no answer yet; None where nothing lacks one."""
+    missing = [key for key in job.keys if key not in results]
+    return job._replace(specs=tuple(s for _, _, s in missing if s != FULL)) if missing else None
 
 
 Execute = Callable[[Iterable[Job]], Iterator[tuple[Job, Iterable[Row]]]]
