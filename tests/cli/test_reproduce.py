@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.zoo.directory import save_llava
 __all__ = ["browser", "chromium", "open_page"]
 
 ONE_A_PAPER = ("mixkv:fig3", "prefixkv:fig2", "csp:fig3", "david:table6", "lookm:fig2")
+TOGETHER = ("david:table4", "david:table6")  # ask the same samples
 
 
 def run(*arguments: str) -> Any:
@@ -78,17 +80,35 @@ def test_it_goes_on_with_what_is_there(out):
     assert len(again) == len(kept) + 1
 
 
-def test_another_model_and_data_of_ones_own(tmp_path):
+def test_experiments_that_ask_the_same_read_each_prompt_once(tmp_path):
+    done = run(*TOGETHER, "--stand-in", "--limit", "1", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    (path,) = tmp_path.glob("rows/*/rows.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len({row["spec"] for row in rows}) == len(rows) == 6
+    with_sums = {row["spec"].startswith("h2o"): row["prefill_s"] for row in rows}
+    assert len({row["prefill_s"] for row in rows}) == len(with_sums)
+    assert re.fullmatch(r"[\d.]+ min, 1 of 2: david:table4, 6 rows\n", done.stderr)
+
+
+def test_another_model_and_data_of_ones_own_and_what_is_missing_keeps_nothing_else(tmp_path):
     directory = str(save_llava(tmp_path / "llava"))
     write(tmp_path / "data", 1, ["textvqa"])
     done = run(
-        "mixkv:fig3",
-        *("--model", directory),
+        *("csp:table2", "mixkv:fig2", "mixkv:fig3"),
+        *("--model", f"qwen2-vl-7b={directory}"),
         *("--data", str(tmp_path / "data")),
         *("--out", str(tmp_path / "out")),
     )
-    assert done.exit_code == 0, done.output
-    assert "STAND-IN" not in (tmp_path / "out" / "reproduced.html").read_text()
+    assert done.exit_code == 3, done.output
+    *_, model, data, last = done.stderr.splitlines()
+    assert model.startswith("csp:table2: none of its models is given")
+    assert data.startswith("mixkv:fig2: ")
+    assert "docvqa' does not exist" in data
+    assert last == "0 answers refused, 2 experiments not run"
+    page = (tmp_path / "out" / "reproduced.html").read_text()
+    assert page.count("<section") == 1
+    assert "STAND-IN" not in page
 
 
 def test_data_that_is_missing_is_named(tmp_path):

@@ -6,6 +6,7 @@ from statistics import mean
 
 import pytest
 
+from foveate.errors import InvalidInput
 from foveate.reproduce.printed import printed
 
 
@@ -59,5 +60,7 @@ def test_deltas_of_a_table_are_its_differences():
     assert list(deltas.values()) == pytest.approx(printed_there, abs=0.051)
 
 
-def test_a_table_without_figures_is_empty():
-    assert printed("csp_fig4") == {}
+def test_a_table_without_figures_is_empty_and_a_file_that_is_missing_an_error():
+    assert printed("") == {}
+    with pytest.raises(InvalidInput, match=r"csp_fig4\.tsv is missing.*Install foveate anew"):
+        printed("csp_fig4")

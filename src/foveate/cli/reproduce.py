@@ -11,7 +11,8 @@ from rich.text import Text
 
 from foveate.cli import console, options
 from foveate.cli.eval import REFUSED
-from foveate.errors import FoveateError, InvalidInput
+from foveate.cli.telling import Teller
+from foveate.errors import InvalidInput
 from foveate.eval.judge import find_judge
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate.reproduce.experiment import Experiment
@@ -86,8 +87,14 @@ def reproduce(
     if names == [one for one in names if one in FACTS]:
         _facts(names)
         return
+    if stand_in and (model or judge or device_map):
+        raise InvalidInput(
+            "--stand-in brings a model and data of its own: leave out --model, --judge and "
+            "--device-map."
+        )
     experiments = find_experiments(names)
     lab = Lab(
+        experiments,
         out=out,
         data=out / "data" if stand_in else data,
         models=model or (),
@@ -100,43 +107,24 @@ def reproduce(
         device_map=device_map,
     )
     if stand_in:
-        if model or judge or device_map:
-            raise InvalidInput(
-                "--stand-in brings a model and data of its own: leave out --model, --judge and "
-                "--device-map."
-            )
         needed = dict.fromkeys(name for one in experiments for name in folders(one))
         write_data(lab.data, lab.limit, needed)
-    _perform(lab, experiments, json)
+    with lab:
+        _perform(lab, json)
 
 
-def _perform(lab: Lab, experiments: Sequence[Experiment], json: bool) -> None:
-    """Runs them one after the other; what one lacks does not keep the others."""
-    refused = 0
-    missing: list[tuple[str, str]] = []
+def _perform(lab: Lab, json: bool) -> None:
+    """Runs them one after the other, and writes the page."""
     with console.progress(hidden=json) as bars:
-        task = bars.add_task("", total=len(experiments))
-        for experiment in experiments:
-            bars.update(task, description=experiment.id)
-            try:
-                failed = lab.perform(
-                    experiment, lambda what: bars.update(task, description=what[:60])
-                )
-            except FoveateError as error:
-                if len(experiments) == 1:
-                    raise
-                missing.append((experiment.id, str(error)))
-                failed = []
-            refused += len(failed)
-            bars.advance(task)
-    done = [one for one in experiments if one.id not in dict(missing)]
-    page = write(lab, [outcome(lab, one) for one in done])
+        done = lab.run(Teller(bars, quiet=json))
+    page = write(lab, [outcome(lab, one) for one in lab.experiments if one.id not in done.missing])
     lab.seal()
     typer.echo(str(page))
-    for name, why in missing:
+    for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
-    if refused or missing:
-        typer.echo(f"{refused} answers refused, {len(missing)} experiments not run", err=True)
+    if done.refused or done.missing:
+        counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
+        typer.echo(counted, err=True)
         raise typer.Exit(REFUSED)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
@@ -10,17 +10,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from foveate.backends.hf.calibrate import calibrate
+from foveate.backends.hf.calibrate import calibrate_each
 from foveate.backends.hf.heads import calibrate_heads
-from foveate.core.heads import HEAD_READINGS
+from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.errors import InvalidInput
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import Loaded
-from foveate.eval.prompt import read
+from foveate.eval.reading import read_prompt
 from foveate.eval.sample import Sample, Task
 from foveate.eval.tasks import find_task
-
-SMALL = 4  # samples of a stand-in
+from foveate.reproduce import small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +27,8 @@ class Calibration:
     """How a profile is measured: which method's (its spec, or its name where a budget is all it
     needs), on how many samples of which benchmark, drawn with a seed from its first ``among``;
     scores of heads on drawn documents, or by a model that reads on lines hidden in a text.
-    ``words`` bound the length of the prompts that are drawn.
+    ``words`` bound the length of the prompts that are drawn, ``longest_prompt`` their tokens:
+    longer ones lose their middle.
     """
 
     method: str
@@ -36,6 +36,7 @@ class Calibration:
     samples: int = 10
     among: int = 1000
     words: tuple[int | float, int | float] = (0, inf)
+    longest_prompt: int | None = None
     at_a_budget: bool = False
     seed: int = 0
 
@@ -47,43 +48,56 @@ class Calibration:
     def measure(
         self,
         loaded: Loaded,
-        path: Path,
-        budget: str,
+        paths: Mapping[Path, str],
         find: Callable[[str], Task],
         *,
-        small: bool,
+        cut: bool,
     ) -> None:
-        """Writes the profile.
+        """Writes the profiles of these files, each at its budget, which are measured in one go.
+        ``cut`` is for a stand-in: few samples, and short.
 
         Raises:
             InvalidInput: the benchmark holds no sample whose prompt is as long as asked.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        progress, count = path.with_name(f"{path.name}.part"), SMALL if small else self.samples
+        first = next(iter(paths))
+        first.parent.mkdir(parents=True, exist_ok=True)
+        progress = first.with_name(f"{first.name}.part")
+        count = min(small.PROFILE, self.samples) if cut else self.samples
         if self.method in HEAD_READINGS:
-            asked = (
-                generated(self.method, count)
-                if loaded.sees
-                else find_task("text_needle").samples(count, self.seed)
-            )
-            samples = (shown(loaded, one) for one in asked)
-            calibrate_heads(
+            samples = self._heads(loaded, count)
+            found = calibrate_heads(
                 loaded.model, self.method, samples, loaded.tokenizer, progress=progress
-            ).save(path)
+            )
+            found.save(first)
             return
-        spec = f"{self.method}:budget={budget}" if self.at_a_budget else self.method
-        inputs = self._inputs(loaded, find(self.task), count)
-        calibrate(loaded.model, spec, inputs, progress=progress).save(path)
+        inputs = self._inputs(loaded, find(self.task), count, small.PROMPT if cut else None)
+        specs = [self._spec(budget) for budget in paths.values()]
+        profiles = calibrate_each(loaded.model, specs, inputs, progress=progress)
+        for path, profile in zip(paths, profiles, strict=True):
+            profile.save(path)
 
-    def _inputs(self, loaded: Loaded, task: Task, count: int) -> Iterator[dict[str, Any]]:
+    def _spec(self, budget: str) -> str:
+        return f"{self.method}:budget={budget}" if self.at_a_budget else self.method
+
+    def _heads(self, loaded: Loaded, count: int) -> Iterator[Shown]:
+        drawn = generated(self.method, count) if loaded.sees else None
+        asked = drawn or find_task("text_needle").samples(count, self.seed)
+        return (shown(loaded, one) for one in asked)
+
+    def _inputs(
+        self, loaded: Loaded, task: Task, count: int, most: int | None
+    ) -> Iterator[dict[str, Any]]:
         fitting = list(islice(filter(self._fits, task.samples(self.among, 0)), self.among))
         if not fitting:
             raise InvalidInput(
                 f"{task.name} has no prompt of {self.words[0]:g} to {self.words[1]:g} words to "
                 "measure a profile on. Add some to its folder."
             )
+        longest = most or self.longest_prompt
         for sample in Random(self.seed).sample(fitting, min(count, len(fitting))):
-            yield read(loaded, sample.text, list(sample.images), plain=sample.plain).inputs
+            yield read_prompt(
+                loaded, task, sample, "query-aware", timed=False, longest_prompt=longest
+            ).prompt.inputs
 
     def _fits(self, sample: Sample) -> bool:
         low, high = self.words

@@ -29,12 +29,12 @@ class Outcome(NamedTuple):
 
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
     """What there is of an experiment so far."""
-    with lab.settings(experiment) as settings:
-        shown = [
-            one
-            for part in experiment.parts
-            for one in part.shown([each for each in settings if each.model in part.models])
-        ]
+    settings = lab.settings(experiment)
+    shown = [
+        one
+        for part in experiment.parts
+        for one in part.shown([each for each in settings if each.model in part.models])
+    ]
     return Outcome(
         experiment,
         tuple(one for one in shown if isinstance(one, Table)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from foveate.report.analyses import Figure
+from foveate.reproduce.ask import Asked
 from foveate.reproduce.setting import Setting
 
 Row = Mapping[str, Any]
@@ -64,6 +65,9 @@ class Part(Protocol):
 
     def specs(self) -> Sequence[str]:
         """Its policies, with their budgets and profiles left open."""
+
+    def asks(self, setting: Setting) -> Asked:
+        """The answers among what it needs: others may be asked of the same prompts along."""
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, one after the other."""

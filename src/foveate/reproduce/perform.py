@@ -1,36 +1,46 @@
-"""Running experiments: model by model, part by part, row by row."""
+"""Running experiments: model by model, so that each is loaded once; part by part, row by row."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
-from foveate.errors import InvalidInput
+from foveate.errors import CannotWrite, FoveateError, InvalidInput
 from foveate.eval.bundle import seal
 from foveate.eval.executors import versions
 from foveate.eval.judge import Judge
 from foveate.eval.model import DeviceMap, Loaded, load
 from foveate.eval.results import CONFIGURATION, Results, read
+from foveate.reproduce.ask import Ask, Asked
+from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import places, stand_ins
-from foveate.reproduce.setting import Setting
+from foveate.reproduce.part import Part
+from foveate.reproduce.progress import Done, Progress, Step
+from foveate.reproduce.setting import Say, Setting
 
 STAND_IN = "stand-in"
+NOTHING: Asked = MappingProxyType({})
+Tell = Callable[[Progress], object]
 
 
 @dataclass
-class Lab:
+class Lab(AbstractContextManager["Lab"]):
     """A folder of reproductions: what is there is gone on with.
 
-    Rows belong to a model, so experiments that ask it the same share them. ``models`` are places as
-    the command line takes them, ``data`` is the folder with the benchmarks' folders; ``small`` a
-    stand-in. One model is held at a time.
+    Rows belong to a model, so experiments that ask it the same share them, and a prompt is read
+    once for all of them. ``models`` are places as the command line takes them, ``data`` is the
+    folder with the benchmarks' folders; ``small`` a stand-in. One model is held at a time.
+
+    Until it is left, no other process can write its results.
     """
 
+    experiments: Sequence[Experiment]
     out: Path
     data: Path
     models: Sequence[str] = ()
@@ -42,26 +52,31 @@ class Lab:
     trust_remote_code: bool = False
     device_map: DeviceMap | None = None
     _loaded: dict[str, Loaded] = field(default_factory=dict, repr=False)
+    _opened: dict[str, Results] = field(default_factory=dict, repr=False)
 
-    def perform(
-        self, experiment: Experiment, tick: Callable[[str], object] = lambda what: None
-    ) -> list[dict[str, Any]]:
-        """Runs what is missing of an experiment, and gives back the rows that were refused.
+    def __exit__(self, *error: object) -> None:
+        for results in self._opened.values():
+            results.__exit__()
+        self._opened.clear()
+
+    def run(self, tell: Tell = lambda progress: None) -> Done:
+        """Runs what is missing of all experiments, and tells of every row and every profile. What
+        one experiment lacks does not keep the others.
 
         Raises:
-            FoveateError: data, a model or a profile that is not there.
+            FoveateError: data, a model or a profile that is not there, of the only experiment.
+            CannotWrite: the disk is full, or the folder is not to be written to.
         """
-        failed = []
-        for place, names in self._by_place(experiment).items():
-            with self._results(place) as results:
-                for name in names:
-                    setting = self._setting(experiment, name, place, results)
-                    for part in experiment.parts:
-                        for row in part.run(setting) if name in part.models else ():
-                            results.add(row)
-                            failed += [row] if "error" in row else []
-                            tick(f"{experiment.id}, {name}: {row['task']}")
-        return failed
+        done = Done()
+        plan = self._plan(done)
+        number, count = 0, sum(map(len, plan.values()))
+        for steps in plan.values():
+            along = self._asked(steps)
+            for step in steps:
+                number += 1
+                if step.experiment.id not in done.missing:
+                    self._do(Progress(number, count, step), along, tell, done)
+        return done
 
     def seal(self) -> None:
         """Gives the rows of each model a manifest, so that they can be handed on.
@@ -72,31 +87,101 @@ class Lab:
         for configuration in sorted((self.out / "rows").glob(f"*/{CONFIGURATION}")):
             seal(configuration.parent, read(configuration.parent).rows)
 
-    @contextmanager
-    def settings(self, experiment: Experiment) -> Iterator[list[Setting]]:
+    def settings(self, experiment: Experiment) -> list[Setting]:
         """What there is of an experiment, model by model, to be shown."""
-        found: list[Setting] = []
-        opened: list[Results] = []
-        try:
-            for place, names in self._by_place(experiment).items():
-                results = self._results(place)
-                opened.append(results)
-                found += [self._setting(experiment, one, place, results) for one in names]
-            yield sorted(found, key=lambda one: experiment.models.index(one.model))
-        finally:
-            for results in opened:
-                results.__exit__()
+        found = [one for step in self._steps(experiment) for one in self._settings(step)]
+        return sorted(found, key=lambda one: experiment.models.index(one.model))
 
-    def _by_place(self, experiment: Experiment) -> dict[str, list[str]]:
+    def _plan(self, done: Done) -> dict[str, list[Step]]:
+        """All steps, place by place."""
+        found: dict[str, list[Step]] = {}
+        for experiment in self.experiments:
+            with self._noting(experiment, done):
+                for step in self._steps(experiment):
+                    found.setdefault(step.place, []).append(step)
+        return found
+
+    def _steps(self, experiment: Experiment) -> list[Step]:
         names = experiment.models
         where = stand_ins(names) if self.small else places(names, self.models)
         found: dict[str, list[str]] = {}
         for name, place in where.items():
             found.setdefault(place, []).append(name)
+        return [Step(experiment, place, tuple(mine)) for place, mine in found.items()]
+
+    def _asked(self, steps: Sequence[Step]) -> Asked:
+        """All that is asked of the model of these steps."""
+        found: dict[Ask, dict[str, str]] = {}
+        for step in steps:
+            for setting, part in self._parts(step):
+                for ask, specs in part.asks(setting).items():
+                    found.setdefault(ask, {}).update(specs)
         return found
 
+    def _do(self, at: Progress, along: Asked, tell: Tell, done: Done) -> None:
+        """One step; what it comes to is noted."""
+        rows = 0
+
+        def say(what: str, over: bool = False) -> None:
+            tell(at._replace(rows=rows, what=what, over=over))
+
+        with self._noting(at.step.experiment, done):
+            for setting, part in self._parts(at.step, along, say):
+                for row in part.run(setting):
+                    setting.results.add(row)
+                    done.note(row)
+                    rows += 1
+                    say(row["task"])
+        say("", over=True)
+
+    @contextmanager
+    def _noting(self, experiment: Experiment, done: Done) -> Iterator[None]:
+        """Notes what an experiment lacks; of the only one it is an error."""
+        try:
+            yield
+        except FoveateError as error:
+            if len(self.experiments) == 1 or isinstance(error, CannotWrite):
+                raise
+            done.missing[experiment.id] = str(error)
+
+    def _parts(
+        self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
+    ) -> Iterator[tuple[Setting, Part]]:
+        for setting in self._settings(step, along, say):
+            for part in step.experiment.parts:
+                if setting.model in part.models:
+                    yield setting, part
+
+    def _settings(
+        self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
+    ) -> list[Setting]:
+        place = step.place
+        return [
+            Setting(
+                model=name,
+                place=place,
+                data=self.data,
+                results=self._results(place),
+                limit=self.limit,
+                seed=self.seed,
+                small=self.small,
+                load=lambda: self._load(place),
+                profiles=self.out / "profiles" / slug(place),
+                calibrations=self._calibrations,
+                along=along,
+                say=say,
+                judge=self.judge,
+                outside=self.outside,
+            )
+            for name in step.models
+        ]
+
+    @cached_property
+    def _calibrations(self) -> dict[str, Calibration]:
+        """Of all experiments: a name is of one."""
+        return {n: one for each in self.experiments for n, one in each.calibrations.items()}
+
     def _results(self, place: str) -> Results:
-        folder = self.out / "rows" / slug(place)
         configuration = {
             "model": place,
             "limit": self.limit,
@@ -104,28 +189,14 @@ class Lab:
             STAND_IN: self.small,
             "versions": versions(),
         }
-        return Results(folder, configuration, resume=True)
-
-    def _setting(self, experiment: Experiment, name: str, place: str, results: Results) -> Setting:
-        return Setting(
-            model=name,
-            place=place,
-            data=self.data,
-            results=results,
-            limit=self.limit,
-            seed=self.seed,
-            small=self.small,
-            load=lambda: self._load(place),
-            profiles=self.out / "profiles" / slug(place),
-            calibrations=experiment.calibrations,
-            judge=self.judge,
-            outside=self.outside,
-        )
+        if place not in self._opened:
+            folder = self.out / "rows" / slug(place)
+            self._opened[place] = Results(folder, configuration, resume=True)
+        return self._opened[place]
 
     def _load(self, place: str) -> Loaded:
         if place not in self._loaded:
-            if not self.small:
-                self._loaded.clear()
+            self._loaded.clear()
             self._loaded[place] = load(place, self.trust_remote_code, self.device_map)
         return self._loaded[place]
 

@@ -12,11 +12,12 @@ from foveate.eval.model import Loaded
 from foveate.eval.results import Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_task
+from foveate.reproduce import small
+from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
 
+Say = Callable[[str], None]
 SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
-ANSWER, PROMPT = 4, 256  # the most tokens of an answer and of a text, made small
-NEEDLES = "needle_grid(lengths=120/240,depths=0/50/100)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class Setting:
     """One model of an experiment, as it is run now.
 
     ``load`` gives the model, which is not needed where no row is missing. ``small`` is a stand-in:
-    answers, texts and batches are cut.
+    answers, texts and batches are cut. ``calibrations`` are those of all experiments of the run,
+    ``along`` is what all of them ask this model. ``say`` is told what takes long.
     """
 
     model: str
@@ -37,15 +39,19 @@ class Setting:
     load: Callable[[], Loaded]
     profiles: Path
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    along: Asked = field(default_factory=dict)
+    say: Say = lambda what: None
     judge: Judge | None = None
     outside: bool = False
 
     def task(self, name: str) -> Task:
         """The benchmark of that name in the data folder, called as it is asked for."""
-        asked = NEEDLES if self.small and name.startswith("needle_grid") else name
+        asked = small.NEEDLES if self.small and name.startswith("needle_grid") else name
         task = find_task(f"{asked}={self.data / folder_of(name)}", self.judge, self.outside)
-        longest = min(task.longest, ANSWER) if self.small else task.longest
-        return replace(task, name=name, longest=longest)
+        if not self.small:
+            return replace(task, name=name)
+        longest = min(task.longest, small.ANSWER)
+        return replace(task, name=name, longest=longest, told=small.ANSWER)
 
     def count(self, samples: int | None) -> int:
         """How many samples are asked, of as many as the paper asks."""
@@ -55,17 +61,28 @@ class Setting:
         """The spec at a budget, with the files of its profiles."""
         found = template.replace("{B}", budget)
         for name, calibration in self.calibrations.items():
-            if "{" + name + "}" in found:
-                path = self.profiles / calibration.file(name, budget)
-                found = found.replace("{" + name + "}", f"'{path.as_posix()}'")
+            path = self.profiles / calibration.file(name, budget)
+            found = found.replace("{" + name + "}", f"'{path.as_posix()}'")
         return found
 
-    def calibrated(self, spec: str, budget: str) -> None:
-        """Measures the profiles that a spec names, unless their files are there."""
+    def calibrate(self, specs: Mapping[str, str]) -> None:
+        """Measures the profiles that these specs name, unless their files are there. Specs are
+        given with their budgets.
+        """
         for name, calibration in self.calibrations.items():
-            path = self.profiles / calibration.file(name, budget)
-            if path.as_posix() in spec and not path.exists():
-                calibration.measure(self.load(), path, budget, self.task, small=self.small)
+            paths = {}
+            for spec, budget in specs.items():
+                path = self.profiles / calibration.file(name, budget)
+                if f"'{path.as_posix()}'" in spec and not path.exists():
+                    paths[path] = budget
+            if paths:
+                self.say(f"profile {name}")
+                calibration.measure(self.load(), paths, self.task, cut=self.small)
+
+    def calibrated(self, spec: str, budget: str) -> bool:
+        """Whether all profiles are there that a spec names."""
+        places = (self.profiles / one.file(name, budget) for name, one in self.calibrations.items())
+        return all(path.exists() for path in places if f"'{path.as_posix()}'" in spec)
 
 
 def folder_of(task: str) -> str:

@@ -75,7 +75,7 @@ LLM_OPEN = (
     Open("which sets", "the 16 English ones"),
     Open("samples of the estimation for language models", "10 of LongBench's Qasper"),
 )
-LLM_ESTIMATED = {"text_prefixes": replace(ESTIMATE, task="longbench_qasper")}
+LLM_ESTIMATED = {"text_prefixes": replace(ESTIMATE, task="longbench_qasper", longest_prompt=CUT)}
 LLM_OURS = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={text_prefixes},distance=25")
 LLM_BASELINES = (
     FULL,

@@ -10,14 +10,19 @@ import torch
 
 from foveate.bench import bench, of_model
 from foveate.bench.subject import Subject
-from foveate.bench.timing import prefill, seconds, steps
+from foveate.bench.timing import Tick, prefill, prefills, seconds, steps
 from foveate.core.composition import policy as policy_of
+from foveate.core.policy import Policy
+from foveate.reproduce import small
+from foveate.reproduce.ask import Asked
 from foveate.reproduce.part import Cell, Line, Row, Table
 from foveate.reproduce.parts.grid import Arm
 from foveate.reproduce.printed import Printed, printed
 from foveate.reproduce.setting import Setting
 
-SMALL_PROMPT, SMALL_STEPS, SMALL_BATCH = 256, 4, 2
+SMALL = (
+    f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,19 +45,26 @@ class Latency:
         """What is compared."""
         return [arm.spec for arm in self.arms]
 
+    def asks(self, setting: Setting) -> Asked:
+        """No answers."""
+        return {}
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, each measured beside the full cache."""
         wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
         missing = [s for s in wanted if (self._task(setting), "0", s) not in setting.results]
         if not missing:
             return
-        for spec in missing:
-            setting.calibrated(spec, wanted[spec])
+        setting.calibrate({spec: wanted[spec] for spec in missing})
         tokens, new = self._size(setting)
         policies = [policy_of(spec) for spec in missing]
-        rounds = 1 if setting.small else self.rounds
         found = bench(
-            of_model(setting.load(), tokens), policies, rounds=rounds, steps=new, memory=0
+            of_model(setting.load(), tokens),
+            policies,
+            rounds=1 if setting.small else self.rounds,
+            steps=new,
+            memory=0,
+            timed=_once if setting.small else prefills,
         )
         measured = dict.fromkeys(one.spec for one in (policy_of("full"), *policies))
         by_policy = dict(zip(measured, found, strict=True))
@@ -73,8 +85,8 @@ class Latency:
                 row = rows.get(setting.spec(arm.spec, budget))
                 cells = tuple(Cell(value(row) if row else None, None) for _, value in MEASURED)
                 lines.append(Line(setting.model, arm.name, budget, arm.spec, "", cells))
-        small = [self._shrunk(setting) for setting in settings if setting.small][:1]
-        yield Table(self.title, tuple(name for name, _ in MEASURED), tuple(lines), tuple(small))
+        shrunk = [self._shrunk(setting) for setting in settings if setting.small][:1]
+        yield Table(self.title, tuple(name for name, _ in MEASURED), tuple(lines), tuple(shrunk))
 
     def _lines(self) -> Iterator[tuple[Arm, str]]:
         for arm in self.arms:
@@ -82,15 +94,23 @@ class Latency:
                 yield arm, budget
 
     def _size(self, setting: Setting) -> tuple[int, int]:
-        return (SMALL_PROMPT, SMALL_STEPS) if setting.small else (self.tokens, self.new)
+        return (small.PROMPT, small.STEPS) if setting.small else (self.tokens, self.new)
 
     def _shrunk(self, setting: Setting) -> str:
         tokens, new = self._size(setting)
-        return f"stand-in: {tokens:,} tokens, not {self.tokens:,}; {new} new ones, not {self.new}"
+        return (
+            f"stand-in: {tokens:,} tokens, not {self.tokens:,}; {new} new ones, not {self.new}; "
+            f"prefills timed once, not {self.rounds} times after a warm-up"
+        )
 
     def _task(self, setting: Setting) -> str:
         tokens, new = self._size(setting)
         return f"latency, {tokens} + {new} tokens"
+
+
+def _once(subject: Subject, policies: Sequence[Policy], rounds: int, tick: Tick) -> Any:
+    """A stand-in's prefills: the round that would warm up is the only one."""
+    return prefills(subject, policies, 0, tick)
 
 
 MEASURED: tuple[tuple[str, Callable[[Row], float | None]], ...] = (
@@ -139,15 +159,21 @@ class Throughput:
         """What is compared."""
         return [arm.spec for arm in self.arms]
 
+    def asks(self, setting: Setting) -> Asked:
+        """No answers."""
+        return {}
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
         for batch in self._batches(setting):
-            for arm, budget in self._lines():
-                spec = setting.spec(arm.spec, budget)
-                if (_task(batch), "0", spec) not in setting.results:
-                    setting.calibrated(spec, budget)
-                    found = _loaded_fully(of_model(setting.load(), batch.tokens), spec, batch)
-                    yield {"task": _task(batch), "sample": "0", "spec": spec, **found}
+            wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+            missing = [s for s in wanted if (_task(batch), "0", s) not in setting.results]
+            if missing:
+                setting.calibrate({spec: wanted[spec] for spec in missing})
+                subject = of_model(setting.load(), batch.tokens)
+            for spec in missing:
+                found = _loaded_fully(subject, spec, batch)
+                yield {"task": _task(batch), "sample": "0", "spec": spec, **found}
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
         """Seconds of the decoding, and tokens a second over the batch."""
@@ -166,9 +192,8 @@ class Throughput:
                     lines.append(
                         Line(setting.model, name, budget, arm.spec, of_paper.source, cells)
                     )
-        small = any(setting.small for setting in settings)
-        shrunk = ("stand-in: prompts of 256 tokens, 4 new ones, batches of 2",) if small else ()
-        yield Table(self.title, ("s", "tokens/s"), tuple(lines), shrunk)
+        cut = any(setting.small for setting in settings)
+        yield Table(self.title, ("s", "tokens/s"), tuple(lines), (SMALL,) if cut else ())
 
     def _batches(self, setting: Setting) -> Iterator[Batch]:
         for one in self.batches:
@@ -177,9 +202,9 @@ class Throughput:
                     Batch(
                         name=one.name,
                         model=one.model,
-                        tokens=SMALL_PROMPT,
-                        new=SMALL_STEPS,
-                        rows=SMALL_BATCH,
+                        tokens=small.PROMPT,
+                        new=small.STEPS,
+                        rows=small.BATCH,
                     )
                     if setting.small
                     else one

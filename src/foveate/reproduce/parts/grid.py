@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from foveate.eval.executors.job import Job, answered
-from foveate.eval.reading import FULL
-from foveate.eval.sample import Task
 from foveate.report.analyses import Figure
 from foveate.report.heat import heat_maps
+from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.part import Cell, Line, Row, Table
+from foveate.reproduce.parts.answers import answers
 from foveate.reproduce.printed import Printed, printed
 from foveate.reproduce.reductions import REDUCTIONS
-from foveate.reproduce.setting import ANSWER, PROMPT, Setting
+from foveate.reproduce.setting import Setting
+from foveate.reproduce.small import ANSWER, PROFILE, PROMPT
 
-SMALL = f"stand-in: answers of at most {ANSWER} tokens, texts of at most {PROMPT}"
+SMALL = (
+    f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
+    f"most {PROFILE} samples"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,46 +94,27 @@ class Grid:
         """Its policies, with their budgets and profiles left open."""
         return list(dict.fromkeys(arm.spec for arm in self.arms))
 
-    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
-        for name, asked in self._asked(setting).items():
-            yield from self._answers(setting, setting.task(name), asked)
-
-    def _asked(self, setting: Setting) -> dict[str, dict[str, str]]:
-        """The specs of each benchmark, with their budgets."""
-        found: dict[str, dict[str, str]] = {}
+    def asks(self, setting: Setting) -> Asked:
+        """The specs of each benchmark."""
+        found: dict[Ask, dict[str, str]] = {}
         for column in self.across:
             for arm, budget in self._lines(setting.model):
                 for task in column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
-                    found.setdefault(task, {})[spec] = budget
+                    found.setdefault(self._ask(setting, task), {})[spec] = budget
         return found
 
-    def _answers(
-        self, setting: Setting, task: Task, asked: Mapping[str, str]
-    ) -> Iterator[dict[str, Any]]:
-        task = replace(task, name=self._named(task.name))
-        for sample in task.samples(setting.count(self.samples), setting.seed):
-            missing = [
-                spec
-                for spec in dict.fromkeys((FULL, *asked))
-                if (task.name, sample.name, spec) not in setting.results
-            ]
-            if missing:
-                specs = tuple(spec for spec in missing if spec != FULL)
-                for spec in specs:
-                    setting.calibrated(spec, asked[spec])
-                job = Job(task, sample, specs, self.timed, self._prompt(setting))
-                yield from answered(setting.load(), job, "query-aware")
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing."""
+        for ask, specs in self.asks(setting).items():
+            yield from answers(setting, ask, specs)
 
-    def _prompt(self, setting: Setting) -> int | None:
-        return min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
-
-    def _named(self, task: str) -> str:
+    def _ask(self, setting: Setting, task: str) -> Ask:
         """Rows that are timed, or of shortened prompts, are other rows."""
         marks = [f"{self.prompt} tokens"] if self.prompt else []
         marks += ["timed"] if self.timed else []
-        return ", ".join([task, *marks])
+        longest = min(self.prompt or PROMPT, PROMPT) if setting.small else self.prompt
+        return Ask(task, setting.count(self.samples), longest, self.timed, tuple(marks))
 
     def _lines(self, model: str) -> Iterator[tuple[Arm, str]]:
         for arm in self.arms:
@@ -145,7 +129,7 @@ class Grid:
         names = [column.name for column in self.across] + ([self.average] if self.average else [])
         yield Table(self.title, tuple(names), tuple(lines), (SMALL,) if small else ())
         for setting in settings:
-            asked = {self._named(task) for task in self.tasks()}
+            asked = {ask.name for ask in self.asks(setting)}
             rows = [row for row in setting.results.rows if row["task"] in asked]
             yield from heat_maps([row for row in rows if "error" not in row])
 
@@ -177,17 +161,17 @@ class Grid:
             for task in column.tasks
             for row in rows.get(
                 (
-                    self._named(task),
+                    self._ask(setting, task).name,
                     setting.spec(arm.spec_for(task, setting.model), budget),
                 ),
                 (),
             )
             if column.holds(row)
         ]
-        answers = [row for row in mine if "error" not in row]
-        refused = len(mine) - len(answers)
-        note = f"{len(answers)} samples" + (f", {refused} refused" if refused else "")
-        value = REDUCTIONS[column.value](answers) if answers else None
+        there = [row for row in mine if "error" not in row]
+        refused = len(mine) - len(there)
+        note = f"{len(there)} samples" + (f", {refused} refused" if refused else "")
+        value = REDUCTIONS[column.value](there) if there else None
         return Cell(value, of_paper.values.get(column.name), note)
 
 

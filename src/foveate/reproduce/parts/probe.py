@@ -14,8 +14,10 @@ from foveate.eval.prompt import Prompt
 from foveate.eval.reading import read_prompt
 from foveate.eval.sample import Sample, Task
 from foveate.report.analyses import Figure
+from foveate.reproduce.ask import Asked
 from foveate.reproduce.part import Row, Table
-from foveate.reproduce.setting import PROMPT, Setting
+from foveate.reproduce.setting import Setting
+from foveate.reproduce.small import PROMPT
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,10 @@ class Probe:
     def specs(self) -> Sequence[str]:
         """Policies that it compares."""
         return self.measure.specs()
+
+    def asks(self, setting: Setting) -> Asked:
+        """No answers."""
+        return {}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""

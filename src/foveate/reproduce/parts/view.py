@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from foveate.eval.executors.job import Job, answered
 from foveate.eval.reading import FULL
 from foveate.report.analyses import Figure, figures
-from foveate.reproduce.setting import PROMPT, Setting
+from foveate.reproduce.ask import Ask, Asked
+from foveate.reproduce.parts.answers import answers
+from foveate.reproduce.setting import Setting
+from foveate.reproduce.small import PROMPT
+
+SEEN = ("seen",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,44 +36,33 @@ class View:
         """What is compared."""
         return self.policies
 
+    def asks(self, setting: Setting) -> Asked:
+        """The policies, of each benchmark: timed, since rows of those have what is drawn."""
+        longest = PROMPT if setting.small else None
+        count = setting.count(self.samples)
+        specs = {setting.spec(one, ""): "" for one in self.policies}
+        return {Ask(task, count, longest, True, SEEN): specs for task in self.each}
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
-        for name in self.each:
-            task = setting.task(name)
-            task = replace(task, name=_seen(task.name))
-            for sample in task.samples(setting.count(self.samples), setting.seed):
-                specs = [setting.spec(one, "") for one in self.policies]
-                missing = [
-                    spec
-                    for spec in (FULL, *specs)
-                    if (task.name, sample.name, spec) not in setting.results
-                ]
-                if missing:
-                    for spec in specs:
-                        setting.calibrated(spec, "")
-                    others = tuple(spec for spec in missing if spec != FULL)
-                    longest = PROMPT if setting.small else None
-                    job = Job(task, sample, others, timed=True, longest_prompt=longest)
-                    yield from answered(setting.load(), job, "query-aware")
+        for ask, specs in self.asks(setting).items():
+            yield from answers(setting, ask, specs)
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Figure]:
         """The charts that there are numbers for."""
         for setting in settings:
-            for name in self.each:
-                mine = {*(setting.spec(one, "") for one in self.policies), FULL}
+            for ask, specs in self.asks(setting).items():
                 rows = [
                     row
                     for row in setting.results.rows
-                    if row["task"] == _seen(name) and row["spec"] in mine and "error" not in row
+                    if row["task"] == ask.name
+                    and row["spec"] in (FULL, *specs)
+                    and "error" not in row
                 ]
                 for figure in figures(rows):
                     if figure.title in self.charts:
-                        title = f"{figure.title}: {setting.model}, {name}, {_counted(rows)}"
+                        title = f"{figure.title}: {setting.model}, {ask.task}, {_counted(rows)}"
                         yield figure._replace(title=title)
-
-
-def _seen(task: str) -> str:
-    return f"{task}, seen"
 
 
 def _counted(rows: Sequence[Any]) -> str:

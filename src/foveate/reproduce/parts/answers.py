@@ -1,0 +1,41 @@
+"""Answers that are missing: each prompt is read once, for all that is asked of it.
+
+What other experiments ask of the same samples is answered along. Rows of a sample do not depend on
+each other, so each is what it would be without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from foveate.errors import FoveateError
+from foveate.eval.executors.job import Job, answered, lacking
+from foveate.reproduce.ask import Ask
+from foveate.reproduce.setting import Setting
+
+
+def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The missing rows of these specs, which are given with their budgets; and, of samples that
+    have some, those of what is asked along.
+    """
+    task = replace(setting.task(ask.task), name=ask.name)
+    for sample in task.samples(ask.count, setting.seed):
+        job = Job(task, sample, tuple(specs), ask.timed, ask.longest_prompt)
+        if left := lacking(job, setting.results):
+            setting.calibrate({spec: specs[spec] for spec in left.specs})
+            whole = job._replace(specs=(*specs, *_along(setting, ask)))
+            left = lacking(whole, setting.results) or left
+            yield from answered(setting.load(), left, "query-aware")
+
+
+def _along(setting: Setting, ask: Ask) -> Iterator[str]:
+    """The specs that others ask. What lacks a profile that cannot be measured is left to its
+    experiment, which says why.
+    """
+    specs = setting.along.get(ask, {})
+    with suppress(FoveateError):
+        setting.calibrate(specs)
+    return (spec for spec, budget in specs.items() if setting.calibrated(spec, budget))
