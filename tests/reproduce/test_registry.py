@@ -11,7 +11,7 @@ import foveate
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
-from foveate.reproduce.parts import Grid
+from foveate.reproduce.parts import Grid, Probe
 from foveate.reproduce.printed import printed
 from foveate.reproduce.registry import brought
 from foveate.reproduce.setting import folder_of
@@ -94,6 +94,19 @@ def test_calibrations_of_one_name_are_the_same_everywhere():
     for one in EXPERIMENTS.values():
         for name, calibration in one.calibrations.items():
             assert found.setdefault(name, calibration) == calibration
+
+
+def test_measures_of_one_name_measure_the_same():
+    """Rows are found by it; what only drawing needs may differ."""
+    drawn, found = {"by_modality", "spread", "steps"}, {}
+    probes = [p for one in EXPERIMENTS.values() for p in one.parts if isinstance(p, Probe)]
+    for measure in (probe.measure for probe in probes):
+        measured = {k: v for k, v in vars(measure).items() if k not in drawn}
+        assert found.setdefault(measure.name, (type(measure), measured)) == (
+            type(measure),
+            measured,
+        )
+    assert len(found) == 9
 
 
 @pytest.mark.parametrize("name", [one for one in EXPERIMENTS if one.startswith("mixkv:table")])

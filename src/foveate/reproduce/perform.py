@@ -166,7 +166,7 @@ class Lab(AbstractContextManager["Lab"]):
                 seed=self.seed,
                 small=self.small,
                 load=lambda: self._load(place),
-                profiles=self.out / "profiles" / slug(place),
+                profiles=(self.out / "profiles" / slug(place)).resolve(),
                 calibrations=self._calibrations,
                 along=along,
                 say=say,

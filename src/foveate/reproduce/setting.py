@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
@@ -13,7 +14,7 @@ from foveate.eval.results import Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
-from foveate.reproduce.ask import Asked
+from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.calibrations import Calibration
 
 Say = Callable[[str], None]
@@ -52,6 +53,21 @@ class Setting:
             return replace(task, name=name)
         longest = min(task.longest, small.ANSWER)
         return replace(task, name=name, longest=longest, told=small.ANSWER)
+
+    def rows(self, asks: Iterable[Ask]) -> dict[str, list[dict[str, Any]]]:
+        """What there is of each, by the name that its rows call the task: of its first samples, as
+        others may ask more of them.
+        """
+        counts = {ask.name: ask.count for ask in asks}
+        samples: dict[str, set[str]] = {name: set() for name in counts}
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
+        for row in self.results.rows:
+            if (mine := samples.get(row["task"])) is not None:
+                if len(mine) < counts[row["task"]]:
+                    mine.add(row["sample"])
+                if row["sample"] in mine:
+                    found[row["task"]].append(row)
+        return found
 
     def count(self, samples: int | None) -> int:
         """How many samples are asked, of as many as the paper asks."""

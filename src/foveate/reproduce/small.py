@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ANSWER = 4  # tokens of an answer, or of a text that its perplexity is of, at most
+ANSWER = 3  # tokens of an answer, or of a text that its perplexity is of, at most
 PROMPT = 256  # tokens of a text at most, and of the prompt whose time is taken
 STEPS = 4  # new tokens whose time is taken
 BATCH = 2  # prompts at once

@@ -129,15 +129,22 @@ class Grid:
         names = [column.name for column in self.across] + ([self.average] if self.average else [])
         yield Table(self.title, tuple(names), tuple(lines), (SMALL,) if small else ())
         for setting in settings:
-            asked = {ask.name for ask in self.asks(setting)}
-            rows = [row for row in setting.results.rows if row["task"] in asked]
-            yield from heat_maps([row for row in rows if "error" not in row])
+            asked = self.asks(setting)
+            there = setting.rows(asked)
+            mine = (
+                row
+                for ask, specs in asked.items()
+                for row in there[ask.name]
+                if row["spec"] in specs
+            )
+            yield from heat_maps([row for row in mine if "error" not in row])
 
     def _filled(self, setting: Setting) -> Iterator[Line]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
-        for row in setting.results.rows:
-            rows.setdefault((row["task"], row["spec"]), []).append(row)
+        for task, there in setting.rows(self.asks(setting)).items():
+            for row in there:
+                rows.setdefault((task, row["spec"]), []).append(row)
         for arm, budget in self._lines(setting.model):
             of_paper = figures.get((setting.model, arm.name, budget), Printed("", {}))
             cells = [

@@ -14,7 +14,7 @@ from foveate.eval.prompt import Prompt
 from foveate.eval.reading import read_prompt
 from foveate.eval.sample import Sample, Task
 from foveate.report.analyses import Figure
-from foveate.reproduce.ask import Asked
+from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.part import Row, Table
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import PROMPT
@@ -35,7 +35,7 @@ class Measure(Protocol):
 
     @property
     def name(self) -> str:
-        """What rows are called by."""
+        """What rows are called by: all that their numbers depend on."""
 
     @property
     def sums(self) -> bool:
@@ -78,10 +78,10 @@ class Probe:
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
-        for name in self._of(setting.model):
-            task = setting.task(name)
-            for sample in task.samples(setting.count(self.samples), setting.seed):
-                key = (self._named(task.name), sample.name, "full")
+        for ask in self._each(setting):
+            task = setting.task(ask.task)
+            for sample in task.samples(ask.count, setting.seed):
+                key = (ask.name, sample.name, "full")
                 if key not in setting.results:
                     found = self._measured(setting, task, sample)
                     yield {**dict(zip(("task", "sample", "spec"), key, strict=True)), **found}
@@ -97,13 +97,11 @@ class Probe:
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """What the rows so far show, benchmark by benchmark."""
         for setting in settings:
-            for name in self._of(setting.model):
-                rows = [row for row in setting.results.rows if row["task"] == self._named(name)]
-                if rows:
-                    yield from self.measure.shown(setting.model, name, rows)
+            for ask in self._each(setting):
+                if rows := setting.rows([ask])[ask.name]:
+                    yield from self.measure.shown(setting.model, ask.task, rows)
 
-    def _of(self, model: str) -> tuple[str, ...]:
-        return self.given.get(model, self.each)
-
-    def _named(self, task: str) -> str:
-        return f"{task}, {self.measure.name}"
+    def _each(self, setting: Setting) -> list[Ask]:
+        count, marks = setting.count(self.samples), (self.measure.name,)
+        tasks = self.given.get(setting.model, self.each)
+        return [Ask(task, count, marks=marks) for task in tasks]

@@ -51,13 +51,13 @@ class View:
     def shown(self, settings: Sequence[Setting]) -> Iterator[Figure]:
         """The charts that there are numbers for."""
         for setting in settings:
-            for ask, specs in self.asks(setting).items():
+            asked = self.asks(setting)
+            there = setting.rows(asked)
+            for ask, specs in asked.items():
                 rows = [
                     row
-                    for row in setting.results.rows
-                    if row["task"] == ask.name
-                    and row["spec"] in (FULL, *specs)
-                    and "error" not in row
+                    for row in there[ask.name]
+                    if row["spec"] in (FULL, *specs) and "error" not in row
                 ]
                 for figure in figures(rows):
                     if figure.title in self.charts:

@@ -35,8 +35,12 @@ class Coverage:
     layer: int
     head: int
     by_modality: bool = False
-    name: str = "coverage"
     sums: bool = False
+
+    @property
+    def name(self) -> str:
+        """With the head and the policies."""
+        return f"coverage of layer {self.layer}, head {self.head} by {' and '.join(self.policies)}"
 
     def specs(self) -> Sequence[str]:
         """What is compared."""

@@ -24,8 +24,12 @@ class KeyMap:
     """The cosine of all pairs of keys of a head in the middle layer."""
 
     head: int = 0
-    name: str = "key map"
     sums: bool = False
+
+    @property
+    def name(self) -> str:
+        """With the head."""
+        return f"key map of head {self.head}"
 
     def specs(self) -> Sequence[str]:
         """None: nothing is compressed."""

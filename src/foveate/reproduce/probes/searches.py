@@ -27,8 +27,12 @@ class Searches:
     deltas: tuple[str, ...] = ("0",)
     spread: str = ""
     steps: str = ""
-    name: str = "prefix search"
     sums: bool = True
+
+    @property
+    def name(self) -> str:
+        """With the budgets and the tolerances."""
+        return f"prefix search at {', '.join(self.budgets)}; delta {', '.join(self.deltas)}"
 
     def specs(self) -> Sequence[str]:
         """None: nothing is compressed."""

@@ -66,6 +66,7 @@ def _map(mean: Any) -> str:
         interpolation="nearest",
     )
     axis.set(xlabel="layer", ylabel="KV head")
+    axis.yaxis.get_major_locator().set_params(integer=True)
     axis.grid(visible=False)
     figure.colorbar(drawn, label="mean cosine of its keys")
     return svg(figure)

@@ -27,8 +27,12 @@ class Smoothing:
 
     n: float = 1.0
     keep: float = 0.2
-    name: str = "n-softmax"
     sums: bool = False
+
+    @property
+    def name(self) -> str:
+        """With n and the share that is kept."""
+        return f"n-softmax of {self.n:g} over {self.keep:g}"
 
     def specs(self) -> Sequence[str]:
         """None: both are computed from what was recorded."""
