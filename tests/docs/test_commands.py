@@ -40,6 +40,7 @@ ELSEWHERE = {
     "convert": "an original checkpoint; tests/convert has it",
     "eval --executor ray --workers 8": "eight machines; tests/eval/test_ray.py has it",
     "bench --dims": "the memory of a model of seven billion weights",
+    "reproduce all --stand-in": "half an hour; tests/cli/test_reproduce.py has it",
     "reproduce mixkv:table1 --data": "the paper's weights and data; it runs as a stand-in",
     "show sliding_window": "a method that the reader writes; tests/cli/test_new_method.py has it",
     "cite sliding_window": "a method that the reader writes",

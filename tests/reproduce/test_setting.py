@@ -1,0 +1,71 @@
+"""What a part finds in rows that it shares with others; and how cost is measured of little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+from pathlib import Path
+
+import pytest
+
+from foveate.eval.model import load
+from foveate.eval.results import Results
+from foveate.reproduce.ask import Ask
+from foveate.reproduce.parts import Arm, Batch, Latency, Throughput
+from foveate.reproduce.setting import Setting
+from tests.zoo.directory import save_llava
+
+ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
+COSTS = {
+    "latency": Latency(title="t", models=("m",), arms=ARMS, budgets=("64", "32"), tokens=32_000),
+    "batches": Throughput(
+        title="t",
+        batches=(Batch(name="b", model="m", tokens=1024, new=512, rows=8),),
+        arms=ARMS,
+        budgets=("64", "32"),
+        figures="",
+    ),
+}
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Iterator[Setting]:
+    with Results(tmp_path / "rows", {}, resume=True) as results:
+        yield Setting(
+            model="m",
+            place="m",
+            data=tmp_path,
+            results=results,
+            limit=1,
+            seed=0,
+            small=True,
+            load=lambda: load(str(save_llava(tmp_path / "llava"))),
+            profiles=tmp_path,
+        )
+
+
+def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
+    for task, sample, spec in ("a1f", "a2f", "a1s", "b1f", "b2f", "c1f"):
+        setting.results.add({"task": task, "sample": sample, "spec": spec})
+    found = setting.rows([Ask("a", 1), Ask("b", 5)])
+    said = {name: [row["sample"] + row["spec"] for row in rows] for name, rows in found.items()}
+    assert said == {"a": ["1f", "1s"], "b": ["1f", "2f"]}
+
+
+@pytest.mark.parametrize("kind", COSTS)
+def test_a_stand_in_measures_cost_of_a_short_prompt_and_says_so(setting, kind):
+    part = COSTS[kind]
+    for row in part.run(setting):
+        setting.results.add(row)
+    (table,) = part.shown([setting])
+    assert [(line.method.rpartition(", ")[2], line.budget) for line in table.lines] == [
+        ("Full", ""),
+        ("SnapKV", "64"),
+        ("SnapKV", "32"),
+    ]
+    measured = [cell.measured for line in table.lines for cell in line.cells]
+    assert all(one is None or (isfinite(one) and one >= 0) for one in measured)
+    assert sum(one is not None for one in measured) >= 6
+    assert table.shrunk[0].startswith("stand-in: ")
+    assert "256 tokens" in table.shrunk[0]
+    assert not list(part.run(setting))
