@@ -13,6 +13,7 @@ from typing import Any
 from foveate.backends.hf.calibrate import calibrate_each
 from foveate.backends.hf.heads import calibrate_heads
 from foveate.core.heads import HEAD_READINGS, Shown
+from foveate.core.profile import Profile
 from foveate.errors import InvalidInput
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import Loaded
@@ -61,18 +62,17 @@ class Calibration:
         """
         first = next(iter(paths))
         first.parent.mkdir(parents=True, exist_ok=True)
-        progress = first.with_name(f"{first.name}.part")
+        progress = first.with_name(f"{first.name}.{len(paths)}.part")
         count = min(small.PROFILE, self.samples) if cut else self.samples
+        profiles: list[Profile]
         if self.method in HEAD_READINGS:
-            samples = self._heads(loaded, count)
-            found = calibrate_heads(
-                loaded.model, self.method, samples, loaded.tokenizer, progress=progress
-            )
-            found.save(first)
-            return
-        inputs = self._inputs(loaded, find(self.task), count, small.PROMPT if cut else None)
-        specs = [self._spec(budget) for budget in paths.values()]
-        profiles = calibrate_each(loaded.model, specs, inputs, progress=progress)
+            asked = self._heads(loaded, count)
+            model, words = loaded.model, loaded.tokenizer
+            profiles = [calibrate_heads(model, self.method, asked, words, progress=progress)]
+        else:
+            inputs = self._inputs(loaded, find(self.task), count, small.PROMPT if cut else None)
+            specs = [self._spec(budget) for budget in paths.values()]
+            profiles = calibrate_each(loaded.model, specs, inputs, progress=progress)
         for path, profile in zip(paths, profiles, strict=True):
             profile.save(path)
 
@@ -80,8 +80,10 @@ class Calibration:
         return f"{self.method}:budget={budget}" if self.at_a_budget else self.method
 
     def _heads(self, loaded: Loaded, count: int) -> Iterator[Shown]:
-        drawn = generated(self.method, count) if loaded.sees else None
-        asked = drawn or find_task("text_needle").samples(count, self.seed)
+        if loaded.sees:
+            asked = generated(self.method, count)
+        else:
+            asked = find_task("text_needle").samples(count, self.seed)
         return (shown(loaded, one) for one in asked)
 
     def _inputs(

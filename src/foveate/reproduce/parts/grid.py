@@ -14,7 +14,7 @@ from foveate.reproduce.parts.answers import answers
 from foveate.reproduce.printed import Printed, printed
 from foveate.reproduce.reductions import REDUCTIONS
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.small import ANSWER, PROFILE, PROMPT
+from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
 
 SMALL = (
     f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
@@ -95,11 +95,12 @@ class Grid:
         return list(dict.fromkeys(arm.spec for arm in self.arms))
 
     def asks(self, setting: Setting) -> Asked:
-        """The specs of each benchmark."""
+        """The specs of each benchmark; a stand-in asks not all budgets."""
         found: dict[Ask, dict[str, str]] = {}
+        left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
-                for task in column.tasks:
+                for task in column.tasks if budget not in left_out else ():
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
                     found.setdefault(self._ask(setting, task), {})[spec] = budget
         return found
@@ -127,7 +128,7 @@ class Grid:
         lines = [line for setting in settings for line in self._filled(setting)]
         small = any(setting.small for setting in settings)
         names = [column.name for column in self.across] + ([self.average] if self.average else [])
-        yield Table(self.title, tuple(names), tuple(lines), (SMALL,) if small else ())
+        yield Table(self.title, tuple(names), tuple(lines), self._shrunk() if small else ())
         for setting in settings:
             asked = self.asks(setting)
             there = setting.rows(asked)
@@ -138,6 +139,10 @@ class Grid:
                 if row["spec"] in specs
             )
             yield from heat_maps([row for row in mine if "error" not in row])
+
+    def _shrunk(self) -> tuple[str, ...]:
+        few = len(some(self.budgets)), len(self.budgets)
+        return (SMALL, *([f"stand-in: {few[0]} of {few[1]} budgets"] if few[0] < few[1] else []))
 
     def _filled(self, setting: Setting) -> Iterator[Line]:
         figures = printed(self.figures)
