@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import typer
+from PIL import Image
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
@@ -98,9 +99,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that pages speak of."""
     folder = tmp_path_factory.mktemp("desk")
     write(folder / "data", 1, ["docvqa", "milebench", "mm_vet"])
-    page = document(Random(0), (BUILT_IN,)).images[0].image
+    page = document(Random(0), (BUILT_IN,)).images[0].image.convert("RGB")
+    tall = Image.new("RGB", (page.width, 2 * page.height))  # a tenth of it is more than a window
+    for half in (0, page.height):
+        tall.paste(page, (0, half))
     for name in ("receipt.png", "cat.jpg"):
-        page.convert("RGB").save(folder / name)
+        tall.save(folder / name)
     texts = [" ".join(f"word {place}" for place in range(count)) for count in (30, 40, 120)]
     lines = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
     for name in ("ocrbench.jsonl", "train.jsonl"):
