@@ -26,9 +26,9 @@ class Teller:
     def __call__(self, at: Progress) -> None:
         """Says where the run is."""
         done = at.number if at.over else at.number - 1
-        where = f"{at.number} of {at.count}: {at.step.experiment.id}, {at.rows} rows"
+        where = f"{at.number} of {at.of}: {at.step.experiment.id}, {at.rows} rows"
         text = f"{where}, {at.what}"[:LETTERS]
-        self._bars.update(self._bar, total=at.count, completed=done, description=text)
+        self._bars.update(self._bar, total=at.of, completed=done, description=text)
         now = monotonic()
         if self._bars.disable and not self._quiet and self._due(at, now):
             self._said = now

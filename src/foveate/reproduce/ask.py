@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Ask(NamedTuple):
-    """``count`` samples of a benchmark, with prompts of at most ``longest_prompt`` tokens.
+    """``samples`` of a benchmark, with prompts of at most ``longest_prompt`` tokens.
     ``marks`` tell the rows of one way to ask from those of another.
     """
 
     task: str
-    count: int
+    samples: int
     longest_prompt: int | None = None
     timed: bool = False
     marks: tuple[str, ...] = ()

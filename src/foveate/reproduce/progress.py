@@ -19,12 +19,12 @@ class Step(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Step ``number`` of ``count``, and the ``rows`` that it has written so far; ``what`` it is at.
+    """Step ``number`` ``of`` so many, and the ``rows`` that it has written so far; ``what`` it is at.
     ``over`` when it is.
     """
 
     number: int
-    count: int
+    of: int
     step: Step
     rows: int = 0
     what: str = ""

@@ -58,7 +58,7 @@ class Setting:
         """What there is of each, by the name that its rows call the task: of its first samples, as
         others may ask more of them.
         """
-        counts = {ask.name: ask.count for ask in asks}
+        counts = {ask.name: ask.samples for ask in asks}
         samples: dict[str, set[str]] = {name: set() for name in counts}
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:

@@ -22,7 +22,7 @@ def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[di
     have some, those of what is asked along.
     """
     task = replace(setting.task(ask.task), name=ask.name)
-    for sample in task.samples(ask.count, setting.seed):
+    for sample in task.samples(ask.samples, setting.seed):
         job = Job(task, sample, tuple(specs), ask.timed, ask.longest_prompt)
         if left := lacking(job, setting.results):
             setting.calibrate({spec: specs[spec] for spec in left.specs})

@@ -80,7 +80,7 @@ class Probe:
         """The rows that are missing."""
         for ask in self._each(setting):
             task = setting.task(ask.task)
-            for sample in task.samples(ask.count, setting.seed):
+            for sample in task.samples(ask.samples, setting.seed):
                 key = (ask.name, sample.name, "full")
                 if key not in setting.results:
                     found = self._measured(setting, task, sample)
