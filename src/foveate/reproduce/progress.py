@@ -19,8 +19,8 @@ class Step(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Step ``number`` ``of`` so many, and the ``rows`` that it has written so far; ``what`` it is at.
-    ``over`` when it is.
+    """Step ``number`` ``of`` so many, and the ``rows`` that it has written so far; ``what`` it is
+    at. ``over`` when it is.
     """
 
     number: int
