@@ -46,8 +46,8 @@ def test_it_thinks_of_each_token_what_is_thought_of_it_elsewhere(loaded: Loaded,
     held = both.held
     if spec in GROWING:
         assert held[-1] > held[0]
-    else:  # the pairs of the budget, and room for those that come before some leave
-        assert max(held) <= held[0] * (20 + GROWTH) / 20
+    else:  # the pairs of the budget, room for those that come before some leave, a list of columns
+        assert max(held) <= held[0] * (20 + GROWTH) / 20 * 1.01
         assert max(held[len(held) // 2 :]) <= max(held[: len(held) // 2])
         assert max(held[8:]) == max(held[-8:])
 

@@ -67,7 +67,12 @@ def test_the_results_are_those_of_one_process_and_it_goes_on_where_another_stopp
     assert (shared / "run.json").read_bytes() == (alone / "run.json").read_bytes()
     rows = rows_in(shared)
     assert rows == rows_in(alone)
-    assert {path.name for path in shared.iterdir()} == {"run.json", "rows.jsonl", ".lock"}
+    assert {path.name for path in shared.iterdir()} == {
+        "run.json",
+        "rows.jsonl",
+        "bundle.json",
+        ".lock",
+    }
 
 
 @pytest.mark.slow
