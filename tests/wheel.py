@@ -57,6 +57,8 @@ def the_demo(folder: Path) -> None:
     rows = json.loads(command("run", "--json").stdout)["rows"]
     assert rows[0]["answer"] == "Bruno's birthday: 2 November 1964", rows[0]
     command("eval", "--limit", "2", "--timed", "0", "--methods", "snapkv", "--out", folder / "out")
+    command("report", folder / "out")
+    assert (folder / "out" / "report.html").stat().st_size > 10_000
     command("lens", "--method", "snapkv", "--budget", "20%", "--out", folder / "lens.html")
     assert (folder / "lens.html").stat().st_size > 100_000
 
