@@ -34,6 +34,23 @@ class Pass(NamedTuple):
     end: int | None = None
 
 
+class OneNumber:
+    """The number that all counts of a tensor are, if they are; of the same tensor the device is
+    asked once.
+    """
+
+    def __init__(self) -> None:
+        self._asked: Tensor | None = None
+        self._found: int | None = None
+
+    def of(self, counts: Int[Tensor, "*x"] | None) -> int | None:
+        """None where they differ, and without any."""
+        if counts is not self._asked:
+            found = set() if counts is None else set(counts.flatten().tolist())
+            self._asked, self._found = counts, found.pop() if len(found) == 1 else None
+        return self._found
+
+
 @dataclass
 class Remembered:
     """What one layer remembers of its prompt between passes.
@@ -52,16 +69,12 @@ class Remembered:
     tokens: Int[Tensor, "b"] | None = None
     finished: int = 0
     unread: Layer | None = None
-    _even: tuple[Tensor, int | None] | None = None  # of which ``kept``
+    _even: OneNumber = field(default_factory=OneNumber)  # of ``kept``
 
     @property
     def kept_by_each(self) -> int | None:
         """What every head kept, where that is one number. The device is asked once."""
-        if self.kept is None:
-            return None
-        if self._even is None or self._even[0] is not self.kept:
-            self._even = self.kept, one_number(self.kept)
-        return self._even[1]
+        return self._even.of(self.kept)
 
     def in_prompt(self, at: Pass) -> bool:
         """Whether the pass reads tokens of a prompt that has not been dealt with."""
@@ -369,12 +382,6 @@ def _refuse_empty_rows(layer: Layer) -> None:
     if layer.ordinal == 0 and bool((layer.slots.lengths < 1).any()):
         row = int((layer.slots.lengths < 1).nonzero()[0, 0])
         raise InvalidInput(f"row {row} is nothing but padding.")
-
-
-def one_number(counts: Int[Tensor, "*x"]) -> int | None:
-    """The number that all of them are, if they are."""
-    found = set(counts.flatten().tolist())
-    return found.pop() if len(found) == 1 else None
 
 
 def right_aligned(

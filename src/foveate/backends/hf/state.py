@@ -16,7 +16,7 @@ from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns
 from foveate.backends.hf.stats import Stats
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
-from foveate.core.reading import PromptReading, one_number
+from foveate.core.reading import OneNumber, PromptReading
 from foveate.core.slots import Slots, once_for_heads
 from foveate.core.tensors import image_index, left_padding, spot_index
 from foveate.errors import UnsupportedCache
@@ -75,7 +75,7 @@ class CacheState:
         self.vision_known = True
         self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
         self.pads: Int[Tensor, "b"] | None = None
-        self._even: tuple[Tensor, int | None] | None = None  # of which pads
+        self._even = OneNumber()  # of pads
         self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.passes: list[Any] = []  # of what was not read again yet, where it may be
         self.again: Again | None = None  # while it is
@@ -105,11 +105,7 @@ class CacheState:
     @property
     def pad(self) -> int | None:
         """The padding in front of every row, where that is one number. The device is asked once."""
-        if self.pads is None:
-            return None
-        if self._even is None or self._even[0] is not self.pads:
-            self._even = self.pads, one_number(self.pads)
-        return self._even[1]
+        return self._even.of(self.pads)
 
     def over_columns(self, own_mask: Any, b: int, m: int, n: int) -> Tensor | None:
         """The model's mask over queries and columns; made once for all layers of a pass. One that
