@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import foveate
 from foveate.bench.suite import results
 from foveate.bench.suite.apart import apart
 from foveate.bench.suite.parts import PARTS
@@ -62,7 +61,7 @@ def run_suite(
 
 def default_folder() -> Path:
     """The results of the checkout that Foveate runs from; where it is none, the current folder."""
-    checkout = Path(foveate.__file__).parents[2] / "benchmarks" / "results"
+    checkout = Path(__file__).parents[4] / "benchmarks" / "results"
     return checkout if checkout.is_dir() else Path.cwd()
 
 
