@@ -31,7 +31,7 @@ from written import RESULTS, write, write_data
 
 import foveate
 from foveate.backends.hf import compress
-from foveate.backends.hf.attention.folding import folded
+from foveate.backends.hf.attention.grouped import folded
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.bench import Subject, bench, of_dims, of_model, processor

@@ -42,6 +42,12 @@ def test_the_command_line_by_itself_needs_neither(arguments: tuple[str, ...]) ->
     }
 
 
+def test_python_m_foveate_is_the_command() -> None:
+    command = [sys.executable, "-m", "foveate", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"foveate {foveate.__version__}\n"
+
+
 def test_every_public_name_is_found_where_it_is_said_to_be() -> None:
     assert len(foveate.__all__) == len(set(foveate.__all__))
     assert set(foveate.methods.__all__) < set(foveate.__all__) <= set(dir(foveate))

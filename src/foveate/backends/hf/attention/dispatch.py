@@ -20,7 +20,7 @@ from foveate.backends.hf.attention.by_products import (
     with_column_sums,
     with_window_sums,
 )
-from foveate.backends.hf.attention.folding import folded, folds
+from foveate.backends.hf.attention.grouped import apart, folded, folds, head_by_head
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
@@ -112,6 +112,8 @@ def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     if wanted.window is not None:
         pads = queries.facts().pads.tolist()
         return with_window_sums(attend.masked, q, k, v, queries.mask, scale, pads, wanted.window)
+    if isinstance(queries.own_mask, Tensor) and apart(attend, q, k):
+        return Attended(head_by_head(q, k, v, scale, queries.own_mask))
     return Attended(*attend.plain(q, k, v, queries.own_mask))
 
 
@@ -164,6 +166,8 @@ def over_visible(
     additive = q.dtype if attention.additive else None
     if mask is not None and mask.dtype != torch.bool:
         additive = mask.dtype
+    if apart(attention, q, k):
+        return Attended(head_by_head(q, k, v, scale, for_model(visible, 1, additive)))
     groups = 1 if visible.shape[1] == 1 else q.shape[1] // k.shape[1]
     return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 

@@ -108,9 +108,11 @@ def over_slots(
 def for_model(
     visible: Bool[Tensor, "b h m s"], groups: int, additive: torch.dtype | None
 ) -> Tensor:
-    """The mask as the model's attention takes it: per query head, boolean or additive."""
-    per_query_head = visible.repeat_interleave(groups, dim=1)
+    """The mask as the model's attention takes it: each head's ``groups`` times, boolean or
+    additive.
+    """
+    repeated = visible if groups == 1 else visible.repeat_interleave(groups, dim=1)
     if additive is None:
-        return per_query_head
-    zeros = torch.zeros(per_query_head.shape, dtype=additive, device=visible.device)
-    return zeros.masked_fill(~per_query_head, torch.finfo(additive).min)
+        return repeated
+    zeros = torch.zeros(repeated.shape, dtype=additive, device=visible.device)
+    return zeros.masked_fill(~repeated, torch.finfo(additive).min)
