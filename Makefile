@@ -52,6 +52,9 @@ demo: $(READY)
 # processes share the cores. pytest comes last: its closing line is the result.
 test test-all: export HF_HUB_OFFLINE := 1
 test test-all: export OMP_NUM_THREADS := 1
+# Half of the time would go into checks of shapes and types at every call. `make test-all` has them,
+# and so have the tests with other releases, which are in CI as well.
+test: export FOVEATE_TESTS_CHECKED := 0
 test-all: SLOW := -m ""
 test-all: export FOVEATE_EXAMPLES := 50
 test test-all: lint chromium

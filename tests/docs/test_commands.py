@@ -29,17 +29,24 @@ NAMES = {  # what pages call a user's own, and what stands in its place
     "MODEL": "demo",
     "llava-hf/llava-1.5-7b-hf": "demo",
     "llava-1.5-7b-here": "demo",
+    "Qwen/Qwen2.5-VL-3B-Instruct": "demo",
+    "/data/chartqa": "data/chartqa",
     "/data/docvqa": "data/docvqa",
     "/data/milebench": "data/milebench",
     "/data/mm-vet": "data/mm_vet",
     "--limit 100": "--limit 1",
-    "--tokens 4096": "--tokens 128",
+    "--limit 200": "--limit 1",
+    "--budgets 20%,10%,5%": "--budgets 50%",  # files of the benchmarks' form, with short prompts
+    "--tokens 4096": "--tokens 256",
 }
 MORE = {"eval": ("--limit", "1"), "bench": ("--rounds", "1"), "calibrate": ("--samples", "1")}
 ELSEWHERE = {
     "serve": "vLLM; tests/serving has it",
     "convert": "an original checkpoint; tests/convert has it",
     "eval --executor ray --workers 8": "eight machines; tests/eval/test_ray.py has it",
+    "bench --suite gpu": "a GPU; tests/bench has it at toy sizes",
+    "report qwen-3b": "the reader's results; tests/cli/test_report.py has it",
+    "report stored/qwen-3b": "the same, and others' beside them",
     "bench --dims": "the memory of a model of seven billion weights",
     "reproduce all --stand-in": "half an hour; tests/cli/test_reproduce.py has it",
     "reproduce mixkv:table1 --data": "the paper's weights and data; it runs as a stand-in",
@@ -98,17 +105,18 @@ def with_what_there_is(command: str) -> list[str]:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files that pages speak of."""
     folder = tmp_path_factory.mktemp("desk")
-    write(folder / "data", 1, ["docvqa", "milebench", "mm_vet"])
+    write(folder / "data", 1, ["chartqa", "docvqa", "milebench", "mm_vet"])
     page = document(Random(0), (BUILT_IN,)).images[0].image.convert("RGB")
     tall = Image.new("RGB", (page.width, 2 * page.height))  # a tenth of it is more than a window
     for half in (0, page.height):
         tall.paste(page, (0, half))
     for name in ("receipt.png", "cat.jpg"):
         tall.save(folder / name)
-    texts = [" ".join(f"word {place}" for place in range(count)) for count in (30, 40, 120)]
+    texts = [" ".join(f"word {place}" for place in range(count)) for count in (30, 40, 240)]
     lines = "".join(json.dumps({"prompt": text}) + "\n" for text in texts)
-    for name in ("ocrbench.jsonl", "train.jsonl"):
-        (folder / name).write_text(lines, encoding="utf-8")
+    (folder / "train.jsonl").write_text(lines, encoding="utf-8")
+    for name in ("ocrbench.jsonl", "prompts.jsonl"):  # a fifth of it is more than a window
+        (folder / name).write_text(lines.splitlines(keepends=True)[-1], encoding="utf-8")
     (folder / "my_judge.py").write_text("def ask(prompt):\n    return '1.0'\n", encoding="utf-8")
     return folder
 

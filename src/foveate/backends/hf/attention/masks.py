@@ -12,6 +12,9 @@ from torch.nn.attention.flex_attention import BlockMask, create_mask
 from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedModel
 
+BLOCK = 2**22
+"""Entries of a mask that are compared at a time."""
+
 
 class MaskFacts(NamedTuple):
     """What one forward pass's mask says, worked out once for all layers.
@@ -85,11 +88,22 @@ def examine(
     is_open = bool((visible[:, -1] == real).all())
     if m == 1:
         return MaskFacts(pads, is_open, is_open)
-    queries = columns[n - m :]
-    causal = (columns <= queries[:, None]) & real[:, None]
-    seeing = queries >= pads[:, None]  # what padding queries see does not matter
-    same = (visible == causal) | ~seeing[:, :, None]
-    return MaskFacts(pads, bool(same.all()), is_open)
+    return MaskFacts(pads, _is_causal(visible, real, pads), is_open)
+
+
+def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: Tensor) -> bool:
+    """Whether every query that is no padding sees all real columns up to its own, and no other. In
+    blocks of queries: of a chunk at 32k tokens a tensor of the mask's size takes 32 MB.
+    """
+    (b, m, n), device = visible.shape, visible.device
+    columns = torch.arange(n, device=device)
+    same = torch.ones((), dtype=torch.bool, device=device)
+    rows = max(1, BLOCK // (b * n))
+    for queries, seen in zip(columns[n - m :].split(rows), visible.split(rows, dim=1), strict=True):
+        causal = (columns <= queries[:, None]) & real[:, None]
+        seeing = queries >= pads[:, None]  # what padding queries see does not matter
+        same &= ((seen == causal) | ~seeing[:, :, None]).all()
+    return bool(same)
 
 
 def over_slots(
