@@ -1,5 +1,5 @@
-"""Shapes and types are checked at every call while the tests run, unless FOVEATE_TESTS_CHECKED is 0,
-which halves their time.
+"""Shapes and types are checked at every call while the tests run. FOVEATE_TESTS_CHECKED=0 halves
+their time.
 """
 
 import os
@@ -12,8 +12,8 @@ from tests import checked
 if os.environ.get("FOVEATE_TESTS_CHECKED") != "0":
     checked.install()
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 # fmt: off
 FAULTS = (
     # What the cache tells the model
-    Fault("positions go on from what is kept", "backends/hf/cache_layer.py",
+    Fault("positions go on from what is kept", "backends/hf/held_layer.py",
           "        return self.seen\n\n    def get_mask_sizes",
           "        return self.pairs.longest if self.seen else 0\n\n    def get_mask_sizes",
           ("tests/conformance/test_prompts.py", "tests/conformance/test_families.py")),
@@ -69,8 +69,8 @@ FAULTS = (
           ("tests/conformance/test_modes.py::"
            "test_prompt_lookup_decoding_gives_what_plain_decoding_gives",)),
     Fault("a hook stays on the model", "backends/hf/calls.py",
-          "undo.callback(before(self._before_forward, with_kwargs=True).remove)",
-          "before(self._before_forward, with_kwargs=True)",
+          "undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)",
+          "module.register_forward_pre_hook(before, with_kwargs=True)",
           ("tests/backends/test_attaching.py",)),
     # What is remembered, and for how long
     Fault("images are those of the first pass", "backends/hf/state.py",

@@ -16,7 +16,8 @@ from torch import Tensor
 from foveate.backends.hf.attention.by_products import ModelAttention, Output
 from foveate.backends.hf.attention.dispatch import over_visible
 from foveate.backends.hf.attention.gradients import refused
-from foveate.backends.hf.cache_layer import LINK, FoveateLayer
+from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.held_layer import LINK
 from foveate.backends.hf.internals import Cache, CacheLayerMixin
 from foveate.backends.hf.state import CacheState
 from foveate.core.storage import DensePairs, RaggedPairs

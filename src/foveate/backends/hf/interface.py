@@ -18,7 +18,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from foveate.backends.hf.attention.by_products import ModelAttention, Output
-from foveate.backends.hf.cache_layer import LINK, FoveateLayer
+from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.held_layer import LINK
 from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
 from foveate.errors import UnsupportedModel
 

@@ -70,7 +70,7 @@ def head_by_head(
     """The attention under a boolean or an additive mask, as transformers lays it out."""
     groups = q.shape[1] // k.shape[1]
     outs = []
-    for i, of_head in enumerate(q.split(groups, dim=1)):
+    for i, of_head in enumerate(torch.split(q, groups, dim=1)):
         own_k, own_v = (t[:, i : i + 1].expand(-1, groups, -1, -1) for t in (k, v))
         mask = visible if visible.shape[1] == 1 else visible[:, i : i + 1]
         outs.append(

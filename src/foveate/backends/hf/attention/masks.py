@@ -99,7 +99,8 @@ def _is_causal(visible: Bool[Tensor, "b m n"], real: Bool[Tensor, "b n"], pads: 
     columns = torch.arange(n, device=device)
     same = torch.ones((), dtype=torch.bool, device=device)
     rows = max(1, BLOCK // (b * n))
-    for queries, seen in zip(columns[n - m :].split(rows), visible.split(rows, dim=1), strict=True):
+    blocks = torch.split(columns[n - m :], rows), torch.split(visible, rows, dim=1)
+    for queries, seen in zip(*blocks, strict=True):
         causal = (columns <= queries[:, None]) & real[:, None]
         seeing = queries >= pads[:, None]  # what padding queries see does not matter
         same &= ((seen == causal) | ~seeing[:, :, None]).all()

@@ -1,0 +1,251 @@
+"""A cache layer as transformers sees it, and the pairs that it holds.
+
+``get_seq_length`` is the true number of tokens seen, so rotary positions, masks and input slicing
+stay those of the full cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeGuard
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.backends.hf.internals import DynamicLayer
+from foveate.backends.hf.state import CacheState
+from foveate.backends.hf.stats import Stopwatch
+from foveate.core.pipeline import Kept, bytes_of_pairs
+from foveate.core.policy import Policy
+from foveate.core.protocols import NoMerge
+from foveate.core.reading import Pass, Remembered
+from foveate.core.storage import Coded, DensePairs, Padded, Pairs, RewrittenPairs
+from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
+
+LINK = "_foveate"
+"""The attribute by which the keys that a layer returns lead back to it."""
+
+
+class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+    """The pairs of one layer: ``ordinal`` among the compressed layers, ``model_index`` among all of
+    the model's.
+    """
+
+    is_croppable = True
+
+    def __init__(self, state: CacheState, model_index: int, ordinal: int):
+        self.state, self.model_index, self.ordinal = state, model_index, ordinal
+        state.layers.append(self)  # ordinal after ordinal
+        self._empty()
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def _empty(self) -> None:
+        self._pairs: Pairs | None = None
+        self.seen = 0
+        self.linked = True  # whether the attention function found this layer
+        self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
+        self._attended: Pairs | None = None  # in this pass, if other layers read these, too
+        self.watch = Stopwatch()
+        self.full_bytes = 0
+        self.token_bytes = 0  # of one token's pairs
+        self.is_initialized = False
+
+    @property
+    def pairs(self) -> Pairs:
+        """The pairs held; there are none before the first pass."""
+        if self._pairs is None:
+            raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
+        return self._pairs
+
+    @property
+    def policy(self) -> Policy:
+        """The cache's policy."""
+        return self.state.policy
+
+    @property
+    def memory(self) -> Remembered:
+        """What the reading of this cache's prompt remembers of this layer."""
+        return self.state.reading.layers[self.ordinal]
+
+    @property
+    def at(self) -> Pass:
+        """Where the latest pass stands."""
+        return Pass(self.seen, self.state.prompt_end)
+
+    @property
+    def armed(self) -> bool:
+        """True while the prompt that will be compressed is being read."""
+        return self.memory.in_prompt(self.at)
+
+    # What transformers asks of a cache layer
+
+    @property
+    def keys(self) -> Tensor | None:
+        """Keys of the slots held, padded to the longest head."""
+        return None if self._pairs is None else self._pairs.padded().k
+
+    @keys.setter
+    def keys(self, value: Tensor | None) -> None: ...
+
+    @property
+    def values(self) -> Tensor | None:
+        """Values of the slots held, padded to the longest head."""
+        return None if self._pairs is None else self._pairs.padded().v
+
+    @values.setter
+    def values(self, value: Tensor | None) -> None: ...
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Takes the new pairs; the keys returned lead the attention function back here."""
+        self.state.link.check()
+        self.is_initialized, self.linked = True, False
+        k, v = key_states, value_states
+        if self._pairs is not None and not is_whole(self._pairs):
+            k, v = k.detach(), v.detach()
+        end = self.state.prompt_end
+        if end is not None and self.armed and self.seen < end < self.seen + k.shape[2]:
+            self._refuse_early_drafts()
+            split = end - self.seen
+            self.late = k[:, :, split:].detach(), v[:, :, split:].detach()
+            k, v = k[:, :, :split], v[:, :, :split]
+        if k.shape[2] > 1:
+            self.in_order()
+        self._append(k, v)
+        keys, values = key_states, value_states
+        if self.late is None and isinstance(self.pairs, DensePairs):
+            keys, values = self.pairs.k, self.pairs.v
+        keys = keys.view_as(keys)  # the mark is for this pass alone
+        setattr(keys, LINK, self)
+        return keys, values
+
+    def _refuse_early_drafts(self) -> None:
+        if self.state.policy.scope == "model":
+            raise UnsupportedCache(
+                f"{self.state.policy} shares its budget over all layers, or reads the prompt "
+                "again, so it compresses after the whole prompt has passed through the model, and "
+                "drafted tokens arrived in the same pass. Use it without assisted (or prompt "
+                "lookup) decoding."
+            )
+
+    def _append(self, k: Tensor, v: Tensor) -> None:
+        if self._pairs is None:
+            # a prompt compressed on its way is never whole
+            whole = 0 if self.policy.when.reads else self.state.prompt_end or 0
+            self.token_bytes = bytes_of_pairs(k, v)
+            self._pairs = DensePairs.empty(k, v, max(k.shape[2], whole))
+        self._pairs.append(k, v)
+        self.seen += k.shape[2]
+
+    def get_seq_length(self) -> int:
+        """Tokens seen, whatever is kept of them."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Masks span all columns."""
+        return self.seen + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1
+
+    def get_max_cache_shape(self) -> int:
+        """No limit (the name before transformers 5.15)."""
+        return -1
+
+    def reset(self) -> None:
+        """Back to an empty, armed layer."""
+        self._empty()
+        if self.ordinal == 0:
+            self.state.clear()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Row i becomes row ``beam_idx[i]``."""
+        self._take_rows(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Every row ``repeats`` times in a row."""
+        if self._pairs is not None:
+            self._take_rows(torch.arange(self._pairs.counts.shape[0]).repeat_interleave(repeats))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Only these rows."""
+        self._take_rows(indices.nonzero()[:, 0] if indices.dtype == torch.bool else indices)
+
+    def _take_rows(self, rows: Tensor) -> None:
+        if self._pairs is None:
+            return
+        rows = rows.to(self._pairs.counts.device)
+        self._pairs.take_rows(rows)
+        self.memory.take_rows(rows)
+        if self.ordinal == 0:
+            self.state.take_rows(rows)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Takes back the newest tokens; a positive number is the length to cut down to.
+
+        Raises:
+            InvalidInput: they reach into the compressed prompt, whose other tokens are gone.
+        """
+        count = -tokens_to_remove if tokens_to_remove <= 0 else max(0, self.seen - tokens_to_remove)
+        if count == 0 or self._pairs is None:
+            return
+        if self.state.policy.when.decodes:
+            raise InvalidInput(
+                f"tokens cannot be taken back under {self.state.policy.when!r}: they have already "
+                "changed what is kept. Use when=after_prefill with assisted decoding."
+            )
+        if not self._pairs.crop(count):
+            raise InvalidInput(
+                f"crop takes back {count} tokens, which reaches into the compressed prompt. "
+                "Only tokens that came after the compression can be taken back."
+            )
+        self.seen -= count
+        state = self.state  # what was taken back is not read again
+        state.passes = [one for one in state.passes if one.first + one.length <= self.seen]
+
+    # What is held
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor held: pairs, and what a rule that decodes remembers."""
+        return self.pairs.nbytes + self.memory.nbytes
+
+    def hold(self, kept: Kept) -> None:
+        """Holds the kept pairs instead of all."""
+        policy, pairs = self.policy, self.pairs
+        if self.state.noted is not None:
+            self.state.noted[self.ordinal] = kept
+        if isinstance(pairs, Coded) and isinstance(policy.merge, NoMerge):
+            self._pairs = policy.store(pairs.only(kept.mask))
+        else:
+            self._pairs = policy.store(kept.store(self._columns, first=self.seen))
+
+    def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
+        """Takes over pairs that were read elsewhere."""
+        self._pairs, self.seen, self.is_initialized = pairs, seen, True
+        self.memory.finished = finished
+
+    def _padded(self) -> Padded:
+        """All slots held."""
+        pairs = self.pairs
+        return Padded(pairs.k, pairs.v, self._columns) if is_whole(pairs) else pairs.padded()
+
+    @property
+    def _columns(self) -> Int[Tensor, "b h n"]:
+        """Of each slot held; layers that hold every column have the very same tensor."""
+        pairs = self.pairs
+        return self.state.slots.columns(pairs.k) if is_whole(pairs) else pairs.columns
+
+    def in_order(self) -> None:
+        """Holds its pairs, and what is remembered of them, in the order of their columns."""
+        pairs, memory = self._pairs, self.memory
+        if isinstance(pairs, RewrittenPairs):
+            memory.state = {name: pairs.of_slots(t) for name, t in memory.state.items()}
+            self._pairs = pairs.opened()
+
+
+def is_whole(pairs: Pairs) -> TypeGuard[DensePairs]:
+    """Whether they are of every column, slot i of column i."""
+    return isinstance(pairs, DensePairs) and not pairs.compressed
