@@ -3,10 +3,11 @@
     python benchmarks/scaling.py [--tokens 1024 4096 16384 65536 131072] [--at 32768]
 
 SmolLM2-135M-Instruct's shape in float32. A decoding step reads all weights once and all kept pairs
-once, so bytes over the machine's measured reading speed bound it from below. Times do not depend
-on what the pairs hold: caches are filled with drawn ones, and what a policy would keep of them is
-drawn as well. Prefills are those of a few layers, as all cost the same. Writes
-benchmarks/results/scaling.md, .json and .svg.
+once, so bytes over the machine's measured reading speed bound it from below; what a stock step over
+a single pair takes is told apart from what the pairs add. Times do not depend on what the pairs
+hold: caches are filled with drawn ones, and what a policy would keep of them is drawn as well.
+Prefills are those of a few layers, as all cost the same. Writes benchmarks/results/scaling.md,
+.json and .svg.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class Step:
     kv_bytes: int
     ms: float
     bound_ms: float
+    pairs_ms: float
+    """What reading the pairs alone takes at least."""
 
 
 def drawn(model: PreTrainedModel, tokens: int, kept: float, heads: str) -> Pairs:
@@ -82,7 +85,18 @@ def step(
             seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU) for _ in range(count + 1)
         ]
     read = held + sum(p.nbytes for p in model.parameters())
-    return Step(tokens, kept, heads, held, 1e3 * median(times[1:]), 1e3 * read / speed)
+    bounds = (1e3 * size / speed for size in (read, held))
+    return Step(tokens, kept, heads, held, 1e3 * median(times[1:]), *bounds)
+
+
+def without_pairs(model: PreTrainedModel, count: int) -> float:
+    """Milliseconds of the stock model's step where there is next to nothing to attend to."""
+    token, cache = torch.tensor([[17]]), DynamicCache(config=model.config)
+    with torch.no_grad():
+        times = [
+            seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU) for _ in range(count + 1)
+        ]
+    return 1e3 * median(times[1:])
 
 
 def shallow(model: PreTrainedModel, layers: int) -> PreTrainedModel:
@@ -99,16 +113,18 @@ def reading_speed() -> float:
     return x.nbytes / median(seconds(x.sum, CPU) for _ in range(7))
 
 
-def table(found: Sequence[Step]) -> list[str]:
-    """One row a step."""
+def table(found: Sequence[Step], rest_ms: float) -> list[str]:
+    """One row a step; ``rest_ms`` is the stock model's without pairs."""
     lines = [
-        "| prompt | kept | heads | KV, MB | ms/token | bound, ms | of the bound |",
-        "|---|---|---|---|---|---|---|",
+        "| prompt | kept | heads | KV, MB | ms/token | bound, ms | of the bound | pairs, ms | "
+        "of their bound |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for s in found:
         lines.append(
             f"| {s.tokens:,} | {s.kept:.0%} | {s.heads} | {s.kv_bytes / 1e6:.0f} | "
-            f"{s.ms:.1f} | {s.bound_ms:.1f} | {s.ms / s.bound_ms:.2f} |"
+            f"{s.ms:.1f} | {s.bound_ms:.1f} | {s.ms / s.bound_ms:.2f} | {s.ms - rest_ms:.1f} | "
+            f"{(s.ms - rest_ms) / s.pairs_ms:.2f} |"
         )
     return lines
 
@@ -170,6 +186,7 @@ def main() -> None:
         for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))
     ]
     wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
+    rest_ms = without_pairs(model, 2 * a.steps)
     found = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
     by_tokens, by_budget = found[: len(forms)], found[len(forms) :]
     policies = [foveate.policy(spec, budget="20%") for spec in READ]
@@ -185,18 +202,20 @@ def main() -> None:
         "",
         f"SmolLM2-135M's shape, float32, {torch.get_num_threads()} threads of {machine}"
         f", torch {torch.__version__}, which reads {speed / 1e9:.1f} GB/s here. The bound is what "
-        "reading all weights and all kept pairs once takes at that speed. Ragged heads keep 50, "
-        "100 and 150 % of the mean.",
+        "reading all weights and all kept pairs once takes at that speed. A step of the stock "
+        f"model over a single pair takes {rest_ms:.1f} ms: the last two columns are what is beyond "
+        "it, and that to the time in which the pairs can be read. Ragged heads keep 50, 100 and "
+        "150 % of the mean.",
         "",
         "![Time per token, and its bound](scaling.svg)",
         "",
         "## Decoding against the prompt",
         "",
-        *table(by_tokens),
+        *table(by_tokens, rest_ms),
         "",
         f"## Decoding against the budget, {a.at:,} tokens",
         "",
-        *table(by_budget),
+        *table(by_budget, rest_ms),
         "",
         "## Prefill against the prompt",
         "",
@@ -219,6 +238,7 @@ def main() -> None:
             "by_tokens": [asdict(s) for s in by_tokens],
             "by_budget": [asdict(s) for s in by_budget],
             "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
+            "without_pairs_ms": rest_ms,
             "bytes_per_s": speed,
             "machine": machine,
             "threads": torch.get_num_threads(),
