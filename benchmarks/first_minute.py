@@ -58,14 +58,15 @@ def main() -> None:
         timed=0,
         resume=(a.runs / CONFIGURATION).exists(),
     )
-    configuration, rows = read(a.runs)
+    stored = read(a.runs)
+    rows = stored.rows
     found = [counted(spec, [row for row in rows if row["spec"] == spec]) for spec in specs]
     figures = {
         "task": TASK,
         "protocol": PROTOCOL,
         "seed": SEED,
         "questions": a.limit,
-        "versions": configuration["versions"],
+        "versions": stored.configuration["versions"],
         "rows": found,
     }
     FIGURES.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

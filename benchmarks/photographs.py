@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, get_args
 
 from PIL import Image
-from recipe import RUNS, Run, ask, shares, table
+from recipe import RUNS, Run, answered, ask, shares, table
 from sklearn.datasets import load_sample_images
 from written import RESULTS, write
 
@@ -91,7 +91,9 @@ TASKS.update(ASKED)
 def section(name: str, protocol: Any, limit: int) -> list[str]:
     """A task's table under how often the full cache is right."""
     run = Run("photographs", name, METHODS, limit, BUDGETS)
-    rows = ask(run, protocol, RUNS / protocol / name)
+    folder = RUNS / protocol / name
+    ask(run, protocol, folder)
+    rows = answered(folder)
     right = sum(int(row["score"]) for row in rows if row["spec"] == FULL)
     said = f"{TASKS[name].summary} The full cache is right in {right} of {limit} questions."
     return [*table(name, shares(rows, [name])), said, ""]

@@ -130,7 +130,8 @@ def _share(pairs: Sequence[np.ndarray]) -> Share:
     for of_task in pairs:
         places = r.integers(0, len(of_task), (DRAWS, len(of_task)))
         drawn += of_task[places].mean(1)
-    low, high = np.percentile(drawn[:, 0] / np.maximum(drawn[:, 1], 1e-9), [2.5, 97.5])
+    told = drawn[drawn[:, 1] > 0]  # of few questions, the full cache may answer none that is drawn
+    low, high = np.percentile(told[:, 0] / told[:, 1], [2.5, 97.5])
     ours, theirs = sum(of_task.mean(0) for of_task in pairs)
     return Share(float(ours / theirs), float(low), float(high), sum(map(len, pairs)))
 
