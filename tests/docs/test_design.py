@@ -34,7 +34,7 @@ def taken(spec):
         if not any(path.is_relative_to(PACKAGE / part) for part in ("backends", "core")):
             return
         if event == "call":
-            if name == "FoveateLayer.update" and frame.f_locals["self"].ordinal == 1:
+            if name == "HeldLayer.update" and frame.f_locals["self"].ordinal == 1:
                 on.append(True)
             if on and not attribute(name, path):
                 found.append(str(path.relative_to(PACKAGE)))
@@ -64,4 +64,4 @@ def attribute(name, path):
 @pytest.mark.parametrize("spec", ["snapkv:budget=50%,window=4", "knorm:budget=50%"])
 def test_the_walk_through_a_prefill_is_the_one_that_is_described(spec):
     assert taken(spec) == described()
-    assert len(described()) < 12
+    assert len(described()) <= 12
