@@ -7,8 +7,11 @@ import torch
 from torch.testing import assert_close
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from foveate.backends.hf.attention.by_products import ModelAttention
+from foveate.backends.hf.attention.dispatch import Queries, attended
 from foveate.backends.hf.attention.grouped import folded, head_by_head
-from foveate.backends.hf.attention.masks import for_model
+from foveate.backends.hf.attention.masks import MaskFacts, for_model
+from foveate.core.storage import DensePairs
 
 B, HEADS, GROUPS, PAIRS, D, SCALE = 2, 3, 4, 300, 16, 0.3
 
@@ -50,3 +53,19 @@ def test_one_query_folded(heads):
     expected = stock(q, k, v, for_model(mask, GROUPS if heads > 1 else 1, None))
     assert_close(folded(q, k, v, SCALE, mask), expected)
     assert_close(folded(q, k, v, SCALE), stock(q, k, v, torch.ones_like(mask)[:, :1]))
+
+
+@pytest.mark.parametrize("heads", [1, HEADS * GROUPS], ids=["one mask", "a mask a query head"])
+def test_over_all_pairs_the_models_own_mask_is_followed(heads):
+    q, k, v = drawn(PAIRS, torch.float32)
+    mask = visible(heads, PAIRS)
+
+    def plain(*given):
+        return stock(*given), None
+
+    attention = ModelAttention(plain=plain, masked=plain, is_sdpa=True)
+    facts = MaskFacts(torch.zeros(B, dtype=torch.long), False, False)
+    queries = Queries(q, mask, None, SCALE, attention, PAIRS, lambda: facts)
+    pairs = DensePairs.empty(k, v, PAIRS)
+    pairs.append(k, v)
+    assert torch.equal(attended(queries, pairs, 0.0).output, stock(q, k, v, mask))

@@ -112,9 +112,11 @@ def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     if wanted.window is not None:
         pads = queries.facts().pads.tolist()
         return with_window_sums(attend.masked, q, k, v, queries.mask, scale, pads, wanted.window)
-    if isinstance(queries.own_mask, Tensor) and apart(attend, q, k):
-        return Attended(head_by_head(q, k, v, scale, queries.own_mask))
-    return Attended(*attend.plain(q, k, v, queries.own_mask))
+    mask = queries.own_mask
+    shared = isinstance(mask, Tensor) and mask.shape[1] == 1  # a mask may be each query head's own
+    if shared and apart(attend, q, k):
+        return Attended(head_by_head(q, k, v, scale, mask))
+    return Attended(*attend.plain(q, k, v, mask))
 
 
 def _decoded(
