@@ -37,6 +37,7 @@ BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
 READ = ("snapkv", "h2o")  # the last queries alone, and all of them
 READ_TOKENS, READ_LAYERS = (1024, 4096, 8192, 16384, 32768), 3
 CPU = torch.device("cpu")
+TOKEN = torch.tensor([[17]])
 
 
 @dataclass(frozen=True)
@@ -74,28 +75,29 @@ def drawn(model: PreTrainedModel, tokens: int, kept: float, heads: str) -> Pairs
 def step(
     model: PreTrainedModel, tokens: int, kept: float, heads: str, count: int, speed: float
 ) -> Step:
-    """The median decoding step, after one that makes room."""
-    token = torch.tensor([[17]])
+    """The median decoding step."""
     with compress(model, foveate.full()) as session, torch.no_grad():
-        cache: DynamicCache = session.prefill(input_ids=token)
+        cache: DynamicCache = session.prefill(input_ids=TOKEN)
         for layer in foveate_layers(cache):
             layer.refill(drawn(model, tokens, kept, heads), tokens, tokens)
         held = sum(layer.nbytes for layer in foveate_layers(cache))
-        times = [
-            seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU) for _ in range(count + 1)
-        ]
+        ms = median_ms(model, cache, count)
     read = held + sum(p.nbytes for p in model.parameters())
     bounds = (1e3 * size / speed for size in (read, held))
-    return Step(tokens, kept, heads, held, 1e3 * median(times[1:]), *bounds)
+    return Step(tokens, kept, heads, held, ms, *bounds)
 
 
 def without_pairs(model: PreTrainedModel, count: int) -> float:
     """Milliseconds of the stock model's step where there is next to nothing to attend to."""
-    token, cache = torch.tensor([[17]]), DynamicCache(config=model.config)
     with torch.no_grad():
-        times = [
-            seconds(lambda: model(input_ids=token, **{CACHE: cache}), CPU) for _ in range(count + 1)
-        ]
+        return median_ms(model, DynamicCache(config=model.config), count)
+
+
+def median_ms(model: PreTrainedModel, cache: DynamicCache, count: int) -> float:
+    """Of so many decoding steps, after one that makes room."""
+    times = [
+        seconds(lambda: model(input_ids=TOKEN, **{CACHE: cache}), CPU) for _ in range(count + 1)
+    ]
     return 1e3 * median(times[1:])
 
 
