@@ -117,10 +117,11 @@ def kvpress_side(what: str, keep: float) -> Library:
     is the stock cache.
     """
     sys.path.insert(0, str(BENCH))
-    from kvpress_side import CACHE, hidden, press_of  # type: ignore[import-not-found]
+    from kvpress_presses import press_of  # type: ignore[import-not-found]
+    from kvpress_side import CACHE, hidden  # type: ignore[import-not-found]
 
-    press = press_of({"press": what if what != "full" else None, "keep": keep})
-    return Library(press or nothing, nothing, CACHE, hidden)
+    one = {"press": what if what != "full" else None, "keep": keep}
+    return Library(lambda model: (press_of(one, model) or nothing)(model), nothing, CACHE, hidden)
 
 
 def nothing(model: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:

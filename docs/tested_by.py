@@ -20,6 +20,7 @@ METHODS = ("foveate.methods.",)  # named by specs, that is in strings
 ELSEWHERE = {
     "foveate": "`surface/test_light.py` and `surface/test_public.py`, which ask for every name",
     "foveate.__main__": "`surface/test_light.py`, as `python -m foveate`",
+    "foveate.bench.kvpress_presses": "`bench/test_bench.py`, in that process",
     "foveate.bench.kvpress_side": "`bench/test_bench.py`, which runs it as a process of its own",
     "foveate.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, through lmms-eval's command line",
 }

@@ -162,6 +162,16 @@ def test_what_a_press_hides_counts_as_its_own(subject: Subject, stand_in: str) -
     assert knorm["kv_bytes"] * 4 == full["kv_bytes"]
 
 
+def test_presses_are_told_what_they_need_and_made_of_others(
+    subject: Subject, stand_in: str
+) -> None:
+    policies = [foveate.policy(s) for s in ("full", "finch:budget=25%", "think:budget=25%")]
+    full, finch, think = kvpress(subject, policies, stand_in, rounds=1, steps=2)
+    assert finch["kv_bytes"] * 4 == full["kv_bytes"]
+    assert think["kv_bytes"] * 5 == full["kv_bytes"]
+    assert think["press"] == "ComposedPress(SnapKVPress, ThinKPress)"
+
+
 def test_without_the_other_library_one_is_told_what_to_do(
     subject: Subject, stand_in: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,19 @@ def test_json_holds_the_machine_the_settings_and_the_rows(
     assert knorm["kept_tokens"] == 32
     assert knorm["batch"] > 2 * full["batch"]
     assert found["kvpress"] == []
+
+
+def test_methods_that_the_peer_lacks_are_named(
+    llama: Path, foveate: Foveate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in for kvpress."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "bench" / "stand_in"))
+    asked = ("--method", "knorm", "--method", "mixkv:window=8", "--budget", "25%")
+    beside = ("--against", "kvpress", "--peer-python", sys.executable)
+    result = foveate("bench", "--model", llama, *asked, *beside, *QUICK)
+    assert result.exit_code == 0, result.stderr
+    assert "KnormPress" in result.stdout
+    assert "kvpress has no press for mixkv." in " ".join(result.stdout.split())
 
 
 def test_bad_arguments_are_named(llama: Path, foveate: Foveate) -> None:

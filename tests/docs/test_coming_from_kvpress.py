@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 import foveate
+from foveate.bench.peer import PRESSES as TIMED
+from foveate.bench.peer import WITH_PROFILE
 from foveate.core.profile import SCHEMA, Profile
 from foveate.stages.budget.head_levels import LEVELS
 from tests import zoo
@@ -52,6 +54,12 @@ TENSORS = {
 def test_every_export_of_kvpress_is_in_the_table():
     exports = json.loads((DATA / "kvpress_names.json").read_text())["exports"]
     assert sorted(press.name for press in PRESSES) == exports
+
+
+def test_the_presses_that_are_timed_are_exported():
+    exports = json.loads((DATA / "kvpress_names.json").read_text())["exports"]
+    named = {*TIMED.values(), *WITH_PROFILE.values()} - {None}
+    assert {name for press in named for name in re.findall(r"\w+", press)} <= {*exports}
 
 
 @pytest.mark.parametrize("spec", [spec for spec in SPECS if not pending(spec)])

@@ -17,9 +17,9 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-import kvpress
 import torch
-from memory import freed_at_once, peak_of  # type: ignore[import-not-found]  # beside this script
+from kvpress_presses import press_of  # type: ignore[import-not-found]  # beside this script
+from memory import freed_at_once, peak_of  # type: ignore[import-not-found]
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, GenerationMixin
 
 # the name of the cache's argument: that environment has a release of transformers of its own
@@ -70,16 +70,6 @@ def load(asked: dict[str, Any]) -> Any:
     return model.eval()
 
 
-def press_of(one: dict[str, Any]) -> Any:
-    """The press; None for the stock cache."""
-    if one["press"] is None:
-        return None
-    outer, _, inner = one["press"].partition("(")
-    if inner:
-        return getattr(kvpress, outer)(getattr(kvpress, inner[:-1])(1 - one["keep"]))
-    return getattr(kvpress, outer)(1 - one["keep"])
-
-
 def reads(model: Any, one: dict[str, Any]) -> None:
     """Switches to the attention that the press's prefill needs."""
     attention(model, "eager" if one["press"] == "ObservedAttentionPress" else "sdpa")
@@ -90,14 +80,14 @@ def held_by(model: Any, ids: Any, one: dict[str, Any]) -> dict[str, int | None]:
     caches: list[Any] = []
     show_all(model)
     reads(model, one)
-    press = press_of(one)
+    press = press_of(one, model)
     peak = peak_of(lambda: caches.append(run(model, ids, press)[1]), model.device)
     return {"peak_bytes": peak, "kv_bytes": held(caches[0]) + hidden(model)}
 
 
 def timed(model: Any, ids: Any, one: dict[str, Any], rounds: int, steps: int) -> dict[str, float]:
     """A press between stock prefills with SDPA, then decoding in turns with the stock cache."""
-    press, prefills, decoding = press_of(one), [], []
+    press, prefills, decoding = press_of(one, model), [], []
     for _ in range(rounds):
         attention(model, "sdpa")
         alone, stock = run(model, ids, None)

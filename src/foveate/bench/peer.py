@@ -18,18 +18,38 @@ from foveate.errors import InvalidInput, MissingPackage, UnsupportedModel
 SIDE = Path(__file__).with_name("kvpress_side.py")
 PRESSES = {
     "adakv": "AdaKVPress(SnapKVPress)",
+    "chunkkv": "ChunkKVPress(SnapKVPress)",
+    "compactor": "CompactorPress",
+    "criticalkv": "CriticalKVPress(SnapKVPress)",
+    "criticalkv+adakv": "CriticalAdaKVPress(SnapKVPress)",
+    "cur": "CURPress",
+    "duo_attention": "DuoAttentionPress",
     "expected_attention": "ExpectedAttentionPress",
+    "finch": "FinchPress",
     "full": None,
     "h2o": "ObservedAttentionPress",
     "keydiff": "KeyDiffPress",
     "knorm": "KnormPress",
+    "kvzip": "KVzipPress",
+    "lagkv": "LagKVPress",
+    "leverage": "LeverageScorePress",
+    "non_causal_attention": "NonCausalAttnPress",
     "pyramidkv": "PyramidKVPress",
+    "q_filters": "QFilterPress",
     "random": "RandomPress",
+    "simlayerkv": "SimLayerKVPress",
     "snapkv": "SnapKVPress",
     "streaming_llm": "StreamingLLMPress",
+    "think": "ComposedPress(SnapKVPress, ThinKPress)",
     "tova": "TOVAPress",
 }
 """The press that does what a method of ours does, with its own defaults."""
+WITH_PROFILE = {"expected_attention": "ExpectedAttentionStatsPress"}
+
+
+def alone(policies: Sequence[Policy]) -> list[str]:
+    """The methods that no press does."""
+    return [policy.name for policy in policies if policy.name not in PRESSES]
 
 
 def kvpress(
@@ -78,6 +98,8 @@ def kvpress(
 
 def _wanted(policy: Policy) -> dict[str, Any]:
     press, amount = PRESSES[policy.name], policy.amount
+    if getattr(policy.score, "profile", None) is not None:
+        press = WITH_PROFILE.get(policy.name, press)
     if press is not None and amount.kind != "fraction":
         raise InvalidInput(
             f"kvpress takes shares of the prompt, not {amount.text}. Give a budget such as 20%."

@@ -16,7 +16,7 @@ from rich.text import Text
 from foveate.bench import Row, Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS
 from foveate.bench.measure import ticks
-from foveate.bench.peer import kvpress
+from foveate.bench.peer import alone, kvpress
 from foveate.cli import bench_suite, console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import policies
@@ -138,6 +138,8 @@ def benchmark(
     console.show(_head(subject), _table(rows))
     if peers:
         console.show(Text("\nkvpress:"), _peers(peers))
+    if peer_python is not None and (without := alone(chosen)):
+        console.show(Text(f"kvpress has no press for {', '.join(without)}."))
 
 
 def _changed(values: Mapping[str, Any]) -> list[str]:

@@ -42,3 +42,28 @@ class AdaKVPress:
     def __call__(self, model):
         model.model.layers[0].self_attn.masked_key_indices = (torch.zeros(1, dtype=torch.long),) * 3
         yield
+
+
+class FinchPress(KnormPress):
+    """Wants to be told the question's length."""
+
+    window_size = delimiter_token_id = None
+
+    def __call__(self, model):
+        if self.window_size is None:
+            raise ValueError("window_size must be provided")
+        return super().__call__(model)
+
+
+class ThinKPress:
+    """Is given a share of the channels."""
+
+    def __init__(self, key_channel_compression_ratio):
+        self.share = key_channel_compression_ratio
+
+
+class ComposedPress(KnormPress):
+    """Keeps the latest tenth for each press that it is made of."""
+
+    def __init__(self, presses):
+        super().__init__(1 - len(presses) / 10)
