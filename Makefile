@@ -138,7 +138,7 @@ docs: $(READY) $(DOCS_READY)
 lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy src demo_model/foveate_demo
+	$(BIN)/mypy src demo_model/foveate_demo benchmarks
 	$(BIN)/lint-imports
 
 format: $(READY)

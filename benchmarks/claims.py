@@ -93,6 +93,13 @@ CLAIMS = (
 Rows = Sequence[Mapping[str, Any]]
 
 
+def scored(cell: Cell) -> Estimate:
+    """Its score: every question here has a right answer."""
+    if cell.score is None:
+        raise SystemExit(f"{cell.spec} has no score in {cell.task}: ask again, or another task.")
+    return cell.score
+
+
 def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
     """One task: a row for each method, a column for each budget; the best of each is bold."""
     table: dict[str, dict[str, Cell]] = {}
@@ -102,18 +109,18 @@ def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
     full = table.pop(FULL)[""]
     budgets = [budget for budget in budgets if any(budget in row for row in table.values())]
     best = {
-        b: max(row[b].score.mean for name, row in table.items() if name != "oracle" and b in row)
+        b: max(scored(row[b]).mean for name, row in table.items() if name != "oracle" and b in row)
         for b in budgets
     }
     lines = [
-        f"| full cache: {_share(full.score)} | {' | '.join(budgets)} |",
+        f"| full cache: {_share(scored(full))} | {' | '.join(budgets)} |",
         f"|---|{'---|' * len(budgets)}",
     ]
     for name, row in table.items():
         shown = []
         for budget in budgets:
-            text = _share(row[budget].score) if budget in row else ""
-            is_best = name != "oracle" and text and row[budget].score.mean == best[budget]
+            text = _share(scored(row[budget])) if budget in row else ""
+            is_best = name != "oracle" and text and scored(row[budget]).mean == best[budget]
             shown.append(f"**{text}**" if is_best else text)
         lines.append(f"| `{name}` | {' | '.join(shown)} |")
     return lines
@@ -181,7 +188,7 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
     for task in dict.fromkeys(cell.task for cell in found):
         mine = [cell for cell in found if cell.task == task]
         unseen[task] = blind(mine)
-        lines += [f"### {task} ({mine[0].score.count} questions)", ""]
+        lines += [f"### {task} ({scored(mine[0]).count} questions)", ""]
         if unseen[task]:
             where = " and ".join(unseen[task])
             lines += [
@@ -264,13 +271,15 @@ def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _plain(cell: Cell) -> dict[str, Any]:
     """What is worth keeping of a cell."""
-    score, difference = ([x.mean, x.low, x.high] for x in (cell.score, cell.difference))
+    if cell.difference is None:
+        raise SystemExit(f"{cell.spec} was asked without the full cache in {cell.task}.")
+    score, difference = ([x.mean, x.low, x.high] for x in (scored(cell), cell.difference))
     return {
         "task": cell.task,
         "spec": cell.spec,
         "score": score,
         "difference": difference,
-        "count": cell.score.count,
+        "count": scored(cell).count,
         "bytes_share": cell.bytes_share,
         "kl": cell.kl,
         "agreement": cell.agreement.mean,

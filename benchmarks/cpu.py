@@ -39,6 +39,7 @@ from foveate.bench.measure import ticks
 from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
 from foveate.bench.timing import Filled, Tick, decoding, prefill, seconds, steps, stock
+from foveate.core.storage import DensePairs
 from foveate.eval.model import Loaded, load
 
 KEPT, CHUNK = "20%", 256
@@ -56,7 +57,7 @@ SHAPES = {  # KV heads, query heads of each, size
     "Qwen2-VL-7B": (4, 7, 128),
 }
 ROWS = len(SPECS) + 1  # the full cache, too
-TICKS = {  # how often each part tells that it has got on
+TICKS: dict[str, Callable[[int], int | None]] = {  # how often each part tells that it has got on
     "prefill": lambda rounds: ticks(ROWS, rounds) + ROWS * (WARM_UP - 1),  # bench warms up once
     "rules": lambda rounds: ticks(len(RULES) + 1, 1),
     "attention": lambda rounds: None,
@@ -138,7 +139,7 @@ def attention(tokens: int, rounds: int) -> list[dict[str, Any]]:
         ways: dict[str, Callable[[], object]] = {
             "full": lambda q=q, k=k, v=v: sdpa(q, k, v, enable_gqa=True),  # type: ignore[misc]
             "kept": lambda q=q, few=few: sdpa(q, *few, enable_gqa=True),  # type: ignore[misc]
-            "ours": lambda q=q, few=few, d=d: folded(q, *few, d**-0.5),  # type: ignore[misc]
+            "ours": lambda q=q, few=few, d=d: folded(q, few[0], few[1], d**-0.5),  # type: ignore[misc]
         }
         times: dict[str, list[float]] = {way: [] for way in ways}
         for _ in range(8 * rounds):
@@ -160,12 +161,13 @@ def half(loaded: Loaded, tokens: int, rounds: int, count: int) -> dict[str, Any]
     found = {}
     for subject in subjects:
         with torch.no_grad():
-            subject.model.float()
+            subject.model.float()  # type: ignore[no-untyped-call]
             caches = [prefill(subject, policy_of(spec)) for spec in ("full", "snapkv", "mixkv")]
             subject.model.bfloat16()
             for layer in (layer for one in caches for layer in foveate_layers(one.cache)):
                 pairs = layer.pairs
-                pairs._k, pairs._v = pairs._k.bfloat16(), pairs._v.bfloat16()
+                if isinstance(pairs, DensePairs):  # as those of all three are
+                    pairs._k, pairs._v = pairs._k.bfloat16(), pairs._v.bfloat16()
             timed = decoding(subject, caches, rounds, count, lambda: None)
         found[subject.name] = {spec: of._asdict() for spec, of in timed.items()}
     return found

@@ -19,12 +19,14 @@ from typing import Any
 from foveate.cli.eval import evaluate
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.eval.metrics import exact
+from foveate.eval.reading import Protocol
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
 from foveate_demo import FIGURES
 
 RUNS = Path(__file__).parent / "runs" / "first_minute"
-TASK, PROTOCOL, SEED = "three_documents", "query-aware", 0
+TASK, SEED = "three_documents", 0
+PROTOCOL: Protocol = "query-aware"
 Rows = Sequence[Mapping[str, Any]]
 
 

@@ -23,7 +23,7 @@ from written import write
 
 import foveate
 from foveate.backends.hf import Recording, branch, compress, record
-from foveate.eval.answer import ends
+from foveate.backends.hf.asked import ends
 from foveate.eval.model import READS, Loaded, load
 from foveate.eval.over_time import Told, answered, told
 from foveate.eval.tasks.text_needle import manual

@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     model = AutoModelForCausalLM.from_pretrained(
         args.model, dtype=torch.float32, local_files_only=True, trust_remote_code=False
     )
@@ -141,7 +141,7 @@ def run(
         with library.prefill(model):
             logits = model(prompt, **{library.cache: cache}, logits_to_keep=1).logits
         prefill_s = time.perf_counter() - start
-        kept = {layer.keys.shape[2] for layer in cache.layers}
+        kept = {layer.keys.shape[2] for layer in layers_of(cache)}
         found = {
             "prompt_tokens": prompt.shape[1],
             "kept_tokens": min(kept) if len(kept) == 1 else sorted(kept),
@@ -174,9 +174,14 @@ def forced(
     return {"steps_s": steps, "nll": statistics.fmean(losses)}
 
 
+def layers_of(cache: DynamicCache) -> list[Any]:
+    """Its layers: ours in one environment, stock ones in the other."""
+    return list(cache.layers)
+
+
 def held_bytes(cache: DynamicCache) -> int:
     """Bytes of the storages that the cache keeps alive (a slice keeps what it is a slice of)."""
-    holders = [getattr(layer, "_pairs", layer) for layer in cache.layers]
+    holders = [getattr(layer, "_pairs", layer) for layer in layers_of(cache)]
     tensors = [t for holder in holders for t in tensors_in(holder)]
     return sum(
         {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()

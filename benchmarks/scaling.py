@@ -105,8 +105,11 @@ def shallow(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     """A model of that shape, with drawn weights and so many layers."""
     config = copy.deepcopy(model.config)
     config.num_hidden_layers = layers
-    made: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
-    return made.eval()
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, dtype=model.dtype
+    )
+    made.eval()  # type: ignore[no-untyped-call]
+    return made
 
 
 def reading_speed() -> float:

@@ -48,7 +48,7 @@ def random_llama(folder: str) -> str:
         head_dim=64,
         max_position_embeddings=32768,
         architectures=["LlamaForCausalLM"],
-        torch_dtype="bfloat16",
+        dtype="bfloat16",
     )
     config.save_pretrained(folder)
     return folder
