@@ -1,1 +1,1 @@
-"""The experiments of each paper: one file each."""
+"""The experiments of each paper: a file each, or a folder where there are many."""

@@ -1,0 +1,13 @@
+"""MixKV: Mixing Importance with Diversity (arXiv:2510.20707)."""
+
+from foveate.reproduce.papers.mixkv import ablations, appendix, keys, tables
+from foveate.reproduce.papers.mixkv.shared import PAPER
+
+EXPERIMENTS = (
+    *keys.EXPERIMENTS,
+    *tables.EXPERIMENTS,
+    *ablations.EXPERIMENTS,
+    *appendix.EXPERIMENTS,
+)
+
+__all__ = ["EXPERIMENTS", "PAPER"]

@@ -1,0 +1,161 @@
+"""What MixKV is made of, table 4, and what it costs, figures 4 and 6."""
+
+from __future__ import annotations
+
+from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.papers.mixkv.shared import (
+    ADAKV,
+    FULL,
+    IMAGE_SETS,
+    IMAGES,
+    METRICS,
+    METRICS_OPEN,
+    MIX,
+    PAPER,
+    PYRAMIDKV,
+    SCORES,
+    SNAPKV,
+    SPARSEMM_OPEN,
+)
+from foveate.reproduce.parts import Arm, Grid, Latency
+
+
+def _ablated(mixes: dict[str, str]) -> tuple[Arm, ...]:
+    """What is ablated, over each of three base methods. {M} is where MixKV's arguments go."""
+    bases = {
+        "SnapKV": f"mixkv:budget={{B}},{{M}},{MIX}",
+        "AdaKV": f"mixkv({{M}},{MIX})+adakv:budget={{B}},floor=0.2,normalised=true",
+        "SparseMM": f"mixkv({{M}},{MIX})+sparsemm(profile={{sparsemm}}):budget={{B}}",
+    }
+    return tuple(
+        Arm(name=f"{base}, {name}", spec=spec.replace("{M}", mix))
+        for name, mix in mixes.items()
+        for base, spec in bases.items()
+    )
+
+
+EXTRINSIC = {"extrinsic": "mix=importance,intrinsic=none"}
+IMPORTANCE = _ablated(
+    {
+        **EXTRINSIC,
+        "extrinsic + KNorm": "mix=importance,intrinsic=key",
+        "extrinsic + VNorm": "mix=importance,intrinsic=value",
+    }
+)
+MIXING = _ablated(
+    {
+        **EXTRINSIC,
+        "diversity": "mix=diversity",
+        "importance + diversity": "mix=sum",
+        "offline head weights": "mix=headwise,profile={weights}",
+        "online head weights": "mix=headwise",
+    }
+)
+ABLATED = ("llava-next-mistral-7b", "qwen2-vl-7b")
+COST_OPEN = (
+    Open("the prompt", "prose, whose middle half counts as visual"),
+    Open("batch, answer length and warm-up", "one prompt, 64 tokens, one round before three"),
+)
+NO_BARS = Open("what the bars are", "no number of them is in the text: measured ones stand alone")
+
+
+def _latency(title: str, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> Latency:
+    return Latency(title=title, models=("qwen2-vl-7b",), arms=arms, budgets=budgets, tokens=32_000)
+
+
+EXPERIMENTS = (
+    Experiment(
+        id="mixkv:table4-importance",
+        paper=PAPER,
+        where="Table 4, importance",
+        shows="Extrinsic importance alone, and with the norm of keys or of values.",
+        models=ABLATED,
+        data=IMAGES,
+        metric=METRICS,
+        budgets="64",
+        parts=(
+            Grid(
+                title="Table 4: what importance is made of",
+                models=ABLATED,
+                arms=IMPORTANCE,
+                across=IMAGE_SETS,
+                budgets=("64",),
+                figures="mixkv_table4-importance",
+            ),
+        ),
+        open_=(
+            METRICS_OPEN,
+            SPARSEMM_OPEN,
+            Open("sign and scale of the norm of keys", "minus the norm, scaled as that of values"),
+        ),
+        calibrations=SCORES,
+    ),
+    Experiment(
+        id="mixkv:table4-mixing",
+        paper=PAPER,
+        where="Table 4, mixing",
+        shows="Diversity alone, added, and with weights of heads, offline or online.",
+        models=ABLATED,
+        data=IMAGES,
+        metric=METRICS,
+        budgets="64",
+        parts=(
+            Grid(
+                title="Table 4: how importance and diversity are mixed",
+                models=ABLATED,
+                arms=MIXING,
+                across=IMAGE_SETS,
+                budgets=("64",),
+                figures="mixkv_table4-mixing",
+            ),
+        ),
+        open_=(
+            METRICS_OPEN,
+            SPARSEMM_OPEN,
+            Open("samples of the offline weights", "100 of OCRBench"),
+            Open("LLaVA-NeXT's lines with weights, not in the text", "nothing to compare with"),
+        ),
+        calibrations={
+            **SCORES,
+            "weights": Calibration(
+                method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100
+            ),
+        },
+    ),
+    Experiment(
+        id="mixkv:fig4",
+        paper=PAPER,
+        where="Figure 4",
+        shows='Latency and peak memory. The text: MixKV adds "less than 1%" to the latency (L486).',
+        models=("qwen2-vl-7b",),
+        data="32,000 tokens (L442)",
+        metric="total latency, peak memory",
+        budgets="64",
+        parts=(
+            _latency(
+                "Figure 4: a prompt of 32,000 tokens",
+                (FULL, *SNAPKV, *PYRAMIDKV, *ADAKV),
+                ("64",),
+            ),
+        ),
+        open_=(*COST_OPEN, NO_BARS),
+    ),
+    Experiment(
+        id="mixkv:fig6",
+        paper=PAPER,
+        where="Figure 6",
+        shows='As Figure 4, larger budgets. The text: "less than 1%" latency, no measurable rise '
+        "in peak memory (L1002-1003).",
+        models=("qwen2-vl-7b",),
+        data="32,000 tokens",
+        metric="total latency, peak memory",
+        budgets="128, 256",
+        parts=(
+            _latency(
+                "Figure 6: a prompt of 32,000 tokens", (FULL, *SNAPKV, *ADAKV), ("128", "256")
+            ),
+        ),
+        open_=(*COST_OPEN, Open("model and length", "those of Figure 4"), NO_BARS),
+    ),
+)

@@ -1,0 +1,153 @@
+"""The appendix: figure 5, and tables 5 to 7."""
+
+from __future__ import annotations
+
+from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.papers.longbench import LONGBENCH
+from foveate.reproduce.papers.mixkv.shared import (
+    ADAKV,
+    CUT,
+    CUT_OPEN,
+    FULL,
+    IMAGES,
+    METRICS,
+    METRICS_OPEN,
+    MIX,
+    PAPER,
+    SNAPKV,
+    UNREADABLE,
+    image_table,
+)
+from foveate.reproduce.parts import Arm, Grid, Probe, columns
+from foveate.reproduce.probes import Similarity
+
+QA = {name: LONGBENCH[name] for name in list(LONGBENCH)[:6]}
+LOOGLE = {
+    name: f"loogle_longdep_qa(kind={kind},metric=f1,chat=true,longest={longest})"
+    for name, kind, longest in (
+        ("Doc.QA", "comprehension_and_reasoning", 64),
+        ("Info. Retrieval", "multiple_information_retrieval", 64),
+        ("Timeline", "timeline_reorder", 32),
+        ("Computation", "computation", 32),
+    )
+}
+HEADKV = (
+    FULL,
+    Arm(name="HeadKV", spec=f"headkv:budget={{B}},profile={{headkv}},{MIX}"),
+    Arm(name="HeadKV + MixKV", spec=f"mixkv({MIX})+headkv(profile={{headkv}}):budget={{B}}"),
+)
+HEAD_SCORES = {"headkv": Calibration(method="headkv", samples=100)}
+HEADKV_OPEN = Open(
+    "HeadKV's variant, beta and head scores",
+    "R2; 1.01; measured on a hundred lines hidden in a text",
+)
+
+EXPERIMENTS = (
+    Experiment(
+        id="mixkv:fig5",
+        paper=PAPER,
+        where="Figure 5",
+        shows="How alike keys are, by head, of text and of images with text. The text: some heads "
+        '"more than twice" as much, such as layer 29, heads 0 and 1 (L873-874).',
+        models=("qwen2-7b", "qwen2-vl-7b"),
+        data="100 samples of LongBench, 100 of TextVQA (L867-868)",
+        metric="mean cosine similarity by head",
+        budgets="none",
+        parts=(
+            Probe(
+                models=("qwen2-7b", "qwen2-vl-7b"),
+                measure=Similarity(),
+                given={
+                    "qwen2-7b": ("longbench_qasper",),
+                    "qwen2-vl-7b": ("longbench_qasper", "textvqa"),
+                },
+            ),
+        ),
+        open_=(
+            Open("samples, and the set of LongBench", "the first 100, Qasper"),
+            Open("layer 29, which models of 28 layers do not have", "all layers are drawn"),
+            UNREADABLE,
+        ),
+    ),
+    Experiment(
+        id="mixkv:table5-longbench",
+        paper=PAPER,
+        where="Table 5, LongBench",
+        shows="MixKV over HeadKV, question answering on long texts.",
+        models=("mistral-7b-v0.2",),
+        data="LongBench, six sets",
+        metric="F1, %",
+        budgets="1024, 128",
+        parts=(
+            Grid(
+                title="Table 5: LongBench",
+                models=("mistral-7b-v0.2",),
+                arms=HEADKV,
+                across=columns(QA),
+                budgets=("1024", "128"),
+                figures="mixkv_table5-longbench",
+                average="Avg.",
+                prompt=CUT,
+            ),
+        ),
+        open_=(
+            CUT_OPEN,
+            HEADKV_OPEN,
+        ),
+        calibrations=HEAD_SCORES,
+    ),
+    Experiment(
+        id="mixkv:table5-loogle",
+        paper=PAPER,
+        where="Table 5, LooGLE",
+        shows="MixKV over HeadKV, questions that need several places of a long text.",
+        models=("mistral-7b-v0.2",),
+        data="LooGLE, long dependency, four kinds of questions",
+        metric="F1, %",
+        budgets="1024, 128",
+        parts=(
+            Grid(
+                title="Table 5: LooGLE",
+                models=("mistral-7b-v0.2",),
+                arms=HEADKV,
+                across=columns(LOOGLE),
+                budgets=("1024", "128"),
+                figures="mixkv_table5-loogle",
+                average="Avg.",
+                prompt=CUT,
+            ),
+        ),
+        open_=(
+            CUT_OPEN,
+            HEADKV_OPEN,
+            Open("metric", "F1, with answers of 64 and 32 tokens, as HeadKV's authors"),
+            Open("number of questions", "all of each kind"),
+        ),
+        calibrations=HEAD_SCORES,
+    ),
+    Experiment(
+        id="mixkv:table6",
+        paper=PAPER,
+        where="Table 6",
+        shows="A larger dense model.",
+        models=("internvl3-38b",),
+        data=IMAGES,
+        metric=METRICS,
+        budgets="128, 64",
+        parts=(image_table(6, ("internvl3-38b",), (FULL, *SNAPKV, *ADAKV), ("128", "64")),),
+        open_=(METRICS_OPEN,),
+    ),
+    Experiment(
+        id="mixkv:table7",
+        paper=PAPER,
+        where="Table 7",
+        shows="A mixture of experts.",
+        models=("qwen3-vl-30b-a3b",),
+        data=IMAGES,
+        metric=METRICS,
+        budgets="128, 64",
+        parts=(image_table(7, ("qwen3-vl-30b-a3b",), (FULL, *SNAPKV), ("128", "64")),),
+        open_=(METRICS_OPEN,),
+    ),
+)

@@ -1,0 +1,94 @@
+"""MixKV's base methods, with it and without, and the image sets: what its experiments share."""
+
+from __future__ import annotations
+
+from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.experiment import Open, Paper
+from foveate.reproduce.parts import Arm, Column, Grid, columns
+
+PAPER = Paper(
+    name="MixKV",
+    title="Mixing Importance with Diversity: Joint Optimization for KV Cache Compression in Large "
+    "Vision-Language Models",
+    arxiv="2510.20707",
+    open_=(
+        Open("prompts, splits and answer lengths", "those of foveate's benchmarks"),
+        Open("decoding", "greedy"),
+        Open(
+            "pooling, and what the base methods are set to",
+            "window 32, kernel 5 and average pooling in every spec, as the authors' code; "
+            "PyramidKV's slope 20, AdaKV's floor 0.2, SparseMM's share 0.1",
+        ),
+        Open(
+            "whether a budget is that of each head or their mean", "the mean over heads and layers"
+        ),
+        Open(
+            "the keys that eq. 4 averages, and query heads of one KV head", "all keys; their mean"
+        ),
+        Open("hardware, number type and attention backend", "yours"),
+        Open("seeds and number of runs", "seed 0, one run"),
+    ),
+)
+MIX = "window=32,kernel=5,pool=avg"
+FULL = Arm(name="Full KV", spec="full")
+SNAPKV = (
+    Arm(name="SnapKV", spec=f"snapkv:budget={{B}},{MIX}"),
+    Arm(name="SnapKV + MixKV", spec=f"mixkv:budget={{B}},{MIX}"),
+)
+PYRAMIDKV = (
+    Arm(name="PyramidKV", spec=f"pyramidkv:budget={{B}},beta=20,{MIX}"),
+    Arm(name="PyramidKV + MixKV", spec=f"mixkv({MIX})+pyramidkv:budget={{B}},beta=20"),
+)
+ADAKV = (
+    Arm(name="AdaKV", spec=f"adakv:budget={{B}},floor=0.2,normalised=true,{MIX}"),
+    Arm(name="AdaKV + MixKV", spec=f"mixkv({MIX})+adakv:budget={{B}},floor=0.2,normalised=true"),
+)
+NOT_INTERNVL = ("llava-next-mistral-7b", "qwen2-vl-7b")
+SPARSEMM = (
+    Arm(
+        name="SparseMM",
+        spec=f"sparsemm:budget={{B}},profile={{sparsemm}},{MIX}",
+        models=NOT_INTERNVL,
+    ),
+    Arm(
+        name="SparseMM + MixKV",
+        spec=f"mixkv({MIX})+sparsemm(profile={{sparsemm}}):budget={{B}}",
+        models=NOT_INTERNVL,
+    ),
+)
+SCORES = {"sparsemm": Calibration(method="sparsemm", samples=100)}
+SPARSEMM_OPEN = Open(
+    "where SparseMM's head scores come from",
+    "measured on a hundred drawn documents (foveate calibrate sparsemm)",
+)
+IMAGE_SETS = (
+    *columns(
+        {
+            "DocVQA": "docvqa",
+            "OCRBench": "ocrbench",
+            "TextVQA": "textvqa",
+            "ChartQA": "chartqa",
+        }
+    ),
+    Column(name="TextCaps", tasks=("textcaps",), value="score"),
+)
+METRICS = "ANLS, right answers, VQA accuracy, relaxed accuracy (%), CIDEr"
+METRICS_OPEN = Open("metrics and samples of the image sets", f"{METRICS}; all of each split")
+IMAGES = "DocVQA val, OCRBench, TextVQA val, ChartQA test, TextCaps val"
+CUT = 31_500
+CUT_OPEN = Open("where long texts are cut", "31,500 tokens, the middle left out, as LongBench does")
+UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
+
+
+def image_table(
+    number: int, models: tuple[str, ...], arms: tuple[Arm, ...], budgets: tuple[str, ...]
+) -> Grid:
+    """Arms on all image sets."""
+    return Grid(
+        title=f"Table {number}: five image sets",
+        models=models,
+        arms=arms,
+        across=IMAGE_SETS,
+        budgets=budgets,
+        figures=f"mixkv_table{number}",
+    )

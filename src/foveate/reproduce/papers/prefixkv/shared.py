@@ -1,0 +1,59 @@
+"""PrefixKV and what it is compared with, and its estimates: what its experiments share."""
+
+from __future__ import annotations
+
+from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.experiment import Open, Paper
+from foveate.reproduce.parts import Arm, Column
+
+PAPER = Paper(
+    name="PrefixKV",
+    title="PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following Models Need for "
+    "Efficient Generation",
+    arxiv="2412.03409",
+    open_=(
+        Open("tolerance of the search by default", "none: it goes on to the budget"),
+        Open("distance at which decoding prunes", "25 tokens, as the authors' code"),
+        Open("first and last tokens that are always kept", "one each"),
+        Open(
+            "prompts, answer lengths and pixels",
+            "those of foveate's benchmarks; 1,024 tokens, the image behind MM-Vet's question, as "
+            "the authors' code",
+        ),
+        Open("samples of MM-Vet", "the first 100, as the authors' code"),
+        Open("the answer whose perplexity is measured on MM-Vet", "the benchmark's"),
+        Open(
+            "settings of the baselines",
+            "H2O: last token, the rest by attention; Local: first token, the rest recent; Elastic: "
+            "one anchor each; Pyramid: slope 20",
+        ),
+        Open("seeds and number of runs", "seed 0, one run"),
+        Open("number type", "that of the weights"),
+    ),
+)
+SEVEN, BOTH = ("llava-1.5-7b",), ("llava-1.5-7b", "llava-1.5-13b")
+BUDGETS = tuple(f"{number}0%" for number in range(1, 10))
+ESTIMATE = Calibration(method="prefixkv", task="llava_instruct", samples=10, at_a_budget=True)
+ESTIMATED = {"prefixes": ESTIMATE}
+PUBLIC = (
+    "public weights, which have seen LLaVA-Description: the authors' retraining without it (L143) "
+    "was not released"
+)
+SAMPLED = (
+    "the uncompressed ROUGE compares one greedy answer with itself, and so is 1: the paper "
+    "compares two draws at temperature 0.2 (L145)"
+)
+FULL = Arm(name="Full cache", spec="full")
+LOCAL = Arm(name="Local", spec="streaming_llm:budget={B},sinks=1,when=over_budget(growing=true)")
+H2O = Arm(name="H2O", spec="h2o:budget={B},recent=1,when=over_budget(growing=true)")
+ELASTIC = Arm(name="Elastic", spec="elastic_cache:budget={B},distance=25")
+PYRAMID = Arm(
+    name="Pyramid", spec="pyramidkv:budget={B},beta=20,window=8,kernel=7,pool=max", models=SEVEN
+)
+OURS = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={prefixes},distance=25")
+ONLINE = "prefixkv:budget={B},distance=25"
+BASELINES = (FULL, LOCAL, H2O, ELASTIC)
+PPL = Column(name="PPL", tasks=("mm_vet",), value="PPL")
+MM_VET = "MM-Vet"
+UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
+FIRST = Open("which samples", "the first 100 of MM-Vet")
