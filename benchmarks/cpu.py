@@ -43,7 +43,7 @@ from foveate.core.storage import DensePairs
 from foveate.eval.model import Loaded, load
 
 KEPT, CHUNK = "20%", 256
-PEERS_ROUNDS = 3  # at most; what is compared with them differs by far more than rounds do
+PEERS_ROUNDS = 3  # at most, where what is compared differs by far more than rounds do
 PEERS = ("full", "snapkv", "adakv", "h2o")
 RULES = (
     "prefixkv",
@@ -238,7 +238,7 @@ def measured(part: str, loaded: Loaded, a: argparse.Namespace, tick: Tick) -> An
     if part == "attention":
         return attention(a.tokens, a.rounds)
     if part == "half":
-        return half(loaded, a.tokens, a.rounds, a.steps)
+        return half(loaded, a.tokens, min(a.rounds, PEERS_ROUNDS), a.steps)
     if part == "decoding":
         short, rounds = of_model(loaded, a.tokens // 5), a.rounds + 2
         return {

@@ -71,16 +71,16 @@ def page(found: dict[str, Any]) -> str:
         "| shape | type | full, stock | kept, stock | kept, folded | full to folded |",
         "|---|---|---|---|---|---|",
         *map(attention, found["attention"]),
-        *(half(found["half"]) if "half" in found else ()),
+        *(half(found["half"], found["kvpress_rounds"]) if "half" in found else ()),
     ])  # fmt: skip
 
 
-def half(found: dict[str, Any]) -> list[str]:
+def half(found: dict[str, Any], rounds: int) -> list[str]:
     """Whole steps in bfloat16, where they were measured."""
     return [
         "", "## Decoding in bfloat16", "",
-        "Whole steps, to those of the preallocated full cache; of the larger model two layers and "
-        "its head.", "",
+        f"Whole steps, to those of the preallocated full cache, medians of {rounds} rounds; of the "
+        "larger model two layers and its head.", "",
         "| model | policy | ms/token | to the full cache |", "|---|---|---|---|",
         *(
             f"| {model} | `{spec}` | {of['ms']:.1f} | {of['ratio']:.2f} |"
