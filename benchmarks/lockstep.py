@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import zip_longest
 from statistics import median
 from typing import NamedTuple
 
@@ -45,12 +46,17 @@ def keep_memory() -> None:
 
 
 def prefills(
-    subject: Subject, policies: Sequence[foveate.Policy], rounds: int, tick: Tick
+    subject: Subject,
+    policies: Sequence[foveate.Policy],
+    rounds: int,
+    tick: Tick,
+    warm_up: int = WARM_UP,
 ) -> dict[str, Prefill]:
     """Every policy in lockstep with the stock prefill, on two copies of the model that share their
     weights. Either copy may be ahead by a percent or two for its place in memory, and so may the
-    one that starts first: four rounds try all ways, and warm up. What was freed before decides on a
-    policy's place, so every round has another order.
+    one that starts first: four rounds try all ways, and warm up; where there is no warm-up, take
+    four or eight. What was freed before decides on a policy's place, so every round has another
+    order.
 
     What is added is the sum over half layers, of each the median of the rounds: what slows the
     machine down for a second meets other halves in every round.
@@ -64,11 +70,11 @@ def prefills(
     with ExitStack() as hooks:
         for half in halves:
             hooks.callback(half.register_forward_pre_hook(_pause).remove)
-        for turn in range(WARM_UP + rounds):
+        for turn in range(warm_up + rounds):
             for policy in random.Random(turn).sample(policies, len(policies)):
                 found[policy.spec].append(_beside_stock(twins, policy, turn))
                 tick()
-    return {spec: _middle(runs[WARM_UP:]) for spec, runs in found.items()}
+    return {spec: _middle(runs[warm_up:]) for spec, runs in found.items()}
 
 
 class Together(NamedTuple):
@@ -92,7 +98,8 @@ def _beside_stock(twins: tuple[Subject, Subject], policy: foveate.Policy, turn: 
     stages: list[float] = []
     works = [lambda: stages.append(prefill(under, policy).stats.seconds), lambda: stock(plain)]
     whole, alone = _together(*works) if turn % 4 < 2 else _together(*works[::-1])[::-1]
-    added = [with_it - without for with_it, without in zip(whole, alone, strict=True)]
+    # what reads the prompt again goes on where the stock prefill has ended
+    added = [with_it - without for with_it, without in zip_longest(whole, alone, fillvalue=0.0)]
     return Together(alone, added, stages[0])
 
 
