@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from statistics import mean, median
+from statistics import median
 from typing import Any
 
 import torch
@@ -33,7 +33,7 @@ from foveate.backends.hf.internals import CACHE
 from foveate.bench import Subject, bench, of_model, processor
 from foveate.bench.measure import ticks
 from foveate.bench.peer import PRESSES, kvpress
-from foveate.bench.timing import prefill, seconds, steps
+from foveate.bench.timing import of_steps, prefill, steps
 from foveate.cli.prompt import passages
 from foveate.eval.model import Loaded, load
 from foveate.eval.prompt import read
@@ -92,21 +92,11 @@ def decoded(loaded: Loaded, tokens: int, turns: int, python: str) -> dict[str, A
     for _ in track(range(turns), f"decoding after {tokens:,} tokens"):
         for name, one in zip(names, caches, strict=True):
             times[name].append(1000 * steps(subject, one, STEPS))
-        times["stock"].append(1000 * stock_steps(short, copy.deepcopy(plain)))
+        with torch.no_grad():
+            times["stock"].append(1000 * of_steps(short, copy.deepcopy(plain), STEPS))
         [row] = kvpress(subject, [policy_of("snapkv")], python, rounds=1, steps=STEPS)
         times["kvpress"].append(row["decode_ms_per_token"])
     return {"tokens": tokens, "turns": turns, **{name: median(of) for name, of in times.items()}}
-
-
-def stock_steps(subject: Subject, cache: DynamicCache) -> float:
-    """Mean seconds of decoding steps of the stock model and cache."""
-    token = subject.ids[:, -1:]
-    with torch.no_grad():
-        found = [
-            seconds(lambda: subject.model(input_ids=token, **{CACHE: cache}), subject.device)
-            for _ in range(STEPS + 1)
-        ]
-    return mean(found[1:])
 
 
 def overheads(subject: Subject, rounds: int) -> dict[str, Any]:

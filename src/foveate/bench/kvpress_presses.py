@@ -13,10 +13,9 @@ import kvpress
 import torch
 
 WINDOW = 64  # SnapKV's
-THINNED = 0.4
 ARGUMENTS = {  # of those that are given no share of the prompt
     "SimLayerKVPress": {"lazy_threshold": 0.9},
-    "ThinKPress": {"key_channel_compression_ratio": THINNED},
+    "ThinKPress": {"key_channel_compression_ratio": 0.4},
 }
 
 

@@ -106,11 +106,16 @@ def steps(subject: Subject, filled: Filled, count: int, rows: int = 1) -> float:
         cache = session.fork(filled.cache)
         if rows > 1:
             cache.batch_repeat_interleave(rows)
-        token = subject.ids[:, -1:].expand(rows, 1)
-        times = [
-            seconds(lambda: subject.model(input_ids=token, **{CACHE: cache}), subject.device)
-            for _ in range(count + 1)
-        ]
+        return of_steps(subject, cache, count, rows)
+
+
+def of_steps(subject: Subject, cache: DynamicCache, count: int, rows: int = 1) -> float:
+    """The same on a cache as it is."""
+    token = subject.ids[:, -1:].expand(rows, 1)
+    times = [
+        seconds(lambda: subject.model(input_ids=token, **{CACHE: cache}), subject.device)
+        for _ in range(count + 1)
+    ]
     return mean(times[1:])
 
 

@@ -20,6 +20,9 @@ class Open(NamedTuple):
     choice: str
 
 
+UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Paper:
     """A paper. ``open_`` is what it leaves open in all of its experiments; lines of figures are

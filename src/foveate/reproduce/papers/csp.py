@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import Experiment, Facts, Open, Paper
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Paper
 from foveate.reproduce.papers.lookm import BASELINES as LOOKM_BASELINES
 from foveate.reproduce.papers.lookm import FULL, MERGED, MILEBENCH, some
 from foveate.reproduce.parts import Arm, Column, Grid, Probe, View
@@ -73,7 +73,6 @@ RATIO_OPEN = Open(
 )
 BIAS_OPEN = Open('what "bias" is', "the weight of recent tokens' attention, as the authors' code")
 SETS_OPEN = Open("whether 200 samples are of a set or of a task", "all of each set")
-UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
 SAMPLE_OPEN = Open("model and samples", "LLaVA-1.5-7B, the first of each set")
 NAMED = (
     "milebench_s3(set=CLEVR-Change)",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import Experiment, Facts, Open, Paper
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Paper
 from foveate.reproduce.parts import Arm, Column, Grid, View
 
 PAPER = Paper(
@@ -59,7 +59,6 @@ OURS = Arm(name="LOOK-M", spec=MERGED[-1].spec)
 COMPARED = (FULL, *BASELINES, OURS)
 ALFRED = "milebench_s4(set=ALFRED)"
 SPLIT = Open("how the budget is split into recent and important tokens", "in halves")
-UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
 FOUR = (
     Column(name="CLEVR-Change", tasks=("milebench_s3(set=CLEVR-Change)",)),
     Column(name="Spot-the-Diff", tasks=("milebench_s3(set=Spot-the-Diff)",)),

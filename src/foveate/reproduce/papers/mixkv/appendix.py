@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.longbench import LONGBENCH
 from foveate.reproduce.papers.mixkv.shared import (
     ADAKV,
@@ -16,7 +16,6 @@ from foveate.reproduce.papers.mixkv.shared import (
     MIX,
     PAPER,
     SNAPKV,
-    UNREADABLE,
     image_table,
 )
 from foveate.reproduce.parts import Arm, Grid, Probe, columns

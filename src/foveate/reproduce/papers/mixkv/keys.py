@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.mixkv.shared import (
     MIX,
     PAPER,
-    UNREADABLE,
 )
 from foveate.reproduce.parts import Probe
 from foveate.reproduce.probes import Coverage, KeyMap, Similarity

@@ -77,7 +77,6 @@ METRICS_OPEN = Open("metrics and samples of the image sets", f"{METRICS}; all of
 IMAGES = "DocVQA val, OCRBench, TextVQA val, ChartQA test, TextCaps val"
 CUT = 31_500
 CUT_OPEN = Open("where long texts are cut", "31,500 tokens, the middle left out, as LongBench does")
-UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
 
 
 def image_table(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 
 from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
     BUDGETS,
     ELASTIC,
@@ -23,7 +23,6 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PPL,
     PUBLIC,
     SEVEN,
-    UNREADABLE,
 )
 from foveate.reproduce.parts import Arm, Grid, Probe, View
 from foveate.reproduce.probes import Searches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.longbench import LONGBENCH
 from foveate.reproduce.papers.prefixkv.shared import (
     BASELINES,
@@ -17,7 +17,6 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PAPER,
     PPL,
     SEVEN,
-    UNREADABLE,
 )
 from foveate.reproduce.parts import Arm, Column, Grid, Probe, columns
 from foveate.reproduce.probes import Searches

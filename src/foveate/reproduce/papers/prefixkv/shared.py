@@ -55,5 +55,4 @@ ONLINE = "prefixkv:budget={B},distance=25"
 BASELINES = (FULL, LOCAL, H2O, ELASTIC)
 PPL = Column(name="PPL", tasks=("mm_vet",), value="PPL")
 MM_VET = "MM-Vet"
-UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
 FIRST = Open("which samples", "the first 100 of MM-Vet")

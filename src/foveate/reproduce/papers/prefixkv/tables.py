@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import Experiment, Open
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
     BASELINES,
     BOTH,
@@ -17,7 +17,6 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PYRAMID,
     SAMPLED,
     SEVEN,
-    UNREADABLE,
 )
 from foveate.reproduce.parts import Arm, Batch, Column, Grid, Throughput, View
 
