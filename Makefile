@@ -16,6 +16,8 @@
 #              docs/models.md; CENSUS=NAME asks for one
 # make docs    the documentation's site, in build/site; without the network once .venv-docs is set
 #              up, and with every warning an error
+# make tables  writes what is stored of methods, tests and results: the docs' tables, and the list of
+#              public names, whose changes CHANGELOG.md has to name
 # make lint    the checks without the tests
 # make setup   .venv alone
 # make format  rewrite the code as `make lint` wants it
@@ -41,7 +43,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-wheel wheels lint format clean setup
+.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-wheel wheels lint format tables clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -140,6 +142,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy src demo_model/foveate_demo benchmarks
 	$(BIN)/lint-imports
+
+tables: $(READY)
+	$(BIN)/python docs/tables.py
+	$(BIN)/python -m tests.surface.listing --write
 
 format: $(READY)
 	$(BIN)/ruff format .

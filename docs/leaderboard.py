@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import foveate
 from foveate.report.front import Point, front
 from foveate.report.shown import without_folders
 
@@ -18,7 +19,7 @@ NOT_ASKED = {
     "kivi": "has no budget: it holds all pairs in fewer bits, and adds to any method "
     "([quantised.md](../benchmarks/results/quantised.md))",
 }
-"""Methods without a row, and why."""
+"""Methods without a row, and why; those of neither were not measured yet."""
 Board = dict[str, Any]
 
 
@@ -28,6 +29,13 @@ def boards() -> dict[str, Board]:
         (ROOT / "benchmarks" / "results" / "quality.json").read_text(encoding="utf-8")
     )["leaderboard"]
     return found
+
+
+def not_measured() -> list[str]:
+    """The methods that no row names and no reason: such as one that was added since."""
+    rows = " ".join(name(row["method"]) for board in boards().values() for row in board["methods"])
+    named = {*re.findall(r"\w+", rows), *NOT_ASKED}
+    return [one for one in foveate.METHODS if one not in named]
 
 
 def name(method: str) -> str:
@@ -153,6 +161,7 @@ def refused() -> str:
     """One row for what has no figure, and why."""
     lines = ["| method | where | why |", "|---|---|---|"]
     lines += [f"| `{method}` | everywhere | {why} |" for method, why in NOT_ASKED.items()]
+    lines += [f"| `{method}` | everywhere | not measured yet |" for method in not_measured()]
     said: dict[tuple[str, str], list[str]] = {}
     for protocol, board in boards().items():
         for row in board["methods"]:

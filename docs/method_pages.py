@@ -9,10 +9,10 @@ from pathlib import Path
 
 import method_figures
 from cells import jpeg
-from defaults import FROM
 from kept import example
 
 import foveate
+from foveate.cli.meanings import meaning
 from foveate.core.method import Method
 from foveate.core.parameters import describe
 from foveate.core.spec import print_value
@@ -53,7 +53,7 @@ def page(method: Method, shown: method_figures.Shown | None) -> str:
     module = sys.modules[method.function.__module__]
     parts = [
         f"# {method.name}",
-        inspect.cleandoc(method.function.__doc__ or ""),
+        method.said.text,
         usage(method),
         "## What it keeps" if shown else "",
         method_figures.figure(shown) if shown else "",
@@ -89,13 +89,14 @@ def parameters(method: Method) -> str:
     """One row a parameter: its default, and what it takes."""
     if not method.parameters:
         return "None."
-    rows = ["| parameter | default | takes |", "|---|---|---|"]
+    rows = ["| parameter | default | what it does | takes |", "|---|---|---|---|"]
     for key, parameter in method.parameters.items():
         takes = describe(method.hints[key]) or "an amount: 20%, 256 or 64MB"
         given = parameter.default is not Parameter.empty
         default = f"`{print_value(parameter.default)}`" if given else "required"
-        rows.append(f"| `{key}` | {default} | {takes.replace('|', chr(92) + '|')} |")
-    whence = FROM.get(method.name, "").replace("](", "](../")  # written for a page in docs/
+        cells = (f"`{key}`", default, meaning(method, key), takes)
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    whence = method.said.defaults.replace("](", "](../")  # written for a page in docs/
     if whence:
         rows += ["", f"Where the [defaults](../defaults.md) come from: {whence}."]
     return "\n".join(rows)

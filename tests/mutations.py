@@ -151,7 +151,7 @@ FAULTS = (
           'if policy.scope == "no":',
           ("tests/methods/test_prefixkv.py",)),
     # Methods
-    Fault("PrefixKV searches on the wrong side", "stages/budget/prefixes.py",
+    Fault("PrefixKV searches on the wrong side", "methods/prefixkv.py",
           "low, high = (p, high) if difference < 0 else (low, p)",
           "low, high = (p, high) if difference > 0 else (low, p)",
           ("tests/methods/test_prefixkv.py",)),

@@ -82,9 +82,7 @@ _PLACES = {
 METHOD_NAMES = [one.name for one in iter_modules([str(Path(__file__).parent / "methods")])]
 """Of Foveate's own methods, each in a file of its name; ``METHODS`` has those of others as well."""
 
-if TYPE_CHECKING:
-    __all__ += methods.__all__
-else:
+if not TYPE_CHECKING:
     _PLACES |= dict.fromkeys(METHOD_NAMES, "methods")
     __all__ += METHOD_NAMES
 

@@ -43,14 +43,14 @@ def test_methods_lists_every_method_with_its_parameters_and_paper(
             "required": True,
             "default": None,
             "takes": "an amount: 20%, 256 or 64MB",
-            "does": meaning("snapkv", "budget"),
+            "does": meaning(library.METHODS["snapkv"], "budget"),
         },
         {
             "name": "window",
             "required": False,
             "default": 32,
             "takes": "an int from 1 to 2147483647 or a float from 0, below 1",
-            "does": meaning("snapkv", "window"),
+            "does": meaning(library.METHODS["snapkv"], "window"),
         },
     ]
 
@@ -77,7 +77,7 @@ def test_each_method_tells_in_80_columns_what_its_parameters_do(
         assert max(len(line.rstrip()) for line in lines) <= 80, name
         for parameter in method.parameters:
             assert any(line.startswith(f"{parameter} ") for line in lines), (name, parameter)
-            assert meaning(name, parameter), f"{parameter} of {name}: say in foveate.cli.meanings"
+            assert meaning(method, parameter), f"{name}: say what {parameter} does under Args:"
         assert method.paper is None or method.paper.title in " ".join(text.split()), name
 
 

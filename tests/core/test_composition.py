@@ -16,16 +16,11 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
-from foveate.methods.bacon import BoundaryEvidence
-from foveate.methods.criticalkv import OutputNorm
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
-from foveate.methods.david import Decoupled, ModalityFusion
+from foveate.methods.david import Decoupled
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
-from foveate.methods.rkv import LessRedundant
-from foveate.methods.simlayerkv import Laziness
-from foveate.methods.think import QueryEnergy
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import (
     ColumnSums,
@@ -41,6 +36,7 @@ from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
 
 from .labels import Label
+from .parameters import NEEDS_PROFILE
 from .prompts import GivenCounts, prompt
 from .sums import EXAMPLES, assert_reads_back, stages_of
 from .test_method import define, registry  # noqa: F401 (a fixture)
@@ -57,70 +53,9 @@ OWN = {
     "store": Kivi(bits=8, group=7),
 }
 BRINGS = {
-    "bacon": {"score"},
-    "divprune": {"select"},
-    "mixkv": {"score"},
-    "cam": {"merge"},
-    "think": {"score", "merge", "store"},
-    "chunkkv": {"select"},
-    "rkv": {"score", "when"},
-    "prefixkv": {"budget", "when"},
-    "csp": {"score", "select", "attend"},
-    "criticalkv": {"score", "select"},
-    "simlayerkv": {"score", "budget", "select"},
-    "kvzip": {"score", "budget", "select", "when"},
-    "recommended": {"score", "budget", "select"},
-    "david": {"score", "select"},
-    "lookm": {"score", "merge"},
-    "elastic_cache": {"score", "select", "merge", "when"},
-    "infinipotv": {"score", "select", "when"},
-    "kivi": {"store"},
-    "meda": {"score", "budget", "merge"},
-    **{name: {"budget"} for name in ("adakv", "pyramidkv")},
-    **{
-        name: {"score", "budget"}
-        for name in ("aircache", "fastv", "pyramiddrop", "tgv_kv", "vl_cache")
-    },
-    **{
-        name: {"score", "select"}
-        for name in (
-            "compactor",
-            "cur",
-            "expected_attention",
-            "finch",
-            "full",
-            "h2o",
-            "keydiff",
-            "keyformer",
-            "knorm",
-            "lagkv",
-            "leverage",
-            "nacl",
-            "non_causal_attention",
-            "random",
-            "roco",
-            "snapkv",
-            "streaming_llm",
-            "tova",
-            "vnorm",
-        )
-    },
-}
-CALIBRATED = {  # cannot be made without a profile
-    "duo_attention": ("budget",),
-    "headkv": ("budget",),
-    "sparsemm": ("budget",),
-    "q_filters": ("score", "select"),
-}
-WRAPPING = {
-    "bacon": BoundaryEvidence(of=OWN["score"]),
-    "rkv": LessRedundant(of=OWN["score"]),
-    "mixkv": MixDiversity(of=OWN["score"]),
-    "criticalkv": OutputNorm(of=OWN["score"]),
-    "david": ModalityFusion(of=OWN["score"]),
-    "lookm": TextPrior(of=OWN["score"]),
-    "think": QueryEnergy(of=OWN["score"]),
-    "simlayerkv": Laziness(of=OWN["score"]),
+    name: set(method.adds)
+    for name, method in foveate.METHODS.items()
+    if name not in NEEDS_PROFILE  # without one there is nothing to add
 }
 
 
@@ -153,6 +88,11 @@ def alone_at_50(name):
     return foveate.policy(name if name in WHOLE else f"{name}:budget=50")
 
 
+def wrapping(name):
+    """The method's score around the one of ``theirs``."""
+    return replace(alone_at_50(name).score, of=OWN["score"])
+
+
 def differing(policy, other):
     """The stages in which they differ."""
     return {slot for slot in SLOTS if getattr(policy, slot) != getattr(other, slot)}
@@ -168,11 +108,6 @@ def test_the_strange_method_of_this_file_shares_no_stage_with_another(base):
         assert differing(base, other) == set(SLOTS)
 
 
-def test_the_tests_of_this_file_know_every_method():
-    assert set(BRINGS) | set(CALIBRATED) == set(foveate.METHODS)
-    assert all(foveate.METHODS[name].adds == adds for name, adds in CALIBRATED.items())
-
-
 @pytest.mark.parametrize("name", BRINGS)
 def test_a_further_method_brings_along_these_stages_and_no_other(base, name):
     alone = alone_at_50(name)
@@ -184,10 +119,16 @@ def test_a_further_method_brings_along_these_stages_and_no_other(base, name):
 
 
 @pytest.mark.parametrize("name", [name for name in BRINGS if "score" in BRINGS[name]])
-def test_mixkv_david_and_lookm_wrap_the_score_that_is_there_and_the_others_replace_it(base, name):
-    alone = alone_at_50(name)
+def test_a_score_that_wraps_takes_in_the_one_that_is_there_and_others_replace_it(base, name):
+    wraps = foveate.METHODS[name].wraps
     added = foveate.policy(f"theirs+{name}:budget=50")
-    assert added.score == WRAPPING.get(name, alone.score)
+    assert added.score == (wrapping(name) if wraps else alone_at_50(name).score)
+
+
+def test_the_papers_that_wrap_a_score_are_these():
+    wraps = {name for name, method in foveate.METHODS.items() if method.wraps}
+    assert {"mixkv", "david", "lookm"} < wraps
+    assert not {"prefixkv", "csp"} & wraps
 
 
 @pytest.mark.parametrize("name", sorted(set(BRINGS) - WHOLE))
@@ -213,9 +154,9 @@ def test_a_dot_takes_that_stage_alone_whether_or_not_the_method_brings_it_along(
         ("prefixkv.select", "select", TopK(sinks=1, recent=1)),
         ("prefixkv.merge(merging=feature)", "merge", MergeNearest(how="averaged")),
         ("david.select", "select", Decoupled()),
-        ("david.score", "score", WRAPPING["david"]),
-        ("lookm.score", "score", WRAPPING["lookm"]),
-        ("mixkv.score", "score", WRAPPING["mixkv"]),
+        ("david.score", "score", wrapping("david")),
+        ("lookm.score", "score", wrapping("lookm")),
+        ("mixkv.score", "score", wrapping("mixkv")),
         ("csp.score", "score", CrossSelfAttention()),
         ("csp.attend(decode_n=1.5)", "attend", SoftmaxN(n=1.5)),
         ("lookm.merge(merging=weighted)", "merge", MergeNearest(how="weighted")),

@@ -25,7 +25,7 @@ BOARDS = leaderboard.boards()
 def test_every_method_has_a_row_or_a_reason(protocol: str) -> None:
     rows = BOARDS[protocol]["methods"]
     said = " ".join(leaderboard.name(row["method"]) for row in rows)
-    named = {*re.findall(r"\w+", said), *leaderboard.NOT_ASKED}
+    named = {*re.findall(r"\w+", said), *leaderboard.NOT_ASKED, *leaderboard.not_measured()}
     assert set(foveate.METHODS) <= named
     for row in rows:
         assert {*row["cells"], *row["refused"]} == set(BOARDS[protocol]["tasks"]), row["method"]

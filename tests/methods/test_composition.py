@@ -5,12 +5,11 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.methods.csp import CrossSelfAttention
+from foveate.methods.csp import CrossSelf, CrossSelfAttention
 from foveate.methods.david import Decoupled, ModalityFusion
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
 from foveate.stages.budget import Uniform
-from foveate.stages.cross_self import CrossSelf
 from foveate.stages.merge import MergeNearest
 from foveate.stages.score import WindowAttention
 from foveate.stages.select import TopK

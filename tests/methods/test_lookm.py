@@ -13,7 +13,8 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.errors import InvalidBudget, InvalidParameter, MissingModality
-from foveate.methods.lookm import TextPrior
+from foveate.methods.lookm import TextPrior, importance, merged, nearest, with_text_prior
+from foveate.methods.lookm import kept as kept_by
 from foveate.methods.mixkv import MixDiversity
 from foveate.ops.nearest import nearest_by_cosine
 from foveate.stages.score import KeyNorm, Recency, WindowAttention
@@ -108,6 +109,23 @@ def test_the_nearest_kept_key_is_that_of_the_release(name):
         slots = given[f"{name}.nearest_kept_slot"][head].tolist()
         assert found.slot[0, head][~keep[head]].tolist() == [kept[slot] for slot in slots]
         assert_close(found.cosine[0, head][~keep[head]], given[f"{name}.cos"][head], **TOLERANCE)
+
+
+@pytest.mark.parametrize("how", ["averaged", "pivotal", "weighted"])
+def test_the_stages_do_what_the_equations_of_the_methods_file_say(how):
+    given, size = visual((41,), h=3), 8
+    ((q, k, v),) = given.layers
+    causal = torch.ones(41, 41, dtype=torch.bool).tril()
+    attention = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~causal, -torch.inf).softmax(-1)
+    a_s = with_text_prior(importance(attention), given.vision[:, None])
+    is_kept = kept_by(a_s, size, size)
+    target, cosine = nearest(k, is_kept)
+    policy = foveate.lookm(budget=2 * size, recent=size, merging=how)
+    (one,), (kept,) = given.scored(policy), given.keeps(policy)
+    assert_close(one.raw, a_s, **TOLERANCE)
+    assert sets(kept) == masked(is_kept[0])
+    pairs = (merged(x, is_kept, target, cosine, how)[0] for x in (k, v))
+    assert_merged(kept, *([x[head][is_kept[0, head]] for head in range(3)] for x in pairs))
 
 
 # ------------------------------------------------------------------------------- random prompts
@@ -299,8 +317,8 @@ def test_averaged_merging_preserves_the_sum_over_all_tokens(budget):
             unit = keys / keys.norm(dim=-1, keepdim=True)
             target = (unit[~mask] @ unit[mask].T).argmax(-1)
             size = 1 + target.bincount(minlength=int(mask.sum()))
-            for merged, x in ((kept.keys, k), (kept.values, v)):
-                stands_for = (size[:, None] * merged(row, head)).sum(0)
+            for pairs, x in ((kept.keys, k), (kept.values, v)):
+                stands_for = (size[:, None] * pairs(row, head)).sum(0)
                 assert_close(stands_for, x[row, head, pad:].sum(0), rtol=1e-5, atol=1e-5)
 
 

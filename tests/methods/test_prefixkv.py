@@ -19,8 +19,7 @@ from foveate.core.layer import Scored, Scores
 from foveate.core.profile import Profile
 from foveate.core.protocols import Moment
 from foveate.errors import InvalidParameter
-from foveate.methods.prefixkv import PrefixBudget
-from foveate.stages.budget.prefixes import STEPS, gini, priority, search
+from foveate.methods.prefixkv import STEPS, PrefixBudget, gini, priority, search
 from foveate.stages.when import FixedSlot
 from tests.core.lean import lean
 from tests.golden.vectors import papers

@@ -50,8 +50,8 @@ def test_python_m_foveate_is_the_command() -> None:
 
 def test_every_public_name_is_found_where_it_is_said_to_be() -> None:
     assert len(foveate.__all__) == len(set(foveate.__all__))
-    assert set(foveate.methods.__all__) < set(foveate.__all__) <= set(dir(foveate))
-    for name in foveate.methods.__all__:
+    assert set(foveate.METHOD_NAMES) < set(foveate.__all__) <= set(dir(foveate))
+    for name in foveate.METHOD_NAMES:
         assert getattr(foveate, name) is foveate.METHODS[name]
     for name in foveate.__all__:
         assert getattr(foveate, name) is not None

@@ -15,8 +15,8 @@ from foveate.methods.david import ncar as _ncar
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.mixkv import diversity as _diversity
 from foveate.methods.mixkv import redundancy as _redundancy
-from foveate.stages.budget.prefixes import gini as _gini
-from foveate.stages.budget.prefixes import priority
+from foveate.methods.prefixkv import gini as _gini
+from foveate.methods.prefixkv import priority
 from foveate.stages.score import ColumnSums, HeadMean, WindowAttention
 from foveate.stages.score.window import Pool
 

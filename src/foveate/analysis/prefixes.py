@@ -16,8 +16,7 @@ from foveate.core.pipeline import observed, score
 from foveate.core.policy import Policy
 from foveate.core.tensors import QKV, layers_of
 from foveate.errors import InvalidBudget
-from foveate.methods.prefixkv import PrefixBudget, prefixkv
-from foveate.stages.budget.prefixes import STEPS
+from foveate.methods.prefixkv import STEPS, PrefixBudget, prefixkv
 
 
 class Searched(NamedTuple):

@@ -79,7 +79,7 @@ def _in_full(build: Method) -> list[RenderableType]:
         needed = parameter.default is inspect.Parameter.empty
         default = "(needed)" if needed else print_value(parameter.default)
         takes = describe(build.hints[name]) or _AMOUNT
-        said = f"{meaning(build.name, name)} Takes {takes}.".strip()
+        said = f"{meaning(build, name)} Takes {takes}.".strip()
         table.add_row(*(Text(cell) for cell in (name, default, said)))
     spec = f"{build.name}:budget=20%" if "budget" in build.parameters else build.name
     added = f"Added to another method with a plus sign it brings along: {', '.join(build.adds)}."
@@ -108,7 +108,7 @@ def _facts_of_method(build: Method) -> dict[str, Any]:
         "name": build.name,
         "summary": build.summary,
         "parameters": [
-            {**_parameter(p, describe(build.hints[name])), "does": meaning(build.name, name)}
+            {**_parameter(p, describe(build.hints[name])), "does": meaning(build, name)}
             for name, p in build.parameters.items()
         ],
         "paper": paper and {"title": paper.title, "year": paper.year, "arxiv": paper.arxiv},

@@ -1,8 +1,10 @@
-"""What each parameter of Foveate's methods does, in a line: by its name, or by method and name
-where methods mean different things by it.
+"""What parameters do that mean the same in every method that has them. What else a method takes is
+told in its own docstring.
 """
 
 from __future__ import annotations
+
+from foveate.core.method import Method
 
 _SHARED = {
     "as_released": "Count as the authors' code does, where that departs from the paper.",
@@ -26,103 +28,7 @@ _SHARED = {
     "window": "The last tokens, whose queries vote and which are always kept.",
 }
 
-_OF_METHOD = {
-    "adakv.by": "What shares a layer's budget among heads: attention alone, or the score.",
-    "adakv.guaranteed": "Give each head its own best as its floor; by default it is mixed in.",
-    "adakv.normalised": "Scale a head's scores by the share of them that its own best hold.",
-    "aircache.alpha": "Share of the last token's highest attention that makes a text token elite.",
-    "aircache.text": "Which text the elite are taken from.",
-    "bacon.evidence": "The last query's evidence: alone, with its neighbors, or with layers too.",
-    "bacon.layers": "The last layers that evidence is averaged over.",
-    "bacon.near": "Neighboring tokens that evidence is averaged over.",
-    "bacon.region": "Evidence counts among the best so many times a head's places.",
-    "bacon.strength": "How much evidence counts beside the spread of the window's score.",
-    "cam.into": "How many of the kept tokens that follow share a dropped value.",
-    "cam.sampled": "Merge by chance, by the tokens' attention; otherwise always.",
-    "chunkkv.images": "Whether chunks end where an image, a row or a block of it does.",
-    "chunkkv.length": "Tokens of a chunk.",
-    "chunkkv.shared": "Rank chunks by all heads of a layer together.",
-    "chunkkv.total": "How a chunk's scores become one.",
-    "compactor.blending": "Weight of leverage beside attention; null: the share that is evicted.",
-    "criticalkv.first": "Share of the budget that goes by attention alone.",
-    "criticalkv.floor": "The least that does, as a share of an even budget.",
-    "csp.bias": "How many times the recent tokens are kept beside the two lists.",
-    "csp.combine": "What of the two lists is kept: their union, what is on both, or both joined.",
-    "csp.cross_ratio": "Share of the places for what the other modality attends to.",
-    "csp.decode_n": "The n of softmax-n while the answer is generated.",
-    "csp.fill": "Let the lists grow until the budget is used.",
-    "csp.head_mean": "Score by the mean over all heads.",
-    "csp.n": "The n of softmax-n in the scores.",
-    "cur.leverage": "How the lengths of keys and values become one score.",
-    "cur.local": "Neighboring tokens that lengths are compared with; null: all.",
-    "cur.rank": "Columns of the random matrix that lengths are taken after; null: none.",
-    "david.normalised": "Normalise the fusion rate; without, layers hardly ever decouple.",
-    "david.pool_window": "Pool over the window's tokens as well.",
-    "david.rho": "Visual over text tokens kept where layers are decoupled.",
-    "david.rule": "Which layers are decoupled: by the change of their fusion rate, or by it.",
-    "david.split": "Vision's share of the budget, as the paper's text has it or its algorithm.",
-    "david.threshold": "The fusion rate that tells decoupled layers from unified ones.",
-    "elastic_cache.distance": "How far before the prompt's end pairs go while decoding.",
-    "expected_attention.covariance": "Use the queries' covariance beside their mean.",
-    "expected_attention.future": "The positions after the prompt that queries are turned to.",
-    "expected_attention.window": "The last queries, whose mean is taken without a profile.",
-    "fastv.by": "Whose attention ranks visual tokens: the last token's, or all tokens'.",
-    "fastv.layers": "The first layers, which keep everything.",
-    "fastv.least": "The least that each later layer keeps, as a share of the average.",
-    "finch.chunk": "Tokens of each part that keeps the same share; null: one part.",
-    "finch.normalised": "Weigh each query's attention by how many tokens it could see.",
-    "finch.window": "Tokens of the question at the prompt's end.",
-    "headkv.beta": "One in so many of the budget goes by the heads' scores.",
-    "headkv.temperature": "Exponent of the heads' scores: higher is less even.",
-    "infinipotv.frame": "Visual tokens of a frame of a video; null: frames are images.",
-    "infinipotv.newest": "Share of the frames that count as the newest.",
-    "infinipotv.temporal": "Share of the places that go to what is new in time.",
-    "keyformer.tau": "Temperature of the noisy softmax.",
-    "keyformer.tau_step": "What the temperature grows by with every generated token.",
-    "kivi.bits": "Bits of each number that is held.",
-    "kivi.group": "Numbers that share a scale.",
-    "kivi.residual": "The newest pairs, which are held as they are.",
-    "kvzip.asks": "What the model is asked for answers to read again; | between questions.",
-    "kvzip.heads": "One ranking over all heads and layers, or the same number in each.",
-    "kvzip.longest": "The most tokens of what the model itself says.",
-    "kvzip.over": "Whether attention is shared out over the whole prompt, or a piece.",
-    "kvzip.pieces": "What a piece is: so many tokens, or an image.",
-    "kvzip.reads": "What is read again: the prompt, or what the model says of it.",
-    "lagkv.cross_scoring": "Let parts of the prompt compete, by scores and not by ranks.",
-    "lagkv.lag": "Tokens of each part, which is compared with the next.",
-    "lagkv.value_weight": "How much values count beside keys.",
-    "lookm.similarity_filter": "Merge only pairs that are alike.",
-    "lookm.text_prior": "Keep text before visual tokens.",
-    "meda.entropy": "Entropy of all attention, or of that across modalities.",
-    "mixkv.clamped": "Keep redundancy from falling below zero.",
-    "mixkv.diversity_scale": "What diversity is scaled to.",
-    "mixkv.intrinsic": "What importance has beside attention: the norm of values, of keys, none.",
-    "mixkv.mix": "How importance and diversity become one score.",
-    "mixkv.normalise_over": "The tokens that minima, maxima and means are taken over.",
-    "nacl.drawn": "Share of the places that goes by lot.",
-    "nacl.proxies": "The last tokens, whose queries vote: a number, or a share of the budget.",
-    "non_causal_attention.scaled": "Scale logits as the model does; the authors' code does not.",
-    "non_causal_attention.value_norm": "Multiply by the norm of the value.",
-    "prefixkv.counted_from": "What the distance is counted from while decoding.",
-    "prefixkv.delta": "How near the budget the search for the layers' ratios has to come.",
-    "prefixkv.distance": "How far before the prompt's end, or the newest token, pairs go.",
-    "prefixkv.steps": "The most steps of that search.",
-    "pyramiddrop.ratio": "Share of a part's visual tokens that the next part keeps.",
-    "pyramiddrop.stages": "Parts that the layers are cut into.",
-    "pyramidkv.beta": "The last layer keeps one in so many of the average.",
-    "recommended.heads": "What each head keeps: by the prompt, or by the profile.",
-    "rkv.mix_lambda": "Weight of importance beside redundancy.",
-    "rkv.newest": "How many of the last tokens alike count as not repeated.",
-    "rkv.threshold": "The cosine above which two keys are alike.",
-    "rkv.window": "The last tokens, whose queries vote and which are always kept.",
-    "simlayerkv.last": "The last queries, which tell lazy layers.",
-    "sparsemm.ratio": "Share of the budget that is shared evenly; heads' scores share the rest.",
-    "think.prune": "Share of the channels that older keys lose.",
-    "tova.shared": "Keep the same tokens in all heads of a layer.",
-    "vl_cache.threshold": "The part of a row's highest attention from which an entry counts.",
-}
 
-
-def meaning(method: str, parameter: str) -> str:
-    """What a parameter does; nothing for one of another package's method."""
-    return _OF_METHOD.get(f"{method}.{parameter}") or _SHARED.get(parameter, "")
+def meaning(method: Method, parameter: str) -> str:
+    """What a parameter does; nothing where neither the method's docstring nor this file says it."""
+    return method.said.arguments.get(parameter) or _SHARED.get(parameter, "")

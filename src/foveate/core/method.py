@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
+from foveate.core import docstring
 from foveate.core.amount import Amount
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
@@ -79,7 +80,12 @@ class Method:
     @property
     def summary(self) -> str:
         """The first line of the method's docstring."""
-        return inspect.cleandoc(self.function.__doc__ or "").split("\n")[0]
+        return self.said.summary
+
+    @functools.cached_property
+    def said(self) -> docstring.Docstring:
+        """What the method's docstring says, in parts."""
+        return docstring.read(self.function.__doc__)
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:

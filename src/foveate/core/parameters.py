@@ -66,17 +66,17 @@ def check(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     words, literals and protocols are checked, and unions of them.
     """
     for key, value in values.items():
-        kinds = _kinds(hints.get(key, Any))
-        if type(value) is int and any(_plain(kind)[0] is int for kind in kinds):
-            kinds = tuple(kind for kind in kinds if _plain(kind)[0] is not float)  # 0 is no share
-        if all(map(_checkable, kinds)) and not any(_takes(kind, value) for kind in kinds):
+        known = kinds(hints.get(key, Any))
+        if type(value) is int and any(plain(kind)[0] is int for kind in known):
+            known = tuple(kind for kind in known if plain(kind)[0] is not float)  # 0 is no share
+        if all(map(_checkable, known)) and not any(_takes(kind, value) for kind in known):
             raise InvalidParameter(f"{key}={shown(value)}: give {describe(hints[key])}.")
 
 
 def describe(hint: Any) -> str:
     """What a parameter takes, in words; nothing for a type that is not checked."""
-    kinds = _kinds(hint)
-    return " or ".join(map(_words, kinds)) if all(map(_checkable, kinds)) else ""
+    known = kinds(hint)
+    return " or ".join(map(_words, known)) if all(map(_checkable, known)) else ""
 
 
 def shown(value: object) -> str:
@@ -92,11 +92,12 @@ def is_protocol(kind: Any) -> bool:
     return isinstance(kind, type) and bool(getattr(kind, "_is_protocol", False))
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
+def kinds(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the type alone."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-def _plain(kind: Any) -> tuple[Any, Range | None]:
+def plain(kind: Any) -> tuple[Any, Range | None]:
     """A type without what is annotated, and its range if it has one."""
     if get_origin(kind) is Annotated:
         bare, *beside = get_args(kind)
@@ -105,13 +106,13 @@ def _plain(kind: Any) -> tuple[Any, Range | None]:
 
 
 def _checkable(kind: Any) -> bool:
-    bare, _ = _plain(kind)
+    bare, _ = plain(kind)
     known = bare in (int, float, str, bool, NoneType) or get_origin(bare) is Literal
     return known or is_protocol(bare)
 
 
 def _takes(kind: Any, value: Any) -> bool:
-    bare, limits = _plain(kind)
+    bare, limits = plain(kind)
     if get_origin(bare) is Literal:
         return any(type(value) is type(one) and value == one for one in get_args(bare))
     if isinstance(value, bool) and bare is not bool:
@@ -122,7 +123,7 @@ def _takes(kind: Any, value: Any) -> bool:
 
 
 def _words(kind: Any) -> str:
-    bare, limits = _plain(kind)
+    bare, limits = plain(kind)
     if get_origin(bare) is Literal:
         return f"one of {', '.join(map(repr, get_args(bare)))}"
     if limits is not None:

@@ -15,7 +15,7 @@ from foveate.backends.hf import Recording
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.layer import Layer
 from foveate.core.tensors import QKV
-from foveate.stages.budget.prefixes import gini
+from foveate.methods.prefixkv import gini
 
 POINTS = 33  # of a Lorenz curve
 

@@ -151,6 +151,16 @@ def adakv(
 
     ``floor`` is the share of an even budget that every head has: mixed with the ranking, or its
     best tokens, ``guaranteed``. ``by`` says what ranks over heads in a sum with MixKV.
+
+    Args:
+        normalised: Scale a head's scores by the share of them that its own best hold.
+        guaranteed: Give each head its own best as its floor; by default it is mixed in.
+        by: What shares a layer's budget among heads: attention alone, or the score.
+
+    Defaults:
+        release; `floor`: its scripts for grouped queries (0.5 in a snippet of its README);
+        `normalised`: off in its command line, on in the ports of MixKV, SparseMM and
+        KVCache-Factory
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),

@@ -191,6 +191,13 @@ def aircache(
     """Keeps text first, and what its most important tokens look at, more where they look closely.
 
     ``alpha`` is the share of the last token's highest attention that makes a text token elite.
+
+    Args:
+        alpha: Share of the last token's highest attention that makes a text token elite.
+        text: Which text the elite are taken from.
+
+    Defaults:
+        paper; `recent`: here, the last token
     """
     return Policy(
         score=TextPrior(of=EliteWindow(alpha=alpha, text=text)),

@@ -184,6 +184,16 @@ def bacon(
     """Keeps what the last queries attend to, and what the very last one sees beyond their average.
 
     ``strength`` is how much that counts, beside the spread of the window's score.
+
+    Args:
+        evidence: The last query's evidence: alone, with its neighbors, or with layers too.
+        near: Neighboring tokens that evidence is averaged over.
+        layers: The last layers that evidence is averaged over.
+        strength: How much evidence counts beside the spread of the window's score.
+        region: Evidence counts among the best so many times a head's places.
+
+    Defaults:
+        release, before it was withdrawn
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     score = BoundaryEvidence(

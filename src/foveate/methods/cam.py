@@ -56,6 +56,13 @@ def cam(
 
     ``into`` is how many kept tokens share a value; ``recent`` a number of tokens or a share of the
     budget.
+
+    Args:
+        into: How many of the kept tokens that follow share a dropped value.
+        sampled: Merge by chance, by the tokens' attention; otherwise always.
+
+    Defaults:
+        `recent`: the release's `start_ratio` = `recent_ratio`; `into`: kvpress
     """
     return Policy(
         score=ColumnSums(group=group),

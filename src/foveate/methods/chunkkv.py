@@ -163,6 +163,15 @@ def chunkkv(
 
     ``images`` may cut them along images, or rows or blocks of patches; ``shared``: all heads of a
     layer rank chunks together.
+
+    Args:
+        length: Tokens of a chunk.
+        images: Whether chunks end where an image, a row or a block of it does.
+        shared: Rank chunks by all heads of a layer together.
+        total: How a chunk's scores become one.
+
+    Defaults:
+        `length`: the paper (kvpress: 20); window: SnapKV's; the paper does not pool
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),

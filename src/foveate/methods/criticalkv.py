@@ -143,6 +143,13 @@ def criticalkv(
 
     ``first`` is the share of the budget that goes by attention alone; where heads keep different
     numbers, at least ``floor`` of the budget does.
+
+    Args:
+        first: Share of the budget that goes by attention alone.
+        floor: The least that does, as a share of an even budget.
+
+    Defaults:
+        release; its SnapKV has this window and kernel
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     return Policy(

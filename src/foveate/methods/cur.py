@@ -99,7 +99,16 @@ def cur(
     seed: Seed = 0,
     sinks: Count = 4,
 ) -> Policy:
-    """Keeps the tokens whose keys and values are long beside their neighbours'."""
+    """Keeps the tokens whose keys and values are long beside their neighbours'.
+
+    Args:
+        leverage: How the lengths of keys and values become one score.
+        local: Neighboring tokens that lengths are compared with; null: all.
+        rank: Columns of the random matrix that lengths are taken after; null: none.
+
+    Defaults:
+        kvpress
+    """
     return Policy(
         score=CurLeverage(leverage=leverage, local=local, rank=rank, seed=seed),
         budget=Uniform(amount=budget),

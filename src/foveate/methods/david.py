@@ -170,6 +170,18 @@ def david(
 
     `recent` (tokens, or a share of the budget) are the observation window and kept; `rho` is visual
     over text tokens: 2 for reading, 1 for mathematics in the paper.
+
+    Args:
+        rho: Visual over text tokens kept where layers are decoupled.
+        threshold: The fusion rate that tells decoupled layers from unified ones.
+        rule: Which layers are decoupled: by the change of their fusion rate, or by it.
+        split: Vision's share of the budget, as the paper's text has it or its algorithm.
+        normalised: Normalise the fusion rate; without, layers hardly ever decouple.
+        pool_window: Pool over the window's tokens as well.
+
+    Defaults:
+        `threshold`, `rho` (1; 2 for OCRBench and MM-Vet): Implementation Details; no code, and no
+        window or kernel in the paper: half of the budget, and SnapKV's kernel
     """
     attention = WindowAttention(
         window=recent, kernel=kernel, pool="max", group=group, pool_window=pool_window

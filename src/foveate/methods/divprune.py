@@ -115,7 +115,11 @@ def _nearest_of(unit: Float[Tensor, "b h n d"], marked: Bool[Tensor, "b h n"]) -
 def divprune(
     *, budget: Amount, recent: Recent = 0, sinks: Count = 4, protect_text: bool = False
 ) -> Policy:
-    """Keeps text, and visual tokens whose keys differ from each other; needs no attention."""
+    """Keeps text, and visual tokens whose keys differ from each other; needs no attention.
+
+    Defaults:
+        no parameter in the paper; `sinks`: here, for text that does not fit
+    """
     return Policy(
         score=Recency(),
         budget=Uniform(amount=budget),

@@ -96,6 +96,10 @@ def duo_attention(
 
     ``profile`` says how well each head retrieves; ``recent`` is a number of tokens or a share of
     the budget.
+
+    Defaults:
+        here: a quarter of the budget, and StreamingLLM's sinks; the release trains with 128 and 256
+        tokens and answers with 64 and 256, which many budgets do not hold
     """
     return Policy(
         score=Recency(),

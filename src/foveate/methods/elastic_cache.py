@@ -44,7 +44,14 @@ def elastic_cache(
     budget: Amount,
     distance: Positive = 25,
 ) -> Policy:
-    """Keeps what receives the most attention in a layer, and merges the rest into that."""
+    """Keeps what receives the most attention in a layer, and merges the rest into that.
+
+    Args:
+        distance: How far before the prompt's end pairs go while decoding.
+
+    Defaults:
+        release
+    """
     return Policy(
         score=HeadMean(of=ColumnSums()),
         budget=Uniform(amount=budget),

@@ -189,7 +189,16 @@ def expected_attention(
     profile: str | None = None,
     future: Future = 512,
 ) -> Policy:
-    """Keeps what queries like the last ones are expected to attend to, times the value's norm."""
+    """Keeps what queries like the last ones are expected to attend to, times the value's norm.
+
+    Args:
+        window: The last queries, whose mean is taken without a profile.
+        covariance: Use the queries' covariance beside their mean.
+        future: The positions after the prompt that queries are turned to.
+
+    Defaults:
+        kvpress; `window`: here, it keeps its queries in a profile instead
+    """
     return Policy(
         score=ExpectedAttention(
             window=window,

@@ -159,6 +159,14 @@ def fastv(
     """Keeps the first layers whole, and later on text and what was looked at in the last of these.
 
     ``layers`` is K, after which visual tokens are dropped.
+
+    Args:
+        layers: The first layers, which keep everything.
+        by: Whose attention ranks visual tokens: the last token's, or all tokens'.
+        least: The least that each later layer keeps, as a share of the average.
+
+    Defaults:
+        K = 2: the paper; `by`: the release; `least`, `recent`: here
     """
     return Policy(
         score=TextPrior(of=RankedAtLayer(layers=layers, by=by)),

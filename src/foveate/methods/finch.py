@@ -133,6 +133,14 @@ def finch(
 
     ``window`` is the question's number of tokens; ``chunk``, if given, the tokens of each part of
     the document that keeps the same share.
+
+    Args:
+        window: Tokens of the question at the prompt's end.
+        chunk: Tokens of each part that keeps the same share; null: one part.
+        normalised: Weigh each query's attention by how many tokens it could see.
+
+    Defaults:
+        window: the question's length, which a prompt has to tell; the rest: kvpress
     """
     always = TopK(recent=window)
     return Policy(

@@ -46,6 +46,9 @@ def h2o(*, budget: Amount, recent: Recent = 0.5, group: Reduction = "mean") -> P
     """Keeps the tokens that received the most attention from all queries, and the most recent.
 
     ``recent`` is a number of tokens or a share of the budget.
+
+    Defaults:
+        half of the budget each: the paper, and the release's 1024 and 1024 tokens
     """
     return Policy(
         score=ColumnSums(group=group), budget=Uniform(amount=budget), select=TopK(recent=recent)

@@ -160,6 +160,14 @@ def infinipotv(
     """Keeps text, new frames, what does not repeat in them, and large values, while it reads.
 
     ``frame`` is the number of visual tokens of a frame of a video, or null if frames are images.
+
+    Args:
+        frame: Visual tokens of a frame of a video; null: frames are images.
+        temporal: Share of the places that go to what is new in time.
+        newest: Share of the frames that count as the newest.
+
+    Defaults:
+        release; `every`: here
     """
     return Policy(
         score=Novelty(of=TextPrior(of=ValueNorm()), frame=frame, newest=newest),

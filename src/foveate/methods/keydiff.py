@@ -34,5 +34,9 @@ def keydiff(
     budget: Amount,
     recent: Recent = 0,
 ) -> Policy:
-    """Keeps the tokens whose keys differ most from the mean key; needs no attention."""
+    """Keeps the tokens whose keys differ most from the mean key; needs no attention.
+
+    Defaults:
+        no parameter in the paper
+    """
     return Policy(score=KeyDifference(), budget=Uniform(amount=budget), select=TopK(recent=recent))

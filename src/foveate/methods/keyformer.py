@@ -107,7 +107,16 @@ def keyformer(
     tau_step: Factor = 0.0,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps the tokens that received the most attention under seeded noise, and the most recent."""
+    """Keeps the tokens that received the most attention under seeded noise, and the most recent.
+
+    Args:
+        tau: Temperature of the noisy softmax.
+        tau_step: What the temperature grows by with every generated token.
+
+    Defaults:
+        `recent`: 30 %, release; `tau`: its first value, which it raises to 2 while decoding
+        (`tau_step`)
+    """
     return Policy(
         score=GumbelSums(seed=seed, tau=tau, tau_step=tau_step, group=group),
         budget=Uniform(amount=budget),

@@ -42,7 +42,16 @@ from foveate.stages.store.kivi import Bits
     adds=("store",),
 )
 def kivi(*, bits: Bits = 2, group: Positive = 32, residual: Count = 128) -> Policy:
-    """Holds all but the last pairs in 2, 4 or 8 bits; adds to any method."""
+    """Holds all but the last pairs in 2, 4 or 8 bits; adds to any method.
+
+    Args:
+        bits: Bits of each number that is held.
+        group: Numbers that share a scale.
+        residual: The newest pairs, which are held as they are.
+
+    Defaults:
+        release; 2 bits: the paper's main setting
+    """
     return Policy(
         score=Recency(),
         budget=Uniform(amount=Amount.of(1.0)),

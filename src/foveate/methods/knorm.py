@@ -27,5 +27,9 @@ from foveate.stages.select import TopK
     )
 )
 def knorm(*, budget: Amount, recent: Recent = 0) -> Policy:
-    """Keeps the tokens whose keys have the lowest norms; needs no attention."""
+    """Keeps the tokens whose keys have the lowest norms; needs no attention.
+
+    Defaults:
+        no parameter in the paper; the release leaves layers 0 and 1 whole
+    """
     return Policy(score=KeyNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

@@ -87,6 +87,17 @@ def kvzip(
     "prompt_and_answers", "prompt_and_transcript". The model's own need
     ``compress(..., tokenizer=...)``; what it is asked may be given in ``asks``, with "|" between
     questions.
+
+    Args:
+        heads: One ranking over all heads and layers, or the same number in each.
+        pieces: What a piece is: so many tokens, or an image.
+        over: Whether attention is shared out over the whole prompt, or a piece.
+        reads: What is read again: the prompt, or what the model says of it.
+        asks: What the model is asked for answers to read again; | between questions.
+        longest: The most tokens of what the model itself says.
+
+    Defaults:
+        `chunk`: 2,000 tokens in the release; `sinks`: here (there the system prompt, in kvpress 4)
     """
     ranked = OneRanking(amount=budget, floor=floor)
     score = Reconstruction(

@@ -116,7 +116,16 @@ def lagkv(
     cross_scoring: bool = False,
     value_weight: Factor = 1.0,
 ) -> Policy:
-    """Keeps the newest tokens, and those that differ most from what follows; needs no attention."""
+    """Keeps the newest tokens, and those that differ most from what follows; needs no attention.
+
+    Args:
+        lag: Tokens of each part, which is compared with the next.
+        cross_scoring: Let parts of the prompt compete, by scores and not by ranks.
+        value_weight: How much values count beside keys.
+
+    Defaults:
+        kvpress; the release has 16 sinks and parts of 1,024 tokens, its README 64 and 128
+    """
     return Policy(
         score=LagRelative(
             sinks=sinks, lag=lag, cross_scoring=cross_scoring, value_weight=value_weight

@@ -36,7 +36,11 @@ def leverage(
     over: Over = "layer",
     seed: Seed = 0,
 ) -> Policy:
-    """Keeps the tokens whose keys have the highest leverage; needs no attention."""
+    """Keeps the tokens whose keys have the highest leverage; needs no attention.
+
+    Defaults:
+        kvpress
+    """
     return Policy(
         score=Leverage(sketch=sketch, sinks=sinks, recent=recent, over=over, seed=seed),
         budget=Uniform(amount=budget),

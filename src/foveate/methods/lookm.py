@@ -1,9 +1,8 @@
 """LOOK-M: look once. Text first, and what is not kept merges into what is.
 
-Prompts are read text first, so text tokens are ranked before visual ones (eqs. 4 and 5:
-`stages/score/wrappers.py`), and the important and the recent are kept (eqs. 6 to 8). Every other
-pair merges into the kept one whose key is nearest (eq. 9), averaged, pivotal or weighted (eqs. 10
-to 12: `stages/merge/nearest.py`). Once, after the prefill, with keys after RoPE.
+Prompts are read text first, so text tokens are ranked before visual ones, and the important and
+the recent are kept. Every other pair merges into the kept one whose key is nearest, averaged,
+pivotal or weighted. Once, after the prefill, with keys after RoPE. Equations 4 to 12 below.
 
 Departs from the paper in: eqs. 10 to 12, whose sums run to L_sim inclusive and so count one term
 too many; n is the number of pairs that merge.
@@ -18,6 +17,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
 from foveate.core.amount import Amount
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Recent
@@ -25,9 +29,65 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
+from foveate.stages.merge.nearest import How
 from foveate.stages.score import ColumnSums, TextPrior
 from foveate.stages.score.rows import Reduction
 from foveate.stages.select import TopK
+
+# The paper's equations, in its order, of a prompt that holds no padding. The stages of the policy
+# (`ColumnSums`, `TextPrior`, `TopK`, `MergeNearest`) do the same for any prompt, in chunks and with
+# less memory; a test holds them to be these.
+
+
+def importance(attention: Float[Tensor, "b h n n"]) -> Float[Tensor, "b h n"]:
+    """Eq. 4: A_s, what each token is paid by all queries."""
+    return attention.sum(2)
+
+
+def with_text_prior(
+    a_s: Float[Tensor, "b h n"], vision: Bool[Tensor, "b h n"]
+) -> Float[Tensor, "b h n"]:
+    """Eq. 5: text gets T_p = max A_s on top, so that no visual token is before any text."""
+    return a_s + a_s.amax(-1, keepdim=True) * ~vision
+
+
+def kept(a_s: Float[Tensor, "b h n"], important: int, recent: int) -> Bool[Tensor, "b h n"]:
+    """Eqs. 6 to 8: the last M tokens, and the best N of those before them."""
+    is_kept = torch.zeros_like(a_s, dtype=torch.bool)
+    before = a_s.shape[-1] - recent
+    best = a_s[..., :before].argsort(dim=-1, descending=True, stable=True)[..., :important]
+    is_kept[..., before:] = True  # eq. 6
+    return is_kept.scatter(-1, best, True)  # eqs. 7 and 8
+
+
+def nearest(
+    k: Float[Tensor, "b h n d"], is_kept: Bool[Tensor, "b h n"]
+) -> tuple[Int[Tensor, "b h n"], Float[Tensor, "b h n"]]:
+    """Eq. 9: of every key the kept one with the highest cosine, and that cosine."""
+    unit = F.normalize(k.float(), dim=-1)
+    cosines = (unit @ unit.mT).masked_fill(~is_kept[:, :, None], -torch.inf)
+    best = cosines.max(-1)
+    return best.indices, best.values
+
+
+def merged(
+    x: Float[Tensor, "b h n d"],
+    is_kept: Bool[Tensor, "b h n"],
+    target: Int[Tensor, "b h n"],
+    cosine: Float[Tensor, "b h n"],
+    how: How,
+) -> Float[Tensor, "b h n d"]:
+    """Eqs. 10 to 12, of keys or values: each kept one, with the L_sim that merge into it."""
+    own = x.float()
+    joins = F.one_hot(target, x.shape[2]).mT.float() * ~is_kept[:, :, None]  # [b h kept evicted]
+    l_sim = joins.sum(-1, keepdim=True)
+    if how == "averaged":
+        total = joins @ own  # eq. 10
+    elif how == "pivotal":
+        total = (joins @ own + l_sim * own) / 2  # eq. 11
+    else:
+        total = joins @ (cosine[..., None] * own)  # eq. 12
+    return (own + total) / (l_sim + 1)
 
 
 @method(
@@ -68,6 +128,13 @@ def lookm(
 
     `recent` is M (tokens, or a share of the budget), the rest of the budget N. Table 1: `merging`
     with and without `text_prior`; "none" without it is H2O.
+
+    Args:
+        text_prior: Keep text before visual tokens.
+        similarity_filter: Merge only pairs that are alike.
+
+    Defaults:
+        `recent`: alpha1 = alpha2 of Table 1; `merging`, `text_prior`: section 5.2
     """
     sums = ColumnSums(group=group)
     nearest = MergeNearest(

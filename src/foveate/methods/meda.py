@@ -105,7 +105,14 @@ def meda(
     recent: Recent = 0.5,
     entropy: Literal["all", "cross"] = "all",
 ) -> Policy:
-    """Keeps text first and what received the most attention, more in layers of high entropy."""
+    """Keeps text first and what received the most attention, more in layers of high entropy.
+
+    Args:
+        entropy: Entropy of all attention, or of that across modalities.
+
+    Defaults:
+        half of the budget: the release's `hh_ratio` = `recent_ratio`; `entropy`: the release
+    """
     return Policy(
         score=AttentionEntropy(of=TextPrior(of=ColumnSums()), kind=entropy),
         budget=LayerShares(amount=budget, of="entropy", how="softmax"),

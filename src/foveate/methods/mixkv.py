@@ -214,6 +214,16 @@ def mixkv(
     Table 4: mix="importance" with intrinsic "none", "key" or "value"; mix="diversity"; "sum";
     "headwise" with a profile (offline), or without (online). `clamped` keeps a redundancy that was
     found online from falling below zero.
+
+    Args:
+        intrinsic: What importance has beside attention: the norm of values, of keys, none.
+        mix: How importance and diversity become one score.
+        diversity_scale: What diversity is scaled to.
+        normalise_over: The tokens that minima, maxima and means are taken over.
+        clamped: Keep redundancy from falling below zero.
+
+    Defaults:
+        window: section 3.2; kernel, pooling and what is normalised: the release
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     score = MixDiversity(

@@ -123,7 +123,16 @@ def nacl(
     seed: Seed = 0,
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last tokens attend to, and a share of the others by lot."""
+    """Keeps what the last tokens attend to, and a share of the others by lot.
+
+    Args:
+        proxies: The last tokens, whose queries vote: a number, or a share of the budget.
+        drawn: Share of the places that goes by lot.
+
+    Defaults:
+        release, as shares of its 20 %: 1 % proxies and recent, 7 of 19 drawn; it has 256 sinks,
+        which many budgets do not hold
+    """
     return Policy(
         score=ProxyAttention(proxies=proxies, group=group),
         budget=Uniform(amount=budget),

@@ -39,7 +39,15 @@ def non_causal_attention(
     over: Over = "layer",
     as_released: bool = False,
 ) -> Policy:
-    """Keeps what the queries of a token's own part of the prompt attend to, earlier and later."""
+    """Keeps what the queries of a token's own part of the prompt attend to, earlier and later.
+
+    Args:
+        value_norm: Multiply by the norm of the value.
+        scaled: Scale logits as the model does; the authors' code does not.
+
+    Defaults:
+        kvpress
+    """
     return Policy(
         score=NonCausalAttention(
             chunk=chunk,

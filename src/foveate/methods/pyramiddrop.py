@@ -168,6 +168,13 @@ def pyramiddrop(
 
     ``stages`` are the parts of the layers, ``ratio`` the share of a part's visual tokens that the
     next one keeps.
+
+    Args:
+        stages: Parts that the layers are cut into.
+        ratio: Share of a part's visual tokens that the next part keeps.
+
+    Defaults:
+        paper: four stages, half
     """
     return Policy(
         score=RankAndDrop(stages=stages, ratio=ratio),

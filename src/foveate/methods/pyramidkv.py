@@ -144,6 +144,12 @@ def pyramidkv(
     """Keeps what the last queries attend to, more in early layers and less in late ones.
 
     The last layer keeps a ``beta``-th of the average.
+
+    Args:
+        beta: The last layer keeps one in so many of the average.
+
+    Defaults:
+        release (KVCache-Factory)
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),

@@ -101,7 +101,11 @@ GATHERINGS["q_filters"] = MainDirections()
     ),
 )
 def q_filters(*, budget: Amount, profile: str, recent: Recent = 0) -> Policy:
-    """Keeps the keys that point the way of their heads' queries; needs no attention."""
+    """Keeps the keys that point the way of their heads' queries; needs no attention.
+
+    Defaults:
+        no parameter in the paper
+    """
     return Policy(
         score=QueryFilter(profile=profile),
         budget=Uniform(amount=budget),

@@ -177,8 +177,14 @@ def recommended(
     last one, which an answer begins with, and a quarter of the budget without a profile. What each
     head keeps follows from the prompt, or ``by_profile`` from those that the profile was made with.
 
+    Args:
+        heads: What each head keeps: by the prompt, or by the profile.
+
     Raises:
         InvalidParameter: heads=by_profile without a profile.
+
+    Defaults:
+        what was measured, in [which_method.md](which_method.md)
     """
     split: Budget = OneRanking(amount=budget)
     if heads == "by_profile":

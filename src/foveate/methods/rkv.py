@@ -166,7 +166,17 @@ def rkv(
     newest: Positive = 1,
     every: Positive = 128,
 ) -> Policy:
-    """Keeps what the newest tokens attend to and no later token repeats, while it answers."""
+    """Keeps what the newest tokens attend to and no later token repeats, while it answers.
+
+    Args:
+        window: The last tokens, whose queries vote and which are always kept.
+        mix_lambda: Weight of importance beside redundancy.
+        threshold: The cosine above which two keys are alike.
+        newest: How many of the last tokens alike count as not repeated.
+
+    Defaults:
+        README of the release; its class has `mix_lambda` 0.07
+    """
     return Policy(
         score=LessRedundant(
             of=HighestLogits(window=window, kernel=kernel),

@@ -109,7 +109,11 @@ def roco(
     recent: Recent = 0.3,
     sinks: Count = 4,
 ) -> Policy:
-    """Keeps tokens whose attention is high on average, or varies."""
+    """Keeps tokens whose attention is high on average, or varies.
+
+    Defaults:
+        release, while decoding; 0.1 where it reads a prompt
+    """
     return Policy(
         score=MeanAttention(),
         budget=Uniform(amount=budget),

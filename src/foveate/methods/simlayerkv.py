@@ -131,6 +131,13 @@ def simlayerkv(
     """Keeps the whole prompt in some layers, and its two ends in those that look at little else.
 
     ``recent`` is a number of tokens or a share of the budget; ``last`` queries tell lazy layers.
+
+    Args:
+        last: The last queries, which tell lazy layers.
+
+    Defaults:
+        `sinks`, `last`: release and kvpress; `recent`: here, the release has 1,024 tokens, which
+        many budgets do not hold
     """
     return Policy(
         score=Laziness(of=Recency(), sinks=sinks, recent=recent, last=last),

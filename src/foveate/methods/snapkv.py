@@ -48,7 +48,11 @@ def snapkv(
     pool: Pool = "avg",
     group: Reduction = "mean",
 ) -> Policy:
-    """Keeps what the last queries of the prompt attend to, and those last tokens themselves."""
+    """Keeps what the last queries of the prompt attend to, and those last tokens themselves.
+
+    Defaults:
+        release, where nothing is set; its LongBench runs set `kernel=7,pool=max`
+    """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),
         budget=Uniform(amount=budget),

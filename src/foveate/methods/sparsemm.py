@@ -57,6 +57,12 @@ def sparsemm(
     """Keeps what the last queries attend to, more in heads that look at what they read.
 
     ``ratio`` of the budget is shared evenly, the rest by the heads' scores.
+
+    Args:
+        ratio: Share of the budget that is shared evenly; heads' scores share the rest.
+
+    Defaults:
+        release
     """
     return Policy(
         score=WindowAttention(window=window, kernel=kernel, pool=pool, group=group),

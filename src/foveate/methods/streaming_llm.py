@@ -28,5 +28,9 @@ from foveate.stages.select import TopK
     )
 )
 def streaming_llm(*, budget: Amount, sinks: Count = 4) -> Policy:
-    """Keeps the first `sinks` tokens and the most recent ones."""
+    """Keeps the first `sinks` tokens and the most recent ones.
+
+    Defaults:
+        paper and release
+    """
     return Policy(score=Recency(), budget=Uniform(amount=budget), select=TopK(sinks=sinks))

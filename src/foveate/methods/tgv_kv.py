@@ -87,7 +87,11 @@ def tgv_kv(
     sinks: Count = 4,
     recent: Count = 1,
 ) -> Policy:
-    """Keeps text first, and the visual tokens that the important text attends to."""
+    """Keeps text first, and the visual tokens that the important text attends to.
+
+    Defaults:
+        release
+    """
     return Policy(
         score=TextGuided(),
         budget=LayerShares(amount=budget, of="mass"),

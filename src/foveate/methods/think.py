@@ -130,6 +130,12 @@ def think(
     """Keeps what the last queries attend to, and of older keys the channels that matter to them.
 
     ``prune`` is the share of the channels that keys lose.
+
+    Args:
+        prune: Share of the channels that older keys lose.
+
+    Defaults:
+        release: SnapKV with its LongBench settings, and 0.4 of the channels
     """
     attention = WindowAttention(window=window, kernel=kernel, pool=pool, group=group)
     return Policy(

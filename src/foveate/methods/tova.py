@@ -30,7 +30,14 @@ def tova(
     budget: Amount,
     shared: bool = True,
 ) -> Policy:
-    """Keeps what the last query attends to, the same tokens for all heads of a layer."""
+    """Keeps what the last query attends to, the same tokens for all heads of a layer.
+
+    Args:
+        shared: Keep the same tokens in all heads of a layer.
+
+    Defaults:
+        release: one set for all heads
+    """
     score = WindowAttention(window=1, kernel=1, pool="none")
     return Policy(
         score=HeadMean(of=score) if shared else score,

@@ -28,5 +28,9 @@ from foveate.stages.select import TopK
     )
 )
 def vnorm(*, budget: Amount, recent: Recent = 0) -> Policy:
-    """Keeps the tokens whose values have the highest norms; needs no attention."""
+    """Keeps the tokens whose values have the highest norms; needs no attention.
+
+    Defaults:
+        no parameter in the paper
+    """
     return Policy(score=ValueNorm(), budget=Uniform(amount=budget), select=TopK(recent=recent))

@@ -1,149 +1,18 @@
-"""CSP's two lists of tokens, and what is kept of them (eqs. 2 and 3, and the authors' code)."""
+"""Where CSP's selection and merge stood before: they are in the method's file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import ClassVar, Literal, NamedTuple
+from importlib import import_module
+from typing import Any
 
-import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from foveate.errors import deprecated
 
-from foveate.core.layer import Scored
-from foveate.core.parameters import Share
-from foveate.core.spec import stage
-from foveate.errors import InvalidParameter
-from foveate.stages.recent import part
-from foveate.stages.select import KeepsRecent, highest
-
-Combine = Literal["union", "and", "concat"]
+_HOME = "foveate.methods.csp"  # a name, as stages know no method
+_MOVED = ("CrossSelf", "Doubles")
 
 
-class Lengths(NamedTuple):
-    """K^s and K^c of eq. 2, which share ``k`` places: ``cross_ratio`` of them, as written (0.29 of
-    100 is 29) and rounded down, is the second. The first is the rest, if that is to ``fill`` the
-    budget, or rounded down as well.
-    """
-
-    own: Int[Tensor, "b h"]
-    cross: Int[Tensor, "b h"]
-
-    @classmethod
-    def of(cls, k: Int[Tensor, "b h"], cross_ratio: float, fill: bool) -> Lengths:
-        cross = part(k, cross_ratio)
-        return cls(k - cross if fill else part(k, 1 - Fraction(str(cross_ratio))), cross)
-
-    @classmethod
-    def adding_up_to(cls, k: Int[Tensor, "b h"], cross_ratio: float, fill: bool) -> Lengths:
-        """Those that are ``k`` in all: of k places, or of one more where rounding takes one."""
-        found, of_more = cls.of(k, cross_ratio, fill), cls.of(k + 1, cross_ratio, fill)
-        right = found.own + found.cross == k
-        return cls(*(torch.where(right, a, b) for a, b in zip(found, of_more, strict=True)))
-
-
-def beyond_lists(
-    who: str, scored: Scored, lengths: Lengths, fill: bool
-) -> tuple[Int[Tensor, "b h n"], Int[Tensor, "b h n"]]:
-    """Eq. 2: how many places each slot stands behind the end of the list by the part "self", and
-    of that by "cross"; negative: it is on the list. What can be in no list is n places behind or
-    more: what is protected or empty, and what scores zero in a list that grows to ``fill`` the
-    budget.
-
-    Raises:
-        InvalidParameter: a score without these parts; ``who`` asked for them.
-    """
-    parts, values = scored.scores.parts, scored.scores.values
-    if not {"self", "cross"} <= parts.keys():
-        raise InvalidParameter(
-            f"the {who} draws on self and cross scores, and this score has "
-            "none. Use it with score=cross_self_attention, alone or inside head_mean."
-        )
-    free = values.isfinite()
-    own, cross = (
-        _places(one, free & (one > 0) if fill else free) for one in (parts["self"], parts["cross"])
-    )
-    return own - lengths.own[..., None], cross - lengths.cross[..., None]
-
-
-def _places(scores: Float[Tensor, "b h n"], listed: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-    """Each slot's place in the order of the highest scores, from 0; of equal ones the earlier is
-    first. What is not ``listed`` has a place past the end of any list: 2 n.
-    """
-    order = scores.masked_fill(~listed, -1.0).argsort(dim=-1, descending=True, stable=True)
-    return order.argsort(dim=-1).masked_fill(~listed, 2 * scores.shape[-1])
-
-
-@stage("cross_self")
-@dataclass(frozen=True, kw_only=True)
-class CrossSelf(KeepsRecent):
-    """Eqs. 2 and 3: K^c of the places beside the recent tokens go to the best of the part "cross",
-    K^s to the best of "self". Both lists then grow, a place at a time, until their union (or their
-    intersection, "and") fills the budget. A token enters no list in which it scores zero.
-
-    Without ``fill`` the lists stay as long as eq. 2 says, K^s rounded down as K^c is, and what is
-    kept beside the recent tokens is their union or intersection (eq. 3): as a rule fewer than the
-    budget allows. For "concat", the lists joined, see :class:`Doubles`: it takes as many slots as
-    both lists are long, those of the union and the next.
-    """
-
-    head_by_head: ClassVar[bool] = True
-    cross_ratio: Share = 0.5
-    combine: Combine = "union"
-    fill: bool = True
-
-    @property
-    def spares(self) -> bool:
-        """True without ``fill``."""
-        return not self.fill
-
-    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
-        values = scored.scores.values
-        free, protected = values.isfinite(), values == torch.inf
-        k = counts - protected.sum(-1)
-        lengths = Lengths.of(k, self.cross_ratio, self.fill)
-        growth = torch.stack(beyond_lists("selection cross_self", scored, lengths, self.fill))
-        first, second = growth.amin(0), growth.amax(0)
-        if not self.fill and self.combine != "concat":
-            return protected | ((first if self.combine == "union" else second) < 0)
-        late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
-        on_both = torch.where(second < late // 2, second, late + first)
-        order = on_both if self.combine == "and" else first
-        ranks = (-order).float().masked_fill(~free, -torch.inf)
-        return protected | highest(ranks, lengths.own + lengths.cross)
-
-
-@stage("doubles")
-@dataclass(frozen=True, kw_only=True)
-class Doubles:
-    """The lists joined (CSP's release): a pair on both is held twice, so its weight is doubled.
-
-    The second copy stands in the slot of a token that is on neither list, which the union had
-    filled up with: as many as both lists name. Such a slot still bears that token's position.
-    ``cross_ratio`` and ``fill`` are those of the selection.
-
-    Source: CSP (arXiv:2412.04652), the authors' code.
-    """
-
-    cross_ratio: Share = 0.5
-    fill: bool = True
-
-    def __call__(
-        self, scored: Scored, kept: Bool[Tensor, "b h n"]
-    ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
-        source = self._source(scored, kept)[..., None]
-        k, v = scored.layer.k, scored.layer.v
-        return k.gather(2, source.expand_as(k)), v.gather(2, source.expand_as(v))
-
-    def _source(self, scored: Scored, kept: Bool[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
-        """The slot whose pair each slot holds: its own, but for the copies."""
-        free = scored.scores.values.isfinite()
-        lengths = Lengths.adding_up_to((kept & free).sum(-1), self.cross_ratio, self.fill)
-        beyond = beyond_lists("merge doubles", scored, lengths, self.fill)
-        own, other = (places < 0 for places in beyond)
-        double, filling = kept & own & other, kept & free & ~own & ~other
-        place = filling.cumsum(-1) - 1  # the first of the doubles goes to the first such slot
-        copies = filling & (place < double.sum(-1, keepdim=True))
-        order = (~double).to(torch.uint8).argsort(dim=-1, stable=True)
-        here = torch.arange(kept.shape[-1], device=kept.device).expand_as(order)
-        return torch.where(copies, order.gather(2, place.clamp_min(0)), here)
+def __getattr__(name: str) -> Any:
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    deprecated(f"{__name__}.{name}", f"{_HOME}.{name}", "0.3")
+    return getattr(import_module(_HOME), name)
