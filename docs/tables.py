@@ -16,6 +16,7 @@ from typing import Any
 
 import combinations
 import defaults
+import equations
 import experiments
 import kvpress_names
 import leaderboard
@@ -235,6 +236,10 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "pairs": combinations.table,
     },
     ROOT / "docs" / "defaults.md": {"defaults": defaults.table},
+    **{
+        ROOT / "docs" / "papers" / f"{name}.md": {"equations": partial(equations.table, name)}
+        for name in equations.EQUATIONS
+    },
     ROOT / "tests" / "README.md": {"map": tested_by.table},
     ROOT / "demo_model/foveate_demo/weights/MODEL_CARD.md": {
         "answers": answers,

@@ -27,14 +27,14 @@ def reference_tokens(loaded: Loaded, reference: str, answer: Sequence[int]) -> l
 
 
 def mean_nll(thought: TeacherForced, tokens: Sequence[int]) -> float:
-    """Mean negative log-likelihood of the tokens that were told."""
+    """Mean negative log-likelihood of the tokens that were told: of PrefixKV eq. 2, over all i."""
     wanted = torch.tensor(tokens, device=thought.logits.device)[:, None]
     return float(-thought.logits.log_softmax(-1).gather(1, wanted).mean())
 
 
 def perplexity(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Of all references of these rows together; None where none of them has one, or where the
-    likelihood of one is no finite number.
+    """PrefixKV eq. 3, of all references of these rows together; None where none of them has one, or
+    where the likelihood of one is no finite number.
     """
     references = [
         (row.get("reference_nll"), row["reference_tokens"])

@@ -155,9 +155,9 @@ class CrossSelf(KeepsRecent):
         k = counts - protected.sum(-1)
         lengths = Lengths.of(k, self.cross_ratio, self.fill)
         growth = torch.stack(beyond_lists("selection cross_self", scored, lengths, self.fill))
-        first, second = growth.amin(0), growth.amax(0)
+        first, second = growth.amin(0), growth.amax(0)  # to be on either list; on both: eq. 3
         if not self.fill and self.combine != "concat":
-            return protected | ((first if self.combine == "union" else second) < 0)
+            return protected | ((first if self.combine == "union" else second) < 0)  # eq. 4
         late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
         on_both = torch.where(second < late // 2, second, late + first)
         order = on_both if self.combine == "and" else first
@@ -269,6 +269,7 @@ def csp(
             f"recent={recent} times bias={bias} keeps no recent token, and lists that do not meet "
             "would leave a head with nothing: raise one, or leave fill=False out."
         )
+    # Algorithm 1; pruning again whenever the cache outgrows T (lines 2 to 6) is `when=over_budget`
     return Policy(
         score=HeadMean(of=score) if head_mean else score,
         budget=Uniform(amount=budget),

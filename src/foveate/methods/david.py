@@ -64,6 +64,7 @@ def ncar(
 @dataclass(frozen=True, kw_only=True)
 class ModalityFusion:
     """Any score, and whether this layer is still decoupled: notes "ncar" and "decoupled", [b].
+    Algorithm 1, lines 4, 5 and 15 to 22.
 
     The rate is taken over the queries that the score observes (its part "attention"), or over the
     last ``window`` if it observes none. ``rule`` "always" and "never" are the ablations.
@@ -94,7 +95,7 @@ class ModalityFusion:
         before = layer.earlier[-1] if layer.earlier else {}
         last = before.get("ncar", torch.ones_like(theta))  # theta_0 = 1
         goes_on = before.get("decoupled", torch.ones_like(theta, dtype=torch.bool))
-        goes_on = goes_on & ~self._stops(theta, last - theta) & vision.any(-1).any(-1)
+        goes_on = goes_on & ~self._stops(theta, last - theta) & vision.any(-1).any(-1)  # eq. 7
         return scores._replace(notes={**scores.notes, "ncar": theta, "decoupled": goes_on})
 
     def _stops(self, theta: Float[Tensor, "b"], delta: Float[Tensor, "b"]) -> Bool[Tensor, "b"]:
@@ -126,7 +127,7 @@ class Decoupled(KeepsRecent):
                 "score: modality_fusion(of=...)."
             )
         if not bool(decoupled.any()):
-            return highest(values, counts)
+            return highest(values, counts)  # eq. 3, in every row
         protected, free = values == torch.inf, values.isfinite()
         places = counts - protected.sum(-1)  # B_s
         rho = Fraction(str(self.rho))
@@ -134,6 +135,7 @@ class Decoupled(KeepsRecent):
         visual, textual = (free & vision).sum(-1), (free & ~vision).sum(-1)
         to_vision = part(places, share)  # line 28
         to_vision = torch.maximum(torch.minimum(to_vision, visual), places - textual)
+        # The masks are eq. 4; the best of what each leaves, eq. 5.
         apart = highest(values.masked_fill(~(free & vision), -torch.inf), to_vision) | highest(
             values.masked_fill(~(free & ~vision), -torch.inf), places - to_vision
         )
@@ -186,6 +188,7 @@ def david(
     attention = WindowAttention(
         window=recent, kernel=kernel, pool="max", group=group, pool_window=pool_window
     )
+    # Algorithm 1: the score is lines 11 to 22, the selection the rest; both go layer by layer
     return Policy(
         score=ModalityFusion(
             of=attention, window=recent, threshold=threshold, rule=rule, normalised=normalised

@@ -55,9 +55,10 @@ def kept(a_s: Float[Tensor, "b h n"], important: int, recent: int) -> Bool[Tenso
     """Eqs. 6 to 8: the last M tokens, and the best N of those before them."""
     is_kept = torch.zeros_like(a_s, dtype=torch.bool)
     before = a_s.shape[-1] - recent
+    # I of eq. 8
     best = a_s[..., :before].argsort(dim=-1, descending=True, stable=True)[..., :important]
-    is_kept[..., before:] = True  # eq. 6
-    return is_kept.scatter(-1, best, True)  # eqs. 7 and 8
+    is_kept[..., before:] = True
+    return is_kept.scatter(-1, best, True)  # eqs. 6 and 7: the same of keys and of values
 
 
 def nearest(

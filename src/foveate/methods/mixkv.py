@@ -75,7 +75,7 @@ def redundancy(k: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"]) -> Flo
     of all directions, times itself, is the sum of all cosines, those of a key with itself included.
     """
     tokens = valid.sum(-1)
-    of_pairs = directions(k, valid).sum(2).square().sum(-1) - tokens
+    of_pairs = directions(k, valid).sum(2).square().sum(-1) - tokens  # eq. 3, less the T of i = j
     return of_pairs / (tokens * (tokens - 1)).clamp_min(1)
 
 
@@ -89,10 +89,10 @@ def mixed(
 @stage("mix_diversity")
 @dataclass(frozen=True, kw_only=True)
 class MixDiversity:
-    """MixKV's score over the importance that it wraps. ``window`` are the last tokens, left out of
-    the "prefix"; ``profile`` is a file of redundancies by layer and KV head (offline weights).
-    The note "redundancy" is r, [b, h]; ``clamped`` at zero, or as eq. 4 gives it. The part
-    "extrinsic" is the score that is wrapped.
+    """MixKV's score over the importance that it wraps (Algorithm 1, lines 5 to 11). ``window`` are
+    the last tokens, left out of the "prefix"; ``profile`` is a file of redundancies by layer and KV
+    head (offline weights). The note "redundancy" is r, [b, h]; ``clamped`` at zero, or as eq. 4
+    gives it. The part "extrinsic" is the score that is wrapped.
     """
 
     of: Score
@@ -236,4 +236,5 @@ def mixkv(
         profile=profile,
         clamped=clamped,
     )
+    # Algorithm 1: the window stays, and the best B - |window| before it (lines 3 and 12)
     return Policy(score=score, budget=Uniform(amount=budget), select=TopK(recent=window))

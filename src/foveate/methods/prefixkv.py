@@ -95,7 +95,7 @@ def search(
     for step in range(1, steps + 1):  # noqa: B007 (the number of steps is a result)
         p = (low + high) / 2
         tokens = _prefixes(curves, p)
-        difference = int(tokens.sum()) - total
+        difference = int(tokens.sum()) - total  # eq. 1, times N: sum of R_l, less r L
         if abs(difference) <= tolerance:
             break
         low, high = (p, high) if difference < 0 else (low, p)
@@ -103,7 +103,7 @@ def search(
 
 
 def _prefixes(curves: Float[Tensor, "L n"], p: float) -> Int[Tensor, "L"]:
-    """min{o : P_l(o) >= p} of every layer."""
+    """Eq. 1: R_l = min{o : P_l(o) >= p} of every layer, in tokens."""
     wanted = torch.full((len(curves), 1), p, dtype=curves.dtype, device=curves.device)
     return torch.searchsorted(curves, wanted)[:, 0].add(1).clamp_max(curves.shape[1])
 

@@ -57,7 +57,8 @@ class TopK(KeepsEnds):
     token, and the highest scores of the rest.
 
     ``recent`` is a number of tokens (int) or a share of the budget (float in [0, 1)). All count
-    inside the budget. Of equal scores the earlier token wins.
+    inside the budget. Of equal scores the earlier token wins. With N + M as the budget and M as
+    ``recent`` it is LOOK-M eqs. 6 to 8.
     """
 
     head_by_head: ClassVar[bool] = True

@@ -23,7 +23,7 @@ def rouge_l(prediction: str, sample: Sample) -> float:
 
 
 def rouge_l_to(prediction: str, answer: str) -> float:
-    """The same for one answer; 0 where either is empty, which the package refuses."""
+    """For one answer (PrefixKV eq. 4); 0 where either is empty, which the package refuses."""
     precision, recall = _rates(prediction, answer)
     return 2 * precision * recall / (precision + recall + 1e-8)
 

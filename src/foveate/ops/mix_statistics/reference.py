@@ -52,7 +52,7 @@ def mix_statistics(
         keys, inverse = keys.masked_fill(~valid[..., None], 0.0), inverse.masked_fill(~valid, 0.0)
     by_head, directions = keys.flatten(0, 1), inverse.flatten(0, 1)[:, None]
     total = torch.bmm(directions, by_head)  # T times the mean direction
-    r = redundancy_of(torch.bmm(total, total.mT).view(keys.shape[:2]), tokens)
+    r = redundancy_of(torch.bmm(total, total.mT).view(keys.shape[:2]), tokens)  # MixKV eq. 3
     total.view(*keys.shape[:2], -1).div_(-tokens)
     likeness = torch.bmm(total, by_head.mT).view(inverse.shape)
     torch.mul(likeness, inverse, out=diversity)  # section 3.2
@@ -63,8 +63,8 @@ def mix_statistics(
 def redundancy_of(
     products: Float[Tensor, "b h"], tokens: int | Int[Tensor, "b h 1"]
 ) -> Float[Tensor, "b h"]:
-    """Eq. 4, in O(T): from the product of the sum of T directions with itself, which is the sum of
-    the cosines of all pairs, those of a key with itself included.
+    """MixKV eq. 4, in O(T): from the product of the sum of T directions with itself, which is the
+    sum of the cosines of all pairs, those of a key with itself included.
     """
     if isinstance(tokens, int):
         return (products - tokens) / (tokens * max(tokens - 1, 1))

@@ -34,7 +34,7 @@ def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) 
         cosines = keys[:, :, some] @ targets
         if bool(empty.any()):
             cosines += hidden[:, :, None]
-        cosine[:, :, some], place = cosines.max(-1)
+        cosine[:, :, some], place = cosines.max(-1)  # LOOK-M eq. 9
         slot[:, :, some] = index.gather(2, place)
     return Nearest(slot, cosine)
 

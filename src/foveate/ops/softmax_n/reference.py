@@ -14,6 +14,8 @@ def softmax_n(logits: Float[Tensor, "*x n"], n: float) -> Float[Tensor, "*x n"]:
 
     The same as a softmax over one more logit, log n, whose weight is left out; so it is a softmax
     times sigmoid(logsumexp(x) - log n).
+
+    Source: CSP (arXiv:2412.04652), eqs. 7 and 10.
     """
     weights = logits.float().softmax(-1)
     return weights * share(logits.float().logsumexp(-1, keepdim=True), n) if n else weights

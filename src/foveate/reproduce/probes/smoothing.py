@@ -22,7 +22,8 @@ MOST = 200  # weights that are drawn, the largest first
 @dataclass(frozen=True)
 class Smoothing:
     """The last query's weights in the head that pays most to the other modality, and in the one
-    that pays least, by softmax and by n-softmax (CSP eq. 5) over what is kept of ``keep``.
+    that pays least, by softmax and by n-softmax over what is kept of ``keep``: Q and Q~ of CSP
+    eqs. 9 and 10.
     """
 
     n: float = 1.0

@@ -65,6 +65,7 @@ class MergeNearest:
         merged &= kept.any(-1, keepdim=True)  # a head that keeps nothing merges nothing
         if self.similarity_filter:
             merged &= similar(cosine, merged)
+        # the weights of LOOK-M eq. 12, and of eqs. 10 and 11
         weight = cosine if self.how == "weighted" else torch.ones_like(cosine)
         weight = weight.masked_fill(~merged, 0.0)  # what does not merge may hold any number
         count = torch.zeros_like(weight).scatter_add_(2, target, merged.float())
@@ -88,8 +89,8 @@ class MergeNearest:
         given = (own * weight[..., None]).masked_fill_(weight[..., None] == 0, 0.0)
         taken = torch.zeros_like(own).scatter_add_(2, where, given)
         if self.how == "pivotal":
-            taken.add_(given.copy_(own).mul_(n)).div_(2)
-        return torch.where(n > 0, taken.add_(own).div_(n + 1), own).to(x.dtype)
+            taken.add_(given.copy_(own).mul_(n)).div_(2)  # LOOK-M eq. 11
+        return torch.where(n > 0, taken.add_(own).div_(n + 1), own).to(x.dtype)  # LOOK-M eq. 10
 
 
 def similar(cosine: Float[Tensor, "b h n"], merged: Bool[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:

@@ -21,7 +21,7 @@ class ColumnSums:
     """Sum over all queries of the causal softmax in float32, reduced over the query heads of a KV
     head. It runs on: queries of later passes (chunks of a prompt, decoding) add to it.
 
-    Source: H2O (arXiv:2306.14048), section 4.
+    Source: H2O (arXiv:2306.14048), section 4; LOOK-M eq. 4.
     """
 
     head_by_head: ClassVar[bool] = True

@@ -64,7 +64,7 @@ class WindowAttention:
         return Scores(pooled, parts={"attention": attention, "observed": scores})
 
     def pooled(self, scores: Float[Tensor, "b h s"]) -> Float[Tensor, "b h s"]:
-        """Pools along the slots, keeping their number."""
+        """Pools along the slots, keeping their number: by the maximum it is DAVID eq. 3."""
         if self.pool == "none" or scores.shape[-1] == 0:
             return scores
         pool = F.avg_pool1d if self.pool == "avg" else F.max_pool1d
@@ -91,7 +91,7 @@ def by_modality(
     slots: Slots, window: Recent, n: float, groups: int, group: Reduction
 ) -> WindowWeights:
     """The window's queries of text tokens count in the first sum, those of visual tokens in the
-    second, of a softmax-n.
+    second, of a softmax-n: the sums of CSP eq. 1.
     """
     real = window_of(slots, window)
     kinds = torch.stack([~slots.q_vision, slots.q_vision], dim=1)
@@ -121,7 +121,7 @@ class OnAverage(NamedTuple):
 
 
 def paid_on_average(layer: Layer, window: Recent, group: Reduction = "mean") -> OnAverage:
-    """By the last ``window`` queries."""
+    """By the last ``window`` queries: DAVID eq. 2, over the number r of these."""
     sums = paid(layer, on_average(layer.slots, window, layer.groups, group))
     if group == "mean":  # which asks for no query head by itself
         mean = sums[:, :, 0]
