@@ -7,6 +7,10 @@ import sys
 
 import pytest
 
+from foveate.errors import FoveateDeprecationWarning
+from foveate.methods.csp import CrossSelf, Doubles
+from foveate.stages import cross_self
+
 from .listing import STORED, changed, listing, unreleased, unsaid
 
 
@@ -49,3 +53,10 @@ def test_a_name_that_is_deprecated_works_and_says_what_to_write() -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "<string>:3: FoveateDeprecationWarning: foveate.squeeze is deprecated" in said
     assert "goes in Foveate 0.9: write foveate.compress." in said
+
+
+@pytest.mark.parametrize("moved", [CrossSelf, Doubles])
+def test_stages_that_moved_into_their_methods_file_are_found_where_they_were(moved: type) -> None:
+    name = moved.__name__
+    with pytest.warns(FoveateDeprecationWarning, match=f"write foveate.methods.csp.{name}"):
+        assert getattr(cross_self, name) is moved
