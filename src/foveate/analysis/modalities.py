@@ -93,7 +93,7 @@ def _weights(layer: Layer, window: int, bins: int) -> Weights:
 def _histograms(
     paid: Float[Tensor, "b hq w n"], chosen: Bool[Tensor, "b w n"], bins: int
 ) -> Iterator[Float[Tensor, "bins"]]:
-    low = float(torch.tensor(LEAST).log10())
+    low = float(torch.tensor(LEAST, dtype=torch.float32, device="cpu").log10())
     for weights, mask in zip(paid, chosen, strict=True):
         found = weights[:, mask].clamp_min(LEAST).log10()
         counts = torch.histc(found, bins, low, 0.0)

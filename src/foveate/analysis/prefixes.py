@@ -61,8 +61,8 @@ def prefix_search(
     found = [stage.found(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
     kept = torch.stack([counts[:, 0].cpu() for counts in stage(scored, tokens)], dim=1)
     return Searched(
-        p=torch.tensor([one.p for one in found], dtype=torch.float64),
-        steps=torch.tensor([one.steps for one in found]),
+        p=torch.tensor([one.p for one in found], dtype=torch.float64, device="cpu"),
+        steps=torch.tensor([one.steps for one in found], dtype=torch.long, device="cpu"),
         tokens=kept,
         ratios=kept.double() / scored[0].layer.lengths.cpu()[:, None],
     )

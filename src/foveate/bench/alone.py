@@ -56,7 +56,9 @@ def drawn(
         scale=d**-0.5,
     )
     if policy.reads_column_sums:
-        sums = torch.rand(1, heads.heads, tokens, generator=generator, device=device)
+        sums = torch.rand(
+            (1, heads.heads, tokens), generator=generator, dtype=torch.float32, device=device
+        )
         layer = replace(layer, column_sums=sums)
     if policy.reads_output_weight:
         layer = replace(layer, output_weight=normal(heads.heads, d, heads.heads * d))
@@ -68,7 +70,7 @@ def _slots(policy: Policy, tokens: int, heads: Heads, device: torch.device, quer
     inside = (pos >= tokens // 4) & (pos < 3 * tokens // 4)
     image = torch.where(inside, 0, -1)
     pair_bytes = 2 * 4 * heads.kv_heads * heads.size
-    budget = policy.tokens(torch.tensor([tokens], device=device), pair_bytes)
+    budget = policy.tokens(pos.new_tensor([tokens]), pair_bytes)
     m = max(queries, min(tokens, policy.score.queries(int(budget))))
     each = (1, heads.kv_heads, tokens)
     return Slots(
@@ -90,7 +92,9 @@ def _with_window_sums(policy: Policy, layer: Layer) -> Layer:
         return layer
     weights = window.window_weights(layer.slots, layer.groups)
     b, h, n = layer.k.shape[:3]
-    sums = torch.rand(b, h, weights.counts.shape[1], n, device=layer.k.device)
+    sums = torch.rand(
+        (b, h, weights.counts.shape[1], n), dtype=torch.float32, device=layer.k.device
+    )
     return replace(layer, window_sums=WindowSums(weights, sums))
 
 

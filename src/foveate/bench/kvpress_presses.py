@@ -48,7 +48,7 @@ def _shape(model: Any) -> tuple[int, int, int, int]:
 
 def _filters(press: Any, model: Any) -> None:
     layers, _, heads, size = _shape(model)
-    drawn = torch.randn(layers, heads, size, device=model.device)
+    drawn = torch.randn(layers, heads, size, dtype=torch.float32, device=model.device)
     press.load_q_filters = lambda _: drawn
 
 
@@ -61,7 +61,7 @@ def _statistics(press: Any, model: Any) -> None:
 
 def _heads(press: Any, model: Any) -> None:
     layers, _, heads, _ = _shape(model)
-    drawn = torch.rand(layers, heads).numpy()
+    drawn = torch.rand(layers, heads, dtype=torch.float32, device="cpu").numpy()
     press.load_attention_pattern = lambda _: (128, 256, drawn)
 
 
@@ -82,7 +82,7 @@ class _Words:
         return cls()
 
     def encode(self, text: str, **_: Any) -> torch.Tensor:
-        return torch.ones(1, len(text.split()), dtype=torch.long)
+        return torch.ones(1, len(text.split()), dtype=torch.long, device="cpu")
 
 
 def _tokenizer(press: Any, model: Any) -> None:

@@ -33,7 +33,7 @@ def main() -> None:
     torch.set_num_threads(asked["threads"])
     with torch.no_grad(), freed_at_once():  # peaks first: later, glibc would reuse what it holds
         model = load(asked)
-        ids = torch.tensor([asked["ids"]], device=model.device)
+        ids = torch.tensor([asked["ids"]], dtype=torch.long, device=model.device)
         run(model, ids[:, -1024:], None)  # warm-up
         memory = [held_by(model, ids, one) for one in asked["presses"]]
     with torch.no_grad():
@@ -132,7 +132,7 @@ def step(model: Any, ids: Any, cache: Any, steps: int) -> list[float]:
     """Seconds of decoding steps. Positions go on after the prompt, however much is kept of it."""
     times = []
     for i in range(steps + 1):
-        place = torch.tensor([[ids.shape[1] + i]], device=ids.device)
+        place = ids.new_tensor([[ids.shape[1] + i]])
         wait(model)
         start = time.perf_counter()
         model(ids[:, -1:], **{CACHE: cache}, position_ids=place)

@@ -53,7 +53,7 @@ def prose(tokenizer: Any, tokens: int) -> Int[Tensor, "1 n"]:
     topics: dict[str, str] = pydoc_data.topics.topics
     text = "\n\n".join(words for _, words in sorted(topics.items()))
     ids = tokenizer(text, verbose=False)["input_ids"]
-    return torch.tensor([list(islice(cycle(ids), tokens))])
+    return torch.tensor([list(islice(cycle(ids), tokens))], dtype=torch.long, device="cpu")
 
 
 def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
@@ -69,7 +69,8 @@ def of_dims(name: str, tokens: int, *, layers: int | None = None) -> Subject:
 
 def with_drawn_ids(name: str, model: PreTrainedModel, tokens: int) -> Subject:
     """A model whose weights are drawn, and so many tokens drawn with a seed."""
+    generator = torch.Generator().manual_seed(0)
     drawn = torch.randint(
-        model.config.vocab_size, (1, tokens), generator=torch.Generator().manual_seed(0)
+        model.config.vocab_size, (1, tokens), generator=generator, device=generator.device
     )
     return Subject(name, model, drawn.to(model.device), random=True)

@@ -46,7 +46,7 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
             f"{layers} layers with {heads} heads."
         )
     rows = [[means[layer, head] for head in range(heads)] for layer in range(layers)]
-    return torch.tensor(rows, dtype=torch.float64), samples
+    return torch.tensor(rows, dtype=torch.float64, device="cpu"), samples
 
 
 def read_table(path: str | Path) -> Float[Tensor, "L h"]:
@@ -66,7 +66,7 @@ def read_table(path: str | Path) -> Float[Tensor, "L h"]:
             f"{path} holds no scores of heads ({error}); expected a line for each layer, with a "
             "number for each KV head, between tabs."
         ) from error
-    return torch.tensor(rows, dtype=torch.float64).clamp(0, 1)
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").clamp(0, 1)
 
 
 def of_kv_heads(scores: Float[Tensor, "L hq"], heads: int) -> Float[Tensor, "L h"]:

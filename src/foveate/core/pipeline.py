@@ -112,7 +112,7 @@ def _protected(slots: Slots, policy: Policy) -> Protected:
             f"{int(counts[row].max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
         )
-    least = torch.full(protected.shape, -torch.inf, device=protected.device)
+    least = protected.new_full(protected.shape, -torch.inf, dtype=torch.float32)
     return Protected(least.masked_fill_(protected, torch.inf), counts)
 
 

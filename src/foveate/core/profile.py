@@ -199,6 +199,6 @@ def calibrated_method(policy: Policy) -> str:
 
 def mean(samples: Sequence[Numbers]) -> Numbers:
     """The mean of several runs' numbers."""
-    stacked = torch.tensor(samples, dtype=torch.float64)
+    stacked = torch.tensor(samples, dtype=torch.float64, device="cpu")
     averaged: Numbers = stacked.mean(0).tolist()
     return averaged

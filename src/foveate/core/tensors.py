@@ -105,7 +105,7 @@ def left_padding(
             these are the first columns of longer rows (``whole=False``), a row without a token.
     """
     if attention_mask is None:
-        return torch.zeros(b, dtype=torch.long)
+        return torch.zeros(b, dtype=torch.long, device="cpu")
     if attention_mask.shape != (b, n):
         raise InvalidInput(
             f"attention_mask has shape {tuple(attention_mask.shape)}, expected {(b, n)}."

@@ -82,7 +82,8 @@ def _first_row(layer: Layer) -> QKV:
 
 
 def _thinned(curve: Float[Tensor, "n"]) -> Float[Tensor, "points"]:
-    places = torch.linspace(0, len(curve) - 1, POINTS, device=curve.device).round().long()
+    last, at = len(curve) - 1, curve.device
+    places = torch.linspace(0, last, POINTS, dtype=torch.float32, device=at).round().long()
     return curve[places]
 
 

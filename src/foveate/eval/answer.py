@@ -45,7 +45,7 @@ def greedy(
     """The tokens of the answer, the one that ends it included."""
     stop, answer = ends(model), [int(first.argmax(-1))]
     while answer[-1] not in stop and len(answer) < longest:
-        fed = torch.tensor([answer[-1:]], device=first.device)
+        fed = torch.tensor([answer[-1:]], dtype=torch.long, device=first.device)
         logits = model(input_ids=fed, **{CACHE: cache}).logits[:, -1]
         answer.append(int(logits.argmax(-1)))
     return answer
@@ -58,7 +58,7 @@ def teacher_forced(
     decoding.
     """
     model: Any = session.model
-    fed = torch.tensor([tokens[:-1]], device=first.device)
+    fed = torch.tensor([tokens[:-1]], dtype=torch.long, device=first.device)
     size = 1 if session.policy.when.decodes else max(1, fed.shape[1])
     logits, features = [first], []
     for part in torch.split(fed, size, dim=1) if fed.shape[1] else ():

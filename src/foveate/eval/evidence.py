@@ -54,6 +54,6 @@ def in_text(loaded: Loaded, prompt: Prompt, text: str, last: bool = False) -> tu
     start = whole.rfind(text) if last else whole.find(text)
     if start < 0:
         raise InvalidInput(f"the prompt does not hold the text {text!r}.")
-    ends = torch.tensor([len(piece) for piece in pieces]).cumsum(0)
+    ends = torch.tensor([len(piece) for piece in pieces], dtype=torch.long, device="cpu").cumsum(0)
     first = int((ends <= start).sum())
     return tuple(range(first, 1 + int((ends < start + len(text)).sum())))

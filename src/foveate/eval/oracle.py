@@ -34,7 +34,7 @@ class Evidence:
         last = layer.lengths[:, None, None] - 1
         later = layer.pos / (last + 1)
         shown = [
-            torch.isin(pos, torch.tensor(places, device=pos.device))
+            torch.isin(pos, pos.new_tensor(places))
             for pos, places in zip(layer.pos, self.places, strict=True)
         ]
         scores = torch.where(torch.stack(shown), 2 - later, later)

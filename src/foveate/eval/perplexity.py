@@ -28,7 +28,7 @@ def reference_tokens(loaded: Loaded, reference: str, answer: Sequence[int]) -> l
 
 def mean_nll(thought: TeacherForced, tokens: Sequence[int]) -> float:
     """Mean negative log-likelihood of the tokens that were told: of PrefixKV eq. 2, over all i."""
-    wanted = torch.tensor(tokens, device=thought.logits.device)[:, None]
+    wanted = thought.logits.new_tensor(tokens, dtype=torch.long)[:, None]
     return float(-thought.logits.log_softmax(-1).gather(1, wanted).mean())
 
 

@@ -85,7 +85,7 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
             raise
         raise InvalidInput(f"{loaded.name} cannot read this prompt: {error}") from error
     ids = encoded["input_ids"]
-    visual = torch.isin(ids, torch.tensor(visual_token_ids(loaded.model.config)))
+    visual = torch.isin(ids, ids.new_tensor(visual_token_ids(loaded.model.config)))
     inputs = {name: _moved(value, loaded) for name, value in encoded.items()}
     return Prompt(inputs, visual[0], len(images))
 

@@ -89,7 +89,7 @@ def _compared(answer: Answer, full: Answer) -> Row:
     agreeing = same.index(False) if False in same else len(same)
     whole = answer.tokens == full.tokens
     p, q = (x.logits.log_softmax(-1) for x in (full.teacher_forced, answer.teacher_forced))
-    wanted = torch.tensor(full.tokens, device=q.device)[:, None]
+    wanted = q.new_tensor(full.tokens, dtype=torch.long)[:, None]
     differing = (full.teacher_forced.features - answer.teacher_forced.features).abs()
     return {
         "agreement": sum(same) / max(len(answer.tokens), len(full.tokens)),

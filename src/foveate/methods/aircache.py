@@ -136,14 +136,14 @@ class StrengthAndSkewness:
                 "the budget strength_and_skewness needs a score that notes both of every layer, "
                 "such as elite_window(), alone or inside text_prior."
             )
-        weights = sum(_over_mean(scored, name) for name in ("strength", "skewness"))
+        weights = _over_mean(scored, "strength") + _over_mean(scored, "skewness")
         visual = torch.stack([_held(one, one.layer.vision) for one in scored], dim=1)
         text = torch.stack([_held(one, ~one.layer.vision) for one in scored], dim=1)
         rows = []
         for row, each in enumerate(tokens.tolist()):
             left = each * len(scored) - int(text[row].sum())
             none = torch.zeros_like(visual[row])
-            seen = proportional(torch.as_tensor(weights)[row], none, visual[row], max(0, left))
+            seen = proportional(weights[row], none, visual[row], max(0, left))
             rows.append(text[row] + seen if left >= 0 else torch.full_like(none, each))
         return by_layer(scored, torch.stack(rows), tokens)
 

@@ -78,7 +78,7 @@ class BestChunks(TopK):
         chunk: Int[Tensor, "b h n"],
     ) -> tuple[Float[Tensor, "b h c"], Int[Tensor, "b h c"]]:
         """What each chunk is worth to each head, and how many free tokens the head holds of it."""
-        empty = torch.zeros(*chunk.shape[:2], int(chunk.max()) + 1, device=values.device)
+        empty = values.new_zeros(*chunk.shape[:2], int(chunk.max()) + 1)
         sums = empty.scatter_add(-1, chunk, values.where(free, 0.0))
         sizes = empty.scatter_add(-1, chunk, free.float())
         tokens = sizes

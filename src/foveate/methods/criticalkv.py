@@ -73,7 +73,7 @@ def projected_norm(layer: Layer) -> Float[Tensor, "b h n"]:
             "values. Pass output_weights= to compress_tensors(), one [hq, e, hidden] per layer."
         )
     v = layer.v.masked_fill(~layer.valid[..., None], 0.0)
-    total = torch.zeros(v.shape[:3], device=v.device)
+    total = v.new_zeros(v.shape[:3], dtype=torch.float32)
     for head, weight in enumerate(layer.output_weight.to(v.device)):
         of_kv = head // layer.groups
         for first in range(0, v.shape[2], SLOTS):

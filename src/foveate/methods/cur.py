@@ -67,7 +67,9 @@ class CurLeverage:
 
     def _drawn(self, ordinal: int, d: int, rank: int) -> Float[Tensor, "d r"]:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + ordinal)
-        return torch.randn(d, rank, generator=generator) / math.sqrt(rank)
+        shape, where = (d, rank), generator.device
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float32, device=where)
+        return drawn / math.sqrt(rank)
 
 
 def of_windows(squares: Float[Tensor, "b h l"], width: int) -> Float[Tensor, "b h l"]:

@@ -155,7 +155,7 @@ class StoredStatistics:
             )
         mean = sums["total"] / count
         products = sums["products"] - count * mean[..., :, None] * mean[..., None, :]
-        turns = halves(torch.zeros(0)) if rotation is None else rotation
+        turns = halves(mean.new_zeros(0, dtype=torch.float32)) if rotation is None else rotation
         return {
             "mean": mean.flatten(0, 1).float(),
             "covariance": (products / (count - 1)).flatten(0, 1).float(),

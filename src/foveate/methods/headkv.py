@@ -99,7 +99,7 @@ class RetrievalHeads:
 
     def notice(self, attention: Float[Tensor, "hq n"], shown: Shown) -> Float[Tensor, "hq"]:
         evidence = sorted({place for _, where in shown.spans for place in where})
-        region = torch.tensor(evidence, device=attention.device)
+        region = attention.new_tensor(evidence, dtype=torch.long)
         best = attention.topk(len(region), dim=-1)
         return (best.values * torch.isin(best.indices, region)).sum(-1) / len(region)
 

@@ -45,7 +45,8 @@ class GumbelSums:
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds what this pass's queries pay; a pass of one query is a decoded token."""
-        steps = layer.state.get("steps", torch.zeros(layer.pos.shape, device=layer.k.device))
+        none = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
+        steps = layer.state.get("steps", none)
         steps = steps.amax((1, 2), keepdim=True) + (layer.q.shape[2] == 1)
         tau = self.tau + self.tau_step * steps[..., None, None]
         received = layer.state.get("received", 0) + over_group(self._sums(layer, tau), self.group)
@@ -60,7 +61,7 @@ class GumbelSums:
     def _sums(self, layer: Layer, tau: Float[Tensor, "b 1 1 1 1"]) -> Float[Tensor, "b h g n"]:
         b, _, _, d = layer.q.shape
         h, g = layer.k.shape[1], layer.groups
-        total = torch.zeros(b, h, g, layer.k.shape[2], device=layer.k.device)
+        total = layer.k.new_zeros(b, h, g, layer.k.shape[2], dtype=torch.float32)
         for some in blocks(layer.q.shape[2]):
             q = layer.q[:, :, some].reshape(b, h, g, -1, d).float()
             logits = q @ layer.k.float()[:, :, None].transpose(3, 4) * layer.scale

@@ -77,7 +77,7 @@ def _between(queries: Bool[Tensor, "b 1 m 1"], slots: Bool[Tensor, "b 1 1 n"]) -
 
 def _mean_entropy(layer: Layer, visible: Visible) -> Float[Tensor, "b"]:
     """Of the queries that see anything, each over what it sees."""
-    total = torch.zeros(layer.q.shape[0], device=layer.k.device)
+    total = layer.k.new_zeros(layer.q.shape[0], dtype=torch.float32)
     looking = torch.zeros_like(total)
     for some in blocks(layer.q.shape[2]):
         sees = visible(some)

@@ -171,7 +171,7 @@ class MixDiversity:
             return online.clamp_min(0.0) if self.clamped else online
         profile.check_layers(layer.depth)
         profile.check_heads(layer)
-        table = torch.tensor(profile.by_layer[layer.ordinal], device=layer.k.device)
+        table = layer.k.new_tensor(profile.by_layer[layer.ordinal], dtype=torch.float32)
         return table.expand(layer.k.shape[:2])
 
 

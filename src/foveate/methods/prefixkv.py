@@ -198,12 +198,13 @@ class Ratios(NamedTuple):
 
     def wish(self, length: int) -> Int[Tensor, "L"]:
         """Tokens of each layer, before they are made to add up."""
-        return torch.tensor([round(ratio * length) for ratio in self.by_layer])
+        wished = [round(ratio * length) for ratio in self.by_layer]
+        return torch.tensor(wished, dtype=torch.long, device="cpu")
 
     def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
         """Tokens of each layer, of a prompt of ``length``, ``tokens`` on average."""
         wish, layers = self.wish(length), len(self.by_layer)
-        least, most = (torch.full((layers,), n) for n in (min(protected, length), length))
+        least, most = (torch.full_like(wish, n) for n in (min(protected, length), length))
         return tuple(fill(wish, least, most, tokens * layers).tolist())
 
 

@@ -84,13 +84,15 @@ class RankAndDrop:
         """Text, and of the visual tokens that the budget holds beside all text, a share by the
         part; the same for every layer where it does not hold the text.
         """
-        weights = torch.tensor([self.ratio**part for part in parts], dtype=torch.float64)
+        weights = torch.tensor(
+            [self.ratio**part for part in parts], dtype=torch.float64, device="cpu"
+        )
         tokens = budget_of(layer.slots, 1)
         kinds = (~layer.vision & layer.valid, layer.vision & layer.valid)
         held = zip(*(kind.sum(-1).amax(-1).tolist() for kind in kinds), strict=True)
         rows = []
         for each, (text, visual) in zip(tokens.tolist(), held, strict=True):
-            most = torch.full((len(parts),), visual)
+            most = torch.full_like(weights, visual, dtype=torch.long)
             left = max(0, each - text) * len(parts)
             seen = proportional(weights, torch.zeros_like(most), most, left)
             rows.append(seen + text if each >= text else torch.full_like(most, each))

@@ -102,7 +102,8 @@ def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tup
         step = (first - last) // (layers - 1)
         return tuple(first - place * step for place in range(layers))
     fall = Fraction(first - last, layers - 1)
-    wish = torch.tensor([round(first - place * fall) for place in range(layers)])
+    wished = [round(first - place * fall) for place in range(layers)]
+    wish = torch.tensor(wished, dtype=torch.long, device="cpu")
     exact = fill(wish, torch.zeros_like(wish), torch.full_like(wish, room), base * layers)
     return tuple(exact.tolist())
 

@@ -115,9 +115,9 @@ class SecondReading:
         return {
             "products": given.transpose(1, 2) @ given,
             "told": (given.transpose(1, 2) @ told[..., None])[..., 0],
-            "of_key": torch.zeros(layer.k.shape[-1]),  # for its length
+            "of_key": paid.new_zeros(layer.k.shape[-1]),  # for its length
             "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
-            "prompts": torch.tensor(float(len(paid))),
+            "prompts": paid.new_tensor(float(len(paid))),
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
@@ -134,7 +134,7 @@ class SecondReading:
         centred = centred - centred[:, :, :1] @ mean
         goal = told - (mean.transpose(1, 2) @ told[:, :1, None])[..., 0]
         matrix = centred / (scale.transpose(1, 2) @ scale)
-        ridge = RIDGE * torch.eye(matrix.shape[-1], dtype=matrix.dtype)
+        ridge = RIDGE * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         ridge[0, 0] = 0.0
         matrix = matrix + count * ridge
         weights = torch.linalg.solve(matrix, goal / scale[:, 0]) / scale[:, 0]

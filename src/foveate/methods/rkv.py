@@ -83,7 +83,7 @@ def redundancy(
     unit = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
     n = k.shape[2]
     place = torch.arange(n, device=k.device)
-    total = torch.zeros(k.shape[:3], device=k.device)
+    total = k.new_zeros(k.shape[:3], dtype=torch.float32)
     for some in blocks(n):
         cosine = unit[:, :, some] @ unit.mT
         cosine.masked_fill_(place[some, None] == place, 0.0)

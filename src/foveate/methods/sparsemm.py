@@ -92,7 +92,7 @@ class VisualHeads:
             word = token.strip()
             places = [where for text, where in shown.spans if word and word in text]
             if len(places) == 1:
-                region = torch.tensor(places[0], device=looked.device)
+                region = looked.new_tensor(places[0], dtype=torch.long)
                 total += torch.isin(looked.long(), region) / len(region)
         return total
 

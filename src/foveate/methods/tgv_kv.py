@@ -55,7 +55,8 @@ class TextGuided:
 
 def _sums(layer: Layer, weights: Float[Tensor, "b m"]) -> Float[Tensor, "b n"]:
     """What every slot receives from the queries, each times its weight."""
-    total = torch.zeros(layer.pos.shape[0], layer.pos.shape[2], device=layer.k.device)
+    b, _, n = layer.pos.shape
+    total = layer.k.new_zeros(b, n, dtype=torch.float32)
     for some, paid in rows(layer):
         total += (paid.mean((1, 2)) * weights[:, some, None]).sum(1)
     return total

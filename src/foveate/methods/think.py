@@ -88,7 +88,8 @@ class DropChannels:
             )
         keys = layer.k.float().masked_fill(~kept[..., None], 0.0)
         worth = notes["query_energy"] * keys.square().sum(2)
-        count = int(part(torch.tensor([worth.shape[-1]]), self.share))
+        channels = torch.tensor([worth.shape[-1]], dtype=torch.long, device="cpu")
+        count = int(part(channels, self.share))
         lowest = worth.argsort(dim=-1, stable=True)[..., :count]
         gone = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
         early = ~is_recent(layer.slots, self.recent)

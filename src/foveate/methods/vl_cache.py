@@ -45,18 +45,15 @@ class AfterVision:
         first = int(late.long().argmax(-1).min())
         some = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
         late = late[:, first:]
-        sums: Tensor | float = 0.0
-        dense: Tensor | float = 0.0
-        entries: Tensor | float = 0.0
+        sums = dense = entries = layer.k.new_zeros((), dtype=torch.float32)
         for block, paid in rows(some):
             paid = paid * late[:, None, None, block, None]
             entries = entries + (seen(some, block) & late[:, None, block, None]).sum((2, 3))
             sums = sums + paid.sum(3)
             high = paid.amax(-1, keepdim=True)
             dense = dense + ((paid >= self.threshold * high) & (high > 0)).float().sum((3, 4))
-        of_head = torch.as_tensor(entries).float().mean(1)
-        density = torch.as_tensor(dense).mean((1, 2)) / of_head.clamp_min(1)
-        return Scores(over_group(torch.as_tensor(sums), self.group), notes={"density": density})
+        density = dense.mean((1, 2)) / entries.float().mean(1).clamp_min(1)
+        return Scores(over_group(sums, self.group), notes={"density": density})
 
 
 def _after_the_last_image(layer: Layer) -> Bool[Tensor, "b m"]:

@@ -27,7 +27,8 @@ def tsne(
     count = len(points)
     wanted = affinities(points.double(), min(perplexity, (count - 1) / 3))
     generator = torch.Generator().manual_seed(seed)
-    places = 1e-4 * torch.randn(count, 2, generator=generator, dtype=torch.float64)
+    drawn = torch.randn(count, 2, generator=generator, dtype=torch.float64, device="cpu")
+    places = 1e-4 * drawn
     speed, gains = torch.zeros_like(places), torch.ones_like(places)
     for step in range(STEPS):
         louder = LOUDER if step < EXAGGERATED else 1.0
@@ -46,10 +47,10 @@ def affinities(points: Float[Tensor, "n d"], perplexity: float) -> Float[Tensor,
     apart = torch.cdist(points, points).square()
     apart = apart / apart.mean()
     apart.fill_diagonal_(torch.inf)
-    low, high = torch.zeros(len(points), 1), torch.full((len(points), 1), torch.inf)
-    low, high = low.double(), high.double()
+    low = torch.zeros_like(apart[:, :1])
+    high = torch.full_like(low, torch.inf)
     precision = torch.ones_like(low)
-    goal = torch.tensor(perplexity, dtype=torch.float64).log()
+    goal = apart.new_tensor(perplexity).log()
     for _ in range(BISECTIONS):
         near = torch.softmax(-precision * apart, -1)
         entropy = -(near * near.clamp_min(1e-300).log()).sum(-1, keepdim=True)

@@ -38,7 +38,8 @@ def part(counts: Int[Tensor, "*x"], share: float | Fraction) -> Int[Tensor, "*x"
 
 def most_recent(recent: Recent, tokens: int) -> int:
     """The same for one budget; at least one token."""
-    return max(1, int(recent_tokens(recent, torch.tensor([tokens]))))
+    budget = torch.tensor([tokens], dtype=torch.long, device="cpu")
+    return max(1, int(recent_tokens(recent, budget)))
 
 
 @derived

@@ -91,7 +91,7 @@ class Asker(NamedTuple):
             logits = self._pass(tokens, cache, state, start)
             for count in range(longest):
                 new = logits.argmax(-1)[:, None]
-                goes_on = real[:, -1:] & ~torch.isin(new, torch.tensor(stop).to(new))
+                goes_on = real[:, -1:] & ~torch.isin(new, new.new_tensor(stop))
                 if not bool(goes_on.any()):
                     break
                 tokens = torch.cat([tokens, new], dim=1)
@@ -120,7 +120,7 @@ class Asker(NamedTuple):
     def _question(self, text: str) -> Int[Tensor, "1 t"]:
         """The words as a user's last ones, up to where the model answers."""
         ids = self.tokenizer(f"\n\n{text}{self._after_words()}", add_special_tokens=False)
-        return torch.tensor([ids["input_ids"]], device=self.model.device)
+        return torch.tensor([ids["input_ids"]], dtype=torch.long, device=self.model.device)
 
     def _after_words(self) -> str:
         """What a chat template puts between a user's words and the answer; a new line without. Some
@@ -144,5 +144,6 @@ def ends(model: PreTrainedModel) -> set[int]:
 
 def _lengths(cache: DynamicCache, state: CacheState, like: Bool[Tensor, "b t"]) -> Int[Tensor, "b"]:
     """Tokens of each row's prompt."""
-    seen = torch.full((len(like),), foveate_layers(cache)[0].seen, device=like.device)
+    tokens = foveate_layers(cache)[0].seen
+    seen = torch.full((len(like),), tokens, dtype=torch.long, device=like.device)
     return seen if state.pads is None else seen - state.pads.to(like.device)

@@ -145,7 +145,8 @@ def _run(session: Session) -> Run:
             "nothing was measured in it. Give longer prompts or a smaller budget."
         )
     kept = session.stats.kept
-    lengths = torch.full((len(kept[0]),), layers[0].memory.finished)
+    tokens = layers[0].memory.finished
+    lengths = torch.full((len(kept[0]),), tokens, dtype=torch.long, device="cpu")
     if state.pads is not None:
         lengths = lengths - state.pads.cpu()
     return Run(kept, lengths, state.reading.notes)

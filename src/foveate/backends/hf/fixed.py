@@ -91,7 +91,7 @@ class FixedLayer(CacheLayerMixin):
         late = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
         self.room, self._start = room, late.size
         self._k, self._v = (_with_room(t, room) for t in (late.k, late.v))
-        self.used = torch.tensor(late.size, device=self._k.device)
+        self.used = torch.tensor(late.size, dtype=torch.long, device=self._k.device)
         self._elsewhere = seen - late.size  # tokens seen that take no slot here
         self._real = self._real_slots(pairs, state)
         self._n = state.policy.attend.n if pairs.compressed else 0.0
@@ -103,11 +103,11 @@ class FixedLayer(CacheLayerMixin):
         self, pairs: DensePairs | RaggedPairs, state: CacheState
     ) -> Bool[Tensor, "b 1 1 n"]:
         """False at padding, which only a prompt that was kept whole still holds."""
-        real = torch.ones(self._k.shape[0], self._k.shape[2], dtype=torch.bool)
-        real = real.to(self._k.device)
+        (b, _, n, _), device = self._k.shape, self._k.device
+        real = torch.ones(b, n, dtype=torch.bool, device=device)
         if not pairs.compressed and state.pads is not None:
-            columns = torch.arange(self._k.shape[2], device=self._k.device)
-            real &= columns >= state.pads.to(self._k.device)[:, None]
+            columns = torch.arange(n, device=device)
+            real &= columns >= state.pads.to(device)[:, None]
         return real[:, None, None]
 
     # What transformers asks of a cache layer

@@ -82,7 +82,9 @@ def calibrate_heads(
             scores = _scores(model, reading, shown, tokenizer)
             ledger.add(None if scores is None else scores.tolist())
     done = ledger.numbers
-    counted = [torch.tensor(one, dtype=torch.float64) for one in done if one is not None]
+    counted = [
+        torch.tensor(one, dtype=torch.float64, device="cpu") for one in done if one is not None
+    ]
     if not counted:
         raise InvalidInput(
             f"none of the {len(done)} samples was answered well enough to count. Give "

@@ -167,7 +167,9 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Every row ``repeats`` times in a row."""
         if self._pairs is not None:
-            self._take_rows(torch.arange(self._pairs.counts.shape[0]).repeat_interleave(repeats))
+            counts = self._pairs.counts
+            rows = torch.arange(len(counts), device=counts.device)
+            self._take_rows(rows.repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Only these rows."""

@@ -28,7 +28,7 @@ def visual_tokens(
     """True at placeholders of images and videos; None where there are no ids to tell."""
     if input_ids is None:
         return None
-    ids = torch.tensor(visual_token_ids(config), device=input_ids.device)
+    ids = input_ids.new_tensor(visual_token_ids(config))
     return torch.isin(input_ids, ids)
 
 
@@ -43,7 +43,7 @@ def frame_starts(
     if not sizes:
         return None
     ids = [getattr(config, name, None) for name in _NAMES if name.startswith("video")]
-    placeholders = torch.tensor([i for i in ids if isinstance(i, int)]).to(input_ids)
+    placeholders = input_ids.new_tensor([i for i in ids if isinstance(i, int)])
     video = torch.isin(input_ids, placeholders)
     starts = video & ~torch.nn.functional.pad(video, (1, 0))[:, :-1]
     if int(starts.sum()) != len(sizes):
@@ -54,7 +54,7 @@ def frame_starts(
         each = len(rows) // len(frames)  # LLaVA-OneVision ends a video with a line end
         lengths = frames if frames[0] else [each] * len(frames)
         if sum(lengths) in (len(rows), len(rows) - 1):
-            at = torch.tensor([0, *lengths[:-1]]).cumsum(0)
+            at = rows.new_tensor([0, *lengths[:-1]]).cumsum(0)
             starts[rows[at], columns[at]] = True
     return starts
 
@@ -152,7 +152,8 @@ def _shapes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> list[tuple[i
         return [(t * h // merge, w // merge) for t, h, w in inputs["image_grid_thw"].tolist()]
     if "image_sizes" in inputs and vision and vision.model_type == "pixtral":
         side = vision.patch_size * getattr(config, "spatial_merge_size", 1)
-        return [(h // side, w // side) for h, w in torch.as_tensor(inputs["image_sizes"]).tolist()]
+        sizes = torch.as_tensor(inputs["image_sizes"], dtype=torch.long, device="cpu")
+        return [(h // side, w // side) for h, w in sizes.tolist()]
     return []
 
 

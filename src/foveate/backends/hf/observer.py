@@ -20,7 +20,7 @@ class Observer:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        return Scores(torch.zeros(layer.k.shape[:3], device=layer.k.device))
+        return Scores(layer.k.new_zeros(layer.k.shape[:3], dtype=torch.float32))
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def counted(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _candidates(model: nn.Module) -> Iterator[Rotation]:
     """Frequencies that the model holds, with each way to pair channels; and none."""
-    yield halves(torch.zeros(0))
+    yield halves(torch.zeros(0, dtype=torch.float32, device="cpu"))
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and "original" not in name and buffer.ndim == 1:
             frequencies = buffer.detach().float().cpu()
@@ -71,7 +71,7 @@ def _found(model: nn.Module, first: Layer, second: Layer, known: list[Rotation])
 
 
 def _error(first: Tensor, second: Float[Tensor, "b hq m d"], rotation: Rotation) -> float:
-    places = torch.full(first.shape[2:3], float(SHIFT), device=first.device)
+    places = first.new_full(first.shape[2:3], float(SHIFT), dtype=torch.float32)
     off = turned(first, places, rotation.to(first.device)) - second
     return float(off.norm() / second.double().norm())
 

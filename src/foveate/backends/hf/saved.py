@@ -212,11 +212,12 @@ def _check_columns(
             f"layer {index} has seen {seen} tokens, {finished} of them in its prompt, and its "
             f"{slots} slots, {listed} of them listed, begin at {first}"
         )
+    none = tensors["k"].new_empty(0)
     for name in ("columns", "body.columns", "thin.columns"):
-        places: Any = tensors.get(name, torch.zeros(0))
+        places: Any = tensors.get(name, none)
         if places.numel() and not 0 <= int(places.min()) <= int(places.max()) < seen:
             saved.refuse(f"layer {index}'s {name!r} are not all from 0 to {seen - 1}")
-    channels: Any = tensors.get("thin.channels", torch.zeros(0))
+    channels: Any = tensors.get("thin.channels", none)
     if channels.numel() and not 0 <= int(channels.min()) <= int(channels.max()) < d:
         saved.refuse(f"layer {index}'s 'thin.channels' are not all from 0 to {d - 1}")
     for counts, flat in COUNTED:

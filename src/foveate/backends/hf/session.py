@@ -231,6 +231,6 @@ def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:
 
 def _held(layer: FoveateLayer) -> Float[Tensor, "b t"]:
     columns = layer.pairs.columns  # -1 where a slot is empty
-    held = torch.zeros(*columns.shape[:2], layer.seen + 1, device=columns.device)
+    held = columns.new_zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.float32)
     held.scatter_(2, columns % (layer.seen + 1), 1.0)
     return held[..., : layer.seen].mean(1)

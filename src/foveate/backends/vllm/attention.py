@@ -119,7 +119,7 @@ def rewritten(
     changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
     changed["_num_computed_tokens_cache"] = None
     if known is not None:
-        known = known[:n] - torch.tensor(gaps, dtype=known.dtype) * block
+        known = known[:n] - known.new_tensor(gaps) * block
         changed["seq_lens_cpu_upper_bound"] = known
         if any(gaps):  # otherwise vLLM's own, which capturing sets higher
             changed["max_seq_len"] = int(known.max())
@@ -140,15 +140,20 @@ def later_tokens(
     rows = [row for row in rows if row.beyond and row.gap]
     if not rows:
         return None
-    device, counts = common.slot_mapping.device, torch.tensor([row.beyond for row in rows])
+    device, here = common.slot_mapping.device, torch.device("cpu")
+    counts = torch.tensor([row.beyond for row in rows], dtype=torch.long, device=here)
     starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(common.query_start_loc.dtype)
     tokens = torch.cat(
-        [torch.arange(row.start + row.new - row.beyond, row.start + row.new) for row in rows]
+        [
+            torch.arange(row.start + row.new - row.beyond, row.start + row.new, device=here)
+            for row in rows
+        ]
     ).to(device)
-    ends = torch.tensor([row.computed + row.new for row in rows], dtype=common.seq_lens.dtype)
+    read = [row.computed + row.new for row in rows]
+    ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
     gaps = [row.gap for row in rows]
     seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
-    known = ends - torch.tensor(gaps, dtype=ends.dtype) * block
+    known = ends - ends.new_tensor(gaps) * block
     return tokens, build(
         CommonAttentionMetadata(
             query_start_loc=starts.to(device),

@@ -155,7 +155,7 @@ class Phase(Enum):
 
 def kept_slots(gap: int, prompt: int, block: int) -> Int[Tensor, "k"]:
     """The slots that kept tokens move into, ascending, counted from the request's first slot."""
-    return torch.arange(gap * block, prompt)
+    return torch.arange(gap * block, prompt, device="cpu")
 
 
 def physical(slots: Int[Tensor, "k"], row: Int[Tensor, "c"], block: int) -> Int[Tensor, "k"]:
@@ -172,7 +172,8 @@ def view(
     results have the type and device of what was given, which is not changed. Columns past a row's
     length hold the row's last column: they are never read.
     """
-    left = torch.tensor(gaps).to(table.device, non_blocking=True)  # one copy: nobody waits for it
+    left = torch.tensor(gaps, dtype=torch.long, device="cpu")
+    left = left.to(table.device, non_blocking=True)  # one copy: nobody waits for it
     columns = torch.arange(table.shape[1], device=table.device)[None] + left[:, None]
     seen = table.gather(1, columns.clamp_max(table.shape[1] - 1))
     return seen, (lengths - left.to(lengths.device) * block).to(lengths.dtype)

@@ -98,10 +98,9 @@ def _layer(
     scale: float,
 ) -> Layer:
     (k, v), end, prompt = pairs, row.end, row.prompt
-    whole = slots_of(
-        k, torch.zeros(1, dtype=torch.long), prompt.image[:, :end], prompt.spot[:, :end]
-    )
-    slots = whole.from_query(row.computed).with_budget(torch.tensor([row.budget], device=k.device))
+    pads, budget = (k.new_tensor([number], dtype=torch.long) for number in (0, row.budget))
+    whole = slots_of(k, pads, prompt.image[:, :end], prompt.spot[:, :end])
+    slots = whole.from_query(row.computed).with_budget(budget)
     return Layer(
         q=q,
         k=k,

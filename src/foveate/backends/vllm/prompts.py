@@ -200,13 +200,13 @@ class Prompts:
 
 def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
     """True at the tokens that stand for images and videos, by vLLM's ``mm_features``."""
-    marked = torch.zeros(length, dtype=torch.bool)
+    marked = torch.zeros(length, dtype=torch.bool, device="cpu")
     for feature in features or ():
         if feature.modality in VISUAL:
             where = feature.mm_position
             part = marked[where.offset : where.offset + where.length]
-            embedded = torch.ones(where.length) if where.is_embed is None else where.is_embed
-            part |= embedded[: len(part)].to(torch.bool)
+            embedded = where.is_embed
+            part |= True if embedded is None else embedded[: len(part)].to(torch.bool)
     return marked
 
 

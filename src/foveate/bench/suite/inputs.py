@@ -52,7 +52,8 @@ class Inputs:
 
         self.size, self.scale = size, d**-0.5
         self.q, self.k, self.v = normal(h * g), normal(h), normal(h)
-        self.kept = torch.rand(b, h, n, generator=generator, device=device) < KEEP
+        drawn = torch.rand((b, h, n), generator=generator, dtype=torch.float32, device=device)
+        self.kept = drawn < KEEP
         self.kept[..., -1] = True  # every head keeps something
         self.columns = torch.arange(n, device=device).expand(b, h, n)
         self.counts = self.kept.sum(-1)
@@ -63,7 +64,7 @@ class Inputs:
     def prefill(self) -> dict[str, Call]:
         """What is done once, when a prompt has been read."""
         q, k, v, scale, kept = self.q, self.k, self.v, self.scale, self.kept
-        counts = torch.ones(len(q), 2, self.size.g, q.shape[2], device=q.device)
+        counts = q.new_ones(len(q), 2, self.size.g, q.shape[2], dtype=torch.float32)
         window = q[:, :, -self.size.w :]
         of: dict[str, Callable[[Any], Any]] = {
             "column_sums": lambda impl: column_sums(q, k, scale, impl=impl),
@@ -109,7 +110,7 @@ def decode_step(
 
     q, tail = normal(b, h * g, 1, d), (normal(b, h, room, d), normal(b, h, room, d))
     flat = normal(sum(lengths), d), normal(sum(lengths), d)
-    starts = torch.tensor([0, *accumulate(lengths)], device=device)
-    taken = torch.tensor([room], device=device)
+    starts = torch.tensor([0, *accumulate(lengths)], dtype=torch.long, device=device)
+    taken = starts.new_tensor([room])
     places: dict[str, Any] = {"starts": starts, "longest": max(lengths), "tail_length": taken}
     return lambda: ragged_decode(q, *flat, lengths, *tail, d**-0.5, **places, impl=impl)

@@ -25,7 +25,8 @@ def subject_of(
     """
     dims = shape(name, layers)
     model = of_shape(toy(dims) if setting.quick else dims, setting.place, torch.bfloat16)
-    return again(Subject(name, model, torch.empty(0), random=True), tokens, setting, batch=batch)
+    none = torch.empty(0, dtype=torch.long, device="cpu")
+    return again(Subject(name, model, none, random=True), tokens, setting, batch=batch)
 
 
 def again(subject: Subject, tokens: int, setting: Setting, *, batch: int = 1) -> Subject:

@@ -25,7 +25,8 @@ def rows(setting: Setting) -> Iterator[Row]:
     copied = attempted({"what": "a copy"}, lambda: _copy(setting, repeats))
     yield copied
     heads = size.b * size.h
-    share = torch.rand(heads, generator=torch.Generator().manual_seed(0)) * 1.6 + 0.2
+    generator = torch.Generator().manual_seed(0)
+    share = torch.rand(heads, generator=generator, dtype=torch.float32, device="cpu") * 1.6 + 0.2
     every = {
         "heads of one length": [size.n] * heads,
         "heads of 0.2 to 1.8 times that": (share * size.n).long().tolist(),

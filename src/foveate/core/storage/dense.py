@@ -75,7 +75,7 @@ class DensePairs:
     @property
     def counts(self) -> Int[Tensor, "b h"]:
         """Pairs held per row and KV head."""
-        return torch.full(self._k.shape[:2], self.size, device=self._k.device)
+        return self._k.new_full(self._k.shape[:2], self.size, dtype=torch.long)
 
     @property
     def longest(self) -> int:

@@ -53,7 +53,7 @@ class RewrittenPairs:
     @property
     def counts(self) -> Int[Tensor, "b h"]:
         """Pairs held per row and KV head."""
-        return torch.full(self._k.shape[:2], self.longest, device=self._k.device)
+        return self._k.new_full(self._k.shape[:2], self.longest, dtype=torch.long)
 
     @property
     def compressed(self) -> bool:

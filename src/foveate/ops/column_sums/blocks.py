@@ -98,7 +98,7 @@ def blocks_of(
     """One block after the other."""
     (c, lanes, g, rows, d), n = run.q.shape[1:], keys.shape[1]
     some, m = lanes * rows, run.part.q.shape[2]
-    later = torch.full((some, some), -torch.inf, device=keys.device).triu_(1)
+    later = keys.new_full((some, some), -torch.inf, dtype=torch.float32).triu_(1)
     later = later.view(lanes, 1, rows, some)
     for first, q in zip(count(run.first, some), run.q, strict=False):
         # causal: no query of the block sees past the last one

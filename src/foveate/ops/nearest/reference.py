@@ -27,7 +27,7 @@ def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) 
     targets = keys.gather(2, index[..., None].expand(-1, -1, -1, d)).transpose(2, 3)
     hidden = torch.zeros_like(empty, dtype=torch.float32).masked_fill(empty, -torch.inf)
     slot = torch.empty(b, h, n, dtype=torch.long, device=k.device)
-    cosine = torch.empty(b, h, n, device=k.device)
+    cosine = torch.empty(b, h, n, dtype=torch.float32, device=k.device)
     rows = max(1, BYTES // max(1, 4 * b * h * index.shape[2]))
     for a in range(0, n, rows):
         some = slice(a, a + rows)
@@ -53,7 +53,7 @@ def nearest_by_position(pos: Int[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]) 
     after = torch.minimum(after, last).clamp_min(0)
     closer = (places.gather(2, after) - pos).abs() < (pos - places.gather(2, before)).abs()
     slot = index.gather(2, torch.where(closer, after, before))
-    return Nearest(slot, torch.full(slot.shape, torch.nan, device=pos.device))
+    return Nearest(slot, slot.new_full(slot.shape, torch.nan, dtype=torch.float32))
 
 
 def listed(kept: Bool[Tensor, "b h n"]) -> tuple[Int[Tensor, "b h s"], Bool[Tensor, "b h s"]]:

@@ -102,7 +102,7 @@ def lens_of(
         MissingPackage: jinja2 is not installed.
     """
     ids = _one_prompt(inputs)
-    visual = torch.isin(ids, torch.tensor(visual_token_ids(model.config), device=ids.device))
+    visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
     where = grids(visual, inputs, len(images), model.config)
     found = seen(model, inputs, policies, reader)
     shown = [as_seen(image, reader) for image in images]

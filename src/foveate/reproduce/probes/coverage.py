@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from foveate.backends.hf import branch, compress
@@ -18,7 +17,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
 from foveate.reproduce.part import Row
 from foveate.reproduce.parts.probe import Seen
-from foveate.reproduce.probes.numbers import rows_of
+from foveate.reproduce.probes.numbers import evenly, rows_of
 from foveate.reproduce.tsne import tsne
 
 MOST = 700  # keys; of more, as many evenly over the prompt
@@ -52,7 +51,7 @@ class Coverage:
         layer = min(self.layer, len(layers) - 1)
         head = min(self.head, layers[layer].k.shape[1] - 1)
         keys = layers[layer].k[0, head].float().cpu()
-        places = torch.linspace(0, len(keys) - 1, min(MOST, len(keys))).round().long()
+        places = evenly(len(keys), MOST)
         kept = {}
         for spec in self.policies:
             with compress(seen.loaded.model, policy_of(spec)) as session:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch.nn.functional import normalize
 
 from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
 from foveate.reproduce.part import Row
 from foveate.reproduce.parts.probe import Seen
-from foveate.reproduce.probes.numbers import rows_of
+from foveate.reproduce.probes.numbers import evenly, rows_of
 
 MOST = 160  # keys that are drawn, evenly over the prompt
 
@@ -39,7 +38,7 @@ class KeyMap:
         """``map`` [keys, keys], and the ``layer``."""
         layer = len(seen.recording.layers) // 2
         keys = seen.recording.layers[layer].k[0, self.head]
-        places = torch.linspace(0, len(keys) - 1, min(MOST, len(keys))).round().long()
+        places = evenly(len(keys), MOST)
         unit = normalize(keys[places.to(keys.device)].float(), dim=-1)
         return {"map": rows_of(unit @ unit.T), "layer": layer}
 

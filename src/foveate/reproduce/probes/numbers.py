@@ -1,13 +1,21 @@
-"""Tensors as JSON takes them."""
+"""Tensors as JSON takes them, and which places of a long row are shown."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+from jaxtyping import Int
 from torch import Tensor
 
 DIGITS = 4
+
+
+def evenly(count: int, most: int) -> Int[Tensor, "places"]:
+    """At most so many of ``count`` places, evenly from the first to the last."""
+    places = torch.linspace(0, count - 1, min(most, count), dtype=torch.float32, device="cpu")
+    return places.round().long()
 
 
 def rows_of(found: Iterable[Tensor]) -> list[Any]:

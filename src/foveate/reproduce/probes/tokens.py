@@ -13,7 +13,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
 from foveate.reproduce.part import Row
 from foveate.reproduce.parts.probe import Seen
-from foveate.reproduce.probes.numbers import rows_of
+from foveate.reproduce.probes.numbers import evenly, rows_of
 from foveate.reproduce.tsne import tsne
 
 MOST = 300  # tokens of either kind
@@ -62,6 +62,4 @@ class TokenMap:
 
 def _some(places: torch.Tensor) -> torch.Tensor:
     """At most so many, evenly."""
-    if len(places) <= MOST:
-        return places
-    return places[torch.linspace(0, len(places) - 1, MOST).round().long()]
+    return places[evenly(len(places), MOST)]

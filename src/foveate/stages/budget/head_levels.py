@@ -73,7 +73,7 @@ def _counts(profile: TensorProfile, tokens: int, protected: int, length: int) ->
     """As many shares of a head as are among the best of all heads; then pairs that add up."""
     table = torch.cat([held["levels"] for held in profile.by_layer])
     number = min(table.numel(), round(table.numel() * tokens / length))
-    best = torch.zeros(table.numel(), dtype=torch.bool)
+    best = table.new_zeros(table.numel(), dtype=torch.bool)
     best[table.flatten().topk(number).indices] = True
     wish = (best.view_as(table).sum(-1).double() * length / LEVELS).round().long().tolist()
     low, high = [min(protected, length)] * len(wish), [length] * len(wish)

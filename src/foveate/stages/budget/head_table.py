@@ -174,7 +174,7 @@ def _table(
     as_in: str | None,
 ) -> Int[Tensor, "L h"]:
     """One for all layers of a prompt, each of which asks for its row."""
-    table = torch.tensor(scores, dtype=torch.float64)
+    table = torch.tensor(scores, dtype=torch.float64, device="cpu")
     if as_in is None:
         return capacities(table, tokens, protected, length, floor, temperature)
     up = as_in == "headkv"
@@ -192,7 +192,7 @@ def capacities(
     """Pairs of every head of every layer; they add up to ``tokens`` for each, if so many exist."""
     weights = (scores / scores.sum()).pow(temperature).flatten()
     mixed = floor / len(weights) + (1 - floor) * weights / weights.sum()
-    least, most = torch.full(weights.shape, protected), torch.full(weights.shape, length)
+    least, most = (torch.full_like(mixed, n, dtype=torch.long) for n in (protected, length))
     return proportional(mixed, least, most, tokens * len(weights)).view_as(scores)
 
 

@@ -106,8 +106,9 @@ class RandomScore:
     def __call__(self, layer: Layer) -> Scores:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.ordinal)
         longest, h = int(layer.lengths.max()), layer.k.shape[1]
-        drawn = torch.rand(longest, h, generator=generator).t().to(layer.k.device)
-        drawn = drawn.expand(layer.k.shape[0], h, longest)
+        shape, where = (longest, h), generator.device
+        drawn = torch.rand(shape, generator=generator, dtype=torch.float32, device=where)
+        drawn = drawn.t().to(layer.k.device).expand(layer.k.shape[0], h, longest)
         return Scores(drawn.gather(2, layer.pos.clamp(0, longest - 1)))
 
 

@@ -51,7 +51,7 @@ class FromKvpress:
         return 2**31 if self.attention else 0
 
     def __call__(self, layer: Layer) -> Scores:
-        found = torch.zeros(layer.pos.shape, device=layer.k.device)
+        found = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
         matrix = self._matrix(layer) if self.attention else None
         for row, length in enumerate(layer.valid[:, 0].sum(-1).tolist()):
             first = layer.pos.shape[2] - length
@@ -80,7 +80,7 @@ class FromKvpress:
         h, n, d = k.shape[1:]
         config = SimpleNamespace(num_attention_heads=h * layer.groups, num_key_value_heads=h)
         module = SimpleNamespace(config=config, head_dim=d, layer_idx=layer.number)
-        hidden = torch.zeros(1, n, 1, device=k.device)  # its length is what may be asked of it
+        hidden = k.new_zeros(1, n, 1, dtype=torch.float32)  # its length is what may be asked of it
         try:
             scores: Tensor = self.press.score(module, hidden, k, v, attention, {})
         except _LACKING as error:

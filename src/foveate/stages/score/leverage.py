@@ -55,7 +55,9 @@ class Leverage:
     def _drawn(self, layer: Layer, columns: int) -> Float[Tensor, "d s"]:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + layer.ordinal)
         channels = layer.k.shape[-1]
-        drawn = torch.randn(channels, columns, generator=generator) / math.sqrt(columns)
+        shape, where = (channels, columns), generator.device
+        drawn = torch.randn(shape, generator=generator, dtype=torch.float32, device=where)
+        drawn = drawn / math.sqrt(columns)
         if columns > channels:  # scores depend on S S^T alone, and this root of it is as good
             drawn = torch.linalg.cholesky(drawn.double() @ drawn.T.double()).float()
         return drawn.to(layer.k.device)

@@ -33,7 +33,7 @@ def received(layer: Layer, by: By) -> Float[Tensor, "b h n"]:
     """The same, or what every slot gets on average from the queries that see it."""
     if by == "last":
         return paid_by_last(layer)
-    total = torch.zeros(layer.pos.shape, device=layer.k.device)
+    total = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
     for _, paid in rows(layer):
         total += paid.mean(2).sum(2)
     return total / times_seen(layer).clamp_min(1)

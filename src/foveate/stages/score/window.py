@@ -107,7 +107,7 @@ def counts_of(
     """
     if group == "mean":
         return (marked / groups)[:, :, None].repeat(1, 1, groups, 1)
-    own = torch.eye(groups, device=marked.device)
+    own = torch.eye(groups, dtype=marked.dtype, device=marked.device)
     return (marked[:, :, None, None] * own[:, :, None]).flatten(1, 2)
 
 

@@ -113,7 +113,7 @@ def _picked(
 def _sizes(counts: Int[Tensor, "m"], group: int) -> Int[Tensor, "G"]:
     groups = -(-counts // group)
     last = groups.cumsum(0)[groups > 0] - 1
-    sizes = torch.full((int(groups.sum()),), group, device=counts.device)
+    sizes = counts.new_full((int(groups.sum()),), group)
     sizes[last] = ((counts - 1) % group + 1)[groups > 0]
     return sizes
 
