@@ -12,6 +12,11 @@ from foveate.core.spec import stage
 from foveate.stages.budget.exact import fill
 
 
+def _drawn(count, generator):
+    """The same whatever the process's default type and device."""
+    return torch.rand(count, generator=generator, dtype=torch.float32, device="cpu")
+
+
 @stage("test_random_heads")
 @dataclass(frozen=True, kw_only=True)
 class RandomHeads:
@@ -32,7 +37,8 @@ class RandomHeads:
             seed = 1000 * int(scored[0].layer.lengths[row]) + scored[0].layer.ordinal
             generator = torch.Generator().manual_seed(seed)
             most, low = available[row].flatten(), least[row].flatten()
-            wish = (torch.rand(most.numel(), generator=generator) * 2 * tokens[row]).long()
+            drawn = _drawn(most.numel(), generator)
+            wish = (drawn * 2 * tokens[row]).long()
             total = int(tokens[row]) * most.numel()
             counts[row] = fill(wish, low, most, total).view_as(counts[row])
         return list(counts.unbind(1))
@@ -51,11 +57,11 @@ class RandomLayers:
 
     def __call__(self, scored, tokens):
         layers, (b, h) = len(scored), scored[0].available.shape
-        counts = torch.empty(b, layers, dtype=torch.long)
+        counts = torch.empty(b, layers, dtype=torch.long, device="cpu")
         for row in range(b):
             generator = torch.Generator().manual_seed(int(scored[0].layer.lengths[row]))
             most = torch.stack([one.available[row].min() for one in scored])
             least = torch.stack([one.protected[row].max() for one in scored])
-            wish = (torch.rand(layers, generator=generator) * 2 * tokens[row]).long()
+            wish = (_drawn(layers, generator) * 2 * tokens[row]).long()
             counts[row] = fill(wish, least, most, int(tokens[row]) * layers)
         return [c[:, None].expand(b, h).clone() for c in counts.unbind(1)]

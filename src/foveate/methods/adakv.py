@@ -101,8 +101,8 @@ class AcrossHeads:
         if self.guaranteed:
             return within(one, best.view_as(one.scores.values).sum(-1), total)
         ranked = best.view_as(one.scores.values).sum(-1) - protected
-        least = ((even - protected) * self.floor).long()
-        wish = (ranked * (1 - self.floor) + least).round().long() + protected
+        least = ((even - protected).float() * self.floor).long()
+        wish = (ranked.float() * (1 - self.floor) + least).round().long() + protected
         if self.as_released:
             return torch.minimum(wish, one.available)
         return within(one, wish, total)

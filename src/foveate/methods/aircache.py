@@ -109,7 +109,7 @@ def skewness(values: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"]) -> F
     apart = (x - (x.sum(-1) / count.clamp_min(1))[..., None]).masked_fill(~marked, 0.0)
     deviation = (apart.square().sum(-1) / (count - 1).clamp_min(1)).sqrt()
     cubes = (apart / deviation[..., None].clamp_min(1e-30)).pow(3).sum(-1)
-    factor = count / ((count - 1) * (count - 2)).clamp_min(1)
+    factor = count.float() / ((count - 1) * (count - 2)).clamp_min(1)
     return torch.where((count > 2) & (deviation > 1e-12), factor * cubes, 0.0)
 
 

@@ -103,7 +103,7 @@ class BoundaryEvidence:
         """Lambda of each head."""
         tokens = budget_of(layer.slots, self.window)
         places = (tokens - recent_tokens(self.window, tokens)).clamp_min(0)
-        count = (places * self.region).long().clamp_min(1)
+        count = (places.float() * self.region).long().clamp_min(1)
         of_base, of_evidence = (_best(x, outside, count) for x in (base, traced))
         weight = self.strength * of_base.spread / (of_evidence.spread + EPS)
         if self.evidence == "trace":

@@ -87,7 +87,7 @@ class LeverageAndAttention:
                 "blending=null is the share that the budget evicts, and this layer has none: give "
                 "Slots(tokens=...), or blending as a number."
             )
-        return (1 - tokens / lengths).clamp_min(0.0)[:, None, None]
+        return (1 - tokens.float() / lengths).clamp_min(0.0)[:, None, None]
 
 
 @method(

@@ -68,7 +68,7 @@ def by_tokens_before(slots: Slots, window: Window, groups: int, group: Reduction
     """Each query of a row's window counts as often as there are tokens before it, on average."""
     real = window_of(slots, window)
     earlier = slots.q_pos[:, -real.shape[1] :].clamp_min(0)
-    marked = (real * earlier / real.sum(-1, keepdim=True))[:, None]
+    marked = ((real * earlier).float() / real.sum(-1, keepdim=True))[:, None]
     return WindowWeights(counts_of(marked, groups, group))
 
 

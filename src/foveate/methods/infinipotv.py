@@ -64,7 +64,7 @@ class Novelty:
         first = self._first_of_newest(frame, place, seen)
         new = seen & (frame >= first[:, None, None])
         novelty = -_mean_cosine(layer.k.float(), place, new)
-        order = 2.0 + frame / (1 + frame.amax((1, 2), keepdim=True)).clamp_min(1)
+        order = 2.0 + frame.float() / (1 + frame.amax((1, 2), keepdim=True)).clamp_min(1)
         novelty = torch.where(new, order, novelty).masked_fill(~seen, -torch.inf)
         return inner._replace(parts={**inner.parts, "novelty": novelty})
 

@@ -60,7 +60,8 @@ class LagRelative:
         place = torch.arange(after.longest, device=layer.k.device)
         count = after.count[..., None]
         parts = count // self.lag
-        values = torch.where(parts > 1, 1 + (place + 1) / count.clamp_min(1), place / count)
+        far, near = 1 + (place + 1).float() / count.clamp_min(1), place.float() / count
+        values = torch.where(parts > 1, far, near)
         if (most := int(parts.max())) > 1:
             k, v = (self._in_parts(after.take(x), most) for x in (layer.k, layer.v))
             measured = F.pad(self._compared(k, v).flatten(2), (0, after.longest), value=0.0)

@@ -82,7 +82,7 @@ class TopAndDrawn(KeepsEnds):
         values, layer = scored.scores.values, scored.layer
         free, protected = values.isfinite(), values == torch.inf
         places = counts - protected.sum(-1)
-        lots = (places * self.drawn).long()
+        lots = (places.float() * self.drawn).long()
         best = highest(values.masked_fill(~free, -torch.inf), places - lots)
         heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
         noise = gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, layer.pos)

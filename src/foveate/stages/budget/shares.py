@@ -72,5 +72,6 @@ class LayerShares:
             shares = torch.where(total > 0, notes / total, 1 / len(scored))
         lengths = scored[0].layer.lengths.cpu()[:, None]
         wish = (shares * (tokens.cpu() * len(scored))[:, None]).round()
-        wish = wish.clamp_min((lengths * self.least).round().clamp_min(1)).minimum(lengths)
+        least = (lengths.float() * self.least).round().clamp_min(1)
+        wish = wish.clamp_min(least).minimum(lengths)
         return by_layer(scored, wish.long(), tokens)

@@ -83,7 +83,8 @@ def window_of(slots: Slots, window: Recent) -> Bool[Tensor, "b w"]:
 def on_average(slots: Slots, window: Recent, groups: int, group: Reduction) -> WindowWeights:
     """Every query of a row's window counts the same, and they count one in all."""
     real = window_of(slots, window)
-    return WindowWeights(counts_of((real / real.sum(-1, keepdim=True))[:, None], groups, group))
+    of_each = real.float() / real.sum(-1, keepdim=True)
+    return WindowWeights(counts_of(of_each[:, None], groups, group))
 
 
 @derived
