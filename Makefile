@@ -142,6 +142,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy src demo_model/foveate_demo benchmarks
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.surface.factories
 
 tables: $(READY)
 	$(BIN)/python docs/tables.py

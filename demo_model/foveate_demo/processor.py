@@ -81,7 +81,9 @@ class DemoProcessor:
         data = dict(self.tokenizer(filled, return_tensors="pt", **{"padding": True, **options}))
         if fitted:
             data["pixel_values"] = pixel_values(fitted)
-            data["image_sizes"] = torch.tensor([[im.height, im.width] for im in fitted])
+            data["image_sizes"] = torch.tensor(
+                [[im.height, im.width] for im in fitted], dtype=torch.long, device="cpu"
+            )
         return BatchFeature(data)
 
     def apply_chat_template(
@@ -208,7 +210,8 @@ def fit(image: Image.Image) -> Image.Image:
 def pixel_values(images: Sequence[Image.Image]) -> Tensor:
     """Float32 [n, 3, height, width] around zero; what is lower than the highest is padded below."""
     high = max(image.height for image in images)
-    pixels = torch.zeros(len(images), 3, high, PATCH * COLUMNS)
+    shape = (len(images), 3, high, PATCH * COLUMNS)
+    pixels = torch.zeros(shape, dtype=torch.float32, device="cpu")
     for into, image in zip(pixels, images, strict=True):
         seen = torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1)
         into[:, : image.height] = normalised(seen)

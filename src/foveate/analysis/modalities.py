@@ -52,7 +52,8 @@ def _received(layer: Layer) -> Received:
     pads = (layer.pos[:, 0] < 0).sum(-1)
     sums = column_sums(layer.q, layer.k, layer.scale, None, pads.tolist()).mean(1)
     pos, vision = layer.pos[:, 0], layer.vision[:, 0]
-    each = (pos >= 0) / (pos + 1).clamp_min(1)  # what a query gives to each token that it sees
+    # what a query gives to each token that it sees
+    each = (pos >= 0).float() / (pos + 1).clamp_min(1)
     even = each.flip(-1).cumsum(-1).flip(-1)
     share = sums / even.clamp_min(LEAST)
     counted = pos > 0

@@ -32,7 +32,7 @@ class Evidence:
 
     def __call__(self, layer: Layer) -> Scores:
         last = layer.lengths[:, None, None] - 1
-        later = layer.pos / (last + 1)
+        later = layer.pos.float() / (last + 1)
         shown = [
             torch.isin(pos, pos.new_tensor(places))
             for pos, places in zip(layer.pos, self.places, strict=True)

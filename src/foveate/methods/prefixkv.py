@@ -212,7 +212,7 @@ class Ratios(NamedTuple):
 def ratios(run: Run) -> Numbers:
     """Section 3.3: each layer's share of the prompt, which samples agree on."""
     lengths = run.lengths[:, None]
-    return [float((kept.cpu() / lengths.cpu()).mean()) for kept in run.kept]
+    return [float((kept.cpu().float() / lengths.cpu()).mean()) for kept in run.kept]
 
 
 @method(

@@ -93,7 +93,7 @@ class VisualHeads:
             places = [where for text, where in shown.spans if word and word in text]
             if len(places) == 1:
                 region = looked.new_tensor(places[0], dtype=torch.long)
-                total += torch.isin(looked.long(), region) / len(region)
+                total += torch.isin(looked.long(), region).float() / len(region)
         return total
 
 
