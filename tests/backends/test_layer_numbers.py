@@ -13,7 +13,7 @@ from foveate.backends.vllm.prompts import Prompt, Prompts, Row
 from foveate.backends.vllm.settings import settings_from
 from foveate.core.layer import Scores
 from foveate.core.reading import PromptReading
-from foveate.errors import InvalidParameter
+from foveate.errors import InvalidInput, InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from tests import zoo
@@ -71,4 +71,7 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
 
     complete(0)
     with pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN"):
+        complete(1)
+    pairs[1][0, 1, 7] = torch.nan
+    with pytest.raises(InvalidInput, match=f"values of layer {number} hold NaN .* at 1 of 20"):
         complete(1)

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Layer, Scored
+from foveate.core import finite
+from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.policy import Policy
 from foveate.core.protocols import EachByItself, may_spare
 from foveate.core.slots import Slots, derived
@@ -74,19 +75,51 @@ def score(policy: Policy, layer: Layer, *, again: bool = False) -> Scored | None
 
     Raises:
         InvalidBudget: a row's budget is below what is protected in it.
+        InvalidInput: keys, values or queries that are no numbers.
+        InvalidParameter: scores that are no numbers.
     """
     slots, tokens = layer.slots, layer.slots.tokens
     if tokens is None or (slots.all_fits and not again):
         return None
     least, always = _protected(slots, policy)
-    scores = policy.score(layer)
+    scores = _scores(policy, layer)
     raw = scores.values.float()
     values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
-    if isnan(values.detach().amax()):  # which a NaN anywhere becomes
-        raise InvalidParameter(f"the scores of layer {layer.number} contain NaN: {policy}.")
+    _refuse_no_numbers(policy, layer, values.detach(), alone=again and layer.q.shape[2] == 1)
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
     return Scored(after, scores, raw, tokens, always)
+
+
+def _scores(policy: Policy, layer: Layer) -> Scores:
+    """Of what is no number a score may make an error of another library."""
+    try:
+        return policy.score(layer)
+    except Exception:
+        finite.refuse(layer, policy.score.queries(longest_budget(layer.slots)), policy)
+        raise
+
+
+def _refuse_no_numbers(
+    policy: Policy, layer: Layer, values: Float[Tensor, "b h n"], *, alone: bool
+) -> None:
+    """In one question to the device, as long as there is no doubt. Where a token of an answer comes
+    ``alone``, the scores have to tell: at each step, looking at all pairs would take too long.
+    """
+    highest = values.amax()  # which a NaN anywhere becomes
+    if not alone:
+        queries = policy.score.queries(longest_budget(layer.slots))
+        if not isnan(highest + finite.doubt(layer, queries)):
+            return
+        finite.refuse(layer, queries, policy)
+    if isnan(highest):
+        raise InvalidParameter(f"the scores of layer {layer.number} contain NaN: {policy}.")
+
+
+@derived
+def longest_budget(slots: Slots) -> int:
+    """Of the rows' budgets, in tokens; none is zero."""
+    return 0 if slots.tokens is None else int(slots.tokens.max())
 
 
 class Protected(NamedTuple):
@@ -157,10 +190,11 @@ def _check_mask(
     asked = torch.minimum(held, count) if may_spare(policy.select) else count
     if not torch.equal(held, asked):
         raise InvalidParameter(
-            f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()}."
+            f"{policy.select!r} kept {held.tolist()} slots of layer {one.layer.number} instead of "
+            f"{count.tolist()}."
         )
     if not one.layer.slots.whole and bool((mask & ~one.layer.valid).any()):
-        raise InvalidParameter(f"{policy.select!r} kept padding.")
+        raise InvalidParameter(f"{policy.select!r} kept padding of layer {one.layer.number}.")
 
 
 def _check_counts(

@@ -15,8 +15,17 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from foveate.core import finite
 from foveate.core.layer import Layer, Scored
-from foveate.core.pipeline import Kept, bytes_of_a_token, everything, keep, observed, score
+from foveate.core.pipeline import (
+    Kept,
+    bytes_of_a_token,
+    everything,
+    keep,
+    longest_budget,
+    observed,
+    score,
+)
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows
 from foveate.core.slots import Slots, derived
@@ -188,7 +197,7 @@ class PromptReading:
         """
         memory, rule = self.layers[layer.ordinal], self.policy.when
         layer = self._shown(layer, at)
-        wanted = self.policy.score.queries(_longest_budget(layer.slots))
+        wanted = self.policy.score.queries(longest_budget(layer.slots))
         layer = memory.with_earlier(layer, wanted)
         in_prompt = memory.in_prompt(at)
         unfinished = in_prompt and memory.to_read(at) > 0
@@ -336,6 +345,7 @@ class PromptReading:
         elif scored is not None:
             found = {layer.ordinal: keep(policy, [scored])[0]}
         if scored is None and not policy.store.exact:
+            finite.check(layer, 0, policy)  # in codes it would reach others of its head
             found[layer.ordinal] = everything(layer)
         for ordinal, kept in found.items():
             memory = self.layers[ordinal]
@@ -371,11 +381,6 @@ def _without_pairs(layer: Layer, wanted: int) -> Layer:
 @derived
 def _budgeted(slots: Slots, policy: Policy, pair_bytes: int, to_read: int) -> Slots:
     return slots.with_budget(policy.tokens(slots.lengths + to_read, pair_bytes))
-
-
-@derived
-def _longest_budget(slots: Slots) -> int:
-    return 0 if slots.tokens is None else int(slots.tokens.max())
 
 
 def _refuse_empty_rows(layer: Layer) -> None:

@@ -38,6 +38,8 @@ def part(counts: Int[Tensor, "*x"], share: float | Fraction) -> Int[Tensor, "*x"
 
 def most_recent(recent: Recent, tokens: int) -> int:
     """The same for one budget; at least one token."""
+    if isinstance(recent, int):
+        return max(1, recent)
     budget = torch.tensor([tokens], dtype=torch.long, device="cpu")
     return max(1, int(recent_tokens(recent, budget)))
 

@@ -13,6 +13,7 @@ from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.rotation import counted, rotations
 from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, model_name
+from foveate.core import finite
 from foveate.core.composition import name_and_arguments
 from foveate.core.gathering import GATHERINGS, Gathering
 from foveate.core.layer import Layer, Scores
@@ -57,7 +58,8 @@ class Gatherer(Observer):
     sums: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
-        """Adds one pass of a layer."""
+        """Adds one pass of a layer, whose numbers are all numbers."""
+        finite.check(layer, layer.q.shape[2], "a profile")
         found = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
         held = self.sums.get(layer.ordinal, {})
         self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in found.items()}

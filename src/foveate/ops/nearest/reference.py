@@ -24,7 +24,9 @@ def nearest_by_cosine(k: Float[Tensor, "b h n d"], kept: Bool[Tensor, "b h n"]) 
     b, h, n, d = k.shape
     index, empty = listed(kept)
     keys = F.normalize(k.float(), dim=-1)
-    targets = keys.gather(2, index[..., None].expand(-1, -1, -1, d)).transpose(2, 3)
+    targets = keys.gather(2, index[..., None].expand(-1, -1, -1, d))
+    # in a shorter list it is padding that stands there, where any number may be
+    targets = targets.masked_fill(empty[..., None], 0.0).transpose(2, 3)
     hidden = torch.zeros_like(empty, dtype=torch.float32).masked_fill(empty, -torch.inf)
     slot = torch.empty(b, h, n, dtype=torch.long, device=k.device)
     cosine = torch.empty(b, h, n, dtype=torch.float32, device=k.device)

@@ -80,7 +80,9 @@ def leverage(
     gram = wide.transpose(2, 3) @ wide
     ridge = gram.diagonal(dim1=2, dim2=3).sum(-1).mul(1e-12).clamp_min(RIDGE)
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    root = torch.linalg.cholesky(gram + ridge[..., None, None] * eye)
+    # where that fails (of sums beyond float32) the scores are no numbers, which names the layer
+    root, failed = torch.linalg.cholesky_ex(gram + ridge[..., None, None] * eye)
     inverse = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
     whitened: Tensor = wide @ inverse.transpose(2, 3)
-    return whitened.square().sum(-1).float()
+    found = whitened.square().sum(-1).float()
+    return found.masked_fill((failed > 0)[..., None], torch.nan)
