@@ -104,14 +104,14 @@ class GivenCounts:
         return [torch.tensor(self.counts[one.layer.ordinal]) for one in scored]
 
 
-def compressed(policy, given):
+def compressed(policy, given, **options):
     """What a policy keeps of each layer of a prompt."""
     generator = torch.Generator().manual_seed(1)
     weights = [
         torch.randn(q.shape[1], v.shape[3], 6, generator=generator) for q, _, v in given.layers
     ]
     return foveate.compress_tensors(
-        policy, given.layers, given.vision, given.mask, output_weights=weights
+        policy, given.layers, given.vision, given.mask, output_weights=weights, **options
     )
 
 

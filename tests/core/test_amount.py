@@ -80,26 +80,22 @@ def test_bytes_are_shared_by_the_rows_and_never_exceeded(number, unit, lengths, 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_kept_tensors_fill_a_budget_in_bytes_to_the_last_token_that_fits(dtype):
+def test_a_budget_in_bytes_is_filled_to_the_last_token_that_fits(dtype):
+    """Keys, values and columns; and what is remembered: each head's count, each row's budget."""
     layers = [
         (torch.randn(2, 4, 50, d), torch.randn(2, h, 50, d), torch.randn(2, h, 50, e))
         for h, d, e in [(2, 8, 8), (4, 8, 4), (1, 16, 8)]
     ]
     layers = [tuple(t.to(dtype) for t in layer) for layer in layers]
 
-    def held(kept):
-        return sum(
-            one.keys(row, head).nbytes + one.values(row, head).nbytes
-            for one in kept
-            for row in range(2)
-            for head in range(one.k.shape[1])
-        )
-
     size = torch.finfo(dtype).bits // 8
-    a_token = 2 * size * (2 * 16 + 4 * 12 + 1 * 24)
-    for total in (20 * a_token, 20 * a_token + 1, 21 * a_token - 1):
-        kept = foveate.compress_tensors(foveate.knorm(budget=f"{total}B"), layers)
-        assert held(kept) == 20 * a_token
+    a_token = 2 * (size * (2 * 16 + 4 * 12 + 1 * 24) + 4 * (2 + 4 + 1))
+    beside = 2 * 8 * (2 + 4 + 1 + 3)
+    for tokens in (1, 20, 21):
+        for more in (0, a_token - 1):
+            total = tokens * a_token + beside + more
+            kept = foveate.compress_tensors(foveate.knorm(budget=f"{total}B"), layers)
+            assert all(bool((one.counts == tokens).all()) for one in kept)
 
 
 fractions = st.one_of(

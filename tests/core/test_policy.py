@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+import torch
 
 import foveate
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge
@@ -128,9 +129,11 @@ def test_but_refuses_what_is_neither_a_stage_nor_a_parameter(policy, name, says)
         (lambda: foveate.policy("h2o:budget=9,recent=10"), 10),
     ],
 )
-def test_a_budget_below_what_is_always_kept_is_refused_when_the_policy_is_made(make, protected):
+def test_a_budget_below_what_is_always_kept_is_refused_only_strictly(make, protected):
+    policy = make()
+    assert policy.tokens(torch.tensor([100]), 0).tolist() == [protected]
     with pytest.raises(InvalidBudget) as refused:
-        make()
+        policy.check_strictly()
     assert f"the {protected} tokens that are always kept" in str(refused.value)
     assert f"at least {protected}" in str(refused.value)
 

@@ -77,7 +77,7 @@ def passes(layer, sizes):
 
 def read(policy, layers, sizes):
     """What is kept of every layer of a prompt that comes in these passes, all layers each."""
-    reading, total, found = PromptReading(policy, len(layers), pair_bytes=1), sum(sizes), {}
+    reading, total, found = PromptReading(policy, len(layers)), sum(sizes), {}
     of_layers = [list(passes(layer, sizes)) for layer in layers]
     for number in range(len(sizes)):
         for shown in of_layers:

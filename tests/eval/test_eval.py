@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,9 +101,67 @@ def test_a_finished_run_is_a_bundle_whose_rows_name_their_questions(whole: Path)
     assert len(asked) == len({question for *_, question in asked}) == 6
 
 
-def test_what_is_refused_is_a_row_and_the_run_goes_on(directory: str, tmp_path: Path) -> None:
+def test_a_budget_that_is_raised_is_told_by_its_row(directory: str, tmp_path: Path) -> None:
     """The prompts have 49, 57 and 48 tokens: half of two of them is less than the window."""
+    asked = ["--tasks", "document", "--methods", "snapkv:window=26,random", "--budgets", "50%"]
+    result = evaluated(directory, tmp_path / "results", *asked)
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert "9 answers\n2 of them keep more than was asked for" in result.stdout
+    rows = {(row["sample"], row["spec"]): row for row in rows_in(tmp_path / "results")}
+    told = [
+        tuple(rows[n, f"{spec}"][name] for name in ("asked_tokens", "kept_tokens", "raised"))
+        for spec in ("full", "snapkv:budget=50%,window=26", "random:budget=50%")
+        for n in "012"
+    ]
+    whole = [(float(n), float(n), False) for n in (49, 57, 48)]
+    assert told[:3] == whole
+    assert told[3:6] == [(24.0, 26.0, True), (28.0, 28.0, False), (24.0, 26.0, True)]
+    assert told[6:] == [(float(n), float(n), False) for n in (24, 28, 24)]
+
+
+def test_a_budget_that_no_prompt_has_is_refused_at_once(directory: str, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    result = evaluated(directory, out, "--methods", "snapkv", "--budgets", "20", "--strict")
+    assert result.exit_code == 2
+    assert "the 32 tokens that are always kept" in result.stderr
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("tasks", ["", " ", ","])
+def test_no_task_is_refused_before_anything_is_written(
+    directory: str, tmp_path: Path, tasks: str
+) -> None:
+    out = tmp_path / "results"
+    result = evaluated(directory, out, "--tasks", tasks)
+    assert result.exit_code == 2
+    assert "names no task. Known: " in result.stderr
+    assert not out.exists()
+
+
+def test_results_of_before_go_on(whole: Path, directory: str, tmp_path: Path) -> None:
+    """Earlier versions did not say whether a run was strict, or what a row was asked for."""
+    out = tmp_path / "results"
+    shutil.copytree(whole, out)
+    configuration = json.loads((out / "run.json").read_text())
+    assert configuration.pop("strict") is False
+    (out / "run.json").write_text(json.dumps(configuration))
+    rows = [json.loads(line) for line in (out / "rows.jsonl").read_text().splitlines()]
+    for row in rows:
+        del row["asked_tokens"], row["raised"]
+    first = "".join(json.dumps(row) + "\n" for row in rows[:5])
+    (out / "rows.jsonl").write_text(first)
+    assert evaluated(directory, out, "--resume", "--strict").exit_code == 2
+    result = evaluated(directory, out, "--resume")
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    assert (out / "rows.jsonl").read_text().startswith(first)
+    assert len(rows_in(out)) == len(rows)
+    assert CliRunner().invoke(app, ["report", str(out)]).exit_code == 0
+
+
+def test_what_is_refused_is_a_row_and_the_run_goes_on(directory: str, tmp_path: Path) -> None:
+    """As above, where budgets are taken as they are."""
     asked = [
+        "--strict",
         "--tasks",
         "document",
         "--methods",

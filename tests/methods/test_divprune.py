@@ -80,7 +80,7 @@ def test_equal_keys_leave_in_the_order_of_the_prompt():
 def test_protected_text_asks_for_a_budget_that_holds_it():
     given = visual([40])
     with pytest.raises(InvalidBudget, match="always kept"):
-        given.keeps(foveate.divprune(budget=12, protect_text=True))
+        given.keeps(foveate.divprune(budget=12, protect_text=True), strict=True)
     policy = foveate.divprune(budget=30, protect_text=True, sinks=0)
     (protected,), (first,) = given.keeps(policy), given.keeps(policy.but(protect_text=False))
     assert torch.equal(protected.mask, first.mask)

@@ -118,4 +118,4 @@ def test_what_does_not_fit_says_what_to_do(tmp_path):
         foveate.duo_attention(budget="50%", profile=other)
     mine = str(saved(tmp_path, "duo_attention", SCORES))
     with pytest.raises(InvalidBudget, match="384 tokens that are always kept"):
-        foveate.duo_attention(budget=100, profile=mine, sinks=128, recent=256)
+        foveate.duo_attention(budget=100, profile=mine, sinks=128, recent=256).check_strictly()

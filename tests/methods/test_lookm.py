@@ -245,17 +245,19 @@ def test_protected_text_is_kept_whole_and_images_get_the_rest(text_prior):
     assert_merges(policy, given, "pivotal")
 
 
-def test_a_budget_that_does_not_hold_the_protected_text_is_refused():
+def test_a_budget_that_does_not_hold_the_protected_text_is_raised_to_it_or_refused():
     given = visual([32], "text last", seed=8)  # 20 tokens of text
     fits = foveate.lookm(budget=20, recent=4, protect_text=True)
     assert sets(given.keeps(fits)[0]) == [[*range(4), *range(16, 32)]] * 2
     with pytest.raises(
         InvalidBudget, match=r"keeps 19 of the 32 tokens of row 0, fewer than the 20"
     ):
-        given.keeps(fits.but(budget=19))
+        given.keeps(fits.but(budget=19), strict=True)
+    for less in (19, 5, "1%"):
+        assert sets(given.keeps(fits.but(budget=less))[0]) == sets(given.keeps(fits)[0])
     all_text = visual([32], "text", seed=8)
     with pytest.raises(InvalidBudget, match="fewer than the 32"):
-        all_text.keeps(fits.but(budget=31))
+        all_text.keeps(fits.but(budget=31), strict=True)
     assert sets(all_text.keeps(fits.but(budget=32))[0]) == [[*range(32)]] * 2
 
 

@@ -62,9 +62,9 @@ class Visual(NamedTuple):
         q, k, v = (x[row, :, self.pads[row] :] for x in self.layers[layer])
         return q, k, v
 
-    def keeps(self, policy: foveate.Policy) -> list[foveate.Kept]:
+    def keeps(self, policy: foveate.Policy, **options: bool) -> list[foveate.Kept]:
         return foveate.compress_tensors(
-            policy, self.layers, vision=self.vision, attention_mask=self.mask
+            policy, self.layers, vision=self.vision, attention_mask=self.mask, **options
         )
 
     def scored(self, policy: foveate.Policy) -> list[Any]:

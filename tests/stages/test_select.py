@@ -93,7 +93,17 @@ def test_a_share_of_the_budget_is_rounded_down_without_an_error_of_floating_poin
 
 def test_what_always_counts_is_the_sinks_and_a_recent_number():
     assert TopK(recent=8, sinks=4).protects == 12
-    assert TopK(recent=0.5, sinks=4).protects == 4
+
+
+@lean
+@given(percent=st.integers(0, 99), sinks=st.integers(0, 40))
+@example(percent=99, sinks=40)
+def test_what_is_protected_is_the_smallest_budget_that_holds_it(percent, sinks):
+    """Recent tokens that are a share of the budget grow with it."""
+    select = TopK(recent=percent / 100, sinks=sinks)
+    holds = (t for t in range(1, 10**4) if sinks + percent * t // 100 <= t)
+    assert max(1, select.protects) == next(holds)
+    assert select.always(select.protects) == select.protects
 
 
 def test_protected_tokens_are_kept_whatever_their_score_and_count_inside_the_budget():

@@ -170,9 +170,9 @@ def test_impossible_layouts_are_named(changes, named):
         foveate.policy("snapkv+kivi:budget=20%", store=Kivi(**changes))
 
 
-def test_a_budget_in_bytes_is_refused_where_pairs_are_not_held_in_full_precision():
-    with pytest.raises(InvalidBudget, match="a number of tokens"):
-        foveate.policy("snapkv+kivi(bits=4):budget=64MB")
+def test_a_budget_in_bytes_that_codes_would_have_to_stay_within_is_refused():
+    with pytest.raises(InvalidBudget, match="is not known beforehand"):
+        foveate.policy("snapkv+kivi(bits=4):budget=64MB,when=over_budget")
 
 
 def test_kivi_adds_to_any_method_and_prints_as_it_is_written():

@@ -16,7 +16,7 @@ from foveate.cli.options import model_option
 from foveate.cli.policies import METHODS_BY_DEFAULT, short
 from foveate.cli.rows import broken
 from foveate.eval.bundle import seal
-from foveate.eval.contenders import BUDGET_BY_DEFAULT, contenders, separate
+from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, lacking, versions
 from foveate.eval.judge import find_judge
 from foveate.eval.model import SEES
@@ -78,6 +78,12 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse budgets below what is always kept; else they are raised."
+        ),
+    ] = False,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
@@ -94,6 +100,8 @@ def evaluate(
     if not judge:
         _say_what_has_no_score(chosen)
     specs = contenders(separate(methods), separate(budgets))
+    if strict:
+        check_strictly(specs)
     configuration = {
         "model": model,
         "tasks": [task.name for task in chosen],
@@ -104,6 +112,7 @@ def evaluate(
         "judge": judge,
         "longest_prompt": longest_prompt,
         "timed": timed,
+        "strict": strict,
         "versions": versions(),
     }
     place = find_executor(executor, model, protocol, workers, trust_remote_code, device_map)
@@ -126,7 +135,7 @@ def evaluate(
 
         def left() -> Iterator[Job]:
             """What lacks an answer; the rest is skipped."""
-            for job in _jobs(chosen, limit, seed, tuple(specs), timed, longest_prompt):
+            for job in _jobs(chosen, limit, seed, tuple(specs), timed, longest_prompt, strict):
                 order.extend(job.keys)
                 if todo := lacking(job, results):
                     yield todo
@@ -147,6 +156,11 @@ def _say_what_came(out: Path, rows: Rows) -> None:
     refused = failures(rows)
     count = sum(one.times for one in refused)
     typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
+    if raised := sum(bool(row.get("raised")) for row in rows):
+        typer.echo(
+            f"{raised} of them keep more than was asked for: what their policies always keep. "
+            "--strict refuses such budgets."
+        )
     if refused:
         table = console.table("Task", "Policy", "Refused", "Sample", "Why")
         for one in refused:
@@ -184,8 +198,9 @@ def _jobs(
     specs: tuple[str, ...],
     timed: int,
     longest_prompt: int | None,
+    strict: bool,
 ) -> Iterator[Job]:
     """All that is asked, sample by sample."""
     for task in chosen:
         for place, sample in enumerate(task.samples(limit, seed)):
-            yield Job(task, sample, specs, place < timed, longest_prompt)
+            yield Job(task, sample, specs, place < timed, longest_prompt, strict)

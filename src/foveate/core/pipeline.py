@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core import finite
+from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.policy import Policy
 from foveate.core.protocols import EachByItself, may_spare
@@ -81,7 +82,7 @@ def score(policy: Policy, layer: Layer, *, again: bool = False) -> Scored | None
     slots, tokens = layer.slots, layer.slots.tokens
     if tokens is None or (slots.all_fits and not again):
         return None
-    least, always = _protected(slots, policy)
+    least, always = _held_by(slots, policy)
     scores = _scores(policy, layer)
     raw = scores.values.float()
     values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
@@ -132,10 +133,19 @@ class Protected(NamedTuple):
 
 
 @derived
-def _protected(slots: Slots, policy: Policy) -> Protected:
+def protected(slots: Slots, policy: Policy) -> Protected:
+    """What a policy always keeps of these slots, at their budget."""
+    marked = policy.select.protect(slots) & slots.valid
+    least = marked.new_full(marked.shape, -torch.inf, dtype=torch.float32)
+    return Protected(least.masked_fill_(marked, torch.inf), marked.sum(-1))
+
+
+@derived
+def _held_by(slots: Slots, policy: Policy) -> Protected:
+    """The same, where the budget holds it: not where one was to be taken as it is."""
     tokens = slots.lengths if slots.tokens is None else slots.tokens
-    protected = policy.select.protect(slots) & slots.valid
-    counts = protected.sum(-1)
+    found = protected(slots, policy)
+    counts = found.counts
     too_many = (counts > tokens[:, None]) & (slots.available > tokens[:, None])
     if bool(too_many.any()):
         row = int(too_many.any(-1).nonzero()[0, 0])
@@ -145,14 +155,17 @@ def _protected(slots: Slots, policy: Policy) -> Protected:
             f"{int(counts[row].max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
         )
-    least = protected.new_full(protected.shape, -torch.inf, dtype=torch.float32)
-    return Protected(least.masked_fill_(protected, torch.inf), counts)
+    return found
 
 
-def keep(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
-    """Budgets, selects and merges layers that have been scored."""
+def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
+    """Budgets, selects and merges layers that have been scored; a budget in bytes ``within``
+    them.
+    """
     if policy.amount.kind == "auto":
         scored, counts = holding(policy, scored)
+    elif within is not None:
+        scored, counts = within.fitted(scored)
     else:
         counts = policy.budget(scored, scored[0].tokens)
     _check_counts(policy, scored, counts, scored[0].tokens)
@@ -172,13 +185,8 @@ def everything(layer: Layer) -> Kept:
     return Kept(layer.valid, None, layer.k, layer.v)
 
 
-def bytes_of_a_token(layer: Layer) -> int:
-    """Bytes of one token's keys and values over the layer's KV heads."""
-    return bytes_of_pairs(layer.k, layer.v)
-
-
 def bytes_of_pairs(k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]) -> int:
-    """The same, from the tensors."""
+    """Bytes of one token's keys and values over the layer's KV heads."""
     return k.shape[1] * (k.shape[-1] + v.shape[-1]) * k.element_size()
 
 

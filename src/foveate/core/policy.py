@@ -39,7 +39,9 @@ from foveate.core.protocols import (
     Softmax,
     Steady,
     Store,
+    Weighs,
     When,
+    beyond,
     grows,
     reads_column_sums,
     reads_output_weight,
@@ -85,20 +87,34 @@ class Policy:
                     f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
                     f"foveate.core.protocols.{protocol.__name__} asks for."
                 )
-        amount, protected = self.amount, self.select.protects
-        if amount.kind == "bytes" and not self.store.exact:
-            raise InvalidBudget(
-                f"budget {amount} counts bytes of pairs in full precision, and {self.store!r} "
-                "holds them otherwise. Give a share (20%) or a number of tokens."
-            )
+        self._check_bytes()
         self._check_auto()
         self._check_again()
         self._check_growing()
+
+    def check_strictly(self) -> None:
+        """Raises InvalidBudget where no long prompt's budget could hold what is always kept."""
+        amount, protected = self.amount, self.select.protects
         if amount.kind == "tokens" and amount.value < protected:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
                 f"(observation window and sinks count inside the budget). Raise the budget to at "
                 f"least {protected}, or lower the window."
+            )
+
+    def _check_bytes(self) -> None:
+        if self.amount.kind != "bytes":
+            return
+        if not isinstance(self.store, Weighs):
+            raise InvalidBudget(
+                f"budget {self.amount} counts bytes, and {self.store!r} does not say how many its "
+                "pairs take. Give a share (20%) or a number of tokens."
+            )
+        if not self.store.exact and beyond(self.when):
+            raise InvalidBudget(
+                f"budget {self.amount} bounds the answer, too, under {self.when!r}, and how many "
+                f"bytes {self.store!r} comes to while it grows is not known beforehand. Give a "
+                "share (20%) or a number of tokens, or when=after_prefill."
             )
 
     def _check_auto(self) -> None:
@@ -151,9 +167,7 @@ class Policy:
     def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
         """Each row's budget, in tokens per KV head and layer.
 
-        A row that is no longer than what the selection always keeps (observation window and sinks)
-        has that for its budget: there is nothing to choose from, so it is kept whole, and does not
-        refuse the rows beside it.
+        It is at least what the selection always keeps by position (observation window and sinks).
 
         Args:
             lengths: tokens of each row's prompt, padding excluded.
@@ -162,7 +176,25 @@ class Policy:
         Raises:
             InvalidBudget: bytes that do not hold one token a row.
         """
-        tokens, always = self.amount.tokens(lengths, pair_bytes), self.select.protects
+        return self.raised(self.amount.tokens(lengths, pair_bytes))
+
+    def raised(self, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Budgets that hold what is always kept by position, and one token."""
+        return tokens.clamp_min(max(1, self.select.protects))
+
+    def unraised(self, tokens: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Budgets as they are asked for, of prompts of these ``lengths``; but a row that is no
+        longer than what is always kept is kept whole: there is nothing to choose from.
+
+        Raises:
+            InvalidBudget: bytes that do not hold one token a row.
+        """
+        if bool((tokens < 1).any()):
+            raise InvalidBudget(
+                f"budget {self.amount} holds no token: one token of this batch takes more, over all "
+                "layers. Raise it."
+            )
+        always = self.select.protects
         if self.amount.kind == "auto":  # its floor holds what is always kept
             return tokens.clamp_min(always)
         return tokens.where(lengths > always, tokens.clamp_min(always))

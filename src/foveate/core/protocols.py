@@ -17,7 +17,7 @@ from foveate.core.amount import AmountLike
 from foveate.core.layer import Layer, Scored, Scores, WindowWeights
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
-from foveate.core.storage import Pairs
+from foveate.core.storage import Form, Pairs, exact_bytes
 
 Scope = Literal["layer", "model"]
 
@@ -194,8 +194,8 @@ class ForeseeableByHead(Protocol):
 class Select(Protocol):
     """Which slots are kept, given scores and counts.
 
-    ``protects`` is the least number of slots that ``protect`` marks in a long prompt; it is checked
-    against the budget when the policy is made.
+    ``protects`` is the smallest budget that holds what ``protect`` marks by position alone (sinks,
+    recent tokens) in a long prompt: a smaller one is raised to it.
     """
 
     @property
@@ -204,6 +204,21 @@ class Select(Protocol):
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]: ...
 
     def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]: ...
+
+
+@runtime_checkable
+class KeepsByPosition(Select, Protocol):
+    """A selection that says, where it is True, that what it protects follows from positions and the
+    budget alone: a budget of ``protects`` holds it, and once held it stays so while an answer
+    grows. Of any other, ``protect`` is asked of every prompt.
+    """
+
+    @property
+    def by_position(self) -> bool: ...
+
+    def always(self, tokens: int) -> int:
+        """How many that is of a long prompt, at a budget of ``tokens``."""
+        ...
 
 
 @runtime_checkable
@@ -294,6 +309,16 @@ class OneByOne(When, Protocol):
 
 
 @runtime_checkable
+class Bounded(When, Protocol):
+    """A rule under which heads never hold more than ``beyond`` pairs more than they kept last, that
+    of the newest token included; 0 where there is no such bound.
+    """
+
+    @property
+    def beyond(self) -> int: ...
+
+
+@runtime_checkable
 class Slotwise(RunningScore, Protocol):
     """A running score that says, where it is True, that what it observes of a slot and how it
     scores it do not depend on which slots stand beside it; and it reads no earlier queries.
@@ -352,6 +377,38 @@ class Store(Protocol):
     def __call__(self, pairs: Pairs) -> Pairs: ...
 
 
+class Held(NamedTuple):
+    """What a store is to hold of a layer: ``counts`` pairs of each row and head, of a prompt of so
+    many ``columns``, and room for ``spare`` more in every head. The merge has ``zeroed`` so many
+    channels of all keys but the last.
+    """
+
+    counts: Int[Tensor, "b h"]
+    form: Form
+    columns: int
+    spare: int = 0
+    zeroed: int = 0
+
+
+@runtime_checkable
+class Weighs(Store, Protocol):
+    """A store that says beforehand what pairs take, so that a budget may be one in bytes."""
+
+    def bytes_of(self, held: Held) -> int: ...
+
+
+@runtime_checkable
+class Zeroes(Merge, Protocol):
+    """A merge that zeroes some channels of each head's keys, except in the last ``recent`` tokens:
+    of so many channels, at least ``zeroed`` of them.
+    """
+
+    @property
+    def recent(self) -> int: ...
+
+    def zeroed(self, channels: int) -> int: ...
+
+
 @stage("softmax")
 @dataclass(frozen=True, kw_only=True)
 class Softmax:
@@ -369,6 +426,10 @@ class FullPrecision:
 
     def __call__(self, pairs: Pairs) -> Pairs:
         return pairs
+
+    def bytes_of(self, held: Held) -> int:
+        """Keys, values and columns."""
+        return exact_bytes(held.counts, held.form.pair, held.spare)
 
 
 @stage("no_merge")
@@ -428,6 +489,16 @@ def grows(rule: When) -> bool:
 def may_spare(select: Select) -> bool:
     """Whether the selection says that it may keep fewer slots than it is told."""
     return isinstance(select, Sparing) and select.spares
+
+
+def keeps_by_position(select: Select) -> bool:
+    """Whether the selection says that it protects by position and budget alone."""
+    return isinstance(select, KeepsByPosition) and select.by_position
+
+
+def beyond(rule: When) -> int:
+    """How many pairs more than it kept last a head may hold under this rule; 0: without a bound."""
+    return rule.beyond if isinstance(rule, Bounded) else 0
 
 
 def is_head_by_head(stage: object) -> bool:

@@ -7,7 +7,7 @@ sums, notes of earlier layers, layers that wait for the others. An engine keeps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -16,20 +16,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core import finite
+from foveate.core.budgeting import Budgeted, Notice, budgeted, raised
+from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
-from foveate.core.pipeline import (
-    Kept,
-    bytes_of_a_token,
-    everything,
-    keep,
-    longest_budget,
-    observed,
-    score,
-)
+from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows
+from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows, keeps_by_position
 from foveate.core.slots import Slots, derived
-from foveate.core.storage import Pairs
+from foveate.core.storage import Form, Pairs
 from foveate.errors import InvalidInput
 
 
@@ -149,7 +143,8 @@ class Remembered:
     @property
     def nbytes(self) -> int:
         """Bytes of the tensors that are remembered."""
-        held = [*self.state.values(), *([] if self.queries is None else [self.queries])]
+        beside = (self.queries, self.images, self.kept, self.tokens)
+        held = [*self.state.values(), *(t for t in beside if t is not None)]
         return sum(t.nbytes for t in held)
 
 
@@ -159,12 +154,29 @@ class PromptReading:
     Args:
         policy: what to keep.
         depth: number of layers that are compressed.
-        pair_bytes: bytes of one token's pairs over all of them; the ``depth`` times those of the
-            layer at hand by default. Only a budget in bytes needs it.
+        forms: of the pairs of each of them; all like the layer at hand by default. Only a budget in
+            bytes needs it.
+        strict: whether a budget that is less than what is always kept is refused, and not raised.
+        notice: says that one was raised.
+
+    ``asked`` are the tokens per KV head that each row's budget asks for, once the prompt has been
+    read; None under an auto budget.
     """
 
-    def __init__(self, policy: Policy, depth: int, *, pair_bytes: int | None = None):
-        self.policy, self.depth, self.pair_bytes = policy, depth, pair_bytes
+    def __init__(
+        self,
+        policy: Policy,
+        depth: int,
+        *,
+        forms: Sequence[Form] | None = None,
+        strict: bool = False,
+        notice: Notice | None = None,
+    ):
+        self.policy, self.depth, self.strict = policy, depth, strict
+        self.forms = None if forms is None else tuple(forms)
+        self.notice = Notice() if notice is None else notice
+        self.asked: Int[Tensor, "b"] | None = None
+        self._bytes: Bytes | None = None
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
         self._waiting: list[Scored] = []
@@ -197,10 +209,10 @@ class PromptReading:
         """
         memory, rule = self.layers[layer.ordinal], self.policy.when
         layer = self._shown(layer, at)
-        wanted = self.policy.score.queries(longest_budget(layer.slots))
-        layer = memory.with_earlier(layer, wanted)
         in_prompt = memory.in_prompt(at)
         unfinished = in_prompt and memory.to_read(at) > 0
+        wanted = self.policy.score.queries(self._longest_budget(layer, at if unfinished else None))
+        layer = memory.with_earlier(layer, wanted)
         goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
         memory.remember(layer.q, layer.slots.q_image, wanted if goes_on else 0)
         if unfinished and not rule.reads:
@@ -208,6 +220,8 @@ class PromptReading:
         if not unfinished:
             _refuse_empty_rows(layer)
         if in_prompt and not unfinished:
+            if budget is None:  # otherwise the engine has worked it out
+                self._note_asked(layer, at)
             memory.finished = at.seen
             memory.tokens = None if grows(rule) else layer.slots.tokens
         if not rule(self._moment(layer, at, stored, in_prompt and not unfinished)):
@@ -215,7 +229,7 @@ class PromptReading:
         if self.policy.reads_again and not self._stays_whole(layer):
             memory.unread = _without_pairs(layer, max(1, wanted))
             return {}
-        return self._compressed(layer, budget)
+        return self._compressed(layer, budget, at.seen)
 
     @property
     def waits(self) -> bool:
@@ -238,7 +252,8 @@ class PromptReading:
         unread, memory.unread = memory.unread, None
         if unread is None:
             return {}
-        return self._compressed(replace(unread, k=k, v=v, state=memory.state), None)
+        layer = replace(unread, k=k, v=v, state=memory.state)
+        return self._compressed(layer, None, memory.finished)
 
     def prune(self, ordinal: int, at: Pass, lengths: Int[Tensor, "b"], pairs: Pairs) -> Kept | None:
         """What a rule that prunes keeps of ``pairs`` while an answer is decoded; None for all."""
@@ -288,24 +303,59 @@ class PromptReading:
         memory.state = {name: t.scatter(-1, slot, 0.0) for name, t in memory.state.items()}
         return slot
 
-    def with_budget(self, slots: Slots, at: Pass, ordinal: int, layer_bytes: int) -> Slots:
+    def with_budget(self, slots: Slots, at: Pass, ordinal: int, form: Form) -> Slots:
         """The slots with each row's budget, which is that of its prompt, however much of it (or
         beyond) has been read; under a rule whose budget grows, that of all that has.
-        ``layer_bytes`` are those of one token's pairs in this layer.
+        ``form`` is that of this layer's pairs.
         """
         if slots.tokens is not None:
             return slots
         memory = self.layers[ordinal]
         if memory.tokens is not None and not memory.in_prompt(at):
-            return slots.with_budget(memory.tokens)
-        pair_bytes = self.pair_bytes or layer_bytes * self.depth
-        to_read, growing = memory.to_read(at), grows(self.policy.when)
-        if growing:
+            slots = slots.with_budget(memory.tokens)
+            return slots if self.strict else raised(slots, self.policy)
+        found = self._budgeted(slots, at, ordinal, form)
+        if not (memory.in_prompt(at) or grows(self.policy.when)):
+            memory.tokens = found.slots.tokens
+        return found.slots
+
+    def _budgeted(self, slots: Slots, at: Pass, ordinal: int, form: Form) -> Budgeted:
+        to_read = self.layers[ordinal].to_read(at)
+        if grows(self.policy.when):
             to_read = max(0, to_read)
-        slots = _budgeted(slots, self.policy, pair_bytes, to_read)
-        if not (memory.in_prompt(at) or growing):
-            memory.tokens = slots.tokens
-        return slots
+        within = self._within(slots, at.seen + to_read, ordinal, form)
+        return budgeted(slots, self.policy, within, to_read, self.strict)
+
+    def _within(self, slots: Slots, columns: int, ordinal: int, form: Form) -> Bytes | None:
+        """The bytes of a budget in bytes."""
+        if self.policy.amount.kind != "bytes":
+            return None
+        forms = self.forms or (form,) * self.depth
+        images, whole = slots.image is not None, self.layers[ordinal].kept is None
+        found = Bytes(self.policy, forms, columns, images, whole, self.strict)
+        if found != self._bytes:  # of the same ones, the same: they remember what they found
+            self._bytes = found
+        return self._bytes
+
+    def _longest_budget(self, layer: Layer, at: Pass | None) -> int:
+        """The largest budget of a row; of a prompt that goes on after ``at``, the largest that it
+        may be yet: text that is to come may have to stay.
+        """
+        longest = longest_budget(layer.slots)
+        if at is None or self.strict or keeps_by_position(self.policy.select):
+            return longest
+        to_come = self.layers[layer.ordinal].to_read(at)
+        return max(longest, int(layer.slots.lengths.max()) + to_come)
+
+    def _note_asked(self, layer: Layer, at: Pass) -> None:
+        """What was asked for, once a prompt."""
+        if layer.ordinal or self.policy.amount.kind == "auto":
+            return
+        own = replace(layer.slots, tokens=None)
+        found = self._budgeted(own, at, 0, _form(layer))
+        self.asked = found.asked
+        if not self.strict:
+            self.notice.say(self.policy, found._replace(slots=layer.slots))
 
     def _shown(self, layer: Layer, at: Pass) -> Layer:
         """The layer with its budget and with what is known of earlier passes and layers; the
@@ -314,7 +364,7 @@ class PromptReading:
         memory = self.layers[layer.ordinal]
         layer = replace(
             layer,
-            slots=self.with_budget(layer.slots, at, layer.ordinal, bytes_of_a_token(layer)),
+            slots=self.with_budget(layer.slots, at, layer.ordinal, _form(layer)),
             state=memory.grown(layer.k.shape[2]),
             earlier=tuple(self.notes) if layer.ordinal else (),
         )
@@ -333,18 +383,21 @@ class PromptReading:
             kept = tokens[:, None].expand_as(stored)
         return Moment(prompt, stored, seen, seen - (at.seen - memory.finished), kept)
 
-    def _compressed(self, layer: Layer, budget: Budget | None) -> dict[int, Kept]:
+    def _compressed(self, layer: Layer, budget: Budget | None, seen: int) -> dict[int, Kept]:
         policy = self.policy if budget is None else replace(self.policy, budget=budget)
         before = self.layers[layer.ordinal].kept is not None
         scored = score(self.policy, layer, again=before)
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}
+        columns = self.layers[layer.ordinal].finished or seen
+        within = self._within(layer.slots, columns, layer.ordinal, _form(layer))
         if policy.scope == "model":
-            found = self._all_together(layer, scored)
+            found = self._all_together(layer, scored, within)
         elif scored is not None:
-            found = {layer.ordinal: keep(policy, [scored])[0]}
-        if scored is None and not policy.store.exact:
+            found = {layer.ordinal: keep(policy, [scored], within)[0]}
+        as_it_is = policy.store.exact and (within is None or within.stays(layer.slots))
+        if scored is None and not as_it_is:
             finite.check(layer, 0, policy)  # in codes it would reach others of its head
             found[layer.ordinal] = everything(layer)
         for ordinal, kept in found.items():
@@ -355,13 +408,15 @@ class PromptReading:
                 _ = memory.kept_by_each  # asked now, and not while decoding
         return found
 
-    def _all_together(self, layer: Layer, scored: Scored | None) -> dict[int, Kept]:
+    def _all_together(
+        self, layer: Layer, scored: Scored | None, within: Bytes | None
+    ) -> dict[int, Kept]:
         """A budget over all layers waits for the last one."""
         self._waiting += [scored] if scored else []
         if layer.ordinal < self.depth - 1:
             return {}
         waiting, self._waiting = self._waiting, []
-        kept = keep(self.policy, waiting) if waiting else []
+        kept = keep(self.policy, waiting, within) if waiting else []
         return {one.layer.ordinal: found for one, found in zip(waiting, kept, strict=True)}
 
 
@@ -378,9 +433,8 @@ def _without_pairs(layer: Layer, wanted: int) -> Layer:
     )
 
 
-@derived
-def _budgeted(slots: Slots, policy: Policy, pair_bytes: int, to_read: int) -> Slots:
-    return slots.with_budget(policy.tokens(slots.lengths + to_read, pair_bytes))
+def _form(layer: Layer) -> Form:
+    return Form.of(layer.q.shape[1], layer.k, layer.v)
 
 
 def _refuse_empty_rows(layer: Layer) -> None:

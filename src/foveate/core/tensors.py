@@ -9,10 +9,11 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.layer import Layer
-from foveate.core.pipeline import Kept, bytes_of_a_token, everything
+from foveate.core.pipeline import Kept, everything
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.slots import Slots
+from foveate.core.storage import Form
 from foveate.errors import InvalidInput, UnsupportedPolicy
 
 QKV = tuple[Tensor, Tensor, Tensor]
@@ -186,6 +187,8 @@ def compress_tensors(
     attention_mask: Tensor | None = None,
     scale: float | None = None,
     output_weights: Sequence[Tensor] | None = None,
+    *,
+    strict: bool = False,
 ) -> list[Kept]:
     """What a policy keeps of a prompt, from its tensors alone.
 
@@ -197,19 +200,23 @@ def compress_tensors(
         scale: of the attention logits; 1/sqrt(d) by default.
         output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
             criticalkv needs it.
+        strict: refuses a budget below what is always kept, which otherwise is raised to that, and
+            said once in the log.
 
     Raises:
         InvalidInput: shapes that do not fit together, padding that is not on the left, or a policy
             that lacks ``output_weights``.
-        InvalidBudget: a budget below what is protected.
+        InvalidBudget: a budget below what is always kept, if that is ``strict``.
         MissingModality: the policy needs ``vision``.
         UnsupportedPolicy: the policy needs the model.
     """
+    if strict:
+        policy.check_strictly()
     made = layers_of(layers, vision, attention_mask, scale, output_weights)
-    return compress_layers(policy, made)
+    return compress_layers(policy, made, strict=strict)
 
 
-def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
+def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = False) -> list[Kept]:
     """Scores, budgets, selects and merges, layer by layer or over all, as the scope says; raises
     UnsupportedPolicy where that takes the model.
     """
@@ -218,8 +225,8 @@ def compress_layers(policy: Policy, layers: Sequence[Layer]) -> list[Kept]:
             f"{policy} reads the prompt a second time, which takes the model, not its tensors "
             "alone. Use foveate.compress(model, ...)."
         )
-    pair_bytes = sum(bytes_of_a_token(layer) for layer in layers)
-    reading = PromptReading(policy, len(layers), pair_bytes=pair_bytes)
+    forms = [Form.of(layer.q.shape[1], layer.k, layer.v) for layer in layers]
+    reading = PromptReading(policy, len(layers), forms=forms, strict=strict)
     found: dict[int, Kept] = {}
     for layer in layers:
         found |= reading.completed(layer)

@@ -56,6 +56,15 @@ def contenders(methods: Sequence[str], budgets: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(specs))
 
 
+def check_strictly(specs: Sequence[str]) -> None:
+    """Raises InvalidBudget where a spec's budget is less than what it always keeps of any prompt
+    that is longer.
+    """
+    for spec in specs:
+        if not is_oracle(spec):
+            policy_of(spec).check_strictly()
+
+
 def is_oracle(spec: str) -> bool:
     """Whether only a sample can make a policy of it."""
     return spec.split(":")[0].strip() == NAME

@@ -6,7 +6,7 @@ on one by one, as the bits of a batch depend on who is in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ def measured(
     *,
     timed: bool = False,
     longest_prompt: int | None = None,
+    strict: bool = False,
+    raised: Container[str] = (),
 ) -> Iterator[Row]:
     """One row for the full cache (:data:`FULL`) and for each spec; those that read column sums come
     last. What Foveate refuses is a row with an ``error``: a spec's, or, where the prompt cannot be
@@ -53,19 +55,20 @@ def measured(
     all of it is not asked to say it once more, unless ``timed``.
 
     A prompt of more tokens than ``longest_prompt``, images counted, loses its middle, before the
-    chat template.
+    chat template. Where a budget is less than what its policy always keeps, it is raised, and the
+    row says so; with ``strict`` it is refused, but of the specs in ``raised``.
     """
     try:
         reading = read_prompt(
             loaded, task, sample, protocol, timed=timed, longest_prompt=longest_prompt
         )
-        full = _answer(reading, reading.policy(FULL), None)
+        full = _answer(reading, reading.policy(FULL), None, strict)
     except FoveateError as error:
         yield from [_failed(task, sample, spec, error) for spec in (FULL, *specs)]
         return
-    yield _row(reading, FULL, full)
+    yield _row(reading, FULL, full, strict)
     for spec in sorted(specs, key=lambda spec: _reads_sums(reading, spec)):
-        yield _row(reading, spec, full)
+        yield _row(reading, spec, full, strict and spec not in raised)
 
 
 def _reads_sums(reading: Reading, spec: str) -> bool:
@@ -75,23 +78,23 @@ def _reads_sums(reading: Reading, spec: str) -> bool:
         return False
 
 
-def _row(reading: Reading, spec: str, full: Answer) -> Row:
+def _row(reading: Reading, spec: str, full: Answer, strict: bool) -> Row:
     """The spec's row, or what refuses it."""
     try:
-        answer = full if spec == FULL else _answer(reading, reading.policy(spec), full)
+        answer = full if spec == FULL else _answer(reading, reading.policy(spec), full, strict)
         return row(reading, spec, answer, full)
     except FoveateError as error:
         return _failed(reading.task, reading.sample, spec, error)
 
 
 @torch.no_grad()
-def _answer(reading: Reading, policy: Policy, full: Answer | None) -> Answer:
+def _answer(reading: Reading, policy: Policy, full: Answer | None, strict: bool) -> Answer:
     """What the prompt's cache, as a policy compresses it, makes of the sample; ``full`` is what the
     full cache makes of it, and None for that one itself.
     """
     recording, prefill_s = reading.recorded(sums=policy.reads_column_sums)
     loaded = reading.loaded
-    with compress(loaded.model, policy, tokenizer=loaded.tokenizer) as session:
+    with compress(loaded.model, policy, tokenizer=loaded.tokenizer, strict=strict) as session:
         cache = branch(session, recording)
         stats, shown = session.stats, _shown(reading, recording, cache, full)
         first = asked(session.model, cache, recording.logits, reading.rest)

@@ -16,6 +16,8 @@ from foveate.errors import InvalidInput
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
 MANIFEST = "bundle.json"  # of finished results: foveate/eval/bundle.py
+UNSAID = {"strict": False}
+"""What results of earlier versions do not say of themselves."""
 Key = tuple[str, str, str]
 """Task, sample, spec."""
 
@@ -179,7 +181,7 @@ def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
         raise InvalidInput(
             f"{str(folder)!r} holds results already. Go on with --resume, or choose another folder."
         )
-    there = read(folder).configuration
+    there = UNSAID | read(folder).configuration
     for name, value in wanted.items():
         if name != "versions" and there.get(name) != value:
             raise InvalidInput(

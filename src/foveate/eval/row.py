@@ -55,7 +55,9 @@ def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
         "reference_tokens": len(reference),
         "tokens": stats.seen,
         "visual_tokens": reading.prompt.visual_tokens,
+        "asked_tokens": _asked(stats),
         "kept_tokens": stats.kept_tokens,
+        "raised": bool(stats.raised.any()),
         "kv_bytes": stats.bytes_after,
         "kv_bytes_full": stats.bytes_before,
         "prefill_s": round(answer.prefill_s, 4),
@@ -63,6 +65,11 @@ def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
         "decode_s_per_token": _each(answer.seconds, len(answer.tokens) - 1),
         **answer.shown,
     }
+
+
+def _asked(stats: Stats) -> float | None:
+    """Tokens per KV head that the budget comes to; None where it follows from scores."""
+    return None if stats.asked is None else float(stats.asked.float().mean())
 
 
 def _after_first(reading: Reading, tokens: Sequence[int]) -> float | None:

@@ -77,6 +77,10 @@ class DropChannels:
     share: ShareBelow = 0.4
     recent: Count = 32
 
+    def zeroed(self, channels: int) -> int:
+        """How many of so many channels are zero before the last ``recent`` tokens."""
+        return int(part(torch.tensor([channels], dtype=torch.long, device="cpu"), self.share))
+
     def __call__(
         self, scored: Scored, kept: Bool[Tensor, "b h n"]
     ) -> tuple[Float[Tensor, "b h n d"], Float[Tensor, "b h n e"]]:
@@ -88,9 +92,7 @@ class DropChannels:
             )
         keys = layer.k.float().masked_fill(~kept[..., None], 0.0)
         worth = notes["query_energy"] * keys.square().sum(2)
-        channels = torch.tensor([worth.shape[-1]], dtype=torch.long, device="cpu")
-        count = int(part(channels, self.share))
-        lowest = worth.argsort(dim=-1, stable=True)[..., :count]
+        lowest = worth.argsort(dim=-1, stable=True)[..., : self.zeroed(worth.shape[-1])]
         gone = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
         early = ~is_recent(layer.slots, self.recent)
         return layer.k.masked_fill(gone[:, :, None] & early[..., None], 0.0), layer.v

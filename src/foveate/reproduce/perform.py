@@ -21,6 +21,7 @@ from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import places, stand_ins
 from foveate.reproduce.part import Part
+from foveate.reproduce.parts.grid import Grid
 from foveate.reproduce.progress import Done, Progress, Step
 from foveate.reproduce.setting import Say, Setting
 
@@ -169,6 +170,7 @@ class Lab(AbstractContextManager["Lab"]):
                 profiles=(self.out / "profiles" / slug(place)).resolve(),
                 calibrations=self._calibrations,
                 along=along,
+                raised=self._raised,
                 say=say,
                 judge=self.judge,
                 outside=self.outside,
@@ -180,6 +182,12 @@ class Lab(AbstractContextManager["Lab"]):
     def _calibrations(self) -> dict[str, Calibration]:
         """Of all experiments: a name is of one."""
         return {n: one for each in self.experiments for n, one in each.calibrations.items()}
+
+    @cached_property
+    def _raised(self) -> frozenset[str]:
+        """Of all experiments: answers are shared."""
+        grids = [one for each in self.experiments for one in each.parts if isinstance(one, Grid)]
+        return frozenset(spec for one in grids for spec in one.raised())
 
     def _results(self, place: str) -> Results:
         configuration = {

@@ -27,7 +27,8 @@ class Setting:
 
     ``load`` gives the model, which is not needed where no row is missing. ``small`` is a stand-in:
     answers, texts and batches are cut. ``calibrations`` are those of all experiments of the run,
-    ``along`` is what all of them ask this model. ``say`` is told what takes long.
+    ``along`` is what all of them ask this model. ``raised`` are the specs whose budgets are raised
+    to what they always keep; all others are refused there. ``say`` is told what takes long.
     """
 
     model: str
@@ -41,6 +42,7 @@ class Setting:
     profiles: Path
     calibrations: Mapping[str, Calibration] = field(default_factory=dict)
     along: Asked = field(default_factory=dict)
+    raised: frozenset[str] = frozenset()
     say: Say = lambda what: None
     judge: Judge | None = None
     outside: bool = False

@@ -22,6 +22,16 @@ def recent_tokens(recent: Recent, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
     return part(tokens, recent)
 
 
+def holding(others: int, recent: Recent) -> int:
+    """The smallest budget that holds so many tokens and the last ``recent`` ones, which are more of
+    a larger budget where they are a share of it.
+    """
+    if isinstance(recent, int):
+        return others + recent
+    rest = 1 - Fraction(str(recent))  # floor(share * T) + others <= T, solved for whole T
+    return min(MOST, int((others - 1) / rest) + 1) if others else 0
+
+
 def part(counts: Int[Tensor, "*x"], share: float | Fraction) -> Int[Tensor, "*x"]:
     """That share of each, as it is written (0.29 of 100 is 29), and rounded down.
 

@@ -13,7 +13,7 @@ from foveate.core.layer import Scored
 from foveate.core.parameters import Count, Recent
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
-from foveate.stages.recent import is_recent
+from foveate.stages.recent import holding, is_recent, recent_tokens
 
 __all__ = ["TopK"]
 
@@ -26,7 +26,15 @@ class KeepsRecent:
 
     @property
     def protects(self) -> int:
-        return self.recent if isinstance(self.recent, int) else 0
+        return holding(0, self.recent)
+
+    @property
+    def by_position(self) -> bool:
+        """Not where a subclass protects in another way."""
+        return type(self).protect in (KeepsRecent.protect, KeepsEnds.protect)
+
+    def always(self, tokens: int) -> int:
+        return int(recent_tokens(self.recent, torch.tensor([tokens])))
 
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
         return is_recent(slots, self.recent)
@@ -41,7 +49,10 @@ class KeepsEnds(KeepsRecent):
 
     @property
     def protects(self) -> int:
-        return self.sinks + super().protects
+        return holding(self.sinks, self.recent)
+
+    def always(self, tokens: int) -> int:
+        return self.sinks + super().always(tokens)
 
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
         last = super().protect(slots)
@@ -66,8 +77,13 @@ class TopK(KeepsEnds):
 
     @property
     def drops_lowest(self) -> bool:
-        """Not where a subclass selects in another way."""
-        return type(self).__call__ is TopK.__call__ and type(self).protect is TopK.protect
+        """Not where a subclass selects in another way, or text is protected."""
+        return type(self).__call__ is TopK.__call__ and self.by_position
+
+    @property
+    def by_position(self) -> bool:
+        """Not where text is protected, wherever it stands."""
+        return type(self).protect is TopK.protect and not self.protect_text
 
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
         marked = super().protect(slots)

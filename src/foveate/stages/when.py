@@ -47,6 +47,10 @@ class OverBudget:
     def one_by_one(self) -> bool:
         return self.answering and self.every == 1 and not self.growing
 
+    @property
+    def beyond(self) -> int:
+        return self.every if self.answering and not self.growing else 0
+
     def __call__(self, moment: Moment) -> bool:
         return moment.prompt or bool((moment.stored - moment.kept >= self.every).any())
 

@@ -169,7 +169,8 @@ class FoveateLayer(HeldLayer):  # type: ignore[no-untyped-call]
         slots = state.slots.of(
             columns, not is_whole(self.pairs), span, queries.facts(), state.images(), queries.mask
         )
-        return state.reading.with_budget(slots, self.at, self.ordinal, self.token_bytes)
+        form = self.form(queries.q.shape[1])
+        return state.reading.with_budget(slots, self.at, self.ordinal, form)
 
     def read(self, layer: Layer) -> None:
         """Shows what has been read to the policy, and holds what it keeps: of this layer, or of all

@@ -72,9 +72,10 @@ class Calls:
         policy: Policy,
         vision: Tensor | None,
         asker: Asker | None = None,
+        strict: bool = False,
     ):
         self.model, self.policy, self.vision, self.asker = model, policy, vision, asker
-        self.link = Link()
+        self.link = Link(strict)
         self.cache: DynamicCache | None = None
         self.length: int | None = None
         self._config = text_config(model)
@@ -420,7 +421,10 @@ class Asked:
 def _note_stats(cache: DynamicCache) -> None:
     """What was kept of the prompt that has just been read."""
     state, layers = known_state(cache), foveate_layers(cache)
-    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers])
+    for layer in layers:
+        layer.cut_to_bytes()
+    asked = state.reading.asked
+    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers], asked)
 
 
 def _check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:

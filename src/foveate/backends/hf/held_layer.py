@@ -15,11 +15,11 @@ from torch import Tensor
 from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import Stopwatch
-from foveate.core.pipeline import Kept, bytes_of_pairs
+from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge
+from foveate.core.protocols import NoMerge, beyond
 from foveate.core.reading import Pass, Remembered
-from foveate.core.storage import Coded, DensePairs, Padded, Pairs, RewrittenPairs
+from foveate.core.storage import Coded, DensePairs, Form, Padded, Pairs, RewrittenPairs, Roomy
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 
 LINK = "_foveate"
@@ -47,7 +47,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._attended: Pairs | None = None  # in this pass, if other layers read these, too
         self.watch = Stopwatch()
         self.full_bytes = 0
-        self.token_bytes = 0  # of one token's pairs
+        self._form: Form | None = None
         self.is_initialized = False
 
     @property
@@ -56,6 +56,12 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self._pairs is None:
             raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
         return self._pairs
+
+    def form(self, query_heads: int) -> Form:
+        """Of the pairs that come, under so many query heads."""
+        if self._form is None:
+            raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
+        return self._form._replace(query_heads=query_heads)
 
     @property
     def policy(self) -> Policy:
@@ -130,10 +136,11 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             )
 
     def _append(self, k: Tensor, v: Tensor) -> None:
+        if self._form is None:
+            self._form = Form.of(k.shape[1], k, v)
         if self._pairs is None:
             # a prompt compressed on its way is never whole
             whole = 0 if self.policy.when.reads else self.state.prompt_end or 0
-            self.token_bytes = bytes_of_pairs(k, v)
             self._pairs = DensePairs.empty(k, v, max(k.shape[2], whole))
         self._pairs.append(k, v)
         self.seen += k.shape[2]
@@ -223,6 +230,22 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self._pairs = policy.store(pairs.only(kept.mask))
         else:
             self._pairs = policy.store(kept.store(self._columns, first=self.seen))
+        self.bound_room()
+
+    def bound_room(self, more: int = 0) -> None:
+        """Under a budget in bytes that an answer is to stay within, there is room for the pairs
+        alone that may come before the layer is compressed again: ``more`` and what the rule allows.
+        """
+        allowed = beyond(self.policy.when)
+        if allowed and self.policy.amount.kind == "bytes" and isinstance(self._pairs, Roomy):
+            self._pairs.bound(more + allowed)
+
+    def cut_to_bytes(self) -> None:
+        """A prompt that has been read and stays whole has no more room than its bytes allow."""
+        tokens, pairs = self.memory.tokens, self.pairs
+        if self.policy.amount.kind == "bytes" and tokens is not None and is_whole(pairs):
+            pairs.cut()
+            self.bound_room(max(0, int(tokens.min()) - pairs.size))
 
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
         """Takes over pairs that were read elsewhere."""

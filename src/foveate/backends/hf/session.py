@@ -39,6 +39,7 @@ def compress(
     *,
     vision: Tensor | None = None,
     tokenizer: Any = None,
+    strict: bool = False,
 ) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
@@ -54,8 +55,13 @@ def compress(
             ``inputs_embeds``; otherwise it is read off ``input_ids``.
         tokenizer: the model's tokenizer or processor. Only needed by policies that ask the model
             something themselves, such as ``kvzip:reads=answers``.
+        strict: refuses budgets below what the policy always keeps (windows, sinks, recent tokens,
+            text that has to stay). Otherwise they are raised to that, row by row; ``session.stats``
+            says so (``asked``, ``held``), and the log, "foveate", once in a block.
 
     Raises:
+        InvalidBudget: a budget below what is always kept, if that is ``strict``: here where no
+            long prompt's could be enough, otherwise when the prompt is read.
         InvalidInput: the policy needs the tokenizer.
         UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
             policy reads (an output projection); the message says why. In the block: a prompt
@@ -64,7 +70,7 @@ def compress(
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
-    return Session(model, policy_of(policy), vision, tokenizer)
+    return Session(model, policy_of(policy), vision, tokenizer, strict)
 
 
 class Session:
@@ -76,12 +82,15 @@ class Session:
         policy: Policy,
         vision: Tensor | None = None,
         tokenizer: Any = None,
+        strict: bool = False,
     ):
+        if strict:
+            policy.check_strictly()
         self.model: PreTrainedModel = check_model(model)
         check_profiles(policy, self.model)
         self.policy = policy
         asker = Asker.of(self.model, tokenizer, policy)
-        self._calls = Calls(self.model, policy, vision, asker)
+        self._calls = Calls(self.model, policy, vision, asker, strict)
 
     @property
     def link(self) -> Link:
@@ -220,6 +229,8 @@ class Session:
         cache = DynamicCache(config=self.model.config)
         convert(cache, text_config(self.model), self.policy, self.link)
         persist.load(Path(path), cache, self.model, self.policy, tokenizer)
+        for layer in foveate_layers(cache):
+            layer.bound_room()
         self._calls.cache = cache
         return cache
 

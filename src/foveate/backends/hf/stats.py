@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
@@ -39,10 +39,14 @@ class LayerStats:
 class Stats:
     """One prompt. ``seen`` counts tokens of the padded batch; only layers that can be compressed
     are listed (sliding-window and cross-attention layers are left alone).
+
+    ``asked`` [b] are the tokens per KV head and layer that the budget comes to in each row; None
+    where it follows from scores (auto), or the prompt was read elsewhere.
     """
 
     policy: str
     layers: list[LayerStats] = field(default_factory=list)
+    asked: Int[Tensor, "b"] | None = None
 
     @property
     def seen(self) -> int:
@@ -59,6 +63,24 @@ class Stats:
         """Pairs kept per row, layer and KV head, on average."""
         counts = [layer.tokens for layer in self.layers]
         return sum(counts) / len(counts) if counts else 0.0
+
+    @property
+    def held(self) -> Float[Tensor, "b"]:
+        """Pairs kept of each row, per KV head, on average over all layers. More than ``asked``
+        where that is less than what the policy always keeps.
+        """
+        if not self.layers:
+            return torch.zeros(0)
+        pairs = torch.stack([kept.sum(-1).cpu() for kept in self.kept]).sum(0)
+        return pairs.double() / sum(kept.shape[1] for kept in self.kept)
+
+    @property
+    def raised(self) -> Bool[Tensor, "b"]:
+        """True of the rows that hold more than was asked for, as the policy always keeps more."""
+        held = self.held
+        if self.asked is None or not len(held):
+            return torch.zeros(len(held), dtype=torch.bool)
+        return held > self.asked.to(held)
 
     @property
     def bytes_before(self) -> int:

@@ -43,7 +43,8 @@ class Protected(NamedTuple):
         """What it protects; its field ``recent`` is the only one that can be a share."""
         recent = getattr(select, "recent", 0)
         share = Fraction(0) if isinstance(recent, int) else Fraction(str(recent))
-        return cls(select.protects, share)
+        sinks = getattr(select, "sinks", 0)
+        return cls(sinks + (recent if isinstance(recent, int) else 0), share)
 
     def of_budget(self, average: int, prompt: int) -> int:
         """Tokens of that prompt, at that budget."""

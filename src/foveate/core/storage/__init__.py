@@ -7,7 +7,8 @@ counted from the start of the conversation. :class:`Pairs` is what every way to 
 """
 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
-from foveate.core.storage.pairs import Coded, Pairs
+from foveate.core.storage.form import Form, exact_bytes, whole_bytes
+from foveate.core.storage.pairs import Coded, Pairs, Roomy
 from foveate.core.storage.ragged import RaggedPairs, only, store
 from foveate.core.storage.rewritten import RewrittenPairs, rewritten
 
@@ -15,11 +16,15 @@ __all__ = [
     "GROWTH",
     "Coded",
     "DensePairs",
+    "Form",
     "Padded",
     "Pairs",
     "RaggedPairs",
     "RewrittenPairs",
+    "Roomy",
+    "exact_bytes",
     "only",
     "rewritten",
     "store",
+    "whole_bytes",
 ]

@@ -41,6 +41,7 @@ class DensePairs:
         self.columns_of_mixed = None if columns is None else columns.to(torch.int32)
         self.first = first
         self.size = k.shape[2]
+        self.most: int | None = None  # slots that there may be room for
 
     @classmethod
     def empty(
@@ -127,6 +128,17 @@ class DensePairs:
             return
         self._k, self._v = (_enlarged(t, self.size, room) for t in (self._k, self._v))
 
+    def bound(self, more: int) -> None:
+        """From now on there is room for ``more`` slots beyond those in use, and for no others."""
+        self.most = self.size + more
+        if self._k.shape[2] > self.most:
+            self._k, self._v = (_enlarged(t, self.size, self.most) for t in (self._k, self._v))
+
+    def cut(self) -> None:
+        """Gives spare room back; there will be some again when more pairs come."""
+        if self._k.shape[2] > self.size:
+            self._k, self._v = self.k.clone(), self.v.clone()
+
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
         """Adds the next columns. What a graph holds is not written to."""
         if torch.is_grad_enabled() and (k.requires_grad or self._k.requires_grad):
@@ -135,7 +147,8 @@ class DensePairs:
             return
         end = self.size + k.shape[2]
         if end > self._k.shape[2]:
-            self.reserve(end + max(GROWTH, end // 16))
+            room = end + max(GROWTH, end // 16)
+            self.reserve(room if self.most is None else max(end, min(room, self.most)))
         elif not torch.compiler.is_compiling() and self._stale():
             # what inference_mode() made cannot be written to outside of it
             self._k, self._v = self._k.clone(), self._v.clone()
@@ -161,7 +174,9 @@ class DensePairs:
 
     def fork(self) -> DensePairs:
         """An independent copy, without spare room."""
-        return DensePairs(self.k.clone(), self.v.clone(), self.columns_of_mixed, self.first)
+        other = DensePairs(self.k.clone(), self.v.clone(), self.columns_of_mixed, self.first)
+        other.most = self.most
+        return other
 
     def __deepcopy__(self, memo: dict[int, object]) -> DensePairs:
         """With the spare room, and without the graph, which cannot be copied."""

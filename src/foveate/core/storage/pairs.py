@@ -51,6 +51,13 @@ class Pairs(Protocol):
 
 
 @runtime_checkable
+class Roomy(Pairs, Protocol):
+    """Pairs that can be told how many more may come, so that no room is made for others."""
+
+    def bound(self, more: int) -> None: ...
+
+
+@runtime_checkable
 class Coded(Pairs, Protocol):
     """Pairs that are held as codes, which stay as they are where some of them go."""
 

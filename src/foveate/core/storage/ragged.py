@@ -120,6 +120,10 @@ class RaggedPairs:
         empty = -back > self.body_counts[..., None]
         return (ends[..., None] + back).clamp_min(0), empty
 
+    def bound(self, more: int) -> None:
+        """From now on there is room for ``more`` columns beyond those held, and for no others."""
+        self.tail.bound(more)
+
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
         """Adds the next columns."""
         self.tail.append(k, v)

@@ -19,7 +19,7 @@ from foveate.eval.sample import Sample, Task
 class Job(NamedTuple):
     """One sample, and the specs it is to be answered under beside the full cache.
 
-    ``timed`` and ``longest_prompt`` are as in :func:`foveate.eval.measure.measured`.
+    ``timed`` and what follows are as in :func:`foveate.eval.measure.measured`.
     """
 
     task: Task
@@ -27,6 +27,8 @@ class Job(NamedTuple):
     specs: tuple[str, ...]
     timed: bool
     longest_prompt: int | None = None
+    strict: bool = False
+    raised: frozenset[str] = frozenset()
 
     @property
     def keys(self) -> list[Key]:
@@ -63,6 +65,8 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
         protocol,
         timed=job.timed,
         longest_prompt=job.longest_prompt,
+        strict=job.strict,
+        raised=job.raised,
     )
     for row in rows:
         yield {**row, **where}

@@ -34,9 +34,15 @@ __all__ = [
 
 
 def separate_tasks(text: str) -> list[str]:
-    """The names in a list such as "chart,milebench_s4(set=ALFRED,longest=64)=/data/milebench"."""
-    names = re.split(r",(?![^()]*\))", text)
-    return [name.strip() for name in names if name.strip()]
+    """The names in a list such as "chart,milebench_s4(set=ALFRED,longest=64)=/data/milebench".
+
+    Raises:
+        InvalidInput: there are none, so that nothing would be asked.
+    """
+    names = [name.strip() for name in re.split(r",(?![^()]*\))", text) if name.strip()]
+    if not names:
+        raise InvalidInput(f"{text!r} names no task. Known: {', '.join((*TASKS, *BENCHMARKS))}.")
+    return names
 
 
 def find_tasks(name: str, judge: Judge | None = None, outside: bool = False) -> list[Task]:

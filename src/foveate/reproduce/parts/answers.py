@@ -23,7 +23,15 @@ def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[di
     """
     task = replace(setting.task(ask.task), name=ask.name)
     for sample in task.samples(ask.samples, setting.seed):
-        job = Job(task, sample, tuple(specs), ask.timed, ask.longest_prompt)
+        job = Job(
+            task,
+            sample,
+            tuple(specs),
+            ask.timed,
+            ask.longest_prompt,
+            strict=True,
+            raised=setting.raised,
+        )
         if left := lacking(job, setting.results):
             setting.calibrate({spec: specs[spec] for spec in left.specs})
             whole = job._replace(specs=(*specs, *_along(setting, ask)))

@@ -58,6 +58,8 @@ class Latency:
         setting.calibrate({spec: wanted[spec] for spec in missing})
         tokens, new = self._size(setting)
         policies = [policy_of(spec) for spec in missing]
+        for policy in policies:
+            policy.check_strictly()
         found = bench(
             of_model(setting.load(), tokens),
             policies,

@@ -26,7 +26,8 @@ SMALL = (
 class Arm:
     """A line of a table: what the paper calls it, and its spec, with {B} for the budget and {NAME}
     for a profile. ``models`` are those that have it, all if none is named; ``budgets`` its own.
-    ``also`` are more arguments with some benchmarks, by model ("" for every one).
+    ``also`` are more arguments with some benchmarks, by model ("" for every one). ``raised`` are
+    budgets of the paper's own tables that are less than what is always kept of some prompts.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Arm:
     models: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ()
     also: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    raised: tuple[str, ...] = ()
 
     def spec_for(self, task: str, model: str) -> str:
         """Its spec with a benchmark."""
@@ -93,6 +95,11 @@ class Grid:
     def specs(self) -> Sequence[str]:
         """Its policies, with their budgets and profiles left open."""
         return list(dict.fromkeys(arm.spec for arm in self.arms))
+
+    def raised(self) -> Iterator[str]:
+        """The specs, at their budgets, that are raised to what is always kept, and not refused."""
+        for arm in self.arms:
+            yield from (arm.spec.replace("{B}", budget) for budget in arm.raised)
 
     def asks(self, setting: Setting) -> Asked:
         """The specs of each benchmark; a stand-in asks not all budgets."""
@@ -182,7 +189,9 @@ class Grid:
         ]
         there = [row for row in mine if "error" not in row]
         refused = len(mine) - len(there)
+        raised = sum(bool(row.get("raised")) for row in there)
         note = f"{len(there)} samples" + (f", {refused} refused" if refused else "")
+        note += f", {raised} kept more than was asked: what is always kept" if raised else ""
         value = REDUCTIONS[column.value](there) if there else None
         return Cell(value, of_paper.values.get(column.name), note)
 

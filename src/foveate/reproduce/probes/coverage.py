@@ -54,7 +54,7 @@ class Coverage:
         places = evenly(len(keys), MOST)
         kept = {}
         for spec in self.policies:
-            with compress(seen.loaded.model, policy_of(spec)) as session:
+            with compress(seen.loaded.model, policy_of(spec), strict=True) as session:
                 pairs = foveate_layers(branch(session, seen.recording))[layer].pairs
             held = {int(x) for x in pairs.columns[0, head] if x >= 0}
             kept[spec] = [place for place, key in enumerate(places.tolist()) if key in held]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from foveate.core.parameters import Count, Positive
+from foveate.core.protocols import Held
 from foveate.core.spec import stage
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs, exact_bytes
 from foveate.stages.store.body import Body
 from foveate.stages.store.quantised import QuantisedPairs
 
@@ -36,6 +38,20 @@ class Kivi:
         if isinstance(pairs, QuantisedPairs):
             return pairs
         return QuantisedPairs.of(pairs.opened(), self.bits, self.group, self.residual)
+
+    def bytes_of(self, held: Held) -> int:
+        """Codes, a least value and a step for each group, and the last pairs as they came."""
+        form, rest = held.form, held.counts.clamp_max(self.residual)
+        coded = held.counts - rest
+        pairs, number = int(coded.sum()), form.dtype.itemsize
+        codes = -(-form.key * self.bits // 8) + -(-form.value * self.bits // 8)
+        of_values = 2 * -(-form.value // self.group) * number
+        column = (torch.int16 if held.columns <= 2**15 else torch.int32).itemsize
+        of_group = 2 * form.key * number + torch.int32.itemsize
+        groups = int((-(-coded // self.group)).sum())
+        each = coded.numel() * torch.int64.itemsize
+        exact = exact_bytes(rest, form.pair, held.spare)
+        return pairs * (codes + of_values + column) + groups * of_group + each + exact
 
     def filled(self, rest: DensePairs | RaggedPairs, body: dict[str, Tensor]) -> QuantisedPairs:
         """The pairs whose tensors were read from a file."""

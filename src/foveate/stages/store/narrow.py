@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.parameters import Count
+from foveate.core.protocols import Held
 from foveate.core.spec import stage
-from foveate.core.storage import DensePairs, Padded, Pairs, RaggedPairs, only, store
+from foveate.core.storage import DensePairs, Padded, Pairs, RaggedPairs, exact_bytes, only, store
 
 Exact = DensePairs | RaggedPairs
 """Pairs with all channels."""
@@ -92,6 +93,10 @@ class NarrowPairs:
         """All slots, padded to the longest head: a transient copy."""
         return self.opened().padded()
 
+    def bound(self, more: int) -> None:
+        """From now on there is room for ``more`` columns beyond those held, and for no others."""
+        self.rest.bound(more)
+
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
         """Adds the next columns, with all channels."""
         self.rest.append(k, v)
@@ -135,6 +140,17 @@ class ZeroChannels:
 
     def __call__(self, pairs: Pairs) -> Pairs:
         return NarrowPairs.of(pairs.opened(), self.residual)
+
+    def bytes_of(self, held: Held) -> int:
+        """As ``held.zeroed`` of the channels are zero; more may be, and take less."""
+        form, late = held.form, held.counts.clamp_max(self.residual)
+        early, left = held.counts - late, form.key - held.zeroed
+        if not held.zeroed or not bool(early.any()):
+            return exact_bytes(held.counts, form.pair, held.spare)
+        narrow = (left + form.value) * form.dtype.itemsize
+        channels = held.counts.numel() * left * torch.int16.itemsize
+        rest = exact_bytes(late, form.pair, held.spare)
+        return exact_bytes(early, narrow) + channels + rest
 
     def filled(self, rest: Exact, body: dict[str, Tensor]) -> NarrowPairs:
         """The pairs whose tensors were read from a file."""
