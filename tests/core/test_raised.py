@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.core import budgeting
 from foveate.core.amount import Amount
 from foveate.core.parameters import check
 from foveate.errors import InvalidBudget, InvalidParameter
@@ -108,10 +109,12 @@ def test_what_is_no_budget_is_refused_as_before(budget):
         foveate.snapkv(budget=budget)
 
 
-def test_the_log_names_the_first_row_once_a_call(caplog):
+def test_the_log_names_the_first_row_once_of_each_policy(caplog, monkeypatch):
+    monkeypatch.setattr(budgeting, "_said", set())
     batch = prompt([40, 50], h=HEADS, d=4, depth=DEPTH)
     with caplog.at_level(logging.WARNING, "foveate"):
-        compressed(foveate.snapkv(budget="20%"), batch)
+        for _ in range(2):
+            compressed(foveate.snapkv(budget="20%"), batch)
     (said,) = caplog.messages
     assert "snapkv:budget=20% asks for 8 of the 40 tokens of row 0" in said
     assert "always keeps 32 of them" in said

@@ -311,13 +311,13 @@ def test_a_document_that_the_policy_refuses_ends_all_or_is_counted(
 
     few = "streaming_llm:budget=50%,sinks=16"
     requests = [Request([text], max_new_tokens=4) for text in (TEXT, LONGER)]
-    made = model(pretrained=str(directory), method=few)
+    made = model(pretrained=str(directory), method=few, strict=True)
     made.task_dict = {"task": {"test": [None]}}
     with pytest.raises(InvalidBudget) as caught:
         made.generate_until(requests)
     assert "refused=empty" in caught.value.__notes__[1]
     gen_metrics.reset_logged_metrics()
-    made = model(pretrained=str(directory), method=few, refused="empty")
+    made = model(pretrained=str(directory), method=few, strict=True, refused="empty")
     made.task_dict = {"task": {"test": [None]}}
     first, second = made.generate_until(requests)
     assert (first.text, first.token_counts.output_tokens) == ("", 0)

@@ -18,6 +18,7 @@ from foveate.core.pipeline import protected
 from foveate.core.policy import Policy
 from foveate.core.protocols import keeps_by_position
 from foveate.core.slots import Slots, derived
+from foveate.errors import InvalidBudget
 
 
 class Budgeted(NamedTuple):
@@ -43,8 +44,24 @@ def budgeted(
     else:
         asked = torch.full_like(lengths, within.tokens(lengths.tolist()))
     if strict:
-        return Budgeted(slots.with_budget(policy.unraised(asked, lengths)), asked)
-    return Budgeted(raised(slots.with_budget(policy.raised(asked)), policy), asked)
+        return Budgeted(slots.with_budget(_as_asked(policy, asked, lengths)), asked)
+    return Budgeted(raised(slots.with_budget(asked.clamp_min(policy.least)), policy), asked)
+
+
+def _as_asked(
+    policy: Policy, asked: Int[Tensor, "b"], lengths: Int[Tensor, "b"]
+) -> Int[Tensor, "b"]:
+    """Not raised; but a row that is no longer than what is always kept is kept whole: there is
+    nothing to choose from. The floor of an auto amount holds what is always kept.
+    """
+    if bool((asked < 1).any()):
+        raise InvalidBudget(
+            f"budget {policy.amount} holds no token: one token of this batch takes more over all "
+            "layers. Raise it."
+        )
+    if policy.amount.kind == "auto":
+        return asked.clamp_min(policy.least)
+    return asked.where(lengths > policy.least, asked.clamp_min(policy.least))
 
 
 @derived
@@ -68,34 +85,31 @@ def _least(slots: Slots, policy: Policy) -> Int[Tensor, "b"]:
     return protected(slots, policy).counts.amax(-1)
 
 
-class Notice:
-    """Says once in the log that a budget was raised: of all prompts of a block."""
+_said: set[str] = set()  # the policies
 
-    def __init__(self) -> None:
-        self.said = False
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Notice:
-        return self
-
-    def say(self, policy: Policy, found: Budgeted) -> None:
-        """Names the first row whose budget was raised, if one was."""
-        held = found.slots.tokens
-        if self.said or held is None or policy.amount.kind == "auto":
-            return
-        lengths = found.slots.lengths
-        rows = zip(found.asked.tolist(), held.minimum(lengths).tolist(), strict=True)
-        for row, (asked, kept) in enumerate(rows):
-            if kept > asked:
-                self.said = True
-                logging.getLogger("foveate").warning(
-                    "%s asks for %d of the %d tokens of row %d, and always keeps %d of them "
-                    "(observation window and sinks count inside the budget): the budget is raised "
-                    "to that. Said once; session.stats tells it of every prompt (asked, held), and "
-                    "strict=True refuses such budgets.",
-                    policy,
-                    asked,
-                    int(lengths[row]),
-                    row,
-                    kept,
-                )
-                return
+def say_where_raised(policy: Policy, found: Budgeted) -> None:
+    """Names the first row whose budget was raised, if one was, in the log: once in a process for
+    each policy, as a service opens a block for every request.
+    """
+    held = found.slots.tokens
+    if held is None or policy.amount.kind == "auto" or policy.spec in _said:
+        return
+    lengths = found.slots.lengths
+    kept = held.minimum(lengths)
+    rows = (kept > found.asked).nonzero()[:, 0].tolist()
+    if not rows:
+        return
+    _said.add(policy.spec)
+    row = rows[0]
+    logging.getLogger("foveate").warning(
+        "%s asks for %d of the %d tokens of row %d, and always keeps %d of them (observation "
+        "window and sinks count inside the budget): the budget is raised to that. Said once of "
+        "this policy; session.stats tells it of every prompt (asked, held), and strict=True "
+        "refuses it.",
+        policy,
+        int(found.asked[row]),
+        int(lengths[row]),
+        row,
+        int(kept[row]),
+    )

@@ -88,7 +88,8 @@ class Bytes:
 
     def _fits(self, tokens: int, lengths: list[int]) -> bool:
         layers = enumerate(self._foreseen(tokens, lengths))
-        found = sum(self.of_layer(place, counts) for place, counts in layers)
+        merged = not self._beyond or tokens < max(lengths)  # or it stays whole until it grows
+        found = sum(self.of_layer(place, counts, merged) for place, counts in layers)
         if self._beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
             found += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
         return found <= self.allowed
@@ -126,18 +127,18 @@ class Bytes:
 
     # What a layer holds
 
-    def of_layer(self, place: int, counts: Int[Tensor, "b h"]) -> int:
-        """Bytes of a layer whose heads keep so many pairs."""
+    def of_layer(self, place: int, counts: Int[Tensor, "b h"], merged: bool = True) -> int:
+        """Bytes of a layer whose heads keep so many pairs, ``merged`` or as they came."""
         policy, form = self.policy, self.forms[place]
         if not isinstance(policy.store, Weighs):
             raise InvalidBudget(
                 f"budget {policy.amount} counts bytes, and {policy.store!r} does not say how many "
                 "it takes. Give a share (20%) or a number of tokens."
             )
-        merge, spare = policy.merge, self._beyond
-        residual = getattr(policy.store, "residual", 0)
-        zeroes = isinstance(merge, Zeroes) and merge.recent <= residual
-        zeroed = merge.zeroed(form.key) if zeroes else 0  # type: ignore[union-attr, attr-defined]
+        merge, spare, zeroed = policy.merge, self._beyond, 0
+        if merged and isinstance(merge, Zeroes):
+            residual = getattr(policy.store, "residual", 0)  # the store holds these whole
+            zeroed = merge.zeroed(form.key) if merge.recent <= residual else 0
         held = policy.store.bytes_of(Held(counts, form, self.columns, spare, zeroed))
         if policy.rewrites:  # columns of the room, too, and which slot is free
             held += counts.numel() * (spare * COLUMN + WHOLE)

@@ -176,28 +176,12 @@ class Policy:
         Raises:
             InvalidBudget: bytes that do not hold one token a row.
         """
-        return self.raised(self.amount.tokens(lengths, pair_bytes))
+        return self.amount.tokens(lengths, pair_bytes).clamp_min(self.least)
 
-    def raised(self, tokens: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """Budgets that hold what is always kept by position, and one token."""
-        return tokens.clamp_min(max(1, self.select.protects))
-
-    def unraised(self, tokens: Int[Tensor, "b"], lengths: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-        """Budgets as they are asked for, of prompts of these ``lengths``; but a row that is no
-        longer than what is always kept is kept whole: there is nothing to choose from.
-
-        Raises:
-            InvalidBudget: bytes that do not hold one token a row.
-        """
-        if bool((tokens < 1).any()):
-            raise InvalidBudget(
-                f"budget {self.amount} holds no token: one token of this batch takes more, over all "
-                "layers. Raise it."
-            )
-        always = self.select.protects
-        if self.amount.kind == "auto":  # its floor holds what is always kept
-            return tokens.clamp_min(always)
-        return tokens.where(lengths > always, tokens.clamp_min(always))
+    @property
+    def least(self) -> int:
+        """The smallest budget that holds what is always kept by position, and one token."""
+        return max(1, self.select.protects)
 
     @property
     def scope(self) -> Scope:

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core import finite
-from foveate.core.budgeting import Budgeted, Notice, budgeted, raised
+from foveate.core.budgeting import Budgeted, budgeted, raised, say_where_raised
 from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
@@ -157,7 +157,6 @@ class PromptReading:
         forms: of the pairs of each of them; all like the layer at hand by default. Only a budget in
             bytes needs it.
         strict: whether a budget that is less than what is always kept is refused, and not raised.
-        notice: says that one was raised.
 
     ``asked`` are the tokens per KV head that each row's budget asks for, once the prompt has been
     read; None under an auto budget.
@@ -170,11 +169,9 @@ class PromptReading:
         *,
         forms: Sequence[Form] | None = None,
         strict: bool = False,
-        notice: Notice | None = None,
     ):
         self.policy, self.depth, self.strict = policy, depth, strict
         self.forms = None if forms is None else tuple(forms)
-        self.notice = Notice() if notice is None else notice
         self.asked: Int[Tensor, "b"] | None = None
         self._bytes: Bytes | None = None
         self.layers = [Remembered() for _ in range(depth)]
@@ -355,7 +352,7 @@ class PromptReading:
         found = self._budgeted(own, at, 0, _form(layer))
         self.asked = found.asked
         if not self.strict:
-            self.notice.say(self.policy, found._replace(slots=layer.slots))
+            say_where_raised(self.policy, found._replace(slots=layer.slots))
 
     def _shown(self, layer: Layer, at: Pass) -> Layer:
         """The layer with its budget and with what is known of earlier passes and layers; the

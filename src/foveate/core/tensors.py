@@ -201,7 +201,7 @@ def compress_tensors(
         output_weights: per layer [hq, e, hidden], the projection of the heads' outputs; only
             criticalkv needs it.
         strict: refuses a budget below what is always kept, which otherwise is raised to that, and
-            said once in the log.
+            said in the log, once of each policy.
 
     Raises:
         InvalidInput: shapes that do not fit together, padding that is not on the left, or a policy

@@ -37,6 +37,7 @@ class Answerer:
         method: a spec; it may stand in quotes, which guard its commas where arguments are parsed.
         device: where the model goes, "cpu" or "cuda:0"; by default to the GPU if there is one.
         trust_remote_code: whether Python code that the model brings along runs.
+        strict: whether a budget below what is always kept is refused, and not raised to that.
 
     Raises:
         FoveateError: no such model or method, or a budget that cannot be met.
@@ -48,8 +49,9 @@ class Answerer:
         method: str,
         device: str | None = None,
         trust_remote_code: bool = False,
+        strict: bool = False,
     ):
-        self.policy = policy_of(unquoted(method))
+        self.policy, self.strict = policy_of(unquoted(method)), strict
         self.loaded = load(pretrained, trust_remote_code)
         if device is not None:
             self.loaded.model.to(device)  # type: ignore[arg-type]
@@ -67,7 +69,8 @@ class Answerer:
         """
         prompt = read_chat(self.loaded, messages)
         model: Any = self.loaded.model
-        with compress(model, self.policy, tokenizer=self.loaded.tokenizer) as session:
+        block = compress(model, self.policy, tokenizer=self.loaded.tokenizer, strict=self.strict)
+        with block as session:
             start = time.perf_counter()
             done = model.generate(**prompt.inputs, max_new_tokens=tokens, **_sampling(options))
             ids = done[0, prompt.tokens :].tolist()  # waits for the device

@@ -57,7 +57,7 @@ def compress(
             something themselves, such as ``kvzip:reads=answers``.
         strict: refuses budgets below what the policy always keeps (windows, sinks, recent tokens,
             text that has to stay). Otherwise they are raised to that, row by row; ``session.stats``
-            says so (``asked``, ``held``), and the log, "foveate", once in a block.
+            says so (``asked``, ``held``), and the log, "foveate", once of each policy.
 
     Raises:
         InvalidBudget: a budget below what is always kept, if that is ``strict``: here where no

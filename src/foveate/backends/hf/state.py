@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
 from foveate.backends.hf.stats import Stats
-from foveate.core.budgeting import Notice
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import OneNumber, PromptReading
@@ -38,12 +37,12 @@ class Link:
     """Ties caches to the ``compress`` block that they were filled in; copies share it.
 
     ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks.
-    ``strict`` refuses budgets below what is always kept; ``notice`` says that one was raised.
+    ``strict`` refuses budgets below what is always kept.
     """
 
     def __init__(self, strict: bool = False) -> None:
         self.open = True
-        self.strict, self.notice = strict, Notice()
+        self.strict = strict
         self.projections: dict[int, nn.Module] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
@@ -84,9 +83,7 @@ class CacheState:
         self.again: Again | None = None  # while it is
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
-        self.reading = PromptReading(
-            self.policy, self.depth, strict=self.link.strict, notice=self.link.notice
-        )
+        self.reading = PromptReading(self.policy, self.depth, strict=self.link.strict)
         self.stats = Stats(self.policy.spec)
         self.slots = SlotsOfPass()
         self._images: tuple[Tensor, Images] | None = None  # of which vision

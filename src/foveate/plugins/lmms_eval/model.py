@@ -46,9 +46,11 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         max_batch_size: lmms-eval's; nothing to choose from here.
         system_prompt: a text, or a file with it, for the system's turn before every conversation;
             ``--system_instruction`` is another way to give it.
-        refused: what a document gets whose prompt the policy refuses, as one that is shorter than
-            what is always kept: "stop" ends the evaluation with the reason, "empty" is an answer
-            without a word, which is counted, and logged with the reason.
+        strict: whether a budget is refused that is less than what is always kept of a prompt;
+            otherwise it is raised to that.
+        refused: what a document gets whose prompt the policy refuses: "stop" ends the evaluation
+            with the reason, "empty" is an answer without a word, which is counted, and logged with
+            the reason.
         **others: refused; what is left of a spec that was cut at its commas.
 
     Raises:
@@ -65,6 +67,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         batch_size: int | str = 1,
         max_batch_size: int | str | None = None,
         system_prompt: str | None = None,
+        strict: bool = False,
         refused: str = "stop",
         trust_remote_code: bool = False,
         **others: Any,
@@ -88,11 +91,13 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
             )
         if not isinstance(trust_remote_code, bool):
             raise InvalidParameter(f"trust_remote_code={trust_remote_code!r}: give True or False.")
+        if not isinstance(strict, bool):
+            raise InvalidParameter(f"strict={strict!r}: give True or False.")
         if refused not in ("stop", "empty"):
             raise InvalidParameter(f"refused={refused!r}: choose 'stop' or 'empty'.")
         self.goes_on = refused == "empty"
         self.system_prompt = self._resolve_system_prompt(str(system_prompt or ""))
-        self.answerer = Answerer(pretrained, method, device, trust_remote_code)
+        self.answerer = Answerer(pretrained, method, device, trust_remote_code, strict)
 
     def generate_until(self, requests: Sequence[Any]) -> list[GenerationResult]:
         """The answers, in order; then the figures of all go to lmms-eval's "throughput".
