@@ -226,7 +226,8 @@ def _running(policy: Policy, form: Form) -> int:
         state |= each.observe(layer)
     if policy.reads_again is not None:
         k, v = (t.expand(-1, -1, 2, -1) for t in (layer.k, layer.v))
-        slots = replace(layer.slots, pos=torch.tensor([[[0, 1]]]), q_pos=torch.tensor([[1]]))
+        pos = layer.pos.new_tensor([[[0, 1]]])
+        slots = replace(layer.slots, pos=pos, q_pos=pos[:, 0, 1:])
         state |= policy.reads_again.again(replace(layer, k=k, v=v, slots=slots, state=state))
     return sum(t.element_size() for t in state.values())
 
@@ -238,13 +239,14 @@ def _token(form: Form) -> Layer:
         torch.zeros(1, heads, 1, size, dtype=form.dtype, device="cpu")
         for heads, size in ((groups, form.key), (1, form.key), (1, form.value))
     )
-    text, first = torch.tensor([[[-1]]], device="cpu"), torch.tensor([[0]], device="cpu")
+    first = torch.zeros(1, 1, dtype=torch.long, device="cpu")
+    text = first[None] - 1
     slots = Slots(
         pos=first[None],
         q_pos=first,
         image=text,
         spot=text,
         q_image=text[0],
-        tokens=torch.tensor([1], device="cpu"),
+        tokens=first[0] + 1,
     )
     return Layer(q=q, k=k, v=v, slots=slots, scale=1.0)

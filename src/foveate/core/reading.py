@@ -22,7 +22,7 @@ from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows, keeps_by_position
-from foveate.core.slots import Slots, derived
+from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
 from foveate.errors import InvalidInput
 

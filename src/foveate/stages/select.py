@@ -34,7 +34,9 @@ class KeepsRecent:
         return type(self).protect in (KeepsRecent.protect, KeepsEnds.protect)
 
     def always(self, tokens: int) -> int:
-        return int(recent_tokens(self.recent, torch.tensor([tokens])))
+        return int(
+            recent_tokens(self.recent, torch.tensor([tokens], dtype=torch.long, device="cpu"))
+        )
 
     def protect(self, slots: Slots) -> Bool[Tensor, "b h n"]:
         return is_recent(slots, self.recent)
