@@ -38,6 +38,7 @@ from foveate.errors import InvalidInput
 __all__ = [
     "CACHE",
     "CACHE_NAMES",
+    "POSITIONS_RULE",
     "STATES",
     "AttentionInterface",
     "Cache",
@@ -55,6 +56,11 @@ __all__ = [
 
 CACHE_NAMES = ("cache", "past_key_values")
 """What the cache is called: since 5.24 the first, before it the second."""
+
+POSITIONS_RULE = "_prepare_position_ids_for_generation"
+"""The method by which ``generate`` places a conversation's tokens, given its ids and the other
+inputs; with M-RoPE it makes [axes, b, t].
+"""
 
 LOGITS = "logits_to_keep"
 """The argument that says of how many of the last tokens logits are made."""
