@@ -14,7 +14,13 @@ sys.path.insert(0, str(ROOT))
 from tests.census.known import read  # noqa: E402
 from tests.census.verdict import Verdict  # noqa: E402
 
-WAYS = (ROOT / "tests/backends/test_ways.py", ROOT / "tests/demo/test_pipeline.py")
+WAYS = (
+    *(
+        ROOT / f"tests/backends/test_{name}.py"
+        for name in ("ways", "turns", "pickling", "gradients", "refused_by_name")
+    ),
+    ROOT / "tests/demo/test_pipeline.py",
+)
 OPTIONS = (
     "options",
     "fp8",

@@ -100,9 +100,9 @@ FAULTS = (
           "self._k.index_select(0, rows), self._v.index_select(0, rows)",
           "self._k.index_select(0, rows), self._v.index_select(0, rows.sort().values)",
           ("tests/core/test_storage.py",)),
-    Fault("a saved context forgets its columns", "backends/hf/persist.py",
-          'DensePairs(found["k"], found["v"], found.get("columns"), first)',
-          'DensePairs(found["k"], found["v"], None, first)',
+    Fault("a saved context forgets its columns", "core/storage/exact.py",
+          'DensePairs(tensors["k"], tensors["v"], tensors.get("columns"), first)',
+          'DensePairs(tensors["k"], tensors["v"], None, first)',
           ("tests/conformance/test_modes.py::"
            "test_a_saved_context_is_read_by_another_process",)),
     Fault("listed columns are not counted as bytes", "core/storage/dense.py",

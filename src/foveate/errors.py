@@ -137,5 +137,11 @@ def deprecated(old: str, new: str, gone: str, stacklevel: int = 3) -> None:
 def suggest(name: str, known: Iterable[str]) -> str:
     """A sentence that helps: the closest known name if there is one, otherwise all of them."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"Did you mean {close[0]!r}?" if close else f"Known: {', '.join(names)}."
+    alike = {_bare(each): each for each in names}  # titles write "SnapKV" and "LOOK-M"
+    close = difflib.get_close_matches(_bare(name), alike, n=1)
+    return f"Did you mean {alike[close[0]]!r}?" if close else f"Known: {', '.join(names)}."
+
+
+def _bare(name: str) -> str:
+    """A name without what titles and code write differently."""
+    return name.lower().replace("-", "_")

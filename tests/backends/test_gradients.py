@@ -24,6 +24,12 @@ def trained(family):
     return model.requires_grad_(True)
 
 
+def checkpointed(model):
+    """Under the name that the release has: the old one goes with transformers 6."""
+    new = getattr(model, "activation_checkpointing_enable", None)
+    (new or model.gradient_checkpointing_enable)()
+
+
 def gradients(model, loss):
     model.zero_grad()
     loss.backward()
@@ -32,6 +38,38 @@ def gradients(model, loss):
 
 def same(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+@pytest.mark.parametrize("how", ["checkpoints", "no cache", "both"])
+@pytest.mark.parametrize("family", ["llama", "llava", "qwen2_vl", "gemma3"])
+def test_a_training_step_that_leaves_no_cache_has_the_stock_loss_and_gradients(family, how):
+    """a training step, also with gradient checkpointing and `use_cache=False` | works | its loss
+    and gradients are the stock ones; there is nothing to compress
+    """
+    model, inputs = trained(family), zoo.prompt(family)
+    given = {**inputs, "labels": inputs["input_ids"]}
+    if how != "checkpoints":
+        given["use_cache"] = False
+    if how != "no cache":
+        checkpointed(model)
+    stock = model(**given)
+    expected = gradients(model, stock.loss)
+    with foveate.compress(model, "snapkv:budget=50%,window=4"):
+        loss = model(**given).loss
+        found = gradients(model, loss)
+    assert torch.equal(loss, stock.loss)
+    assert same(found, expected)
+
+
+def test_a_model_that_drops_its_cache_says_why_nothing_can_be_compressed():
+    model, inputs = trained("llama"), zoo.prompt("llama")
+    checkpointed(model)
+    with (
+        foveate.compress(model, "snapkv:budget=50%,window=4"),
+        pytest.raises(UnsupportedCache, match=r"gradient checkpointing drops.*model.eval\(\)"),
+        torch.no_grad(),
+    ):
+        model(**inputs)
 
 
 @pytest.mark.parametrize("family", ["llama", "llava", "qwen2_5_vl", "gemma3"])

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from transformers import PreTrainedTokenizerFast
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.core.spec import STAGES, stage
+from foveate.core.storage import exact
 from foveate.errors import CacheMismatch, CannotWrite, InvalidInput, UnsupportedCache
 from tests import zoo
 from tests.conformance.compare import GREEDY, difference
@@ -289,3 +292,87 @@ def test_a_file_that_cannot_be_written_leaves_what_was_there(error, context, tmp
         session.save(kept, cache=cache)
     assert [one.name for one in tmp_path.iterdir()] == ["context.safetensors"]
     assert same(session.load(kept), copy.deepcopy(cache))
+
+
+# Stores of other packages
+
+
+class Halves:
+    """Pairs of which keys and values are held as a half and what the half leaves: exact."""
+
+    def __init__(self, pairs, lost=False):
+        self.pairs, self.lost = pairs, lost
+
+    def __getattr__(self, name):
+        return getattr(self.pairs, name)
+
+    def tensors(self):
+        found = self.pairs.tensors()
+        k = found.pop(name := "flat_k" if "flat_k" in found else "k")
+        return found | {name: k / 2, "k_left": torch.zeros_like(k) if self.lost else k - k / 2}
+
+    def fork(self):
+        return Halves(self.pairs.fork(), self.lost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoWayBack:
+    """As a store was written before it could be saved: its pairs name their tensors, and that is
+    all.
+    """
+
+    exact: bool = True
+    lost: bool = False
+
+    def __call__(self, pairs):
+        return Halves(pairs.opened(), self.lost)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Back(NoWayBack):
+    def restored(self, tensors, first):
+        name = "flat_k" if "flat_k" in tensors else "k"
+        k = tensors[name] + tensors["k_left"]
+        return self(exact({**tensors, name: k}, first))
+
+
+@pytest.fixture
+def their_stores():
+    stage("no_way_back")(NoWayBack)
+    stage("back")(Back)
+    yield
+    for name in ("no_way_back", "back"):
+        del STAGES[name]
+
+
+@pytest.mark.usefixtures("their_stores")
+@pytest.mark.parametrize("policy", [POLICY, "adakv:budget=50%,window=4"])
+def test_a_store_of_another_package_is_saved_and_restored_by_itself(policy, tmp_path):
+    model, inputs = zoo.fresh("llama"), zoo.prompt("llama", lengths=(23, 40))
+    with foveate.compress(model, f"{policy},store=back()") as session:
+        held = session.prefill(**inputs)
+        path = session.save(tmp_path / "context.safetensors")
+        again = session.load(path)
+        for one, other in zip(held.layers, again.layers, strict=True):
+            assert torch.equal(one.pairs.counts, other.pairs.counts)
+            assert all(map(torch.equal, one.pairs.padded(), other.pairs.padded()))
+        step = {"input_ids": torch.full((2, 1), 50)}
+        step["attention_mask"] = torch.nn.functional.pad(inputs["attention_mask"], (0, 1), value=1)
+        with torch.no_grad():
+            logits = [model(**step, **{CACHE: one}).logits for one in (held, again)]
+        assert torch.equal(*logits)
+
+
+@pytest.mark.usefixtures("their_stores")
+@pytest.mark.parametrize(
+    ("store", "says"),
+    [("no_way_back()", "has no restored"), ("back(lost=true)", "made other pairs")],
+)
+def test_a_store_that_has_no_way_back_is_refused_by_its_name(store, says, tmp_path):
+    with foveate.compress(zoo.fresh("llama"), f"{POLICY},store={store}") as session:
+        session.prefill(**zoo.prompt("llama", lengths=(23, 40)))
+        with pytest.raises(
+            UnsupportedCache, match=f"{store.partition('(')[0].split('_')[0]}.*{says}"
+        ):
+            session.save(tmp_path / "context.safetensors")
+    assert not list(tmp_path.iterdir())

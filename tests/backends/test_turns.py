@@ -49,7 +49,9 @@ def conversation(name, lengths, images=(1, 0, 1)):
 @pytest.mark.parametrize("lengths", [(40,), (40, 52)], ids=["alone", "padded"])
 @pytest.mark.parametrize("name", MROPE)
 def test_every_turn_of_a_chat_is_placed_as_in_the_whole_conversation(name, lengths):
-    """Image, image, text, image: the how-to's own calls."""
+    """an image in a later turn, with M-RoPE (Qwen-VL, GLM-V and the like) | works | placed as in
+    the whole conversation; HunYuan-VL, which counts the images of all rows, is refused
+    """
     model, (so_far, later) = zoo.build(name), conversation(name, lengths)
     turns = []
     with foveate.compress(model, WHOLE) as session:
@@ -135,7 +137,9 @@ def two_turns(inputs, vision):
     """A conversation of two images cut between them, each turn with its own pixels."""
     edges = [((~row).nonzero()[:, 0], row.nonzero()[:, 0]) for row in vision]
     last_of_first = max(int(text[text > images[0]][0]) for text, images in edges)
-    first_of_last = min(int(images[images > text[text < images[-1]][-1]][0]) for text, images in edges)
+    first_of_last = min(
+        int(images[images > text[text < images[-1]][-1]][0]) for text, images in edges
+    )
     cut = (last_of_first + first_of_last) // 2
     key = next(name for name in SIZES if name in inputs)
     sizes, pixels = inputs[key], inputs["pixel_values"]

@@ -37,9 +37,9 @@ def test_a_policy_cannot_be_changed():
 def test_stages_and_parameters_are_given_by_keyword():
     with pytest.raises(TypeError):
         foveate.Policy(KeyNorm(), Uniform(amount=0.5), TopK())
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidParameter, match=r"by name: snapkv\(budget=0.2\)"):
         foveate.snapkv(0.2)
-    with pytest.raises(TypeError):
+    with pytest.raises(InvalidParameter, match="TopK takes its parameters by name, not 8"):
         TopK(8)
 
 

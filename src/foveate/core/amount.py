@@ -75,6 +75,13 @@ class Amount:
         """True for 100 %."""
         return self.kind == "fraction" and self.value == 1
 
+    @property
+    def or_share(self) -> str:
+        """Where a number of tokens may be meant as a share: how that is written; or nothing."""
+        if self.kind != "tokens" or self.value > 100:
+            return ""
+        return f" For {self} % of the prompt write '{self}%'."
+
     def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
         """Tokens kept per KV head and layer, one number a row; those of an auto amount's floor.
 

@@ -221,8 +221,10 @@ def find(name: str) -> Method | Sum:
 def _term(text: str, first: bool) -> Term:
     found = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
     if found is None:
+        meant = suggest(text, METHODS)
         raise InvalidSpec(
             f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
+            + (f" {meant}" if meant.startswith("Did") else "")
         )
     method, slot = METHODS[found["method"]], found["stage"]
     arguments = parse_arguments(found["arguments"] or "")
@@ -249,7 +251,7 @@ def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), parse_arguments(":".join(rest))
 
 
-def policy(spec: str | Policy, **changes: Any) -> Policy:
+def policy(spec: Policy | str, **changes: Any) -> Policy:
     """The policy that a spec string describes: "snapkv:budget=20%,window=16".
 
     Keyword arguments override what the spec says: ``policy("snapkv", budget=0.1)``. Methods add up:
@@ -258,9 +260,11 @@ def policy(spec: str | Policy, **changes: Any) -> Policy:
     Raises:
         UnknownMethod: no method or stage of that name.
         InvalidSpec, InvalidParameter, InvalidBudget: the text does not parse, or a value is bad.
+        InvalidSpec: neither a text nor a policy.
     """
     if isinstance(spec, Policy):
         return spec.but(**changes) if changes else spec
+    _check_text(spec)
     name, arguments = name_and_arguments(spec)
     if hasattr(arguments.get("budget"), "spec_name") and "budget" in changes:
         new = changes.pop("budget")
@@ -279,6 +283,23 @@ def policy(spec: str | Policy, **changes: Any) -> Policy:
         arguments["budget"] = amount_of(stages["budget"])
     made = build(**arguments)
     return made.but(**stages) if stages else made
+
+
+def _check_text(spec: object) -> None:
+    """Says of what is given in a policy's place what it is instead."""
+    if isinstance(spec, str):
+        return
+    if isinstance(spec, Method):
+        budget = "budget='20%'" if "budget" in spec.parameters else ""
+        raise InvalidSpec(
+            f"{spec.name} is a method, which makes a policy when it is called: "
+            f"foveate.{spec.name}({budget})."
+        )
+    first = " The model comes first, the policy after it." if hasattr(spec, "forward") else ""
+    raise InvalidSpec(
+        f"{'None' if spec is None else f'this {type(spec).__name__}'} is no policy. Give a spec, "
+        f"such as 'snapkv:budget=20%', or a policy, such as foveate.snapkv(budget=0.2).{first}"
+    )
 
 
 def _as_stage(value: Any) -> Any:

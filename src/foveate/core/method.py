@@ -15,6 +15,8 @@ from typing import Any, get_type_hints
 
 from foveate.core import docstring
 from foveate.core.amount import Amount
+from foveate.core.gathering import GATHERINGS
+from foveate.core.heads import HEAD_READINGS
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
 from foveate.core.registry import load_own, load_own_before
@@ -101,13 +103,20 @@ class Method:
         """Those arguments that differ from the defaults."""
         return {k: v for k, v in arguments.items() if v != self.parameters[k].default}
 
-    def __call__(self, **arguments: Any) -> Policy:
+    def __call__(self, *unnamed: Any, **arguments: Any) -> Policy:
         """The policy, which remembers the call for its spec.
 
         Raises:
-            InvalidParameter: an unknown parameter, or one that is missing or out of range.
+            InvalidParameter: an unknown parameter, or one that is missing, without its name, or
+                out of range.
             InvalidBudget: a budget that cannot be met.
         """
+        if unnamed:
+            first = next(iter(self.parameters), "")
+            example = f"{first}={shown(unnamed[0])}" if first else ""
+            raise InvalidParameter(
+                f"{self.name} takes its parameters by name: {self.name}({example})."
+            )
         for key in arguments:
             if key not in self.parameters:
                 raise InvalidParameter(
@@ -115,10 +124,11 @@ class Method:
                 )
         for key, parameter in self.parameters.items():
             if parameter.default is inspect.Parameter.empty and key not in arguments:
-                example = "20%" if key == "budget" else "..."
+                example = {"budget": "20%", "profile": "FILE"}.get(key, "...")
+                maker = _maker(self.name) if key == "profile" else ""
                 raise InvalidParameter(
                     f"{self.name} needs a {key}: '{self.name}:{key}={example}' as a spec, "
-                    f"{self.name}({key}={example!r}) in Python."
+                    f"{self.name}({key}={example!r}) in Python.{maker}"
                 )
         if "budget" in arguments:
             arguments["budget"] = Amount.of(arguments["budget"])
@@ -135,6 +145,12 @@ class Method:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (_lookup, (self.name,))
+
+
+def _maker(name: str) -> str:
+    """What makes a profile for that method, where a command does."""
+    calibrated = name in HEAD_READINGS or name in GATHERINGS
+    return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
 
 
 class Methods(Mapping[str, Method]):

@@ -99,7 +99,7 @@ class Policy:
             raise InvalidBudget(
                 f"budget {amount} is smaller than the {protected} tokens that are always kept "
                 f"(observation window and sinks count inside the budget). Raise the budget to at "
-                f"least {protected}, or lower the window."
+                f"least {protected}, or lower the window.{amount.or_share}"
             )
 
     def _check_bytes(self) -> None:

@@ -409,6 +409,16 @@ class Zeroes(Merge, Protocol):
     def zeroed(self, channels: int) -> int: ...
 
 
+@runtime_checkable
+class Restores(Store, Protocol):
+    """A store whose pairs can be saved: it makes them again from what their ``tensors()`` were.
+    ``first`` is their first column that is not listed. A store that hands on pairs in full
+    precision needs none.
+    """
+
+    def restored(self, tensors: Mapping[str, Tensor], first: int) -> Pairs: ...
+
+
 @stage("softmax")
 @dataclass(frozen=True, kw_only=True)
 class Softmax:

@@ -46,6 +46,10 @@ class Slots:
         default_factory=list, init=False, repr=False
     )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was worked out: it is known by functions that pickle does not find."""
+        return {**vars(self), "_derived": []}
+
     @cached_property
     def valid(self) -> Bool[Tensor, "b h n"]:
         """True where a slot holds a real token."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from foveate.core.parameters import check, is_protocol, shown
 from foveate.core.registry import Registry, load_own_before
-from foveate.errors import InvalidSpec, UnknownMethod, suggest
+from foveate.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
 STAGES: Registry[type] = Registry()
@@ -49,8 +49,11 @@ def _checked(cls: T) -> T:
 
     @functools.wraps(fill)
     def init(self: Any, *args: Any, **values: Any) -> None:
+        if args:
+            name = cls.__name__
+            raise InvalidParameter(f"{name} takes its parameters by name, not {shown(args[0])}.")
         check(_hints(cls), values)
-        fill(self, *args, **values)
+        fill(self, **values)
 
     cls.__init__ = init  # type: ignore[misc]
     return cls

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from foveate.core.composition import policy as policy_of
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, everything
 from foveate.core.policy import Policy
@@ -181,7 +182,7 @@ def check_output_weights(layers: Sequence[QKV], weights: Sequence[Tensor] | None
 
 
 def compress_tensors(
-    policy: Policy,
+    policy: Policy | str,
     layers: Sequence[QKV],
     vision: Bool[Tensor, "b n"] | None = None,
     attention_mask: Tensor | None = None,
@@ -193,7 +194,7 @@ def compress_tensors(
     """What a policy keeps of a prompt, from its tensors alone.
 
     Args:
-        policy: what to keep.
+        policy: what to keep: a policy, or its spec string.
         layers: per layer (q, k, v) of shapes [b, hq, n, d], [b, h, n, d], [b, h, n, e], post-RoPE.
         vision: True at visual tokens.
         attention_mask: 1 (or True) at tokens, 0 at padding, which must stand on the left.
@@ -206,14 +207,16 @@ def compress_tensors(
     Raises:
         InvalidInput: shapes that do not fit together, padding that is not on the left, or a policy
             that lacks ``output_weights``.
+        InvalidSpec: neither a policy nor a spec, such as tensors in its place.
         InvalidBudget: a budget below what is always kept, if that is ``strict``.
         MissingModality: the policy needs ``vision``.
         UnsupportedPolicy: the policy needs the model.
     """
+    chosen = policy_of(policy)
     if strict:
-        policy.check_strictly()
+        chosen.check_strictly()
     made = layers_of(layers, vision, attention_mask, scale, output_weights)
-    return compress_layers(policy, made, strict=strict)
+    return compress_layers(chosen, made, strict=strict)
 
 
 def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = False) -> list[Kept]:

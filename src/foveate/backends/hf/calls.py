@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import transformers
@@ -38,7 +39,7 @@ from foveate.backends.hf.internals import (
     rope_offsets,
     take_cache,
 )
-from foveate.backends.hf.modality import frame_starts, given_visual_tokens, visual_tokens
+from foveate.backends.hf.modality import given_visual_tokens, starts_in_runs, visual_tokens
 from foveate.backends.hf.positions import go_on, new_ids, note_positions, of_turn
 from foveate.backends.hf.projection import output_projections
 from foveate.backends.hf.state import CacheState, Link
@@ -90,7 +91,7 @@ class Calls:
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder)
         self._ids: Tensor | None = None  # of the tokens that a module around the decoder reads
-        self._frames: Tensor | None = None  # where those of videos begin among them
+        self._frames: Tensor | None = None  # where frames and images begin in runs of them
         self._prompt: Tensor | None = None  # ids of the prompt that is being answered
         self._prompt_frames: Tensor | None = None
         self._asked: Asked | None = None
@@ -115,6 +116,9 @@ class Calls:
             self._hook(undo, decoder, self._before, self._after, self._left)
             undo.callback(self.model.register_forward_hook(_named).remove)
             for module in self._place.modules:
+                for name in _CONTINUOUS:
+                    if hasattr(module, name):
+                        undo.callback(wrap(module, name, _refuse_continuous))
                 if hasattr(module, "generate"):
                     undo.callback(wrap(module, "generate", self._generate))
                 if self._axes and hasattr(module, POSITIONS_RULE):
@@ -165,6 +169,7 @@ class Calls:
 
     def _generated(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
         self._check_helpers(kwargs)
+        _check_settings(getattr(generate, "__self__", self.model), kwargs)
         self._declare(args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
@@ -205,7 +210,7 @@ class Calls:
             self.length = mask.shape[1] if mask is not None else whole.shape[1]
         if isinstance(ids, Tensor) and ids.ndim == 2:
             self._prompt = ids
-            self._prompt_frames = frame_starts(self.model.config, ids, kwargs)
+            self._prompt_frames = starts_in_runs(self.model.config, ids, kwargs)
 
     def _positions(self, model: Any, rule: Any, ids: Tensor, given: dict[str, Any]) -> Any:
         """Around the model's rule by which ``generate`` places tokens (M-RoPE)."""
@@ -248,9 +253,11 @@ class Calls:
         if isinstance(ids, Tensor) and ids.ndim == 2:
             _check_tokens(ids)
             if ids is not self._ids:
-                self._frames = frame_starts(self.model.config, ids, given)
+                self._frames = starts_in_runs(self.model.config, ids, given)
             self._ids = ids
-        _check_cached(given)
+        if _trains(self._place.decoder, given):
+            return None
+        _check_cached(self._place.decoder, given)
         if not any(name in given for name in CACHE_NAMES):
             return None
         cache = take_cache(given)
@@ -276,7 +283,9 @@ class Calls:
         self._reader.reads = True
         kwargs = {**named(decoder, args), **kwargs}
         given = _check_tokens(*[kwargs[x] for x in _GIVEN if kwargs.get(x) is not None][:1])
-        _check_cached(kwargs)
+        if _trains(decoder, kwargs):
+            return (), kwargs
+        _check_cached(decoder, kwargs)
         cache = take_cache(kwargs)
         if cache is None:
             cache = DynamicCache(config=self._config)
@@ -370,8 +379,8 @@ class Calls:
         state.stats = Stats(state.policy.spec)
 
     def _after(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        cache = kwargs[self._argument]
-        if _reads_again(cache):
+        cache = kwargs.get(self._argument)
+        if cache is None or _reads_again(cache):  # a training step has none
             return
         asked = self._asked is None or self._asked.is_about(cache)
         if fixed.state_of(cache) is not None:
@@ -426,10 +435,78 @@ def _check_tokens(given: Tensor | None = None) -> Tensor:
     return given
 
 
-def _check_cached(kwargs: dict[str, Any]) -> None:
+def _trains(decoder: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a pass is a training step that reads its whole input and leaves no cache: there is
+    nothing to compress, and its loss and gradients are the stock ones.
+    """
+    alone = all(kwargs.get(name) is None for name in CACHE_NAMES)
+    if not (alone and decoder.training and torch.is_grad_enabled()):
+        return False
+    return kwargs.get("use_cache") is False or _checkpoints(decoder)
+
+
+def _checkpoints(decoder: nn.Module) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in decoder.modules())
+
+
+def _check_cached(decoder: nn.Module, kwargs: Mapping[str, Any]) -> None:
     """Raises UnsupportedCache where nothing would hold what a pass reads."""
+    name = str(getattr(getattr(decoder, "config", None), "_attn_implementation", ""))
+    if name.startswith("paged|"):
+        _refuse_continuous(None)
     if kwargs.get("use_cache") is False:
-        raise UnsupportedCache("use_cache=False leaves no cache to compress. Leave it out.")
+        raise UnsupportedCache(
+            "use_cache=False, as trainers pass it when they evaluate, leaves no cache to compress. "
+            "Leave it out, or call the model outside the block."
+        )
+    if decoder.training and _checkpoints(decoder):
+        raise UnsupportedCache(
+            "gradient checkpointing drops the cache of a model in training mode, so nothing is "
+            "left to compress. Call model.eval() first."
+        )
+
+
+_CONTINUOUS = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
+
+
+def _refuse_continuous(original: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    """In the place of what starts transformers' continuous batching."""
+    what = getattr(original, "__name__", "continuous batching")
+    raise UnsupportedCache(
+        f"{what} (transformers' continuous batching) keeps all requests in one paged cache, which "
+        "is not compressed. Call generate() with a padded batch, or serve the model with vLLM and "
+        "Foveate's plug-in, which compresses pages."
+    )
+
+
+def _check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
+    """What ``generate`` was told of its cache, there and in its configuration.
+
+    Raises:
+        UnsupportedCache: there would be none, or a paged one.
+    """
+    settings = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
+    if paged == "paged":
+        raise UnsupportedCache(
+            "cache_implementation='paged' has generate() batch its requests continuously, in one "
+            "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
+            "Foveate's plug-in, which compresses pages."
+        )
+    told = kwargs.get("use_cache")
+    if told is False:
+        raise UnsupportedCache(
+            "use_cache=False was given to generate(), and leaves no cache to compress. Leave it "
+            "out, or call it outside the block."
+        )
+    embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
+    if told is None and not embedded and getattr(settings, "use_cache", None) is False:
+        whose = "this" if kwargs.get("generation_config") else "the model's"
+        raise UnsupportedCache(
+            f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "
+            "keep it, which leaves no cache to compress. Call generate(..., use_cache=True), or "
+            "set model.generation_config.use_cache = True."
+        )
 
 
 def _named(module: nn.Module, args: Any, output: Any) -> None:

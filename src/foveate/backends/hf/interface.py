@@ -15,6 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from foveate.backends.hf.attention.by_products import ModelAttention, Output
@@ -54,6 +55,16 @@ def knows(name: str | None) -> bool:
     return name in (*TAKES_MASKS, "flex_attention") or "flash" in name
 
 
+def check_known(name: str | None, whose: str) -> None:
+    """Raises UnsupportedModel where an attention implementation is none that can be followed."""
+    if not knows(name):
+        raise UnsupportedModel(
+            f"{whose} attention implementation is {name!r}, which is none of transformers' own. "
+            "Load it with attn_implementation='sdpa', 'eager', 'flex_attention' or a flash "
+            "attention."
+        )
+
+
 def _through_the_cache(
     function: Function,
     name: str,
@@ -69,6 +80,7 @@ def _through_the_cache(
     if layer is None:
         _check_place(module)
         return function(module, query, key, value, attention_mask, **kwargs)
+    check_known(name, f"{type(module).__name__}'s")  # it may have been set inside the block
     if kwargs.get("position_bias") is not None:
         raise UnsupportedModel(
             f"{type(module).__name__} passes 'position_bias' to its attention, which goes by the "
@@ -120,12 +132,17 @@ def _no_mask(why: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> 
     )
 
 
+def in_backward() -> bool:
+    """Whether a backward pass runs: with gradient checkpointing it calls layers once more."""
+    return torch._C._current_graph_task_id() != -1
+
+
 def _check_place(module: nn.Module) -> None:
     """Layers that are not compressed come here from within their decoder's ``forward``, and nothing
     else may: raises UnsupportedModel, or a prompt would be read and silently not be compressed.
     """
     reader = readers.get(id(getattr(module, "config", None)))
-    if reader is None or reader.reads:
+    if reader is None or reader.reads or in_backward():
         return
     if all(module is not part for part in reader.decoder.modules()):
         return  # of another model that shares the configuration

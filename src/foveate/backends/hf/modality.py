@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,10 +11,15 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedConfig
+from transformers.image_processing_utils import select_best_resolution
 
 from foveate.errors import InvalidInput
 
 _NAMES = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+
+
+_ONE_EACH = ("llava", "vipllava", "paligemma", "shieldgemma2")
+"""Types of which each entry of ``pixel_values`` is an image; it may be a tile of one in others."""
 
 
 def visual_token_ids(config: PreTrainedConfig) -> list[int]:
@@ -30,6 +36,17 @@ def visual_tokens(
         return None
     ids = input_ids.new_tensor(visual_token_ids(config))
     return torch.isin(input_ids, ids)
+
+
+def starts_in_runs(
+    config: PreTrainedConfig, input_ids: Int[Tensor, "b t"], inputs: Mapping[str, Any]
+) -> Bool[Tensor, "b t"] | None:
+    """True at the first token of each frame, and of each image that touches another; None where no
+    run of visual tokens is more than one of either, or that is not known.
+    """
+    found = [each(config, input_ids, inputs) for each in (frame_starts, image_starts)]
+    some = [one for one in found if one is not None]
+    return torch.stack(some).any(0) if some else None
 
 
 def frame_starts(
@@ -57,6 +74,58 @@ def frame_starts(
             at = rows.new_tensor([0, *lengths[:-1]]).cumsum(0)
             starts[rows[at], columns[at]] = True
     return starts
+
+
+def image_starts(
+    config: PreTrainedConfig, input_ids: Int[Tensor, "b t"], inputs: Mapping[str, Any]
+) -> Bool[Tensor, "b t"] | None:
+    """True at the first token of each image, where images touch and the inputs tell how many tokens
+    each has. None where every image stands alone, or that is not known.
+    """
+    names = [name for name in _NAMES if name.startswith("image")]
+    ids = [i for i in (getattr(config, name, None) for name in names) if isinstance(i, int)]
+    image = torch.isin(input_ids, torch.tensor(ids).to(input_ids))
+    starts = image & ~torch.nn.functional.pad(image, (1, 0))[:, :-1]
+    sizes = _image_tokens(config, inputs, int(image.sum()))
+    if len(sizes) <= int(starts.sum()):
+        return None
+    first = torch.tensor([0, *sizes[:-1]]).cumsum(0).to(image.device)
+    flat = starts.flatten()
+    flat[image.flatten().nonzero()[first, 0]] = True
+    return flat.view_as(starts)
+
+
+def _image_tokens(config: Any, inputs: Mapping[str, Any], tokens: int) -> list[int]:
+    """The tokens of each image, which are so many together; none where that is not known."""
+    grid, pixels = inputs.get("image_grid_thw"), inputs.get("pixel_values")
+    shapes = inputs.get("image_sizes")
+    sizes: list[int] = []
+    if grid is not None:
+        merge = getattr(getattr(config, "vision_config", None), "spatial_merge_size", 1)
+        sizes = (grid.prod(-1) // merge**2).tolist()
+    elif shapes is not None and getattr(config, "image_grid_pinpoints", None):
+        sizes = [_tiled(config, *shape) for shape in torch.as_tensor(shapes).tolist()]
+    elif shapes is None and pixels is not None and config.model_type in _ONE_EACH:
+        sizes = [tokens // len(pixels)] * len(pixels)
+    return sizes if sum(sizes) == tokens else []
+
+
+def _tiled(config: Any, height: int, width: int) -> int:
+    """The tokens of an image of so many pixels that is seen whole and in tiles, without those that
+    only fill them up, and with a line end for every line (LLaVA-NeXT, LLaVA-OneVision).
+    """
+    vision = config.vision_config
+    side = vision.image_size // vision.patch_size
+    best = select_best_resolution((height, width), config.image_grid_pinpoints)
+    rows, columns = (length // vision.image_size * side for length in best)
+    if width / height > columns / rows:
+        rows -= (rows - int(round(height * columns / width, 7))) // 2 * 2
+    else:
+        columns -= (columns - int(round(width * rows / height, 7))) // 2 * 2
+    most = re.fullmatch(r"anyres_max_(\d+)", getattr(config, "vision_aspect_ratio", "") or "")
+    if most and (ratio := math.sqrt(rows * columns / (int(most[1]) * side**2))) > 1.1:
+        rows, columns = int(rows // ratio), int(columns // ratio)
+    return int(side**2 + rows * (columns + 1))
 
 
 def _frame_sizes(inputs: Mapping[str, Any]) -> list[list[int]]:

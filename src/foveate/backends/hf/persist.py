@@ -23,9 +23,9 @@ from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core import files
 from foveate.core.policy import Policy
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.core.protocols import Restores
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
-from foveate.stages.store import Kivi, ZeroChannels
 
 # what saving and loading a model writes into its configuration
 _VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
@@ -129,7 +129,7 @@ def load(
         mine: dict[str, Any] = found.of_layer(index)
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
-            layer.refill(_pairs(mine, first, policy), columns, finished)
+            layer.refill(_pairs(found, index, first, policy), columns, finished)
             memory = layer.memory
             memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
             memory.state = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
@@ -147,10 +147,12 @@ def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) ->
     for index, layer in enumerate(cache.layers):
         compressed, mine = isinstance(layer, FoveateLayer), found.of_layer(index)
         if compressed or mine:
-            rows.add(saved.check_layer(found, index, widths.get(index, {}), compressed))
+            told = saved.check_layer(found, index, widths.get(index, {}), compressed)
+            rows |= set() if told is None else {told}
             used |= {f"{index}.{name}" for name in mine}
     pads, vision = found.tensors.get("pads"), found.tensors.get("vision")
-    if pads is None or pads.dtype != torch.int64 or rows != {pads.numel()} or pads.dim() != 1:
+    alike = pads is not None and rows <= {pads.numel()}
+    if pads is None or pads.dtype != torch.int64 or not alike or pads.dim() != 1:
         found.refuse("its tensor 'pads' is no whole number for each of the rows that layers have")
     if vision is not None and (vision.dtype != torch.bool or vision.dim() != 2):
         found.refuse("its tensor 'vision' is not one truth value for each token")
@@ -216,21 +218,35 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
         found["queries"] = memory.queries
     if memory.kept is not None:
         found["kept"] = memory.kept
-    return found | layer.pairs.tensors()
+    return found | _tensors_of_pairs(layer.pairs, layer.policy)
 
 
-def _pairs(found: dict[str, Tensor], first: int, policy: Policy) -> Pairs:
-    pairs = _unquantised(found, first)
-    body = {name[5:]: t for name, t in found.items() if name.startswith(("body.", "thin."))}
-    if body and isinstance(policy.store, Kivi | ZeroChannels):
-        return policy.store.filled(pairs, body)
-    return pairs
+def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
+    """Raises UnsupportedCache where a store cannot make its pairs again."""
+    tensors = pairs.tensors()
+    if isinstance(pairs, DensePairs | RaggedPairs | RewrittenPairs):
+        return tensors
+    if not isinstance(policy.store, Restores):
+        raise UnsupportedCache(
+            f"pairs held as {policy.store!r} cannot be saved: {type(policy.store).__name__} has no "
+            "restored(tensors, first), which makes its pairs again from what their tensors() were."
+        )
+    if saved.knows(tensors):
+        return tensors
+    again = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
+    if not all(map(torch.equal, again.padded(), pairs.padded())):
+        raise UnsupportedCache(
+            f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) made other "
+            "pairs than those whose tensors() it was given."
+        )
+    return {f"{saved.OWN}{name}": t for name, t in tensors.items()}
 
 
-def _unquantised(found: dict[str, Tensor], first: int) -> DensePairs | RaggedPairs:
-    if "flat_k" not in found:
-        return DensePairs(found["k"], found["v"], found.get("columns"), first)
-    ragged = RaggedPairs(found["flat_k"], found["flat_v"], found["columns"], found["counts"], first)
-    if found["k"].shape[2]:
-        ragged.append(found["k"], found["v"])
-    return ragged
+def _pairs(found: Saved, index: int, first: int, policy: Policy) -> Pairs:
+    tensors = found.of_layer(index)
+    if saved.held_exactly(tensors):
+        return exact(tensors, first)
+    if not isinstance(policy.store, Restores):
+        found.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
+    own = {k.removeprefix(saved.OWN): t for k, t in tensors.items() if k.startswith(saved.OWN)}
+    return policy.store.restored(own or tensors, first)

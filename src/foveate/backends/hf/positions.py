@@ -61,7 +61,8 @@ def of_turn(
     Args:
         rule: the model's own, which places a whole conversation.
         model: whose rule it is.
-        state: of the cache, which has ``seen`` tokens.
+        state: of the cache.
+        seen: tokens that the cache has seen.
         given: the turn's inputs, with the ids of its new part; what else goes by tokens may be of
             the whole conversation.
 

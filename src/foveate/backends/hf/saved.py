@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -59,8 +59,21 @@ COUNTED = (
     ("body.sizes", "body.k"),
     ("thin.counts", "thin.k"),
 )
+OWN = "own."
+"""Before the name of a tensor of pairs that only their store knows."""
+
 CODES = {"body.k", "body.v"}
 FAULT = "Make it anew: read the context and save it again."
+
+
+def knows(names: Collection[str]) -> bool:
+    """Whether these are tensors of Foveate's own stores, which are checked one by one."""
+    return {*names} <= {*SHAPES, "columns"} and not held_exactly(names)
+
+
+def held_exactly(names: Iterable[str]) -> bool:
+    """Whether a layer's pairs are in full precision, by the names of its tensors."""
+    return not any(name.startswith(("body.", "thin.", OWN)) for name in names)
 
 
 class Saved(NamedTuple):
@@ -145,13 +158,17 @@ def _check_finite(saved: Saved) -> None:
             saved.refuse(f"its tensor {name!r} holds NaN or an infinite number")
 
 
-def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: bool) -> int:
-    """Raises InvalidInput unless one layer's tensors fit each other; the rows that they have.
+def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: bool) -> int | None:
+    """Raises InvalidInput unless one layer's tensors fit each other; the rows that they have, if
+    they tell. Those that only their store knows are left to it.
 
     ``dims`` are the axes' lengths that are known from the model.
     """
     tensors, known = saved.of_layer(index), dict(dims)
+    theirs = {name for name in tensors if name.startswith(OWN)}
+    tensors = {name: t for name, t in tensors.items() if name not in theirs}
     needed = {"k", "v"} if compressed else {"keys", "values"}
+    needed = set() if theirs else needed
     for part in ("body.", "thin."):
         if f"{part}k" in tensors:
             needed |= {name for name in SHAPES if name.startswith(part)}
@@ -164,9 +181,9 @@ def check_layer(saved: Saved, index: int, dims: Mapping[str, int], compressed: b
     seen = saved.seen.get(str(index), [])
     if len(seen) != (3 if compressed else 1):
         saved.refuse(f"its note 'seen' says {seen} of layer {index}")
-    if compressed:
+    if compressed and not theirs:
         _check_columns(saved, index, tensors, *seen)
-    return known["b"]
+    return known.get("b")
 
 
 def _check_tensor(

@@ -45,8 +45,9 @@ def compress(
 
     On exit, also after an exception, the model is as it was. A copy that ``copy.deepcopy`` makes of
     the model inside the block is in no block. A pass that reads its whole input, such as a training
-    step, has the stock loss and gradients; a backward pass through a cache that was compressed
-    before raises.
+    step, has the stock loss and gradients, also with gradient checkpointing or ``use_cache=False``,
+    which leave nothing to compress; a backward pass through a cache that was compressed before
+    raises.
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
@@ -63,10 +64,12 @@ def compress(
         InvalidBudget: a budget below what is always kept, if that is ``strict``: here where no
             long prompt's could be enough, otherwise when the prompt is read.
         InvalidInput: the policy needs the tokenizer.
+        InvalidSpec: neither a policy nor a spec, such as a method that was not called, or a model.
         UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
             policy reads (an output projection); the message says why. In the block: a prompt
             passed by the model's own ``forward``.
-        UnsupportedCache: in the block, gradients were asked for through a compressed cache.
+        UnsupportedCache: in the block, gradients were asked for through a compressed cache, or a
+            call leaves no cache, or one that cannot be compressed (paged, static, quantised).
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
@@ -158,7 +161,8 @@ class Session:
     def prefill(self, **inputs: Any) -> DynamicCache:
         """Reads and compresses a context; returns its cache, ready for questions.
 
-        Pass it on with ``model.generate(**whole, past_key_values=session.fork(cache))``, where
+        Pass it on with ``model.generate(**whole, past_key_values=session.fork(cache))`` (``cache=``
+        since transformers 5.24; in a block both names will do), where
         ``whole`` holds the context's tokens and the question's.
         """
         given = take_cache(inputs)
@@ -211,6 +215,8 @@ class Session:
         digest of all that is in it: whole, or not at all.
 
         Raises:
+            UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
+                how they come back (``restored``).
             CannotWrite: the disk is full, or the place cannot be written to.
         """
         cache = self.cache if cache is None else cache

@@ -48,6 +48,12 @@ class Link:
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A cache that comes out of a pickle is in no block, and has nothing of the model; the next
+        block under its policy takes it in.
+        """
+        return (_left, ())
+
     def check(self) -> None:
         """Raises UnsupportedCache after the block was left."""
         if not self.open:
@@ -55,6 +61,13 @@ class Link:
                 "this compressed cache belongs to a compress() block that was left, and the model "
                 "alone cannot read it. Use it inside a compress(model, policy) block."
             )
+
+
+def _left() -> Link:
+    """The link of a block that was left."""
+    link = Link()
+    link.open = False
+    return link
 
 
 class CacheState:

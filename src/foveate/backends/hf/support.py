@@ -11,13 +11,26 @@ from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.decoder import layer_stacks
 from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
-from foveate.backends.hf.interface import knows, readers
+from foveate.backends.hf.interface import check_known, readers
 from foveate.backends.hf.internals import STATES, DynamicLayer, HybridLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.heading import Heading
 from foveate.core.policy import Policy
 from foveate.core.protocols import wrapped
 from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
+
+_GROWING = (DynamicLayer, HybridLayer)
+"""Classes of layers that are compressed."""
+
+_LEFT = {
+    "DummyLayer",  # holds nothing: the layer reads another's pairs, or has no attention
+    "DynamicSlidingWindowLayer",
+    "LinearAttentionAndSlidingWindowAttentionLayer",
+    "LinearAttentionLayer",
+    "MiniMaxM3VLSparseCacheLayer",  # attends to blocks by an index of its own, and grows
+    "UnlimitedOcrDynamicReferenceSlidingWindowLayer",
+}
+"""Classes of layers that stay as they are beside compressed ones."""
 
 
 def text_config(model: PreTrainedModel) -> PreTrainedConfig:
@@ -93,13 +106,7 @@ def check_attention(model: PreTrainedModel) -> None:
             f"this {name} is inside a compress() block already. Leave that block first; one block "
             "holds one policy."
         )
-    own = config._attn_implementation
-    if not knows(own):
-        raise UnsupportedModel(
-            f"{name} cannot be compressed: its attention implementation is {own!r}, which is none "
-            "of transformers' own. Load it with attn_implementation='sdpa', 'eager', "
-            "'flex_attention' or a flash attention."
-        )
+    check_known(config._attn_implementation, f"{name} cannot be compressed: its")
 
 
 def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
@@ -121,16 +128,29 @@ def _reasons(model: PreTrainedModel, config: PreTrainedConfig) -> list[str]:
             f"several stacks of layers have one configuration ({', '.join(stacks)}), so it is not "
             "known which of them reads the prompt."
         )
-    if not reasons and not compressible_layers(config):
-        kinds = sorted({type(layer).__name__ for layer in DynamicCache(config=config).layers})
-        indexed = any("Indexed" in kind for kind in kinds)
-        reasons.append(
-            "its layers keep an index beside their keys, which chooses what is attended to."
-            if indexed
-            else "none of its layers has full attention (all are sliding-window or linear), so "
+    return reasons or _reasons_of_layers(config)
+
+
+def _reasons_of_layers(config: PreTrainedConfig) -> list[str]:
+    """Of what its cache consists of. A class that is not known is not left as it is: it may grow,
+    and hold what goes by the place of a key.
+    """
+    layers = DynamicCache(config=config).layers
+    kinds = sorted({type(layer).__name__ for layer in layers})
+    if any("Indexed" in kind for kind in kinds):
+        return ["its layers keep an index beside their keys, which chooses what is attended to."]
+    unknown = {type(one).__name__ for one in layers if type(one) not in _GROWING} - _LEFT
+    if unknown:
+        return [
+            f"its cache has layers of the classes {', '.join(sorted(unknown))}, which this version "
+            "of Foveate does not know."
+        ]
+    if not compressible_layers(config):
+        return [
+            "none of its layers has full attention (all are sliding-window or linear), so "
             f"their caches are bounded already: {', '.join(kinds)}."
-        )
-    return reasons
+        ]
+    return []
 
 
 def _with_states(config: PreTrainedConfig) -> list[str]:
@@ -152,8 +172,7 @@ def compressible_layers(config: PreTrainedConfig) -> list[int]:
 
 def _growing(layers: Sequence[object], config: PreTrainedConfig) -> list[int]:
     cross = set(getattr(config, "cross_attention_layers", None) or [])
-    growing = (DynamicLayer, HybridLayer)
-    return [i for i, layer in enumerate(layers) if type(layer) in growing and i not in cross]
+    return [i for i, layer in enumerate(layers) if type(layer) in _GROWING and i not in cross]
 
 
 def state_of(cache: object) -> CacheState | None:
@@ -181,6 +200,15 @@ def foveate_layers(cache: Any) -> list[FoveateLayer]:
     return [layer for layer in cache.layers if isinstance(layer, FoveateLayer)]
 
 
+def _changes(kind: type[DynamicCache]) -> list[str]:
+    """What a class of caches does otherwise than ``DynamicCache`` does, such as those that models
+    draft with (MtpCache, DFlashCache).
+    """
+    own = kind.__mro__[: kind.__mro__.index(DynamicCache)]
+    names = {name for each in own for name in vars(each) if not name.startswith("__")}
+    return sorted(name for name in names if hasattr(DynamicCache, name))
+
+
 def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) -> CacheState:
     """Turns an empty DynamicCache into one under a policy, in place.
 
@@ -188,6 +216,11 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
         UnsupportedCache: a cache that is not an empty DynamicCache in main memory.
     """
     kind = type(cache).__name__
+    if isinstance(cache, DynamicCache) and (changed := _changes(type(cache))):
+        raise UnsupportedCache(
+            f"a {kind} is a DynamicCache that changes {changed[0]}, so where its tokens stand is "
+            "not known. Pass transformers.DynamicCache(), or none."
+        )
     if not isinstance(cache, DynamicCache) or getattr(cache, "offloading", False):
         raise UnsupportedCache(
             f"a {kind}{' with offloading' if isinstance(cache, DynamicCache) else ''} cannot be "

@@ -72,6 +72,11 @@ def lens(
         AlreadyCompressing: called inside a block.
         MissingPackage: jinja2 is not installed.
     """
+    if not isinstance(session, Session):
+        raise InvalidInput(
+            f"a lens is of a session, not of a {type(session).__name__}: give "
+            "foveate.lens(session, processor, inputs), with session = foveate.compress(...)."
+        )
     policies = compared([session.policy, *methods], budgets)
     return lens_of(session.model, reader, inputs, images, policies, model_name(session.model))
 

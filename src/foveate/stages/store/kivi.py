@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from foveate.core.parameters import Count, Positive
 from foveate.core.protocols import Held
 from foveate.core.spec import stage
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs, exact_bytes
+from foveate.core.storage import Pairs, exact, exact_bytes
 from foveate.stages.store.body import Body
 from foveate.stages.store.quantised import QuantisedPairs
 
@@ -50,9 +51,10 @@ class Kivi:
         of_group = 2 * form.key * number + torch.int32.itemsize
         groups = int((-(-coded // self.group)).sum())
         each = coded.numel() * torch.int64.itemsize
-        exact = exact_bytes(rest, form.pair, held.spare)
-        return pairs * (codes + of_values + column) + groups * of_group + each + exact
+        late = exact_bytes(rest, form.pair, held.spare)
+        return pairs * (codes + of_values + column) + groups * of_group + each + late
 
-    def filled(self, rest: DensePairs | RaggedPairs, body: dict[str, Tensor]) -> QuantisedPairs:
+    def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
         """The pairs whose tensors were read from a file."""
-        return QuantisedPairs(Body(**body), rest, self.bits, self.group, self.residual)
+        body = Body(**{name: tensors[f"body.{name}"] for name in Body._fields})
+        return QuantisedPairs(body, exact(tensors, first), self.bits, self.group, self.residual)

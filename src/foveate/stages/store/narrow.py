@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -11,7 +12,16 @@ from torch import Tensor
 from foveate.core.parameters import Count
 from foveate.core.protocols import Held
 from foveate.core.spec import stage
-from foveate.core.storage import DensePairs, Padded, Pairs, RaggedPairs, exact_bytes, only, store
+from foveate.core.storage import (
+    DensePairs,
+    Padded,
+    Pairs,
+    RaggedPairs,
+    exact,
+    exact_bytes,
+    only,
+    store,
+)
 
 Exact = DensePairs | RaggedPairs
 """Pairs with all channels."""
@@ -152,13 +162,15 @@ class ZeroChannels:
         rest = exact_bytes(late, form.pair, held.spare)
         return exact_bytes(early, narrow) + channels + rest
 
-    def filled(self, rest: Exact, body: dict[str, Tensor]) -> NarrowPairs:
+    def restored(self, tensors: Mapping[str, Tensor], first: int) -> NarrowPairs:
         """The pairs whose tensors were read from a file."""
-        counts, flat = body["counts"], (body["k"], body["v"], body["columns"])
+        rest = exact(tensors, first)
+        counts = tensors["thin.counts"]
+        k, v, columns = (tensors[f"thin.{name}"] for name in ("k", "v", "columns"))
         if bool((counts == counts[0, 0]).all()):
             shape = (*counts.shape, int(counts[0, 0]))
-            k, v, columns = (t.view(*shape, *t.shape[1:]) for t in flat)
+            k, v, columns = (t.view(*shape, *t.shape[1:]) for t in (k, v, columns))
             held: Exact = DensePairs(k, v, columns, rest.first)
         else:
-            held = RaggedPairs(*flat, counts, rest.first)
-        return NarrowPairs(held, body["channels"], rest)
+            held = RaggedPairs(k, v, columns, counts, rest.first)
+        return NarrowPairs(held, tensors["thin.channels"], rest)
