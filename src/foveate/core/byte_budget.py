@@ -106,13 +106,14 @@ class Bytes:
         elif isinstance(budget, ForeseeableByHead):
             rule = budget.by_head(depth, heads)
         else:
-            even = torch.tensor(lengths, device="cpu").clamp_max(tokens)[:, None]
+            even = torch.tensor(lengths, dtype=torch.long, device="cpu").clamp_max(tokens)[:, None]
             return [even.expand(-1, form.heads) for form in self.forms]
         rows = [rule(tokens, min(always, tokens), n) if tokens < n else (n,) for n in lengths]
         rows = [row * (depth if len(row) == 1 else 1) for row in rows]
         each = max(map(len, rows)) // depth  # numbers of a layer: one, or one for every head
         rows = [row if len(row) == each * depth else row * each for row in rows]
-        layers = torch.tensor(rows, device="cpu").view(len(rows), depth, each).unbind(1)
+        counts = torch.tensor(rows, dtype=torch.long, device="cpu")
+        layers = counts.view(len(rows), depth, each).unbind(1)
         return [t.expand(-1, f.heads) for t, f in zip(layers, self.forms, strict=True)]
 
     @cached_property

@@ -84,12 +84,12 @@ def image_starts(
     """
     names = [name for name in _NAMES if name.startswith("image")]
     ids = [i for i in (getattr(config, name, None) for name in names) if isinstance(i, int)]
-    image = torch.isin(input_ids, torch.tensor(ids).to(input_ids))
+    image = torch.isin(input_ids, input_ids.new_tensor(ids))
     starts = image & ~torch.nn.functional.pad(image, (1, 0))[:, :-1]
     sizes = _image_tokens(config, inputs, int(image.sum()))
     if len(sizes) <= int(starts.sum()):
         return None
-    first = torch.tensor([0, *sizes[:-1]]).cumsum(0).to(image.device)
+    first = input_ids.new_tensor([0, *sizes[:-1]]).cumsum(0)
     flat = starts.flatten()
     flat[image.flatten().nonzero()[first, 0]] = True
     return flat.view_as(starts)
@@ -104,7 +104,8 @@ def _image_tokens(config: Any, inputs: Mapping[str, Any], tokens: int) -> list[i
         merge = getattr(getattr(config, "vision_config", None), "spatial_merge_size", 1)
         sizes = (grid.prod(-1) // merge**2).tolist()
     elif shapes is not None and getattr(config, "image_grid_pinpoints", None):
-        sizes = [_tiled(config, *shape) for shape in torch.as_tensor(shapes).tolist()]
+        shapes = torch.as_tensor(shapes, dtype=torch.long, device="cpu").tolist()
+        sizes = [_tiled(config, *shape) for shape in shapes]
     elif shapes is None and pixels is not None and config.model_type in _ONE_EACH:
         sizes = [tokens // len(pixels)] * len(pixels)
     return sizes if sum(sizes) == tokens else []

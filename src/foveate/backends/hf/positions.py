@@ -35,8 +35,8 @@ def note_positions(state: CacheState, positions: Any, seen: int) -> None:
     decoder was given, [b, t] or [axes, b, t], or None where it counts columns.
     """
     if not isinstance(positions, Tensor):
-        pads = torch.zeros(1) if state.pads is None else state.pads
-        state.extras[AHEAD] = torch.zeros_like(pads, dtype=torch.int64)[:, None]
+        rows, at = (1, "cpu") if state.pads is None else (len(state.pads), state.pads.device)
+        state.extras[AHEAD] = torch.zeros(rows, 1, dtype=torch.int64, device=at)
         return
     axes = positions if positions.ndim == 3 else positions[None]
     axes = axes[1:] if len(axes) == 4 else axes  # the first of four is the text's, for masks
@@ -133,7 +133,7 @@ def _a_word(alone: Inputs) -> int:
 def _starts(state: CacheState, seen: int, like: Int[Tensor, "axes b n"]) -> Int[Tensor, "axes b 1"]:
     """Where each axis goes on. The first of four counts tokens, as masks do."""
     rows = like.shape[1]
-    pads = torch.zeros(rows, 1).to(like) if state.pads is None else state.pads[:, None].to(like)
+    pads = like.new_zeros(rows, 1) if state.pads is None else state.pads[:, None].to(like)
     ahead = state.extras.get(AHEAD, -pads)
     starts = torch.stack([_of_rows(seen + ahead.to(like), rows)] * like.shape[0])
     if like.shape[0] == 4:

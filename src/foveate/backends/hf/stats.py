@@ -70,7 +70,7 @@ class Stats:
         where that is less than what the policy always keeps.
         """
         if not self.layers:
-            return torch.zeros(0)
+            return torch.zeros(0, dtype=torch.float64, device="cpu")
         pairs = torch.stack([kept.sum(-1).cpu() for kept in self.kept]).sum(0)
         return pairs.double() / sum(kept.shape[1] for kept in self.kept)
 
@@ -79,7 +79,7 @@ class Stats:
         """True of the rows that hold more than was asked for, as the policy always keeps more."""
         held = self.held
         if self.asked is None or not len(held):
-            return torch.zeros(len(held), dtype=torch.bool)
+            return held.new_zeros(len(held), dtype=torch.bool)
         return held > self.asked.to(held)
 
     @property
