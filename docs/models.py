@@ -17,7 +17,7 @@ from tests.census.verdict import Verdict  # noqa: E402
 WAYS = (
     *(
         ROOT / f"tests/backends/test_{name}.py"
-        for name in ("ways", "turns", "pickling", "gradients", "refused_by_name")
+        for name in ("ways", "turns", "module_states", "pickling", "gradients", "refused_by_name")
     ),
     ROOT / "tests/demo/test_pipeline.py",
 )

@@ -22,8 +22,8 @@ STEPS = (
     "put",
     "accept_both_names",
     "register_forward_pre_hook",
-    "register_forward_hook",
-    "the second register_forward_hook",
+    "the second wrap",
+    "the second put",
 )
 """Of entering a block."""
 
@@ -64,8 +64,9 @@ def untouched(model):
 
 def failing(monkeypatch, model, step, *, done):
     """Lets a step of entering fail; where it is ``done``, after its work."""
-    where = model.model if "register" in step else calls
-    name, number = step.split()[-1], 2 if "second" in step else 1
+    where, name, number = calls, step.split()[-1], 2 if "second" in step else 1
+    if "register" in step:
+        where = model.model
     works, count = getattr(where, name), []
 
     def fails(*args, **kwargs):
@@ -114,7 +115,9 @@ def test_a_fault_on_the_way_out_does_not_stop_the_other_steps(place, model, unto
     untouched()
 
 
-@pytest.mark.parametrize("name", ["_before_outer", "_before", "_after", "_generate"])
+@pytest.mark.parametrize(
+    "name", ["_through_outer", "_through", "_begin", "_read", "_after", "_generate", "_prepare"]
+)
 def test_a_fault_in_any_call_leaves_the_model_as_it_was(name, model, untouched, monkeypatch):
     works = getattr(calls.Calls, name)
 

@@ -1,5 +1,7 @@
 """Whatever way a prompt is read inside a block, it is compressed, or that it is not is said."""
 
+from operator import attrgetter
+
 import pytest
 import torch
 from transformers import (
@@ -57,13 +59,17 @@ def test_a_prompt_that_a_part_reads_is_compressed_as_the_wholes(family, part):
     assert torch.equal(asked(model, inputs), said)
 
 
-def test_a_forward_without_a_call_is_compressed_or_raises():
+def test_a_forward_without_a_call_is_compressed_and_its_classs_raises():
     model, inputs = zoo.fresh("llama"), zoo.prompt("llama")
-    with foveate.compress(model, SPEC) as session:
-        model.forward(**inputs)
-        assert session.stats.kept_tokens < session.stats.seen
-        with pytest.raises(UnsupportedModel, match="not through a call"):
-            model.model.forward(**inputs)
+    for forward in ("forward", "model.forward"):
+        with foveate.compress(model, SPEC) as session:
+            attrgetter(forward)(model)(**inputs)
+            assert session.stats.kept_tokens < session.stats.seen
+    with (
+        foveate.compress(model, SPEC),
+        pytest.raises(UnsupportedModel, match="not through a call"),
+    ):
+        type(model.model).forward(model.model, **inputs)
 
 
 def test_a_generate_that_never_calls_the_model_raises(monkeypatch):
@@ -157,7 +163,7 @@ def test_both_prompts_of_guidance_are_compressed():
     caches = {}
 
     def after(module, args, kwargs, output):
-        caches[id(kwargs[CACHE])] = kwargs[CACHE]
+        caches[id(output[CACHE])] = output[CACHE]
 
     with foveate.compress(model, SPEC):
         hook = model.model.register_forward_hook(after, with_kwargs=True)

@@ -29,11 +29,12 @@ def using(impl: Impl) -> Iterator[None]:
         MissingPackage: "triton", and Triton is not installed.
     """
     chosen(impl)
-    _chosen.append(impl)
+    depth = len(_chosen)
     try:
+        _chosen.append(impl)  # inside, for an interrupt may fall right behind it
         yield
     finally:
-        _chosen.pop()
+        del _chosen[depth:]
 
 
 def chosen(impl: Impl | None = None) -> Impl:

@@ -17,6 +17,7 @@ from foveate.backends.hf.support import (
     foveate_layers,
     model_name,
 )
+from foveate.backends.hf.undone import undone
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
 from foveate.core.ledger import Ledger, fingerprint
@@ -34,7 +35,8 @@ def calibrate(
     progress: Path | None = None,
 ) -> Profile | TensorProfile:
     """The profile of a method on a model: the mean over prompts of what it measures in each, or
-    what follows from sums over all of their queries.
+    what follows from sums over all of their queries. What its modules note on themselves while they
+    read (rotary embeddings that follow a prompt's length) is afterwards as it was.
 
     Args:
         model: any model that ``compress`` takes.
@@ -60,7 +62,7 @@ def calibrate(
     ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
     for inputs in prompts:
         if ledger.lacks(fingerprint(inputs)):
-            with compress(model, policy) as session:
+            with undone(model), compress(model, policy) as session:
                 session.prefill(**inputs)
                 ledger.add(how.read(_run(session)))
     profile = _profile(policy, title, ledger.numbers)
@@ -97,9 +99,10 @@ def calibrate_each(
     ledger = Ledger(progress, {"calibrating": [str(one) for one in chosen], "model": title})
     for inputs in prompts:
         if ledger.lacks(fingerprint(inputs)):
-            recording = record(model, sums=sums, **inputs)
-            runs = (_branched(model, policy, recording) for policy in chosen)
-            ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
+            with undone(model):
+                recording = record(model, sums=sums, **inputs)
+                runs = (_branched(model, policy, recording) for policy in chosen)
+                ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
     found = [_profile(policy, title, mine) for policy, mine in zip(chosen, samples, strict=True)]
     ledger.close()

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import logging
+import sys
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from threading import RLock
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
 from foveate.backends.hf.again import Given, Rereader, keeps_passes, read_again
 from foveate.backends.hf.asked import Asker
-from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.checks import (
+    CONTINUOUS,
+    check_all_took_part,
+    check_cached,
+    check_helpers,
+    check_settings,
+    check_tokens,
+    refuse_continuous,
+    trains,
+)
 from foveate.backends.hf.decoder import find
 from foveate.backends.hf.hooks import (
     forget_compiled,
@@ -35,6 +43,7 @@ from foveate.backends.hf.internals import (
     POSITIONS_RULE,
     accept_both_names,
     cache_argument,
+    given_cache,
     name_cache,
     rope_offsets,
     take_cache,
@@ -42,7 +51,7 @@ from foveate.backends.hf.internals import (
 from foveate.backends.hf.modality import given_visual_tokens, starts_in_runs, visual_tokens
 from foveate.backends.hf.positions import go_on, new_ids, note_positions, of_turn
 from foveate.backends.hf.projection import output_projections
-from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
     check_attention,
@@ -53,6 +62,9 @@ from foveate.backends.hf.support import (
     state_of,
     text_config,
 )
+from foveate.backends.hf.told import Asked, Declared, Told
+from foveate.backends.hf.turns import Call, Turn
+from foveate.backends.hf.undone import ModuleStates
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
 
@@ -61,12 +73,12 @@ _GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
 
 
 class Calls:
-    """The calls of one model under one policy. ``cache`` is that of the latest prompt, and
-    ``length`` what was declared of the next one.
+    """The calls of one model under one policy. ``cache`` is that of the latest prompt.
 
     Prompts are taken where they pass through the decoder, whichever module around it was called;
-    those around it tell the tokens' ids, and ``generate`` the prompt's length. One call at a time:
-    another thread's waits.
+    those around it tell the tokens' ids, and ``generate`` the prompt's length. What was told is of
+    the call that told it and gone with it, however it ends. One call at a time: another thread's
+    waits.
     """
 
     def __init__(
@@ -80,7 +92,7 @@ class Calls:
         self.model, self.policy, self.vision, self.asker = model, policy, vision, asker
         self.link = Link(strict)
         self.cache: DynamicCache | None = None
-        self.length: int | None = None
+        self._expected: Declared | None = None  # by nobody's call
         self._config = text_config(model)
         self._place = find(model, self._config)
         if policy.reads_output_weight:
@@ -89,14 +101,9 @@ class Calls:
         self._offsets = rope_offsets(model)
         self._axes = {name: m for name, m in self._offsets.items() if m in self._place.modules}
         self._argument = cache_argument(self._place.decoder)
-        self._reader = Reader(self._place.decoder)
-        self._ids: Tensor | None = None  # of the tokens that a module around the decoder reads
-        self._frames: Tensor | None = None  # where frames and images begin in runs of them
-        self._prompt: Tensor | None = None  # ids of the prompt that is being answered
-        self._prompt_frames: Tensor | None = None
-        self._asked: Asked | None = None
-        self._turn = RLock()
-        self._turns = 0  # taken by the decoder
+        self._reader = Reader(self._place.decoder, self.link)
+        self._turn = Turn()
+        self._told = Told()  # by the innermost call
         self._undo = ExitStack()
 
     def attach(self) -> None:
@@ -106,41 +113,44 @@ class Calls:
         with ExitStack() as undo:
             undo.callback(self._close)
             self.link.open = True
-            undo.callback(readers.pop, id(self._config), None)
-            self._reader = readers[id(self._config)] = Reader(decoder)
+            undo.callback(self._reads_no_more)
+            self._reader = readers[id(self._config)] = Reader(decoder, self.link)
             undo.callback(release, self)
             intercept(self)
-            undo.callback(forget_compiled(self.model))
+            forget_compiled(undo, self.model)
             for module in around:
-                self._hook(undo, module, self._before_outer, None, self._left_outer)
-            self._hook(undo, decoder, self._before, self._after, self._left)
-            undo.callback(self.model.register_forward_hook(_named).remove)
+                wrap(undo, module, "forward", partial(self._passing, self._through_outer, module))
+            wrap(undo, decoder, "forward", partial(self._passing, self._through, decoder))
+            undo.callback(decoder.register_forward_pre_hook(self._refuse_copies).remove)
             for module in self._place.modules:
-                for name in _CONTINUOUS:
+                for name in CONTINUOUS:
                     if hasattr(module, name):
-                        undo.callback(wrap(module, name, _refuse_continuous))
-                if hasattr(module, "generate"):
-                    undo.callback(wrap(module, "generate", self._generate))
+                        wrap(undo, module, name, refuse_continuous)
                 if self._axes and hasattr(module, POSITIONS_RULE):
-                    placing = partial(self._positions, module)
-                    undo.callback(wrap(module, POSITIONS_RULE, placing))
-                undo.callback(put(module, "__deepcopy__", partial(self._copied, module)))
-            undo.callback(accept_both_names())
+                    wrap(undo, module, POSITIONS_RULE, partial(self._positions, module))
+                if hasattr(module, "generate"):
+                    wrap(undo, module, "generate", self._generate)
+                    wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
+                put(undo, module, "__deepcopy__", partial(self._copied, module))
+            accept_both_names(undo)
             self._undo = undo.pop_all()
 
-    @staticmethod
-    def _hook(undo: ExitStack, module: nn.Module, before: Any, after: Any, left: Any) -> None:
-        undo.callback(module.register_forward_pre_hook(before, with_kwargs=True).remove)
-        if after is not None:
-            undo.callback(module.register_forward_hook(after, with_kwargs=True).remove)
-        undo.callback(module.register_forward_hook(left, always_call=True).remove)
-
     def detach(self) -> None:
-        """The model is as it was; also where one of the steps back fails."""
-        self._undo.close()
+        """The model is as it was; also where one of the steps back fails. What an interrupt may
+        leave of the block does nothing, as it is closed first.
+        """
+        self.link.open = False
+        try:
+            self._turn.settle()
+        finally:
+            self._undo.close()
 
     def _close(self) -> None:
         self.link.open = False
+
+    def _reads_no_more(self) -> None:
+        if readers.get(id(self._config)) is self._reader:
+            del readers[id(self._config)]
 
     def _copied(self, module: nn.Module, memo: dict[int, Any]) -> Any:
         """A copy of the model, or of a part of it, that is in no block."""
@@ -156,6 +166,10 @@ class Calls:
             "hooks would go along. Leave the block first."
         )
 
+    def expect(self, tokens: int) -> None:
+        """Declares the length of the prompt that comes next, unless ``generate`` does."""
+        self._expected = Declared(tokens)
+
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one."""
         self.cache = cache
@@ -164,42 +178,57 @@ class Calls:
     # Around generate
 
     def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._turn:
-            return self._generated(generate, *args, **kwargs)
+        if not self.link.open:
+            return generate(*args, **kwargs)
+        call = self._turn.take(sys._getframe())
+        try:
+            self._told = call.told
+            return self._generated(call.told, generate, *args, **kwargs)
+        finally:
+            self._told = Told() if call.outer is None else call.outer.told
+            call.end()
 
-    def _generated(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
-        self._check_helpers(kwargs)
-        _check_settings(getattr(generate, "__self__", self.model), kwargs)
-        self._declare(args, kwargs)
+    def _generated(self, told: Told, generate: Any, *args: Any, **kwargs: Any) -> Any:
+        check_helpers(kwargs, self._place.modules)
+        check_settings(getattr(generate, "__self__", self.model), kwargs)
+        self._declare(told, args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
             restore_offsets(self._offsets, state)
-        if self._asked is not None:  # a model inside the one that was asked
+        if told.of("asked").asked is not None:  # a model inside the one that was asked
             return generate(*args, **kwargs)
-        self._asked = Asked()
-        try:
-            output = generate(*args, **kwargs)
-            self._asked.check(self.model)
-        finally:
-            self.length = self._asked = None
-            self._prompt = self._prompt_frames = None
+        told.asked = Asked()
+        output = generate(*args, **kwargs)
+        told.asked.check(self.model)
+        self._expected = None
         name_cache(output)
         return output
 
-    def _check_helpers(self, kwargs: dict[str, Any]) -> None:
-        if kwargs.get("assistant_early_exit"):
-            raise UnsupportedModel(
-                "assistant_early_exit drafts with the same model and cache, which is being "
-                "compressed. Use assistant_model or prompt_lookup_num_tokens."
+    def _prepare(self, prepare: Any, *args: Any, **kwargs: Any) -> Any:
+        """What ``generate`` gives to a pass. Some models drop a cache there and read all anew, as
+        their rotation changes at a length (Phi-3's longrope): the new one is the prompt's then.
+        """
+        given, inputs = given_cache(kwargs), prepare(*args, **kwargs)
+        asked, told = self._told.of("asked").asked, self._told.of("length")
+        if asked is None or state_of(given) is None or given_cache(inputs) is not None:
+            return inputs
+        asked.cache = None
+        everything = self.policy.amount.everything
+        whole = everything or self.policy.scope == "model" or self.policy.when.decodes
+        if not everything:
+            logging.getLogger("foveate").warning(
+                "%s drops its cache after %d tokens, where its rotation changes, and reads all of "
+                "them anew: %s compressed a second time.",
+                type(self.model).__name__,
+                foveate_layers(given)[0].seen,
+                "prompt and answer so far are" if whole else "the prompt is",
             )
-        if kwargs.get("assistant_model") in self._place.modules:
-            raise InvalidInput(
-                "assistant_model is the model itself, whose cache is being compressed. Give "
-                "another model, or prompt_lookup_num_tokens."
-            )
+        if told.length is not None and not whole:  # the answer so far is kept, as it was
+            told.length = Declared(told.length.tokens)
+        return inputs
 
-    def _declare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _declare(self, told: Told, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Notes the prompt's length and ids. A model inside that generates knows the length best,
         and the one around it the ids.
         """
@@ -207,10 +236,10 @@ class Calls:
         whole = kwargs.get("inputs_embeds") if ids is None else ids
         mask = kwargs.get("attention_mask")
         if isinstance(whole, Tensor) and whole.ndim >= 2:
-            self.length = mask.shape[1] if mask is not None else whole.shape[1]
+            told.length = Declared(mask.shape[1] if mask is not None else whole.shape[1])
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            self._prompt = ids
-            self._prompt_frames = starts_in_runs(self.model.config, ids, kwargs)
+            told.prompt = ids
+            told.prompt_frames = starts_in_runs(self.model.config, ids, kwargs)
 
     def _positions(self, model: Any, rule: Any, ids: Tensor, given: dict[str, Any]) -> Any:
         """Around the model's rule by which ``generate`` places tokens (M-RoPE)."""
@@ -245,103 +274,161 @@ class Calls:
         go_on(self._axes, state)
         return {**given, "position_ids": placed}
 
-    # Around the modules around the decoder
+    # Around the modules around the decoder, and around the decoder itself
 
-    def _before_outer(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = {**named(module, args), **kwargs}
+    def _passing(
+        self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """One call of a module's ``forward``."""
+        if not self.link.open:
+            return forward(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return self._traced(through, module, forward, *args, **kwargs)
+        call = self._turn.take(sys._getframe())
+        try:
+            self._told = call.told
+            return through(call, call.told, module, forward, args, kwargs)
+        finally:
+            self._told = Told() if call.outer is None else call.outer.told
+            call.end()
+
+    def _traced(
+        self, through: Callable[..., Any], module: Any, forward: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        """The same in what is traced: a compiled step waits for nobody, and PyTorch traces no
+        ``try``.
+        """
+        outer = self._told
+        self._told = Told(outer)
+        output = through(None, self._told, module, forward, args, kwargs)
+        self._told = outer
+        return output
+
+    def _through_outer(
+        self,
+        call: Call | None,
+        told: Told,
+        module: Any,
+        forward: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        given = {**named(forward, args), **kwargs}
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
-            _check_tokens(ids)
-            if ids is not self._ids:
-                self._frames = starts_in_runs(self.model.config, ids, given)
-            self._ids = ids
-        if _trains(self._place.decoder, given):
-            return None
-        _check_cached(self._place.decoder, given)
-        if not any(name in given for name in CACHE_NAMES):
-            return None
-        cache = take_cache(given)
-        if (state := _any_state(cache)) is not None:
-            restore_offsets(self._offsets, state)
-        if state is not None and (seen := _seen(cache)):
-            given = self._place_turn(state, seen, given)
-        return (), given if cache is None else {**given, cache_argument(module): cache}
-
-    def _left_outer(self, module: Any, *_: Any) -> None:
-        if module is self._place.modules[0]:
-            self._ids = self._frames = None
-
-    # Around the decoder
-
-    def _before(self, decoder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if decoder is not self._place.decoder:
-            raise UnsupportedModel(
-                f"this {type(decoder).__name__} was copied inside a compress() block. Copy the "
-                "whole model, or copy before the block is entered."
+            check_tokens(ids)
+            known = told.of("ids")
+            told.frames = (
+                known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
             )
-        self._take_turn()
-        self._reader.reads = True
-        kwargs = {**named(decoder, args), **kwargs}
-        given = _check_tokens(*[kwargs[x] for x in _GIVEN if kwargs.get(x) is not None][:1])
-        if _trains(decoder, kwargs):
-            return (), kwargs
-        _check_cached(decoder, kwargs)
+            told.ids = ids
+        if trains(self._place.decoder, given):
+            return self._left(module, forward(*args, **kwargs))
+        check_cached(self._place.decoder, given)
+        if any(name in given for name in CACHE_NAMES):
+            cache = take_cache(given)
+            if (state := _any_state(cache)) is not None:
+                restore_offsets(self._offsets, state)
+            if state is not None and (seen := _seen(cache)):
+                given = self._place_turn(state, seen, given)
+            args, kwargs = (), given
+            if cache is not None:
+                kwargs[cache_argument(module)] = cache
+        return self._left(module, forward(*args, **kwargs))
+
+    def _through(
+        self,
+        call: Call | None,
+        told: Told,
+        decoder: Any,
+        forward: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        kwargs = {**named(forward, args), **kwargs}
+        given = check_tokens(*[kwargs[x] for x in _GIVEN if kwargs.get(x) is not None][:1])
+        if trains(decoder, kwargs):
+            return self._left(decoder, self._read(call, forward, kwargs))
+        check_cached(decoder, kwargs)
         cache = take_cache(kwargs)
         if cache is None:
             cache = DynamicCache(config=self._config)
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
-        if _reads_again(cache):
-            return (), kwargs
+        if _reads_again(told, cache):
+            return self._read(call, forward, kwargs)
+        ongoing = self._begin(call, told, cache, given, kwargs)
+        if ongoing is not None:
+            ongoing.reads = True
+        output = self._read(call, forward, kwargs)
+        if fixed.state_of(cache) is None:
+            self._after(told, cache, kwargs)
+        if ongoing is not None:
+            ongoing.finish()
+        return self._left(decoder, output)
+
+    def _read(self, call: Call | None, forward: Any, kwargs: dict[str, Any]) -> Any:
+        """The decoder's own work."""
+        reader = self._reader
+        before = reader.call, reader.traced
+        if call is None:  # PyTorch traces no ``try``
+            reader.traced = True
+            output = forward(**kwargs)
+            reader.traced = before[1]
+            return output
+        try:
+            reader.call = call
+            return forward(**kwargs)
+        finally:
+            reader.call, reader.traced = before[0], False
+
+    def _left(self, module: Any, output: Any) -> Any:
+        if module is self.model:
+            name_cache(output)
+        return output
+
+    def _refuse_copies(self, decoder: Any, args: Any) -> None:
+        if decoder is not self._place.decoder:
+            raise UnsupportedModel(
+                f"this {type(decoder).__name__} was copied inside a compress() block. Copy the "
+                "whole model, or copy before the block is entered."
+            )
+
+    def _begin(
+        self, call: Call | None, told: Told, cache: Any, given: Tensor, kwargs: dict[str, Any]
+    ) -> Ongoing | None:
+        """What the cache has to know of a pass."""
         if (at_hand := fixed.state_of(cache)) is not None:
             self._relink(at_hand)
+            ongoing = _begun(call, at_hand)
             restore_offsets(self._offsets, at_hand)
-            return (), kwargs
-        self._begin(cache, given, kwargs)
-        return (), kwargs
-
-    def _begin(self, cache: Any, given: Tensor, kwargs: dict[str, Any]) -> None:
-        """What the cache has to know of a pass."""
+            return ongoing
         state, (rows, count) = self._converted(cache), given.shape[:2]
-        seen = foveate_layers(cache)[0].seen
-        self._arm(state, seen, seen + count, count - self._told(count))
+        ongoing, seen = _begun(call, state), foveate_layers(cache)[0].seen
+        self._arm(told, ongoing, state, seen, count)
         if state.prompt_end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
-        vision = self._visual_tokens(state, seen, kwargs.get("input_ids"), given)
-        frames = self._of_pass(self._frames, self._prompt_frames, state.prompt_end, seen, given)
+        vision = self._visual_tokens(told, state, seen, kwargs.get("input_ids"), given)
+        frames = told.of_pass("frames", state.prompt_end, seen, given)
         state.extend_vision(vision, None if vision is None else frames)
         if keeps_passes(self.policy) and state.prompt_end is not None:
             state.passes.append(Given.of(seen, kwargs))
         if seen and self._place.decoder is self.model:
             restore_offsets(self._offsets, state)
+        return ongoing
 
     def _visual_tokens(
-        self, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
+        self, told: Told, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
     ) -> Tensor | None:
         """Which of this pass's tokens are visual, by what the caller told or by the ids."""
         end, (rows, count) = state.prompt_end, given.shape[:2]
         if self.vision is None or end is None or seen >= self.vision.shape[-1]:
-            ids = self._of_pass(self._ids, self._prompt, end, seen, given)
-            ids = ids if tokens is None else tokens
+            ids = told.of_pass("ids", end, seen, given) if tokens is None else tokens
             return visual_tokens(self.model.config, ids)
         columns = slice(seen, min(end, seen + count))
         found = given_visual_tokens(self.vision, rows, end, columns)
         drafted = count - found.shape[1]
         return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
-
-    @staticmethod
-    def _of_pass(
-        now: Tensor | None, prompt: Tensor | None, end: int | None, seen: int, given: Tensor
-    ) -> Tensor | None:
-        """What a module around the decoder was told of this pass's tokens, or ``generate`` of the
-        prompt's; None where that is not one thing for every token that the decoder reads.
-        """
-        rows, count = given.shape[:2]
-        if now is not None and now.shape == (rows, count):
-            return now
-        if prompt is None or prompt.shape[1] != end or rows % prompt.shape[0]:
-            return None
-        return prompt[:, seen : seen + count].repeat_interleave(rows // prompt.shape[0], 0)
 
     def _converted(self, cache: Any) -> CacheState:
         state = state_of(cache)
@@ -359,45 +446,43 @@ class Calls:
                 )
             state.link = self.link
 
-    def _told(self, count: int) -> int:
-        """How many of a pass's tokens have ids. Some models (GIT) put images before the text for
-        which there are none, and which nobody counted who declared the prompt's length.
+    def _arm(
+        self, told: Told, ongoing: Ongoing | None, state: CacheState, seen: int, count: int
+    ) -> None:
+        """Where the prompt ends that this pass begins, if it begins one. Some models (GIT) put
+        images before the text for which there are no ids, and which nobody counted who declared
+        the prompt's length.
         """
-        return count if self._ids is None else min(count, self._ids.shape[1])
-
-    def _arm(self, state: CacheState, seen: int, end: int, without_ids: int) -> None:
         if not state.awaiting:
             return
-        declared, self.length = self.length, None
-        declared = None if declared is None else declared + without_ids
-        if declared is not None and declared <= seen:
-            raise InvalidInput(
-                f"the prompt was declared {declared} tokens long, but the cache has seen {seen}."
-            )
-        state.prompt_end = end if declared is None else declared
+        ids = told.of("ids").ids
+        without_ids = 0 if ids is None else max(0, count - ids.shape[1])
+        declared = told.of("length").length or self._expected
+        tokens = seen + count
+        if declared is not None and not declared.spent:
+            declared.take(ongoing)
+            tokens = declared.tokens + without_ids
+            if tokens <= seen:
+                raise InvalidInput(
+                    f"the prompt was declared {tokens} tokens long, but the cache has seen {seen}."
+                )
+        state.prompt_end = tokens
         state.awaiting = False
         state.stats = Stats(state.policy.spec)
 
-    def _after(self, decoder: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        cache = kwargs.get(self._argument)
-        if cache is None or _reads_again(cache):  # a training step has none
-            return
-        asked = self._asked is None or self._asked.is_about(cache)
-        if fixed.state_of(cache) is not None:
-            return
-        if asked:
-            self.cache = cache
+    def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)
-        _check_all_took_part(self.model, layers)
+        check_all_took_part(self.model, layers)
         if state.prompt_end is not None and not layers[-1].armed:
-            note_offsets(self._offsets, state)  # asking the model may change them
             self.read_again(cache)
-            restore_offsets(self._offsets, state)
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
         if self._axes:
             self._note_positions(state, layers[0].seen, kwargs)
+        asked = told.of("asked").asked
+        if asked is None or asked.is_about(cache):
+            self.cache = cache
 
     def _note_positions(self, state: CacheState, seen: int, kwargs: dict[str, Any]) -> None:
         """Where a pass ended. After a later turn the model's own note is of some turn alone, or of
@@ -409,114 +494,34 @@ class Calls:
             go_on(self._axes, state)
 
     def read_again(self, cache: DynamicCache) -> None:
-        """Where the policy asks for it: feeds a prompt that was read once more."""
+        """Where the policy asks for it: feeds a prompt that was read once more. The model's modules
+        are afterwards as they were.
+        """
         state = known_state(cache)
-        if state.reading.waits:
+        if not state.reading.waits:
+            return
+        call = self._turn.take(sys._getframe())
+        try:
+            call.undo, call.told.rereads = ModuleStates(self.model), state
             read_again(Rereader(self._place.decoder, self._argument, self.asker), cache, state)
-
-    def _left(self, *_: Any) -> None:
-        """Also after an exception."""
-        self._reader.reads = False
-        if self._turns:
-            self._turns -= 1
-            self._turn.release()
-
-    def _take_turn(self) -> None:
-        """Not in what is traced: a compiled step waits for nobody."""
-        if not torch.compiler.is_compiling():
-            self._turn.acquire()
-            self._turns += 1
+        finally:
+            call.end()
 
 
-def _check_tokens(given: Tensor | None = None) -> Tensor:
-    """What a pass reads; raises InvalidInput if that is nothing."""
-    if given is None or given.shape[1] == 0:
-        raise InvalidInput("the prompt is empty: pass at least one token.")
-    return given
-
-
-def _trains(decoder: nn.Module, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a pass is a training step that reads its whole input and leaves no cache: there is
-    nothing to compress, and its loss and gradients are the stock ones.
+def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
+    """The pass that a cache takes part in from now on; not noted in what is traced, whose effects
+    come all at once.
     """
-    alone = all(kwargs.get(name) is None for name in CACHE_NAMES)
-    if not (alone and decoder.training and torch.is_grad_enabled()):
-        return False
-    return kwargs.get("use_cache") is False or _checkpoints(decoder)
+    if call is None:
+        return None
+    call.undo = ongoing = state.begin()
+    return ongoing
 
 
-def _checkpoints(decoder: nn.Module) -> bool:
-    return any(getattr(module, "gradient_checkpointing", False) for module in decoder.modules())
-
-
-def _check_cached(decoder: nn.Module, kwargs: Mapping[str, Any]) -> None:
-    """Raises UnsupportedCache where nothing would hold what a pass reads."""
-    name = str(getattr(getattr(decoder, "config", None), "_attn_implementation", ""))
-    if name.startswith("paged|"):
-        _refuse_continuous(None)
-    if kwargs.get("use_cache") is False:
-        raise UnsupportedCache(
-            "use_cache=False, as trainers pass it when they evaluate, leaves no cache to compress. "
-            "Leave it out, or call the model outside the block."
-        )
-    if decoder.training and _checkpoints(decoder):
-        raise UnsupportedCache(
-            "gradient checkpointing drops the cache of a model in training mode, so nothing is "
-            "left to compress. Call model.eval() first."
-        )
-
-
-_CONTINUOUS = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
-
-
-def _refuse_continuous(original: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """In the place of what starts transformers' continuous batching."""
-    what = getattr(original, "__name__", "continuous batching")
-    raise UnsupportedCache(
-        f"{what} (transformers' continuous batching) keeps all requests in one paged cache, which "
-        "is not compressed. Call generate() with a padded batch, or serve the model with vLLM and "
-        "Foveate's plug-in, which compresses pages."
-    )
-
-
-def _check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
-    """What ``generate`` was told of its cache, there and in its configuration.
-
-    Raises:
-        UnsupportedCache: there would be none, or a paged one.
-    """
-    settings = kwargs.get("generation_config") or getattr(model, "generation_config", None)
-    paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
-    if paged == "paged":
-        raise UnsupportedCache(
-            "cache_implementation='paged' has generate() batch its requests continuously, in one "
-            "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
-            "Foveate's plug-in, which compresses pages."
-        )
-    told = kwargs.get("use_cache")
-    if told is False:
-        raise UnsupportedCache(
-            "use_cache=False was given to generate(), and leaves no cache to compress. Leave it "
-            "out, or call it outside the block."
-        )
-    embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
-    if told is None and not embedded and getattr(settings, "use_cache", None) is False:
-        whose = "this" if kwargs.get("generation_config") else "the model's"
-        raise UnsupportedCache(
-            f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "
-            "keep it, which leaves no cache to compress. Call generate(..., use_cache=True), or "
-            "set model.generation_config.use_cache = True."
-        )
-
-
-def _named(module: nn.Module, args: Any, output: Any) -> None:
-    name_cache(output)
-
-
-def _reads_again(cache: object) -> bool:
+def _reads_again(told: Told, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
     state = state_of(cache)
-    return state is not None and state.again is not None
+    return state is not None and state.again is not None and told.of("rereads").rereads is state
 
 
 def _any_state(cache: object) -> CacheState | None:
@@ -529,29 +534,6 @@ def _seen(cache: Any) -> int:
     return foveate_layers(cache)[0].seen if state_of(cache) is not None else 0
 
 
-@dataclass
-class Asked:
-    """One call of ``generate``. It may read more than its prompt, such as the negative prompt of
-    ``guidance_scale``: the first cache is the prompt's.
-    """
-
-    cache: DynamicCache | None = None
-
-    def is_about(self, cache: DynamicCache) -> bool:
-        """Whether this is the prompt's cache."""
-        if self.cache is None:
-            self.cache = cache
-        return cache is self.cache
-
-    def check(self, model: nn.Module) -> None:
-        """Raises UnsupportedModel if the decoder was never called."""
-        if self.cache is None:
-            raise UnsupportedModel(
-                f"{type(model).__name__}.generate() answered without a call of the model's "
-                "decoder, so nothing was compressed."
-            )
-
-
 def _note_stats(cache: DynamicCache) -> None:
     """What was kept of the prompt that has just been read."""
     state, layers = known_state(cache), foveate_layers(cache)
@@ -559,23 +541,3 @@ def _note_stats(cache: DynamicCache) -> None:
         layer.cut_to_bytes()
     asked = state.reading.asked
     state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers], asked)
-
-
-def _check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
-    """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
-    empty = [layer.model_index for layer in layers if not layer.is_initialized]
-    unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
-    for seen, which in (
-        ("wrote nothing into the cache that it was given", empty),
-        (
-            "attended by another way than transformers' attention interface, or to other keys than "
-            "those that the cache returned",
-            unread,
-        ),
-    ):
-        if which:
-            raise UnsupportedModel(
-                f"{type(model).__name__} (transformers {transformers.__version__}) was not "
-                f"compressed: in layers {which} it {seen}. What these layers answer cannot be "
-                "vouched for."
-            )

@@ -156,6 +156,7 @@ class FixedLayer(CacheLayerMixin):
     def reset(self) -> None:
         """Back to what it held when it was made, such as after the passes that warm up a graph."""
         self.used.fill_(self._start)
+        self.state.ongoing = None  # if a pass was cut short, it is taken back with the others
 
     def reorder_cache(self, beam_idx: Tensor) -> NoReturn:
         """Beams move rows, and nothing moves here."""

@@ -13,6 +13,7 @@ from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.rotation import counted, rotations
 from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, model_name
+from foveate.backends.hf.undone import undone
 from foveate.core import finite
 from foveate.core.composition import name_and_arguments
 from foveate.core.gathering import GATHERINGS, Gathering
@@ -104,10 +105,11 @@ def gather(
     ledger = SumsLedger(progress, {"calibrating": name, "model": title})
     for inputs in prompts:
         if gathering.turns_back and not turns:
-            turns = rotations(model, inputs)
+            with undone(model):
+                turns = rotations(model, inputs)
         if ledger.lacks(fingerprint(inputs)):
             one, policy = _watching(gathering, turns)
-            with compress(model, policy) as session:
+            with undone(model), compress(model, policy) as session:
                 session.prefill(**(counted(inputs) if gathering.turns_back else inputs))
             ledger.add([one.sums[layer] for layer in sorted(one.sums)])
     if not ledger.samples:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, compressible_layers, model_name, text_config
+from foveate.backends.hf.undone import undone
 from foveate.core import head_scores
 from foveate.core.heads import HeadReading, Shown, head_reading
 from foveate.core.layer import Layer
@@ -157,7 +158,7 @@ def _scores(
     _check(shown, ids)
     watching = Watching(reading, shown)
     longest = len(tokenizer.encode(shown.answer, add_special_tokens=False)) or LONGEST
-    with compress(model, observing(watching, decodes=True)):
+    with undone(model), compress(model, observing(watching, decodes=True)):
         said = model.generate(**shown.inputs, max_new_tokens=longest, do_sample=False)
     tokens = [
         tokenizer.decode([token], skip_special_tokens=True)

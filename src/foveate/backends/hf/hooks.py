@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -13,46 +14,47 @@ from torch import nn
 from foveate.backends.hf.state import CacheState
 
 
-def named(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
-    """Positional arguments of ``forward`` by name."""
+def named(forward: Callable[..., Any], args: tuple[Any, ...]) -> dict[str, Any]:
+    """Positional arguments by name."""
     if not args:
         return {}
-    return dict(zip(inspect.signature(model.forward).parameters, args, strict=False))
+    return dict(zip(inspect.signature(forward).parameters, args, strict=False))
 
 
-def wrap(model: nn.Module, name: str, around: Callable[..., Any]) -> Callable[[], None]:
-    """Replaces a bound method by ``around(method, ...)``; returns what undoes it."""
-    original = getattr(model, name)
+def wrap(undo: ExitStack, module: nn.Module, name: str, around: Callable[..., Any]) -> None:
+    """Replaces a bound method by ``around(method, ...)``, until it is undone."""
+    original = getattr(module, name)
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return around(original, *args, **kwargs)
 
-    return put(model, name, wrapped)
+    put(undo, module, name, wrapped)
 
 
-def put(model: nn.Module, name: str, value: Any) -> Callable[[], None]:
-    """Sets an attribute on the model itself; returns what undoes it."""
-    had, old = name in vars(model), vars(model).get(name)
-
-    def undo() -> None:
-        if had:
-            setattr(model, name, old)
-        else:
-            delattr(model, name)
-
-    setattr(model, name, value)
-    return undo
-
-
-def forget_compiled(model: nn.Module) -> Callable[[], None]:
-    """Where the model was compiled, drops the code: Dynamo does not look whether hooks have come or
-    gone, so what it compiled outside of a block would pass by. Returns what drops it again.
+def put(undo: ExitStack, module: nn.Module, name: str, value: Any) -> None:
+    """Sets an attribute on the module itself, until it is undone. The way back is there first, for
+    an interrupt may fall in between.
     """
-    if not any(_is_compiled(module) for module in model.modules()):
-        return lambda: None
-    torch._dynamo.reset()
-    return torch._dynamo.reset
+    had, old = name in vars(module), vars(module).get(name)
+
+    def back() -> None:
+        if had:
+            vars(module)[name] = old
+        else:
+            vars(module).pop(name, None)
+
+    undo.callback(back)
+    vars(module)[name] = value
+
+
+def forget_compiled(undo: ExitStack, model: nn.Module) -> None:
+    """Where the model was compiled, drops the code, and again when it is undone: Dynamo does not
+    look whether wrappers have come or gone, so what it compiled outside would pass by.
+    """
+    if any(_is_compiled(module) for module in model.modules()):
+        undo.callback(torch._dynamo.reset)
+        torch._dynamo.reset()
 
 
 def _is_compiled(module: nn.Module) -> bool:

@@ -9,10 +9,10 @@ When the last block is left, the interface is what it was.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ from foveate.backends.hf.attention.by_products import ModelAttention, Output
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.held_layer import LINK
 from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
+from foveate.backends.hf.state import Link
+from foveate.backends.hf.turns import Call, Turn
 from foveate.errors import UnsupportedModel
 
 Function = Callable[..., Output]
@@ -37,10 +39,21 @@ none of ours stands in for it."""
 
 @dataclass
 class Reader:
-    """A decoder in a block, and whether it is in its ``forward`` now."""
+    """A decoder in a block, and the call in which it reads; ``traced`` while what it reads is
+    traced, where no call can be made.
+    """
 
     decoder: nn.Module
-    reads: bool = False
+    link: Link
+    call: Call | None = None
+    traced: bool = False
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is in its ``forward`` now."""
+        if torch.compiler.is_compiling():
+            return self.traced or self.call is not None
+        return self.traced or (self.call is not None and self.call.runs())
 
 
 readers: dict[int, Reader] = {}
@@ -156,27 +169,32 @@ def _check_place(module: nn.Module) -> None:
 
 # Handing out wrapped functions
 
-_lock = Lock()
+_turn = Turn()
 _open: list[object] = []  # blocks that are open
 
 
 def intercept(block: object) -> None:
     """Has the interface hand out wrapped functions, until the block is released."""
-    with _lock:
-        if not _open:
-            AttentionInterface.get_interface = _get_interface  # type: ignore[method-assign]
-            AttentionInterface.__getitem__ = _getitem  # type: ignore[method-assign]
+    call = _turn.take(sys._getframe())
+    try:
         _open.append(block)
+        AttentionInterface.get_interface = _get_interface  # type: ignore[method-assign]
+        AttentionInterface.__getitem__ = _getitem  # type: ignore[method-assign]
+    finally:
+        call.end()
 
 
 def release(block: object) -> None:
     """The block is open no more; nothing happens if it never was."""
-    with _lock:
-        if block in _open:
-            _open.remove(block)
-            if not _open:
-                AttentionInterface.get_interface = _STOCK  # type: ignore[method-assign]
+    call = _turn.take(sys._getframe())
+    try:
+        _open[:] = [one for one in _open if one is not block]
+        if not _open:
+            AttentionInterface.get_interface = _STOCK  # type: ignore[method-assign]
+            if "__getitem__" in vars(AttentionInterface):
                 del AttentionInterface.__getitem__
+    finally:
+        call.end()
 
 
 _STOCK = AttentionInterface.get_interface

@@ -25,6 +25,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -47,6 +48,7 @@ __all__ = [
     "HybridLayer",
     "accept_both_names",
     "cache_argument",
+    "given_cache",
     "last_logits",
     "name_cache",
     "rope_offsets",
@@ -119,6 +121,12 @@ def take_cache(arguments: dict[str, Any]) -> Any:
     return caches[0] if caches else None
 
 
+def given_cache(arguments: Mapping[str, Any]) -> Any:
+    """The cache among keyword arguments, whatever its name; None if there is none."""
+    given = [arguments[name] for name in CACHE_NAMES if arguments.get(name) is not None]
+    return given[-1] if given else None
+
+
 def name_cache(output: Any) -> None:
     """Lets an output's cache be read as ``output.cache`` on releases that know the older name
     alone; newer ones know both.
@@ -127,8 +135,8 @@ def name_cache(output: Any) -> None:
         output.cache = output.past_key_values
 
 
-def accept_both_names() -> Callable[[], None]:
-    """Silences what releases from 5.24 on log of the older name; returns what undoes it. Blocks may
+def accept_both_names(undo: ExitStack) -> None:
+    """Silences what releases from 5.24 on log of the older name, until it is undone. Blocks may
     overlap, so each has a filter of its own.
     """
     log = logging.getLogger("transformers.utils.generic")
@@ -136,8 +144,8 @@ def accept_both_names() -> Callable[[], None]:
     def other(record: logging.LogRecord) -> bool:
         return not record.getMessage().startswith(_DEPRECATED)
 
+    undo.callback(log.removeFilter, other)
     log.addFilter(other)
-    return lambda: log.removeFilter(other)
 
 
 def rope_offsets(model: nn.Module) -> dict[str, Any]:

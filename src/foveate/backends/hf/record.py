@@ -16,6 +16,7 @@ from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import convert, foveate_layers, text_config
+from foveate.backends.hf.undone import ModuleStates
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, everything
 from foveate.core.slots import Slots, derived
@@ -49,13 +50,15 @@ class Recording:
     """A prompt that was read with the full cache.
 
     ``logits`` [b, vocabulary] are those of the token after it; ``cache`` is read only, and so are
-    the ``layers``, as scores see them.
+    the ``layers``, as scores see them. ``noted`` is what the model's modules noted on themselves
+    while they read it: every branch goes on from there, whatever was answered in between.
     """
 
     model: nn.Module
     cache: DynamicCache
     layers: tuple[Layer, ...]
     logits: Float[Tensor, "b vocabulary"]
+    noted: ModuleStates
 
     @property
     def tokens(self) -> int:
@@ -93,7 +96,7 @@ def record(
         last = last_logits(session.model, inputs)
         out = session.model(**inputs, **{CACHE: cache}, **last, use_cache=True)
     layers = tuple(recorder.seen[place] for place in range(len(foveate_layers(cache))))
-    return Recording(model, cache, layers, out.logits[:, -1])
+    return Recording(model, cache, layers, out.logits[:, -1], ModuleStates(session.model))
 
 
 def chosen(session: Session, recording: Recording) -> list[Kept]:
@@ -137,6 +140,7 @@ def branch(
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):
             layer.read(seen)
+    recording.noted.put_back()
     session.read_again(cache)
     state.prompt_end = state.noted = None
     for layer, source in zip(mine, theirs, strict=True):

@@ -43,11 +43,12 @@ def compress(
 ) -> Session:
     """A block inside which every prompt that ``model`` reads is compressed as ``policy`` says.
 
-    On exit, also after an exception, the model is as it was. A copy that ``copy.deepcopy`` makes of
-    the model inside the block is in no block. A pass that reads its whole input, such as a training
-    step, has the stock loss and gradients, also with gradient checkpointing or ``use_cache=False``,
-    which leave nothing to compress; a backward pass through a cache that was compressed before
-    raises.
+    On exit, also after an exception, the model is as it was. A call that an exception or an
+    interrupt leaves holds nobody up, and what was said in it is forgotten. A copy that
+    ``copy.deepcopy`` makes of the model inside the block is in no block. A pass that reads its
+    whole input, such as a training step, has the stock loss and gradients, also with gradient
+    checkpointing or ``use_cache=False``, which leave nothing to compress; a backward pass through a
+    cache that was compressed before raises.
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
@@ -67,9 +68,10 @@ def compress(
         InvalidSpec: neither a policy nor a spec, such as a method that was not called, or a model.
         UnsupportedModel: the model's cache cannot be compressed exactly, or it lacks what the
             policy reads (an output projection); the message says why. In the block: a prompt
-            passed by the model's own ``forward``.
-        UnsupportedCache: in the block, gradients were asked for through a compressed cache, or a
-            call leaves no cache, or one that cannot be compressed (paged, static, quantised).
+            passed by a call of the model.
+        UnsupportedCache: in the block, gradients were asked for through a compressed cache, a call
+            leaves no cache, or one that cannot be compressed (paged, static, quantised), or a cache
+            is used again whose latest pass was cut short.
         ProfileMismatch: the policy was calibrated on another model.
         AlreadyCompressing: the model is inside another block (raised on entry).
     """
@@ -156,7 +158,7 @@ class Session:
         """
         if tokens < 1:
             raise InvalidInput(f"a prompt of {tokens} tokens is empty.")
-        self._calls.length = tokens
+        self._calls.expect(tokens)
 
     def prefill(self, **inputs: Any) -> DynamicCache:
         """Reads and compresses a context; returns its cache, ready for questions.

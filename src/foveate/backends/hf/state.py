@@ -33,6 +33,28 @@ class Again(NamedTuple):
     order: Int[Tensor, "b t"] | None
 
 
+class Ongoing:
+    """A pass that a cache takes part in. ``reads`` once its layers are being filled, ``done`` when
+    all of them are; until it reads, what was known of the cache before can be put back.
+    """
+
+    def __init__(self, state: CacheState):
+        self._state = state
+        own = {"passes": list(state.passes), "extras": dict(state.extras)}  # changed in place
+        self._before = {**vars(state), **own}
+        self.reads = self.done = False
+
+    def put_back(self) -> None:
+        """If nothing has been read."""
+        if not self.reads and not self.done:
+            vars(self._state).update(self._before)
+
+    def finish(self) -> None:
+        """All of the pass has been read."""
+        self.done = True  # first: from here on nothing has to be taken back
+        self._before = {}
+
+
 class Link:
     """Ties caches to the ``compress`` block that they were filled in; copies share it.
 
@@ -96,6 +118,7 @@ class CacheState:
         self.again: Again | None = None  # while it is
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
+        self.ongoing: Ongoing | None = None
         self.reading = PromptReading(self.policy, self.depth, strict=self.link.strict)
         self.stats = Stats(self.policy.spec)
         self.slots = SlotsOfPass()
@@ -105,6 +128,24 @@ class CacheState:
         self._mask_of_own: Tensor | None = None
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
+
+    def begin(self) -> Ongoing:
+        """A pass is about to be read.
+
+        Raises:
+            UnsupportedCache: it was cut short while it was read, so that layers differ.
+        """
+        last = self.ongoing
+        if last is not None and not last.done:
+            if last.reads:
+                raise UnsupportedCache(
+                    "a pass through this cache was cut short by an exception or an interrupt, so "
+                    "some of its layers have read tokens that others have not. Read the prompt "
+                    "into a new cache, or go on with a session.fork() made before."
+                )
+            last.put_back()
+        self.ongoing = Ongoing(self)
+        return self.ongoing
 
     def follow(self, other: CacheState) -> None:
         """Takes over what is known of a prompt that was read into another cache."""

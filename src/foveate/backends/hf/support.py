@@ -101,7 +101,7 @@ def check_attention(model: PreTrainedModel) -> None:
         AlreadyCompressing: the model is inside another ``compress`` block.
     """
     name, config = type(model).__name__, text_config(model)
-    if id(config) in readers:
+    if (reader := readers.get(id(config))) is not None and reader.link.open:
         raise AlreadyCompressing(
             f"this {name} is inside a compress() block already. Leave that block first; one block "
             "holds one policy."

@@ -111,8 +111,8 @@ class Prompts:
         batch holds.
         """
         self._learn(output)
-        self._serving = True
         try:
+            self._serving = True
             yield
         finally:
             self._serving = self.reading = False

@@ -1,0 +1,129 @@
+"""What a call in a block is refused for, at the call and by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
+
+
+def check_tokens(given: Tensor | None = None) -> Tensor:
+    """What a pass reads; raises InvalidInput if that is nothing."""
+    if given is None or given.shape[1] == 0:
+        raise InvalidInput("the prompt is empty: pass at least one token.")
+    return given
+
+
+def trains(decoder: nn.Module, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a pass is a training step that reads its whole input and leaves no cache: there is
+    nothing to compress, and its loss and gradients are the stock ones.
+    """
+    alone = all(kwargs.get(name) is None for name in CACHE_NAMES)
+    if not (alone and decoder.training and torch.is_grad_enabled()):
+        return False
+    return kwargs.get("use_cache") is False or _checkpoints(decoder)
+
+
+def _checkpoints(decoder: nn.Module) -> bool:
+    return any(getattr(module, "gradient_checkpointing", False) for module in decoder.modules())
+
+
+def check_cached(decoder: nn.Module, kwargs: Mapping[str, Any]) -> None:
+    """Raises UnsupportedCache where nothing would hold what a pass reads."""
+    name = str(getattr(getattr(decoder, "config", None), "_attn_implementation", ""))
+    if name.startswith("paged|"):
+        refuse_continuous(None)
+    if kwargs.get("use_cache") is False:
+        raise UnsupportedCache(
+            "use_cache=False, as trainers pass it when they evaluate, leaves no cache to compress. "
+            "Leave it out, or call the model outside the block."
+        )
+    if decoder.training and _checkpoints(decoder):
+        raise UnsupportedCache(
+            "gradient checkpointing drops the cache of a model in training mode, so nothing is "
+            "left to compress. Call model.eval() first."
+        )
+
+
+CONTINUOUS = ("generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
+
+
+def refuse_continuous(original: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    """In the place of what starts transformers' continuous batching."""
+    what = getattr(original, "__name__", "continuous batching")
+    raise UnsupportedCache(
+        f"{what} (transformers' continuous batching) keeps all requests in one paged cache, which "
+        "is not compressed. Call generate() with a padded batch, or serve the model with vLLM and "
+        "Foveate's plug-in, which compresses pages."
+    )
+
+
+def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
+    """What ``generate`` was told of its cache, there and in its configuration.
+
+    Raises:
+        UnsupportedCache: there would be none, or a paged one.
+    """
+    settings = kwargs.get("generation_config") or getattr(model, "generation_config", None)
+    paged = kwargs.get("cache_implementation", getattr(settings, "cache_implementation", None))
+    if paged == "paged":
+        raise UnsupportedCache(
+            "cache_implementation='paged' has generate() batch its requests continuously, in one "
+            "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
+            "Foveate's plug-in, which compresses pages."
+        )
+    told = kwargs.get("use_cache")
+    if told is False:
+        raise UnsupportedCache(
+            "use_cache=False was given to generate(), and leaves no cache to compress. Leave it "
+            "out, or call it outside the block."
+        )
+    embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
+    if told is None and not embedded and getattr(settings, "use_cache", None) is False:
+        whose = "this" if kwargs.get("generation_config") else "the model's"
+        raise UnsupportedCache(
+            f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "
+            "keep it, which leaves no cache to compress. Call generate(..., use_cache=True), or "
+            "set model.generation_config.use_cache = True."
+        )
+
+
+def check_helpers(kwargs: Mapping[str, Any], modules: Sequence[nn.Module]) -> None:
+    """Raises where what ``generate`` drafts with is this very model, whose cache is compressed."""
+    if kwargs.get("assistant_early_exit"):
+        raise UnsupportedModel(
+            "assistant_early_exit drafts with the same model and cache, which is being "
+            "compressed. Use assistant_model or prompt_lookup_num_tokens."
+        )
+    if kwargs.get("assistant_model") in modules:
+        raise InvalidInput(
+            "assistant_model is the model itself, whose cache is being compressed. Give "
+            "another model, or prompt_lookup_num_tokens."
+        )
+
+
+def check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
+    """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
+    empty = [layer.model_index for layer in layers if not layer.is_initialized]
+    unread = [layer.model_index for layer in layers if layer.is_initialized and not layer.linked]
+    for seen, which in (
+        ("wrote nothing into the cache that it was given", empty),
+        (
+            "attended by another way than transformers' attention interface, or to other keys than "
+            "those that the cache returned",
+            unread,
+        ),
+    ):
+        if which:
+            raise UnsupportedModel(
+                f"{type(model).__name__} (transformers {transformers.__version__}) was not "
+                f"compressed: in layers {which} it {seen}. What these layers answer cannot be "
+                "vouched for."
+            )
