@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.vllm.plans import Offer, Plan
+from foveate.backends.vllm.orders import Order
+from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompt, Prompts, Row
 from foveate.backends.vllm.settings import settings_from
@@ -60,9 +61,9 @@ def test_a_score_that_breaks_down_names_the_models_own_layer(family, number):
 def test_a_served_layer_has_the_number_in_its_name(names, number):
     n, ordinals = 20, {name: ordinal for ordinal, name in enumerate(names)}
     offer = Offer(settings_from({"foveate": {"policy": "knorm:budget=8"}}))
-    prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"), 4)
+    prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
-    prompt = Prompt("a", Plan(n), POLICY, vision, PromptReading(POLICY, len(names)))
+    prompt = Prompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
     row = Row(prompt, 0, kept=n, budget=8, start=0, computed=0, new=n, table=torch.arange(2))
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 

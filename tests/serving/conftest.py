@@ -51,14 +51,17 @@ def llama(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    """By name, the folder of a tiny random model of ``tests.serving.tiny``; each is made once."""
-    from tests.serving import tiny
+    """By name, the folder of a tiny random model of ``tests.serving.tiny``, or ``tiny_text``; each
+    is made once.
+    """
+    from tests.serving import tiny, tiny_text
 
     made = {}
 
     def folder(name):
         if name not in made:
-            made[name] = getattr(tiny, name)(tmp_path_factory.mktemp(name))
+            build = getattr(tiny, name, None) or getattr(tiny_text, name)
+            made[name] = build(tmp_path_factory.mktemp(name))
         return made[name]
 
     return folder

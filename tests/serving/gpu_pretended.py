@@ -10,14 +10,15 @@ from types import SimpleNamespace
 import torch
 
 from foveate.backends.vllm import pages, vllm_api
-from foveate.backends.vllm.attention import Compressing, Rewriting
+from foveate.backends.vllm.attention import Compressing
 from foveate.backends.vllm.blocks import CompressedSpec
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rewriting import Rewriting
 from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.tiers import rooms_of
 from tests.serving.pretended import GPU, pretended_gpu
-from tests.serving.stand_ins import announced
+from tests.serving.stand_ins import announced, ordering
 
 BLOCK, COLUMNS, HEADS, GROUPS, D = 16, 24, 2, 2, 8
 REQUESTS = (300, 130, 97)  # prompts
@@ -80,7 +81,7 @@ def passes(spec, device, gpu=None):
     rooms, _ = rooms_of(settings.policies, 2, HEADS, longest=max(REQUESTS))
     builder.kv_cache_spec = CompressedSpec.of(plain, rooms)
     builder.vllm_config = SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=4))
-    builder.prompts = Prompts(Offer(settings), {"first": 0, "second": 1}, runner, BLOCK)
+    builder.prompts = Prompts(Offer(settings), {"first": 0, "second": 1}, runner)
     n = len(REQUESTS)
     table = torch.randperm(n * COLUMNS, generator=draw).view(n, COLUMNS).int()
     pools = [
@@ -91,7 +92,8 @@ def passes(spec, device, gpu=None):
         batch = batch_of(rows, table, device)
         before = gpu.copies if gpu else 0
         asked = zip(names, REQUESTS, rows, strict=True)
-        told = announced({name: (prompt, *row) for name, prompt, row in asked}, [image])
+        rows = {name: (prompt, *row) for name, prompt, row in asked}
+        told = announced(rows, ordering(settings, rooms, BLOCK), [image])
         with builder.prompts.serving(told):
             metadata = builder.build(0, batch)
         waits += (gpu.copies if gpu else 0) - before

@@ -9,6 +9,10 @@ from unittest import mock
 
 import torch
 
+from foveate.backends.vllm.orders import Order, Orders
+from foveate.backends.vllm.plans import Offer
+from foveate.backends.vllm.shares import Rooms
+
 
 def attend(
     q,
@@ -90,10 +94,26 @@ def attending_with(backend):
         yield
 
 
-def announced(requests, features=()):
-    """A step's ``SchedulerOutput``, by names: of prompts, tokens computed and new ones each."""
-    one = SimpleNamespace
-    return one(
+def ordering(settings, rooms, block):
+    """What the scheduler orders of prompts, by their lengths, under an engine's own policy."""
+    offer, kept = Offer(settings), Rooms(rooms, block)
+
+    def order(prompt):
+        plan = offer.plan(None, prompt)
+        return Order.of(plan._replace(shares={0: kept.share(plan.key)}), prompt)
+
+    return order
+
+
+def announced(requests, order, features=(), blocks=64):
+    """A step's ``SchedulerOutput``, by names: of prompts, tokens computed and new ones each. All
+    have that many blocks, and ``order(prompt)`` says what they keep; of prompts that have been
+    read the scheduler holds what that leaves, of others all.
+    """
+    one, orders = SimpleNamespace, {name: order(prompt) for name, (prompt, *_) in requests.items()}
+    read = {name for name, (prompt, computed, _) in requests.items() if computed >= prompt}
+    held = {name: {0: orders[name].shares[0].gap if name in read else 0} for name in orders}
+    told = one(
         finished_req_ids=set(),
         preempted_req_ids=None,
         scheduled_new_reqs=[
@@ -101,11 +121,15 @@ def announced(requests, features=()):
                 req_id=name,
                 prompt_len=prompt,
                 num_computed_tokens=computed,
-                sampling_params=None,
+                block_ids=([1] * blocks,),
                 mm_features=features,
             )
             for name, (prompt, computed, _) in requests.items()
         ],
-        scheduled_cached_reqs=one(req_ids=[], num_computed_tokens=[]),
+        scheduled_cached_reqs=one(
+            req_ids=[], num_computed_tokens=[], new_block_ids=[], resumed_req_ids=set()
+        ),
         num_scheduled_tokens={name: new for name, (_, _, new) in requests.items()},
     )
+    Orders(orders, held).send(told)
+    return told

@@ -207,10 +207,38 @@ def test_schedulers_are_extended_by_these_names():
     assert "error_req_ids.update(self.encoder_cache_mismatch_reqs)" in text
     assert "self.kv_cache_manager.get_computed_blocks(request" in text
     assert parameters(KVCacheManager.get_computed_blocks)[1] == "request"
+    assert callable(scheduler.schedule)
     for name in ("prefix_cache_lookup_enabled", "create_kv_cache_blocks"):
         assert callable(getattr(KVCacheManager, name))
     assert parameters(BlockPool._insert_block_hash)[1:3] == ["block_hash_with_group_id", "block"]
     assert parameters(BlockPool.get_cached_block)[1:] == ["block_hash", "kv_cache_group_ids"]
+
+
+def test_steps_say_which_blocks_requests_have():
+    """Added to, or for resumed requests in place of what they had."""
+    from vllm.v1.core.sched.output import CachedRequestData, NewRequestData
+
+    old, new = (
+        {field.name for field in dataclasses.fields(one)}
+        for one in (CachedRequestData, NewRequestData)
+    )
+    assert old >= {"req_ids", "resumed_req_ids", "new_block_ids", "num_computed_tokens"}
+    assert new >= {"req_id", "block_ids", "num_computed_tokens"}
+    assert not hasattr(vllm_api.SchedulerOutput, "__slots__")  # orders come with it
+    text = inspect.getsource(vllm_api.Scheduler.schedule)
+    assert "req_to_new_blocks[request_id] = self.kv_cache_manager.get_blocks(" in text
+
+
+def test_images_that_were_not_sent_can_be_sent_again():
+    from vllm.multimodal.cache.base import BaseMultiModalProcessorCache as Cache
+    from vllm.renderers import BaseRenderer
+
+    assert parameters(Cache.invalidate) == ["self", "mm_hash"]
+    assert "mm_processor_cache" in inspect.getsource(BaseRenderer)
+    if later := getattr(BaseRenderer, "queue_mm_cache_invalidations", None):
+        assert parameters(later) == ["self", "mm_hashes"]
+    source = inspect.getsource(inspect.getmodule(vllm_api.InputProcessor))
+    assert "self.renderer = " in source
 
 
 def test_managers_remember_and_share_through_these_methods():

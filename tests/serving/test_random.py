@@ -69,11 +69,11 @@ def held(manager):
 
 
 def test_five_hundred_requests(tiny, known, monkeypatch):
-    from foveate.backends.vllm import attention
+    from foveate.backends.vllm import rewriting
 
-    again, plain = [], attention.later_tokens
+    again, plain = [], rewriting.later_tokens
     monkeypatch.setattr(
-        attention, "later_tokens", lambda *given: again.append(plain(*given)) or again[-1]
+        rewriting, "later_tokens", lambda *given: again.append(plain(*given)) or again[-1]
     )
     draw = random.Random(1)
     with engine(

@@ -17,11 +17,13 @@ from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
 from foveate.backends.vllm.settings import settings_from
 from foveate.core.amount import Amount
-from tests.serving.stand_ins import announced
+from tests.serving.stand_ins import announced, ordering
 
 BUILDERS = {"CPU": CPU, "FLASH_ATTN": FlashBuilder, "TRITON_ATTN": TritonBuilder}
 BLOCK, COLUMNS = 32, 12
 ROOM = Room.of(Amount.of("25%"), 8)
+SETTINGS = settings_from({"foveate": {"policy": "snapkv:budget=25%,window=8"}})
+ORDER = ordering(SETTINGS, (ROOM,), BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,8 @@ def prompts(count):
     """Of so many requests."""
     names = [f"r{i}" for i in range(count)]
     runner = SimpleNamespace(device="cpu", input_batch=SimpleNamespace(req_ids=names))
-    offer = Offer(settings_from({"foveate": {"policy": "snapkv:budget=25%,window=8"}}))
-    return Prompts(offer, {"layer": 0}, runner, BLOCK)
+    offer = Offer(SETTINGS)
+    return Prompts(offer, {"layer": 0}, runner)
 
 
 def common(*rows, padding=0):
@@ -83,7 +85,7 @@ def builder(request, config):
 def pass_of(builder, requests, batch):
     builder.prompts = prompts(len(requests))
     new = batch.query_start_loc_cpu.diff().tolist()
-    told = announced({f"r{i}": (*row, new[i]) for i, row in enumerate(requests)})
+    told = announced({f"r{i}": (*row, new[i]) for i, row in enumerate(requests)}, ORDER)
     with builder.prompts.serving(told):
         return builder.build(0, batch)
 
@@ -248,8 +250,8 @@ def dispatcher(config):
 def test_a_prompts_last_token_alone_is_no_answer(dispatcher):
     """Each request of this pass gets one token; for the second it is its prompt's last."""
     asked = {"num_tokens": 2, "uniform_decode": True}
-    reading = announced({"r0": (300, 305, 1), "r1": (129, 128, 1)})
-    answering = announced({"r0": (300, 305, 1), "r1": (129, 129, 1)})
+    reading = announced({"r0": (300, 305, 1), "r1": (129, 128, 1)}, ORDER)
+    answering = announced({"r0": (300, 305, 1), "r1": (129, 129, 1)}, ORDER)
     assert dispatcher.dispatch(**asked)[0] == vllm_api.CUDAGraphMode.FULL
     for told, mode in (
         (reading, vllm_api.CUDAGraphMode.PIECEWISE),

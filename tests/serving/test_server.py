@@ -62,6 +62,10 @@ def test_a_request_that_is_wrong_leaves_the_server_answering(running):
     with pytest.raises(urllib.error.HTTPError) as refused:
         one.post("/v1/chat/completions", **asked([]) | {"max_tokens": 10**6})
     assert refused.value.code == 400
+    with pytest.raises(urllib.error.HTTPError) as refused:  # pydantic would make 1 of it
+        one.post("/v1/chat/completions", **asked([]), vllm_xargs={"foveate_context": True})
+    assert refused.value.code == 400
+    assert "foveate_context=true" in refused.value.read().decode()
     assert one.post("/v1/chat/completions", **asked([]))["usage"]["completion_tokens"] == TOKENS
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from foveate.backends.vllm.plans import Offer, Rooms
+from foveate.backends.vllm.plans import REMEMBERED, Offer
 from foveate.backends.vllm.settings import settings_from
+from foveate.backends.vllm.shares import Rooms, Share
 from foveate.backends.vllm.tiers import rooms_of
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy
 
@@ -25,9 +26,8 @@ def test_a_request_chooses_by_name_and_budget(settings):
     assert str(half.policy) == "snapkv:budget=50%,window=8"
     assert offer.plan({"foveate_policy": "full"}, 300).key is None
     rooms = Rooms(rooms_of(settings.policies, 4, 2, 1024)[0], BLOCK)
-    assert [rooms.gap(plan) for plan in (plain, fast, half)] == [7, 8, 4]
-    assert rooms.kept(plain) == 300 - 7 * BLOCK
-    assert rooms.gap(offer.plan({"foveate_policy": "full"}, 300)) == 0
+    assert [rooms.share(plan.key).gap for plan in (plain, fast, half)] == [7, 8, 4]
+    assert rooms.share(plain.key) == Share(7, 300 - 7 * BLOCK, 300 - 7 * BLOCK)
 
 
 def test_a_context_ends_with_a_whole_block(settings):
@@ -38,11 +38,17 @@ def test_a_context_ends_with_a_whole_block(settings):
 def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
     offer = Offer(settings)
     rooms = Rooms(rooms_of(settings.policies, 4, 2, 1024)[0], BLOCK)
-    window, sums = offer.plan(None, 300), offer.plan({"foveate_policy": "sums"}, 300)
-    assert (rooms.shared(window), window.unasked(76)) == (7 * BLOCK, 300 - 8)
-    assert sums.unasked(60) == 0  # it adds up what all queries pay
-    short = offer.plan(None, 8)
-    assert (rooms.gap(short), rooms.shared(short)) == (0, 8)
+
+    def decided(asked, length):
+        plan = offer.plan(asked, length)
+        return plan._replace(shares={2: rooms.share(plan.key)})
+
+    window, sums = decided(None, 300), decided({"foveate_policy": "sums"}, 300)
+    assert (window.remembered(2), window.found(2)) == (7 * BLOCK, 7 * BLOCK)
+    assert sums.found(2) == 0  # it adds up what all queries pay
+    short, long = decided(None, 40), decided({"foveate_budget": "100%"}, 300)
+    assert (short.gap(2), short.remembered(2), short.found(2)) == (0, 40, 40 - 8)
+    assert (long.remembered(2), long.found(2)) == (300, 300 - 8)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +58,55 @@ def test_what_is_shared_holds_no_query_that_a_score_asks_for(settings):
         ({"foveate_buget": 5}, InvalidParameter, "Did you mean 'foveate_budget'"),
         ({"foveate_budget": "64MB"}, InvalidBudget, "no fixed batch"),
         ({"foveate_context": True}, InvalidParameter, "foveate_context=True"),
+        ({"foveate_context": 32.0}, InvalidParameter, "foveate_context=32.0"),
+        ({"foveate_budget": True}, InvalidBudget, "True is no amount"),
+        ({"foveate_budget": ["30%"]}, InvalidParameter, "single values"),
+        ({"foveate_policy": ["fast"]}, InvalidParameter, "not served here"),
+        ({"foveate_policy": 0}, InvalidParameter, "not served here"),
     ],
 )
 def test_what_cannot_be_is_said(settings, asked, error, said):
     with pytest.raises(error, match=said):
         Offer(settings).plan(asked, 300)
+
+
+SPELLINGS = (  # of budgets, all that mean the same
+    (9, "9", " 9 "),
+    (1.0, "1.0", "100%", "1e2 %"),
+    (0.3, "30%", "0.3", "0.30", "30.0 %"),
+)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_a_budget_is_what_it_says_whoever_asked_before(turn):
+    """Python's 1 == 1.0 == True: none of them may be taken for another."""
+    settings = settings_from({"foveate": {"policy": "knorm:budget=25%"}})
+    offer, one = Offer(settings), [1, 1.0, "1", "100%"]
+    for given in one[turn:] + one[:turn]:
+        amount = offer.plan({"foveate_budget": given}, 300).policy.amount
+        assert str(amount) == (
+            "1" if given in (1, "1") and not isinstance(given, float) else "100%"
+        )
+    with pytest.raises(InvalidBudget, match="True is no amount"):
+        offer.plan({"foveate_budget": True}, 300)
+    for same in SPELLINGS:
+        keys = {offer.plan({"foveate_budget": given}, 300).key for given in same}
+        assert len(keys) == 1
+    assert len({offer.plan({"foveate_budget": same[0]}, 300).key for same in SPELLINGS}) == 3
+
+
+def test_what_clients_choose_is_not_remembered_for_ever(settings):
+    offer = Offer(settings)
+    rooms = Rooms(rooms_of(settings.policies, 4, 2, 1024)[0], BLOCK)
+    first = offer.plan({"foveate_budget": 100}, 300)
+    for budget in range(8, 3008):
+        plan = offer.plan({"foveate_budget": budget}, 300)
+        assert rooms.share(plan.key).gap == max(0, 300 - budget) // BLOCK
+    assert offer.policy.cache_info().currsize == REMEMBERED
+    assert rooms._room.cache_info().currsize <= REMEMBERED
+    assert rooms._share.cache_info().currsize <= 4 * REMEMBERED
+    assert offer.plan({"foveate_budget": 100}, 300) == first
+    assert vars(offer).keys() == {"_settings", "policy"}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Attention over compressed prompts: what all of vLLM's backends share.
 
 A backend is vLLM's own, with ``Rewriting`` before its metadata builder and ``Compressing`` before
-its implementation; ``cpu`` and ``gpu`` hold these pairs. The builder shows the kernels each row
-without its gap, and lists the rows whose prompt is being read; the implementation lets vLLM's own
-attend, and then compresses complete prompts in place.
+its implementation; ``cpu`` and ``gpu`` hold these pairs. The builder (``rewriting``) shows the
+kernels each row without its gap, and lists the rows whose prompt is being read; the implementation
+lets vLLM's own attend, and then compresses complete prompts in place.
 
 A layer is one cell, or, where KV heads keep different numbers of tokens, as many as it has of
 these: each with pages and metadata of its own (``heads``).
@@ -12,8 +12,7 @@ these: each with pages and metadata of its own (``heads``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from time import perf_counter
 from typing import Any, ClassVar
 
@@ -21,181 +20,12 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
-from foveate.backends.vllm.blocks import CompressedSpec, holds_compressed
 from foveate.backends.vllm.codes import Codes, chosen, plain_queries
-from foveate.backends.vllm.gap import Buffers, Phase, kept_slots, physical, view
+from foveate.backends.vllm.gap import kept_slots, physical
 from foveate.backends.vllm.heads import EVERY, Cell
-from foveate.backends.vllm.plans import Rooms, rooms_in
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompts, Row
-from foveate.backends.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
-
-
-@dataclass
-class Step:
-    """What this pass means for the prompts of one KV cache group.
-
-    ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
-    under which they see it compressed; None where there are none.
-    """
-
-    prompts: Prompts
-    rows: list[Row]
-    again: tuple[Int[Tensor, "t"], Any] | None = None
-
-
-class Rewriting:
-    """Before a metadata builder of vLLM's. Groups that are under no policy are dealt with as ever.
-
-    ``prompts`` is set by the worker, once there is a cache.
-    """
-
-    prompts: Prompts | None = None
-    buffers: Buffers | None = None
-    kv_cache_spec: Any  # these are vLLM's
-    vllm_config: Any
-    block_size: int
-
-    @classmethod
-    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> Any:
-        """Full graphs for passes of answers alone: prompts are compressed by Python."""
-        stock = super().get_cudagraph_support(vllm_config, kv_cache_spec)  # type: ignore[misc]
-        most = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-        return most if holds_compressed(kv_cache_spec) and stock.value > most.value else stock
-
-    @property
-    def supports_update_block_table(self) -> bool:
-        """Metadata of compressed groups is built for each: their tables are not vLLM's."""
-        return (
-            not isinstance(self.kv_cache_spec, CompressedSpec)
-            and super().supports_update_block_table  # type: ignore[misc]
-        )
-
-    def check_layout(self) -> None:
-        """Raises UnsupportedEngine where pages are laid out in a way that cannot be read."""
-
-    def attend_by_head(self, group: int) -> None:
-        """Plans are made for one KV head and the ``group`` of query heads that share it."""
-        for name in ("num_heads", "num_heads_q"):
-            if hasattr(self, name):
-                setattr(self, name, group)
-
-    def build(
-        self,
-        common_prefix_len: int,
-        common_attn_metadata: CommonAttentionMetadata,
-        fast_build: bool = False,
-    ) -> Any:
-        """The metadata of one pass, for all layers of the group."""
-        spec, common = self.kv_cache_spec, common_attn_metadata
-        plain = super().build  # type: ignore[misc]
-        if not isinstance(spec, CompressedSpec):
-            return plain(common_prefix_len, common, fast_build)
-        rows, gaps = rows_of(self.prompts, common, self._rooms)
-        if self.buffers is None:
-            self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
-        metadata = plain(
-            common_prefix_len, rewritten(common, gaps, spec.block_size, self.buffers), fast_build
-        )
-        if rows and self.prompts is not None:
-            # fast: the plan of a first build lies in a buffer that a second would overwrite
-            again = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
-            metadata.foveate = Step(self.prompts, rows, again)
-        return metadata
-
-    @cached_property
-    def _rooms(self) -> Rooms:  # once: to look it up, all numbers of a profile are hashed
-        return rooms_in(self.kv_cache_spec.rooms, self.kv_cache_spec.block_size)
-
-
-def rewritten(
-    common: CommonAttentionMetadata, gaps: list[int], block: int, buffers: Buffers
-) -> CommonAttentionMetadata:
-    """What vLLM's builder is told instead: rows without their gap, and lengths to match."""
-    n = common.num_reqs
-    table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
-    table, lengths = buffers.hold(table, lengths)
-    known, ranges = common.seq_lens_cpu_upper_bound, common.mm_req_doc_ranges
-    changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
-    changed["_num_computed_tokens_cache"] = None
-    if known is not None:
-        known = known[:n] - known.new_tensor(gaps) * block
-        changed["seq_lens_cpu_upper_bound"] = known
-        if any(gaps):  # otherwise vLLM's own, which capturing sets higher
-            changed["max_seq_len"] = int(known.max())
-    if ranges is not None:  # positions in the whole prompt; an answer sees all before it anyway
-        changed["mm_req_doc_ranges"] = {
-            row: spans for row, spans in ranges.items() if not (row < n and gaps[row])
-        }
-    return common.replace(**changed)
-
-
-def later_tokens(
-    common: CommonAttentionMetadata,
-    rows: list[Row],
-    block: int,
-    build: Callable[[CommonAttentionMetadata], Any],
-) -> tuple[Int[Tensor, "t"], Any] | None:
-    """The tokens after prompts that this pass completes, and what they see once it is done."""
-    rows = [row for row in rows if row.beyond and row.gap]
-    if not rows:
-        return None
-    device, here = common.slot_mapping.device, torch.device("cpu")
-    counts = torch.tensor([row.beyond for row in rows], dtype=torch.long, device=here)
-    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(common.query_start_loc.dtype)
-    tokens = torch.cat(
-        [
-            torch.arange(row.start + row.new - row.beyond, row.start + row.new, device=here)
-            for row in rows
-        ]
-    ).to(device)
-    read = [row.computed + row.new for row in rows]
-    ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
-    gaps = [row.gap for row in rows]
-    seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
-    known = ends - ends.new_tensor(gaps) * block
-    return tokens, build(
-        CommonAttentionMetadata(
-            query_start_loc=starts.to(device),
-            query_start_loc_cpu=starts,
-            seq_lens=lengths,
-            seq_lens_cpu_upper_bound=known,
-            num_reqs=len(rows),
-            num_actual_tokens=len(tokens),
-            max_query_len=int(counts.max()),
-            max_seq_len=int(known.max()),
-            block_table_tensor=seen,
-            slot_mapping=common.slot_mapping[tokens],
-            causal=common.causal,
-        )
-    )
-
-
-def rows_of(
-    prompts: Prompts | None, common: CommonAttentionMetadata, rooms: Rooms
-) -> tuple[list[Row], list[int]]:
-    """The rows whose prompt this pass reads, and every row's gap as attention is to see it now.
-
-    Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
-    """
-    rows: list[Row] = []
-    gaps = [0] * common.num_reqs
-    if prompts is None or not (names := prompts.rows(common)):
-        return rows, gaps
-    starts = common.query_start_loc_cpu.tolist()
-    ends = common.seq_lens_cpu_upper_bound.tolist()  # of what is read, exact
-    for place, name in enumerate(names):
-        plan, new = prompts.plan(name), starts[place + 1] - starts[place]
-        if plan.key is None:
-            continue
-        computed, gap = ends[place] - new, rooms.gap(plan)
-        if Phase.of(plan.length, computed, new) is Phase.ANSWERING:
-            gaps[place] = gap
-        elif (budget := rooms.budget(plan)) < plan.length:
-            table = common.block_table_tensor[place]
-            prompt, kept = prompts.prompt(name), rooms.kept(plan)
-            rows.append(Row(prompt, gap, kept, budget, starts[place], computed, new, table))
-    return rows, gaps
+from foveate.backends.vllm.rewriting import Step
 
 
 class Compressing:
@@ -261,11 +91,12 @@ class Compressing:
         stay, and its request fails; no other is concerned.
         """
         prompts, began = steps[0].prompts, perf_counter()
-        for rows in zip(*(step.rows for step in steps), strict=True):
+        for rows in zip(*(step.readable for step in steps), strict=True):
             try:
                 self.compress(prompts, rows, layer, query, cells)
             except Exception as error:
-                prompts.fail(rows[0], error)
+                name = rows[0].prompt.name
+                prompts.fail(name, f"its prompt cannot be compressed: {error!r}")
                 _numbers_only(rows, cells, Codes.of(layer))
         prompts.seconds += perf_counter() - began
 

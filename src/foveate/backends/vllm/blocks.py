@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from foveate.backends.vllm.gap import Room
-from foveate.backends.vllm.plans import Plan, Rooms, rooms_in
+from foveate.backends.vllm.plans import Plan
+from foveate.backends.vllm.shares import Rooms
 from foveate.backends.vllm.vllm_api import (
     FullAttentionManager,
     FullAttentionSpec,
@@ -85,15 +86,25 @@ class CompressedManager(FullAttentionManager):
     stays in: the gap's blocks alone are remembered by what they hold, and no request is given more
     of another's than its own gap, so that nobody ever writes to a block that somebody else reads.
 
-    ``plans`` are the scheduler's, of all its requests.
+    ``plans`` are the scheduler's, of all its requests, and so is ``freed``, which names those of
+    which a block was freed before they ended, until the workers have been told.
     """
 
     plans: Mapping[str, Plan] = {}
 
     @cached_property
+    def freed(self) -> set[str]:
+        return set()
+
+    @cached_property
     def rooms(self) -> Rooms:
         """What this group keeps of prompts."""
-        return rooms_in(self.kv_cache_spec.rooms, self.block_size)
+        return Rooms(self.kv_cache_spec.rooms, self.block_size)
+
+    def holds(self, request_id: str) -> int:
+        """The first block of a request that is held; all before it are anybody's."""
+        blocks = self.req_to_blocks.get(request_id, ())
+        return next((i for i, block in enumerate(blocks) if not block.is_null), len(blocks))
 
     def remove_skipped_blocks(
         self,
@@ -105,13 +116,19 @@ class CompressedManager(FullAttentionManager):
         plan = self.plans.get(request_id)
         if plan is None or processed_computed_tokens < plan.length:
             return
-        self._remove_blocks_in_range(request_id, 0, self.rooms.gap(plan))
+        self._remove_blocks_in_range(request_id, 0, plan.gap(self.kv_cache_group_id))
+
+    def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:
+        blocks = self.req_to_blocks.get(request_id, ())[first_block:last_block]
+        if blocks and not blocks[-1].is_null:  # vLLM begins at the last, too
+            self.freed.add(request_id)
+        super()._remove_blocks_in_range(request_id, first_block, last_block)
 
     def cache_blocks(self, request: Any, num_tokens: int, *args: Any, **options: Any) -> None:
         """Remembers full blocks by what they hold, as far as they hold the whole prompt."""
         plan = self.plans.get(request.request_id)
         if plan is not None and plan.key is not None:
-            num_tokens = min(num_tokens, self.rooms.shared(plan))
+            num_tokens = min(num_tokens, plan.remembered(self.kv_cache_group_id))
         super().cache_blocks(request, num_tokens, *args, **options)
 
     @classmethod
@@ -119,10 +136,9 @@ class CompressedManager(FullAttentionManager):
         cls, block_hashes: Any, max_length: int, *args: Any, **options: Any
     ) -> Any:
         """vLLM's, of as many tokens as the request that is asking may share."""
-        plan, spec = ASKING.get(), options["kv_cache_spec"]
+        plan = ASKING.get()
         if plan is not None and plan.key is not None:
-            rooms = rooms_in(spec.rooms, spec.block_size)
-            max_length = min(max_length, rooms.shared(plan), plan.unasked(rooms.budget(plan)))
+            max_length = min(max_length, *map(plan.found, options["kv_cache_group_ids"]))
         return super().find_longest_cache_hit(block_hashes, max_length, *args, **options)
 
     def add_local_computed_blocks(
@@ -146,7 +162,7 @@ class CompressedManager(FullAttentionManager):
             if blocks is None:
                 return None
             found += blocks
-        return [self._null_block] * self.rooms.gap(plan) + found
+        return [self._null_block] * plan.gap(self.kv_cache_group_id) + found
 
     def remember_context(self, request_id: str, hashes: Sequence[bytes], plan: Plan) -> None:
         """Names the blocks of a context by it and by the policy.
@@ -164,7 +180,7 @@ class CompressedManager(FullAttentionManager):
 
     def _names(self, hashes: Sequence[bytes], plan: Plan) -> Iterator[tuple[int, bytes]]:
         """The blocks that a context stays in, and their names; where it stays whole, vLLM's own."""
-        size, gap = self.block_pool.hash_block_size, self.rooms.gap(plan)
+        size, gap = self.block_pool.hash_block_size, plan.gap(self.kv_cache_group_id)
         whole = hashes[plan.length // size - 1]
         for place in range(gap, plan.length // self.block_size):
             told = f"foveate {plan.policy} {plan.length} {place} ".encode()

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Int, Real, UInt8
 from torch import Tensor
 
-from foveate.backends.vllm.attention import Backend, Compressing, Rewriting
+from foveate.backends.vllm.attention import Backend, Compressing
+from foveate.backends.vllm.rewriting import Rewriting
 from foveate.backends.vllm.vllm_api import (
     CPUAttentionBackend,
     CPUAttentionBackendImpl,

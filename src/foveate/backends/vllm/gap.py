@@ -12,8 +12,8 @@ is told otherwise: the row of the block table without the gap, and a length shor
 And no block of the gap is ever written to, so until the pool hands it on it still holds what vLLM's
 prefix caching knows it by, and other prompts that begin alike may read it.
 
-Everything here is a pure function of lengths and configuration, so the scheduler and every worker
-come to the same result without exchanging a word.
+Everything here is a pure function of lengths and configuration. The scheduler alone asks it how
+much of a prompt stays, and tells the workers (``orders``), which move what it says.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from foveate.backends.vllm import pages
-from foveate.backends.vllm.attention import Backend, Compressing, Rewriting
+from foveate.backends.vllm.attention import Backend, Compressing
+from foveate.backends.vllm.rewriting import Rewriting
 from foveate.backends.vllm.vllm_api import flash_attention, triton_attention
 
 _FLASH, _TRITON = flash_attention(), triton_attention()

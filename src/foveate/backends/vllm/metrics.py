@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from foveate.backends.vllm.gap import Room
-from foveate.backends.vllm.plans import Plan, rooms_in
+from foveate.backends.vllm.orders import Order
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 LABELS = ("model_name", "engine")
@@ -28,33 +27,29 @@ COUNTERS = {
 }
 
 
-class Group(NamedTuple):
-    """A KV cache group under policies: what it keeps, and how many cells (layers, or KV heads of
-    these) it has.
+class Metrics:
+    """The counters of one worker; of several in tensor parallelism, one counts.
+
+    ``cells`` are those (layers, or KV heads of these) of each KV cache group under policies, by its
+    number.
     """
 
-    rooms: tuple[Room, ...]
-    cells: int
-
-
-class Metrics:
-    """The counters of one worker; of several in tensor parallelism, one counts."""
-
-    def __init__(self, model: str, engine: int, groups: Sequence[Group], block: int):
-        self._groups = [(rooms_in(group.rooms, block), group.cells) for group in groups]
-        self._block = block
+    def __init__(self, model: str, engine: int, cells: Mapping[int, int]):
+        self._cells = cells
         self._counters = {name: c.labels(model, str(engine)) for name, c in _counters().items()}
 
-    def count(self, completed: Iterable[tuple[Plan, int]], seconds: float) -> None:
-        """One step: the prompts that it completed, with their lengths, and time compressing."""
-        depth = sum(cells for _, cells in self._groups)
-        for plan, prompt in completed:
-            gaps = [(rooms.gap(plan), cells) for rooms, cells in self._groups]
-            freed = sum(gap * cells for gap, cells in gaps) * self._block
+    def count(self, completed: Iterable[Order], seconds: float) -> None:
+        """One step: the prompts that it completed, and time compressing."""
+        depth = sum(self._cells.values())
+        for order in completed:
+            left = sum(
+                (order.length - share.kept) * self._cells[group]
+                for group, share in order.shares.items()
+            )
             self._add("prompts", 1)
-            self._add("prompt_tokens", prompt)
-            self._add("kept_tokens", prompt - freed / depth)
-            self._add("freed_blocks", sum(gap for gap, _ in gaps))
+            self._add("prompt_tokens", order.prompt)
+            self._add("kept_tokens", order.prompt - left / depth)
+            self._add("freed_blocks", sum(share.gap for share in order.shares.values()))
         self._add("compress_seconds", seconds)
 
     def _add(self, name: str, amount: int | float) -> None:

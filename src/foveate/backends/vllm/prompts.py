@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,11 +13,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.backends.vllm.gap import Phase
-from foveate.backends.vllm.plans import Offer, Plan
+from foveate.backends.vllm.held import Held
+from foveate.backends.vllm.orders import Order, Orders
+from foveate.backends.vllm.plans import Offer
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
 from foveate.core.tensors import image_index, spot_index
-from foveate.errors import FoveateError
 
 VISUAL = ("image", "video")
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
@@ -25,17 +26,14 @@ logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below 
 
 @dataclass
 class Prompt:
-    """What is compressed of the prompt of request ``name``. ``vision`` is True at visual tokens;
-    ``failed`` once it could not be compressed.
-    """
+    """What is compressed of the prompt of request ``name``. ``vision`` is True at visual tokens."""
 
     name: str
-    plan: Plan
+    order: Order
     policy: Policy
     vision: Bool[Tensor, "n"]
     reading: PromptReading
     kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
-    failed: bool = False
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "1 n"] = image_index(self.vision[None])
@@ -44,7 +42,7 @@ class Prompt:
     @property
     def length(self) -> int:
         """Tokens that are compressed."""
-        return self.plan.length
+        return self.order.length
 
 
 class Row(NamedTuple):
@@ -77,32 +75,37 @@ class Row(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request as the scheduler announced it."""
+    """A request as the scheduler announced it. ``follows`` says whether this worker has the policy
+    that is meant, as each process reads its own environment.
+    """
 
-    plan: Plan
-    prompt: int
+    order: Order | None
+    follows: bool
     features: Sequence[Any]
 
 
 class Prompts:
-    """The requests of a worker.
+    """The requests of a worker, and what the scheduler ordered for them.
 
     ``runner`` is vLLM's model runner, ``ordinals`` says which of the compressed layers a name is.
     ``records`` says whether kept positions are remembered; on a GPU they would take memory that
     vLLM has given to its pool.
     """
 
-    def __init__(self, offer: Offer, ordinals: Mapping[str, int], runner: Any, block: int):
+    def __init__(self, offer: Offer, ordinals: Mapping[str, int], runner: Any):
         self.ordinals = ordinals
         self.model_indices = {ordinal: _model_index(name) for name, ordinal in ordinals.items()}
         self.records = torch.device(runner.device).type == "cpu"
         self.failed: set[str] = set()
-        self.completed: list[tuple[Plan, int]] = []  # prompts of this pass, with their lengths
+        self.barred: set[str] = set()  # of this pass, those that it must not read or compress
+        self.completed: list[Order] = []  # the prompts of this pass
         self.reading = False  # whether this pass reads what is to be compressed
         self.seconds = 0.0  # spent on compressing, since they were taken last
-        self._offer, self._runner, self._block = offer, runner, block
+        self.held = Held()
+        self._offer, self._runner = offer, runner
         self._asked: dict[str, Asked] = {}
         self._known: dict[str, Prompt] = {}
+        self._fails: set[str] = set()
         self._serving = False
 
     @contextmanager
@@ -111,6 +114,7 @@ class Prompts:
         batch holds.
         """
         self._learn(output)
+        self.barred = set()
         try:
             self._serving = True
             yield
@@ -127,75 +131,85 @@ class Prompts:
         taken, self.failed = frozenset(self.failed), set()
         return taken
 
-    def rows(self, common: Any) -> list[str]:
+    def rows(self, common: Any) -> list[str | None]:
         """The requests of this pass, in the order of its ``CommonAttentionMetadata``, which says
-        which they are under the second runner; in a warm-up pass none.
+        which they are under the second runner; in a warm-up pass none. Rows of no request, which
+        fill up a graph, are None or left out at the end.
         """
         if not self._serving:
             return []
         if (indices := getattr(common, "req_idx", None)) is None:
             return list(self._runner.input_batch.req_ids)
         names = self._runner.req_states.index_to_req_id
-        return [names[int(index)] for index in indices if int(index) in names]
+        return [names.get(int(index)) for index in indices]
 
-    def plan(self, name: str) -> Plan:
-        """What is to become of that request's prompt."""
-        return self._asked[name].plan
+    def order(self, name: str) -> Order | None:
+        """What is to become of that request's prompt; None if the scheduler did not say, or means
+        another policy than this worker has.
+        """
+        asked = self._asked.get(name)
+        return asked.order if asked is not None and asked.follows else None
 
     def prompt(self, name: str) -> Prompt:
-        """That request's prompt; it has a policy."""
+        """That request's prompt; it has an order that names a policy."""
         if name not in self._known:
-            plan, _, features = self._asked[name]
-            assert plan.policy is not None  # else there is nothing to ask
-            vision = visual(features, plan.length).to(self._runner.device)
-            reading = PromptReading(plan.policy, len(self.ordinals))
-            self._known[name] = Prompt(name, plan, plan.policy, vision, reading)
+            order, _, features = self._asked[name]
+            assert order is not None  # else there is nothing to ask
+            assert order.chosen is not None
+            vision = visual(features, order.length).to(self._runner.device)
+            policy = self._offer.policy(order.chosen, order.amount)
+            reading = PromptReading(policy, len(self.ordinals))
+            self._known[name] = Prompt(name, order, policy, vision, reading)
         return self._known[name]
 
-    def fail(self, row: Row, error: Exception) -> None:
-        """Lets that row's request fail, and no other."""
-        if row.prompt.failed:
-            return
-        row.prompt.failed = True
-        self.failed.add(row.prompt.name)
-        logger.error(
-            "Request %s fails, as its prompt cannot be compressed: %r", row.prompt.name, error
-        )
+    def fail(self, name: str, why: str) -> None:
+        """Lets that request fail, and no other."""
+        if name not in self._fails:
+            self._fails.add(name)
+            self.failed.add(name)
+            logger.error("Request %s fails: %s", name, why)
+
+    def bar(self, name: str, why: str) -> None:
+        """Lets a request fail of which this pass must not read a block."""
+        self.barred.add(name)
+        self.fail(name, f"{why}. It reads nothing; please report this.")
 
     def _learn(self, output: Any) -> None:
         """What a step's ``SchedulerOutput`` says of requests; those that ended, or were preempted
         and begin anew, are forgotten first.
         """
+        orders = Orders.sent(output)
         for name in output.finished_req_ids:
             self._known.pop(name, None)
             self._asked.pop(name, None)
+            self._fails.discard(name)
         for name in output.preempted_req_ids or ():
             self._known.pop(name, None)
         for new in output.scheduled_new_reqs:
             self._known.pop(new.req_id, None)
-            self._asked[new.req_id] = self._request(new)
+            order = orders.begin.get(new.req_id)
+            self._asked[new.req_id] = Asked(order, self._follows(order), new.mm_features)
+        self.held.learn(output, orders)
         self.completed = list(self._completed(output))
 
-    def _request(self, new: Any) -> Asked:
-        length, params = new.prompt_len, new.sampling_params
-        before = self._asked.get(new.req_id)
-        plan = Plan(length)  # as it is of requests that the scheduler lets fail
-        if before is None or before.prompt == length:  # not longer than it was
-            with suppress(FoveateError):
-                plan = self._offer.plan(params and params.extra_args, length, self._block)
-        return Asked(plan, length, new.mm_features)
+    def _follows(self, order: Order | None) -> bool:
+        if order is None or order.chosen is None:
+            return order is not None
+        return str(self._offer.policy(order.chosen, order.amount)) == order.spec
 
-    def _completed(self, output: Any) -> Iterator[tuple[Plan, int]]:
+    def _completed(self, output: Any) -> Iterator[Order]:
         """The prompts whose last token this step reads."""
         old = output.scheduled_cached_reqs
         computed = dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         for name, new in output.num_scheduled_tokens.items():
-            plan, prompt, _ = self._asked[name]
-            if plan.key and Phase.of(plan.length, computed[name], new) is not Phase.ANSWERING:
-                self.reading = True
-            if Phase.of(prompt, computed[name], new) is Phase.FINISHING:
-                yield plan, prompt
+            asked = self._asked.get(name)
+            if asked is None or (order := asked.order) is None:
+                continue
+            phase = Phase.of(order.length, computed[name], new)
+            self.reading |= bool(order.shares) and phase is not Phase.ANSWERING
+            if Phase.of(order.prompt, computed[name], new) is Phase.FINISHING:
+                yield order
 
 
 def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:

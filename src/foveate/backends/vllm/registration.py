@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
+from foveate.backends.vllm.http import refuse_truths
 from foveate.backends.vllm.plans import PREFIX, Offer
 from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.vllm_api import (
@@ -75,6 +76,7 @@ def register_all() -> None:
         register_backend(AttentionBackendEnum[name], path)
     if not hasattr(InputProcessor.process_inputs, "__wrapped__"):
         InputProcessor.process_inputs = checked(InputProcessor.process_inputs)
+    refuse_truths()
 
 
 def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
@@ -90,17 +92,33 @@ def checked(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
         try:
             check_request(self.vllm_config, request)
         except FoveateError as error:
+            send_images_again(self.renderer, request)
             raise VLLMValidationError(str(error)) from error
         return request
 
     return process
 
 
+def send_images_again(renderer: Any, request: Any) -> None:
+    """Lets vLLM's front forget the images of a request that never reaches the engine. It takes them
+    for sent, and would send the next request that shows one of them without it, which then fails.
+    """
+    features = request.mm_features or ()
+    hashes = [one.mm_hash for one in features if one.data is not None and one.mm_hash is not None]
+    if renderer.mm_processor_cache is None or not hashes:
+        return
+    if hasattr(renderer, "queue_mm_cache_invalidations"):  # vLLM 0.33
+        renderer.queue_mm_cache_invalidations(hashes)
+        return
+    for one in hashes:
+        renderer.mm_processor_cache.invalidate(one)
+
+
 def check_request(config: Any, request: Any) -> None:
     """Raises FoveateError where an engine of that configuration cannot serve the request."""
     given = getattr(request.sampling_params, "extra_args", None) or {}
     if _HERE not in str(config.parallel_config.worker_cls):
-        asked = [name for name in given if name.startswith(PREFIX)]
+        asked = [name for name in given if str(name).startswith(PREFIX)]
         if asked:
             raise InvalidParameter(
                 f"{asked[0]}: this engine was started without Foveate's worker, so nothing is "

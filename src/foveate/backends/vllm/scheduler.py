@@ -7,9 +7,11 @@ also what is kept of it is, by requests that declare the same context, policy an
 
 from __future__ import annotations
 
+from math import lcm
 from typing import Any
 
 from foveate.backends.vllm.blocks import CompressedManager, asking
+from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer, Plan
 from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
@@ -35,8 +37,9 @@ class Planning:
         # layers with windows or states cannot begin after a context that they have not read
         alone = len(self._compressed) == len(managers)
         self._shares_contexts = alone and self.kv_cache_manager.enable_caching
+        self._freed: set[str] = set()
         for manager in self._compressed:
-            manager.plans = self.plans
+            manager.plans, manager.freed = self.plans, self._freed
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
 
@@ -47,11 +50,31 @@ class Planning:
         """
         known = request.request_id in self.requests
         super().add_request(request)  # type: ignore[misc]
-        plan, why = self._planned(request, known)
-        self.plans[request.request_id] = plan
-        if why:
+        if known:  # its plan stays as it is: its blocks lie, and are shared, by that
+            why = "its prompt goes on after an answer, and was compressed before."
+        else:
+            self.plans[request.request_id], why = self._planned(request)
+        if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self.encoder_cache_mismatch_reqs.add(request.request_id)
+
+    def schedule(self, *args: Any, **options: Any) -> Any:
+        """A step, with what becomes of the prompts that begin in it, and which blocks are freed."""
+        output = super().schedule(*args, **options)  # type: ignore[misc]
+        begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
+        begin += output.scheduled_cached_reqs.resumed_req_ids
+        Orders(
+            {name: self._order(name) for name in begin},
+            {
+                name: {one.kv_cache_group_id: one.holds(name) for one in self._compressed}
+                for name in self._freed.union(begin)
+            },
+        ).send(output)
+        self._freed.clear()
+        return output
+
+    def _order(self, name: str) -> Order:
+        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
@@ -66,17 +89,18 @@ class Planning:
             scheduler_output, model_runner_output
         )
 
-    def _planned(self, request: Any, known: bool) -> tuple[Plan, str]:
-        """The plan, and why it is none."""
-        length = request.num_prompt_tokens
-        params = request.sampling_params
-        if known:
-            return Plan(length), "its prompt goes on after an answer, and was compressed before."
+    def _planned(self, request: Any) -> tuple[Plan, str]:
+        """The plan, and why it is none. Nobody else decides what is kept of a prompt."""
+        length, params = request.num_prompt_tokens, request.sampling_params
+        block = lcm(*(one.block_size for one in self._compressed))  # contexts end with whole ones
         try:
-            block = self._compressed[0].block_size if self._compressed else 1
-            return self.offer.plan(params and params.extra_args, length, block), ""
+            plan = self.offer.plan(params and params.extra_args, length, block)
         except FoveateError as error:
             return Plan(length), str(error)
+        if plan.key is None:
+            return plan, ""
+        shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
+        return plan._replace(shares=shares), ""
 
     def _shared_prefix(self, request: Any, *most: int | None) -> Any:
         """What a request finds in the pool: a compressed context, or else blocks of its prompt.

@@ -42,6 +42,7 @@ check_version(vllm.__version__)
 try:
     from vllm import _custom_ops as cpu_ops
     from vllm.config import CUDAGraphMode, VllmConfig
+    from vllm.distributed.parallel_state import get_tp_group
     from vllm.exceptions import VLLMValidationError
     from vllm.forward_context import get_forward_context
     from vllm.logger import init_logger
@@ -104,6 +105,7 @@ __all__ = [
     "current_platform",
     "flash_attention",
     "get_forward_context",
+    "get_tp_group",
     "gpu_worker_class",
     "init_logger",
     "make_block_hash_with_group_id",

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from foveate.backends.vllm.attention import Rewriting
-from foveate.backends.vllm.blocks import CompressedSpec, check_specs, compressible
+import torch
+
+from foveate.backends.vllm.blocks import (
+    CompressedSpec,
+    check_specs,
+    compressible,
+    holds_compressed,
+)
 from foveate.backends.vllm.graphs import without_full_graphs
 from foveate.backends.vllm.heads import head_names, split
-from foveate.backends.vllm.metrics import Group, Metrics, seen_at
+from foveate.backends.vllm.metrics import Metrics, seen_at
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prompts import Prompts
 from foveate.backends.vllm.registration import register_all, served
+from foveate.backends.vllm.rewriting import Rewriting
 from foveate.backends.vllm.settings import check_profiles, settings_from
 from foveate.backends.vllm.support import (
     check_attention,
@@ -27,6 +35,7 @@ from foveate.backends.vllm.vllm_api import (
     KVCacheSpec,
     SchedulerOutput,
     VllmConfig,
+    get_tp_group,
     init_logger,
 )
 from foveate.errors import UnsupportedEngine
@@ -108,39 +117,41 @@ class Serving:
     def initialize_from_config(self, kv_cache_config: KVCacheConfig) -> None:
         """Makes the caches, and tells the builders of compressed groups about the prompts."""
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
-        block = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
-        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner, block)
+        prompts = Prompts(Offer(self.settings), self.ordinals, self.model_runner)
         self.prompts = prompts
         without_full_graphs(self.model_runner, lambda: prompts.reading)
-        for group in (g for groups in self.model_runner.attn_groups for g in groups):
-            if isinstance(group.kv_cache_spec, CompressedSpec):
-                for builder in group.metadata_builders:
-                    self._attach(builder, group.kv_cache_spec.block_size)
+        for number, groups in enumerate(self.model_runner.attn_groups):
+            for group in groups:
+                if isinstance(group.kv_cache_spec, CompressedSpec):
+                    for builder in group.metadata_builders:
+                        self._attach(builder, number, group.kv_cache_spec.block_size)
         if self.is_driver_worker:  # of several in tensor parallelism, one
-            self._announce(kv_cache_config, block)
+            self._announce(kv_cache_config)
 
-    def _announce(self, kv_cache_config: KVCacheConfig, block: int) -> None:
+    def _announce(self, kv_cache_config: KVCacheConfig) -> None:
         """The counters, and the one line of the log."""
-        groups = [
-            Group(group.kv_cache_spec.rooms, len(group.layer_names))
-            for group in kv_cache_config.kv_cache_groups
-            if isinstance(group.kv_cache_spec, CompressedSpec)
-        ]
+        groups = {
+            number: group
+            for number, group in enumerate(kv_cache_config.kv_cache_groups)
+            if holds_compressed(group.kv_cache_spec)
+        }
+        cells = {number: len(group.layer_names) for number, group in groups.items()}
+        blocks = sorted({group.kv_cache_spec.block_size for group in groups.values()})
         config = self.vllm_config
         engine = config.parallel_config.data_parallel_index
-        self.metrics = Metrics(config.model_config.served_model_name, engine, groups, block)
+        self.metrics = Metrics(config.model_config.served_model_name, engine, cells)
         logger.info(
             "Foveate compresses the prompts of %d layers (KV cache groups of %s%s): %s, in blocks "
-            "of %d tokens; %s.",
+            "of %s tokens; %s.",
             len(self.ordinals),
-            ", ".join(str(group.cells) for group in groups),
+            ", ".join(map(str, cells.values())),
             " KV heads" if by_head(self.settings.policies) else "",
             " or ".join(map(str, self.settings.policies)),
-            block,
+            " and ".join(map(str, blocks)),
             seen_at(),
         )
 
-    def _attach(self, builder: Any, block: int) -> None:
+    def _attach(self, builder: Any, number: int, block: int) -> None:
         if not isinstance(builder, Rewriting) or builder.block_size != block:
             raise UnsupportedEngine(
                 f"vLLM attends with {type(builder).__name__} in blocks of "
@@ -149,7 +160,7 @@ class Serving:
                 f"{', '.join(served().backends)} (--attention-backend)."
             )
         builder.check_layout()
-        builder.prompts = self.prompts
+        builder.prompts, builder.group = self.prompts, number
         if by_head(self.settings.policies):
             builder.attend_by_head(self._layers[next(iter(self.ordinals))].foveate_heads.group)
 
@@ -169,6 +180,8 @@ class Serving:
             return super().execute_model(scheduler_output)  # type: ignore[misc]
         with self.prompts.serving(scheduler_output):
             result = super().execute_model(scheduler_output)  # type: ignore[misc]
+            if self.prompts.reading:
+                among_workers(self.prompts, list(scheduler_output.num_scheduled_tokens))
         if self.metrics is not None:
             self.metrics.count(self.prompts.completed, self.prompts.take_seconds())
         return self._telling(result)
@@ -185,6 +198,22 @@ class Serving:
             return Failing(result, failed)
         result.foveate_failed = failed
         return result
+
+
+def among_workers(prompts: Prompts, names: Sequence[str]) -> None:
+    """After a pass that reads prompts, which all of tensor parallelism's workers know from the
+    step: a request fails in each if it fails in one. vLLM hears one of them alone, and a context
+    that another could not compress must not be shared.
+    """
+    group = get_tp_group()
+    if group.world_size == 1:
+        return
+    here = [name in prompts.failed for name in names]
+    failed = torch.tensor(here, dtype=torch.uint8, device="cpu")
+    torch.distributed.all_reduce(failed, torch.distributed.ReduceOp.MAX, group=group.cpu_group)
+    for name, there in zip(names, failed.tolist(), strict=True):
+        if there and name not in prompts.failed:
+            prompts.fail(name, "another worker could not compress its prompt.")
 
 
 class Failing(AsyncModelRunnerOutput):

@@ -1,0 +1,60 @@
+"""What the scheduler tells workers with each step: what becomes of the prompts that begin in it,
+and which blocks it holds for requests no longer.
+
+Workers derive neither again. They may meet requests in another order than the scheduler did, and
+know other configurations of a model; two answers to one question would let a request read blocks
+that are another's by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from foveate.backends.vllm.plans import Plan
+from foveate.backends.vllm.shares import Share
+from foveate.core.amount import Amount
+
+_FIELD = "foveate_orders"
+
+
+class Order(NamedTuple):
+    """Of a prompt of ``prompt`` tokens the first ``length`` are compressed, by the engine's policy
+    with the number ``chosen`` at that ``amount``, which reads as ``spec``; ``shares`` is what each
+    KV cache group under policies keeps, by its number. Without shares all is kept.
+    """
+
+    prompt: int
+    length: int
+    chosen: int | None = None
+    amount: Amount | None = None
+    spec: str = ""
+    shares: Mapping[int, Share] = {}
+
+    @classmethod
+    def of(cls, plan: Plan, prompt: int) -> Order:
+        """What a plan means to workers."""
+        if plan.policy is None:
+            return cls(prompt, plan.length)
+        policy = plan.policy
+        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), dict(plan.shares))
+
+
+class Orders(NamedTuple):
+    """With one step: those of the requests that ``begin`` in it, new ones and preempted ones; and
+    of these, and of requests of which the scheduler has freed blocks, the first block that it
+    ``holds`` in each KV cache group under policies.
+    """
+
+    begin: Mapping[str, Order] = {}
+    holds: Mapping[str, Mapping[int, int]] = {}
+
+    def send(self, output: Any) -> None:
+        """With vLLM's ``SchedulerOutput``, which reaches every worker as it is."""
+        setattr(output, _FIELD, self)
+
+    @classmethod
+    def sent(cls, output: Any) -> Orders:
+        """Those that came with a step; none if another scheduler made it."""
+        found: Orders = getattr(output, _FIELD, cls())
+        return found

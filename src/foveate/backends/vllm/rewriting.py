@@ -1,0 +1,221 @@
+"""What attention is shown of a batch: each row without the gap of its prompt, and no row of which
+something would be read that the scheduler does not hold for its request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from foveate.backends.vllm.blocks import CompressedSpec, holds_compressed
+from foveate.backends.vllm.gap import Buffers, view
+from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
+
+NULL_BLOCK = 0
+"""vLLM's block that no request ever holds."""
+
+
+@dataclass
+class Step:
+    """What this pass means for the prompts of one KV cache group.
+
+    ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
+    under which they see it compressed; None where there are none.
+    """
+
+    prompts: Prompts
+    rows: list[Row]
+    again: tuple[Int[Tensor, "t"], Any] | None = None
+
+    @property
+    def readable(self) -> list[Row]:
+        """The rows that no group has barred: groups are looked at one after the other."""
+        return [row for row in self.rows if row.prompt.name not in self.prompts.barred]
+
+
+class Rewriting:
+    """Before a metadata builder of vLLM's. Groups that are under no policy are dealt with as ever.
+
+    ``prompts``, and the ``group``'s number among vLLM's KV cache groups, are set by the worker,
+    once there is a cache.
+    """
+
+    prompts: Prompts | None = None
+    group: int = 0
+    buffers: Buffers | None = None
+    kv_cache_spec: Any  # these are vLLM's
+    vllm_config: Any
+    block_size: int
+
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: Any, kv_cache_spec: Any) -> Any:
+        """Full graphs for passes of answers alone: prompts are compressed by Python."""
+        stock = super().get_cudagraph_support(vllm_config, kv_cache_spec)  # type: ignore[misc]
+        most = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+        return most if holds_compressed(kv_cache_spec) and stock.value > most.value else stock
+
+    @property
+    def supports_update_block_table(self) -> bool:
+        """Metadata of compressed groups is built for each: their tables are not vLLM's."""
+        return (
+            not isinstance(self.kv_cache_spec, CompressedSpec)
+            and super().supports_update_block_table  # type: ignore[misc]
+        )
+
+    def check_layout(self) -> None:
+        """Raises UnsupportedEngine where pages are laid out in a way that cannot be read."""
+
+    def attend_by_head(self, group: int) -> None:
+        """Plans are made for one KV head and the ``group`` of query heads that share it."""
+        for name in ("num_heads", "num_heads_q"):
+            if hasattr(self, name):
+                setattr(self, name, group)
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> Any:
+        """The metadata of one pass, for all layers of the group."""
+        spec, common = self.kv_cache_spec, common_attn_metadata
+        plain = super().build  # type: ignore[misc]
+        if not isinstance(spec, CompressedSpec):
+            return plain(common_prefix_len, common, fast_build)
+        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
+        if self.buffers is None:
+            self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
+        told = rewritten(common, gaps, spec.block_size, self.buffers, barred)
+        metadata = plain(common_prefix_len, told, fast_build)
+        if (rows or barred) and self.prompts is not None:
+            # fast: the plan of a first build lies in a buffer that a second would overwrite
+            again = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
+            metadata.foveate = Step(self.prompts, rows, again)
+        return metadata
+
+
+def rewritten(
+    common: CommonAttentionMetadata,
+    gaps: list[int],
+    block: int,
+    buffers: Buffers,
+    barred: Sequence[int] = (),
+) -> CommonAttentionMetadata:
+    """What vLLM's builder is told instead: rows without their gap, and lengths to match. Rows that
+    are ``barred`` read vLLM's null block, which is nobody's.
+    """
+    n = common.num_reqs
+    table, lengths = view(common.block_table_tensor[:n], common.seq_lens[:n], gaps, block)
+    for row in barred:
+        table[row] = NULL_BLOCK
+    table, lengths = buffers.hold(table, lengths)
+    known, ranges = common.seq_lens_cpu_upper_bound, common.mm_req_doc_ranges
+    changed: dict[str, Any] = {"block_table_tensor": table, "seq_lens": lengths}
+    changed["_num_computed_tokens_cache"] = None
+    if known is not None:
+        known = known[:n] - known.new_tensor(gaps) * block
+        changed["seq_lens_cpu_upper_bound"] = known
+        if any(gaps):  # otherwise vLLM's own, which capturing sets higher
+            changed["max_seq_len"] = int(known.max())
+    if ranges is not None:  # positions in the whole prompt; an answer sees all before it anyway
+        changed["mm_req_doc_ranges"] = {
+            row: spans for row, spans in ranges.items() if not (row < n and gaps[row])
+        }
+    return common.replace(**changed)
+
+
+def later_tokens(
+    common: CommonAttentionMetadata,
+    rows: list[Row],
+    block: int,
+    build: Callable[[CommonAttentionMetadata], Any],
+) -> tuple[Int[Tensor, "t"], Any] | None:
+    """The tokens after prompts that this pass completes, and what they see once it is done."""
+    rows = [row for row in rows if row.beyond and row.gap]
+    if not rows:
+        return None
+    device, here = common.slot_mapping.device, torch.device("cpu")
+    counts = torch.tensor([row.beyond for row in rows], dtype=torch.long, device=here)
+    starts = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).to(common.query_start_loc.dtype)
+    tokens = torch.cat(
+        [
+            torch.arange(row.start + row.new - row.beyond, row.start + row.new, device=here)
+            for row in rows
+        ]
+    ).to(device)
+    read = [row.computed + row.new for row in rows]
+    ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
+    gaps = [row.gap for row in rows]
+    seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
+    known = ends - ends.new_tensor(gaps) * block
+    return tokens, build(
+        CommonAttentionMetadata(
+            query_start_loc=starts.to(device),
+            query_start_loc_cpu=starts,
+            seq_lens=lengths,
+            seq_lens_cpu_upper_bound=known,
+            num_reqs=len(rows),
+            num_actual_tokens=len(tokens),
+            max_query_len=int(counts.max()),
+            max_seq_len=int(known.max()),
+            block_table_tensor=seen,
+            slot_mapping=common.slot_mapping[tokens],
+            causal=common.causal,
+        )
+    )
+
+
+def rows_of(
+    prompts: Prompts | None, common: CommonAttentionMetadata, group: int, block: int
+) -> tuple[list[Row], list[int], list[int]]:
+    """The rows whose prompt this pass reads, every row's gap as attention is to see it now, and
+    which rows would read what the scheduler does not hold for their request.
+
+    Rows of no request have no gap: those of warm-up passes, and those that fill up a full graph.
+    """
+    rows: list[Row] = []
+    gaps, barred = [0] * common.num_reqs, list[int]()
+    if prompts is None or not (names := prompts.rows(common)):
+        return rows, gaps, barred
+    starts = common.query_start_loc_cpu.tolist()
+    ends = common.seq_lens_cpu_upper_bound.tolist()  # of what is read, exact
+    for place, name in enumerate(names):
+        if name is None:
+            continue
+        start, end = starts[place], ends[place]
+        new, order = starts[place + 1] - start, prompts.order(name)
+        reading = order is not None and end - new < order.length
+        share = None if order is None else order.shares.get(group)
+        if why := wrong(prompts, name, group, reading, end, block):
+            prompts.bar(name, why)
+            barred.append(place)
+        elif share is not None and not reading:
+            gaps[place] = share.gap
+        elif share is not None and share.budget < prompts.prompt(name).length:
+            table = common.block_table_tensor[place]
+            rows.append(Row(prompts.prompt(name), *share, start, end - new, new, table))
+    return rows, gaps, barred
+
+
+def wrong(
+    prompts: Prompts, name: str, group: int, reading: bool, end: int, block: int
+) -> str | None:
+    """Why a request must not be read up to its token ``end`` in this pass; None where the scheduler
+    holds what is read, and nobody else reads what is moved.
+    """
+    if (order := prompts.order(name)) is None:
+        return "the scheduler has sent no order, or one for other policies than this worker has"
+    if (share := order.shares.get(group)) is None:
+        return prompts.held.reads(name, group, 0, end, block)
+    if share.gap * block + share.kept != order.length:
+        return f"{share} of {order.length} tokens is not told in blocks of {block}"
+    if not reading:
+        return prompts.held.reads(name, group, share.gap, end, block)
+    moved = prompts.held.moves(name, share.gap * block) if share.gap else None
+    return prompts.held.reads(name, group, 0, end, block) or moved
