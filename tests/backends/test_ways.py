@@ -17,9 +17,11 @@ from foveate.backends.hf.support import foveate_layers
 from foveate.errors import AlreadyCompressing, FoveateError, UnsupportedCache
 from tests import zoo
 from tests.conformance.compare import GREEDY, check_generate
+from tests.defaults import DEFAULTS, default
 
 PEFT_WARNS = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 WINDOW, RAGGED = "snapkv:budget=30%,window=4", "adakv:budget=30%,window=4"
+RANDOM = "random:budget=30%"
 
 
 def answer(model, inputs, **more):
@@ -109,12 +111,24 @@ def test_weights_of_torchao(bits):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_activations_that_are_no_numbers(dtype):
     """bf16, fp16 whose activations overflow | refused | the error names the first layer whose
-    scores are not numbers
+    keys, values, queries or scores are not numbers
     """
     model, inputs = zoo.fresh("llama").to(dtype), zoo.prompt("llama")
     model.model.layers[1].self_attn.k_proj.weight.data.fill_(torch.finfo(dtype).max)
     with foveate.compress(model, WINDOW), pytest.raises(FoveateError, match="layer 1"):
         answer(model, inputs)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_other_defaults_of_the_process(name):
+    """`torch.set_default_dtype`, `torch.set_default_device` | work | whatever they are set to, the
+    same is kept, and a seed draws the same tokens
+    """
+    model, inputs = zoo.fresh("llama").to(torch.bfloat16), zoo.prompt("llama")
+    with foveate.compress(model, RANDOM):
+        expected = answer(model, inputs)
+        with default(name):
+            assert same(answer(model, inputs), expected)
 
 
 @pytest.mark.filterwarnings("ignore:You are calling .generate:UserWarning")  # on 5.4.0

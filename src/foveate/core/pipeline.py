@@ -198,8 +198,8 @@ def _check_mask(
     asked = torch.minimum(held, count) if may_spare(policy.select) else count
     if not torch.equal(held, asked):
         raise InvalidParameter(
-            f"{policy.select!r} kept {held.tolist()} slots of layer {one.layer.number} instead of "
-            f"{count.tolist()}."
+            f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()} of layer "
+            f"{one.layer.number}."
         )
     if not one.layer.slots.whole and bool((mask & ~one.layer.valid).any()):
         raise InvalidParameter(f"{policy.select!r} kept padding of layer {one.layer.number}.")

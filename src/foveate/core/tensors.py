@@ -205,8 +205,8 @@ def compress_tensors(
             said in the log, once of each policy.
 
     Raises:
-        InvalidInput: shapes that do not fit together, padding that is not on the left, or a policy
-            that lacks ``output_weights``.
+        InvalidInput: shapes that do not fit together, padding that is not on the left, a policy
+            that lacks ``output_weights``, or tensors that hold NaN or infinity at real tokens.
         InvalidSpec: neither a policy nor a spec, such as tensors in its place.
         InvalidBudget: a budget below what is always kept, if that is ``strict``.
         MissingModality: the policy needs ``vision``.
