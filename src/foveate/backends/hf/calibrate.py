@@ -48,7 +48,8 @@ def calibrate(
 
     Raises:
         InvalidParameter: a method that has nothing to calibrate.
-        InvalidInput: no prompt, or one so short that all of it fits the budget.
+        InvalidInput: no prompt, one so short that all of it fits the budget, or one whose keys,
+            values or queries are no numbers.
         UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
     if isinstance(policy, str) and (found := gathered_method(policy)):
