@@ -14,6 +14,7 @@ from transformers.cache_utils import CacheLayerMixin
 from foveate.backends.hf.internals import (
     CACHE,
     CACHE_NAMES,
+    POSITIONS_RULE,
     AttentionInterface,
     DynamicLayer,
     cache_argument,
@@ -21,6 +22,7 @@ from foveate.backends.hf.internals import (
     sdpa_attention_forward,
 )
 from tests import zoo
+from tests.zoo.limits import MROPE
 
 GREEDY = {"max_new_tokens": 3, "do_sample": False, "return_dict_in_generate": True}
 MARK = "_mark"
@@ -54,6 +56,24 @@ def test_forward_returns_its_cache_under_that_name_and_makes_one_if_there_is_non
     cache = DynamicCache(config=model.config)
     assert model(**inputs, **{CACHE: cache})[CACHE] is cache
     assert isinstance(model(**inputs, use_cache=True)[CACHE], DynamicCache)
+
+
+@pytest.mark.parametrize("family", MROPE)
+def test_generate_places_tokens_by_a_method_that_a_model_with_m_rope_has_of_its_own(
+    family, monkeypatch
+):
+    model, inputs = zoo.build(family), zoo.prompt(family)
+    rule, made = getattr(model, POSITIONS_RULE), []
+
+    def noted(ids, given):
+        made.append(rule(ids, given))
+        return made[-1]
+
+    monkeypatch.setattr(model, POSITIONS_RULE, noted, raising=False)
+    seen, _ = passes(model, inputs)
+    assert made[0].shape == (4, *inputs["input_ids"].shape)
+    assert torch.equal(seen[0]["position_ids"], made[0])
+    assert torch.equal(seen[1]["position_ids"], made[0][..., -1:] + 1)
 
 
 def test_generate_reads_the_prompt_in_its_first_pass_and_then_what_the_cache_has_not_seen():

@@ -191,6 +191,8 @@ def test_every_family_with_such_positions_is_tried():
 @pytest.mark.parametrize("name", [name for name in OTHERS if name in census.IMAGE_TEXT])
 def test_a_later_image_is_placed_in_every_other_family(name):
     """Alone and in a padded batch: exact, or refused by the reason."""
+    if name == "ernie4_5_vl_moe" and zoo.before("5.24"):
+        pytest.skip("on 5.4.0 its experts are told the types of a whole conversation on a cache")
     found = census.build(name)
     model = found.model
     assert rope_offsets(model)

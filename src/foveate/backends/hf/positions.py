@@ -87,13 +87,14 @@ def of_turn(
         ) from None
     if placed.ndim != 3:
         return None
-    if not bool((moved - placed == 1).masked_select(alone[_MASK].bool()).all()):
+    step = moved - placed  # 1; on 5.4.0 more in Qwen2.5-VL's times
+    if not bool((step > 0).masked_select(alone[_MASK].bool()).all()):
         raise UnsupportedModel(
             f"{type(model).__name__} counts the images of a whole conversation in its positions, "
             "so those of a new image in a later turn do not follow from that turn. Read the whole "
             "conversation anew, or give position_ids."
         )
-    return placed - _BEFORE + _starts(state, seen, placed)
+    return placed + step * (_starts(state, seen, placed) - _BEFORE)
 
 
 def new_ids(ids: Any, mask: Any, seen: int) -> Int[Tensor, "b n"] | None:
