@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -118,6 +119,10 @@ class Stopwatch:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._marks: list[tuple[torch.cuda.Event, torch.cuda.Event]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A GPU's marks are of this process."""
+        return {"_seconds": self.seconds, "_marks": []}
 
     @property
     def seconds(self) -> float:
