@@ -7,8 +7,9 @@ sums, notes of earlier layers, layers that wait for the others. An engine keeps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -300,10 +301,10 @@ class PromptReading:
         memory.state = {name: t.scatter(-1, slot, 0.0) for name, t in memory.state.items()}
         return slot
 
-    def with_budget(self, slots: Slots, at: Pass, ordinal: int, form: Form) -> Slots:
+    def with_budget(self, slots: Slots, at: Pass, ordinal: int, form: Callable[[], Form]) -> Slots:
         """The slots with each row's budget, which is that of its prompt, however much of it (or
         beyond) has been read; under a rule whose budget grows, that of all that has.
-        ``form`` is that of this layer's pairs.
+        ``form`` tells that of this layer's pairs, where it is asked for.
         """
         if slots.tokens is not None:
             return slots
@@ -316,18 +317,20 @@ class PromptReading:
             memory.tokens = found.slots.tokens
         return found.slots
 
-    def _budgeted(self, slots: Slots, at: Pass, ordinal: int, form: Form) -> Budgeted:
+    def _budgeted(self, slots: Slots, at: Pass, ordinal: int, form: Callable[[], Form]) -> Budgeted:
         to_read = self.layers[ordinal].to_read(at)
         if grows(self.policy.when):
             to_read = max(0, to_read)
         within = self._within(slots, at.seen + to_read, ordinal, form)
         return budgeted(slots, self.policy, within, to_read, self.strict)
 
-    def _within(self, slots: Slots, columns: int, ordinal: int, form: Form) -> Bytes | None:
+    def _within(
+        self, slots: Slots, columns: int, ordinal: int, form: Callable[[], Form]
+    ) -> Bytes | None:
         """The bytes of a budget in bytes."""
         if self.policy.amount.kind != "bytes":
             return None
-        forms = self.forms or (form,) * self.depth
+        forms = self.forms or (form(),) * self.depth
         images, whole = slots.image is not None, self.layers[ordinal].kept is None
         found = Bytes(self.policy, forms, columns, images, whole, self.strict)
         if found != self._bytes:  # of the same ones, the same: they remember what they found
@@ -349,7 +352,7 @@ class PromptReading:
         if layer.ordinal or self.policy.amount.kind == "auto":
             return
         own = replace(layer.slots, tokens=None)
-        found = self._budgeted(own, at, 0, _form(layer))
+        found = self._budgeted(own, at, 0, partial(_form, layer))
         self.asked = found.asked
         if not self.strict:
             say_where_raised(self.policy, found._replace(slots=layer.slots))
@@ -361,7 +364,7 @@ class PromptReading:
         memory = self.layers[layer.ordinal]
         layer = replace(
             layer,
-            slots=self.with_budget(layer.slots, at, layer.ordinal, _form(layer)),
+            slots=self.with_budget(layer.slots, at, layer.ordinal, partial(_form, layer)),
             state=memory.grown(layer.k.shape[2]),
             earlier=tuple(self.notes) if layer.ordinal else (),
         )
@@ -388,7 +391,7 @@ class PromptReading:
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}
         columns = self.layers[layer.ordinal].finished or seen
-        within = self._within(layer.slots, columns, layer.ordinal, _form(layer))
+        within = self._within(layer.slots, columns, layer.ordinal, partial(_form, layer))
         if policy.scope == "model":
             found = self._all_together(layer, scored, within)
         elif scored is not None:

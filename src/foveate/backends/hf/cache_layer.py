@@ -169,7 +169,7 @@ class FoveateLayer(HeldLayer):  # type: ignore[no-untyped-call]
         slots = state.slots.of(
             columns, not is_whole(self.pairs), span, queries.facts(), state.images(), queries.mask
         )
-        form = self.form(queries.q.shape[1])
+        form = partial(self.form, queries.q.shape[1])
         return state.reading.with_budget(slots, self.at, self.ordinal, form)
 
     def read(self, layer: Layer) -> None:

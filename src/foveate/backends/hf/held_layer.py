@@ -47,7 +47,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self._attended: Pairs | None = None  # in this pass, if other layers read these, too
         self.watch = Stopwatch()
         self.full_bytes = 0
-        self._form: Form | None = None
+        self._sizes: tuple[int, int, int, torch.dtype] | None = None  # of the pairs that come
         self.is_initialized = False
 
     @property
@@ -59,9 +59,10 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def form(self, query_heads: int) -> Form:
         """Of the pairs that come, under so many query heads."""
-        if self._form is None:
+        if self._sizes is None:
             raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
-        return self._form._replace(query_heads=query_heads)
+        heads, key, value, dtype = self._sizes
+        return Form(heads, query_heads, key, value, dtype)
 
     @property
     def policy(self) -> Policy:
@@ -136,8 +137,8 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             )
 
     def _append(self, k: Tensor, v: Tensor) -> None:
-        if self._form is None:
-            self._form = Form.of(k.shape[1], k, v)
+        if self._sizes is None:
+            self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         if self._pairs is None:
             # a prompt compressed on its way is never whole
             whole = 0 if self.policy.when.reads else self.state.prompt_end or 0
