@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import gc
 import os
 import random
 import signal
@@ -70,8 +71,9 @@ def check(name, count):
             except Interrupt as error:
                 kept = error  # and with it the frames of all that was called
             assert equal(waiting[0](), beside)
+            if not spec:
+                del kept  # a block whose __exit__ never began ends with its session
             assert equal(did(model, session), expected), (name, place)
-            del kept
     with foveate.compress(model, "full"):  # the block was left whole
         pass
     assert not interface._open
@@ -86,6 +88,23 @@ def test_a_call_that_is_interrupted_anywhere_leaves_nothing(name):
 @pytest.mark.slow
 def test_three_hundred_interrupts_leave_nothing():
     assert sum(check(name, 75) for name in SCENES) >= 270
+
+
+def test_a_block_whose_exit_never_began_ends_with_its_session(monkeypatch):
+    model = zoo.fresh("llama")
+
+    def read():
+        with foveate.compress(model, SPEC) as session:
+            session.prefill(**zoo.prompt("llama"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(foveate.compress(model, SPEC)), "__exit__", fails(Interrupt))
+        with pytest.raises(Interrupt) as caught:
+            read()
+    del caught
+    gc.collect()
+    assert "forward" not in vars(model)
+    read()
 
 
 @contextlib.contextmanager

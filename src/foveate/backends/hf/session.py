@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import finalize
 
 import torch
 from jaxtyping import Float
@@ -103,6 +104,8 @@ class Session:
         return self._calls.link
 
     def __enter__(self) -> Session:
+        # an interrupt may fall before __exit__ has begun: the block ends with its session then
+        finalize(self, self._calls.detach).atexit = False
         self._calls.attach()
         return self
 
