@@ -82,6 +82,8 @@ def image_starts(
     """True at the first token of each image, where images touch and the inputs tell how many tokens
     each has. None where every image stands alone, or that is not known.
     """
+    if all(inputs.get(name) is None for name in _IMAGES):
+        return None  # as in every step of an answer, where the device is not to be asked
     names = [name for name in _NAMES if name.startswith("image")]
     ids = [i for i in (getattr(config, name, None) for name in names) if isinstance(i, int)]
     image = torch.isin(input_ids, input_ids.new_tensor(ids))
@@ -95,10 +97,13 @@ def image_starts(
     return flat.view_as(starts)
 
 
+_IMAGES = ("image_grid_thw", "image_sizes", "pixel_values")
+"""What tells how many tokens an image has."""
+
+
 def _image_tokens(config: Any, inputs: Mapping[str, Any], tokens: int) -> list[int]:
     """The tokens of each image, which are so many together; none where that is not known."""
-    grid, pixels = inputs.get("image_grid_thw"), inputs.get("pixel_values")
-    shapes = inputs.get("image_sizes")
+    grid, shapes, pixels = map(inputs.get, _IMAGES)
     sizes: list[int] = []
     if grid is not None:
         merge = getattr(getattr(config, "vision_config", None), "spatial_merge_size", 1)
