@@ -40,7 +40,7 @@ from foveate.backends.hf.interface import Reader, intercept, readers, release
 from foveate.backends.hf.internals import (
     CACHE,
     CACHE_NAMES,
-    POSITIONS_RULE,
+    GIVEN,
     accept_both_names,
     cache_argument,
     given_cache,
@@ -48,8 +48,8 @@ from foveate.backends.hf.internals import (
     rope_offsets,
     take_cache,
 )
+from foveate.backends.hf.later_turns import LaterTurns
 from foveate.backends.hf.modality import given_visual_tokens, starts_in_runs, visual_tokens
-from foveate.backends.hf.positions import go_on, new_ids, note_positions, of_turn
 from foveate.backends.hf.projection import output_projections
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats
@@ -67,9 +67,6 @@ from foveate.backends.hf.turns import Call, Turn
 from foveate.backends.hf.undone import ModuleStates
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
-
-_GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
-"""What a decoder reads, by the names that it may have."""
 
 
 class Calls:
@@ -99,7 +96,7 @@ class Calls:
             places = compressible_layers(self._config)
             self.link.projections = output_projections(self._place.decoder, places)
         self._offsets = rope_offsets(model)
-        self._axes = {name: m for name, m in self._offsets.items() if m in self._place.modules}
+        self._turns = LaterTurns(self._offsets, self._place)
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
         self._turn = Turn()
@@ -126,12 +123,11 @@ class Calls:
                 for name in CONTINUOUS:
                     if hasattr(module, name):
                         wrap(undo, module, name, refuse_continuous)
-                if self._axes and hasattr(module, POSITIONS_RULE):
-                    wrap(undo, module, POSITIONS_RULE, partial(self._positions, module))
                 if hasattr(module, "generate"):
                     wrap(undo, module, "generate", self._generate)
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
                 put(undo, module, "__deepcopy__", partial(self._copied, module))
+            self._turns.follow(undo)
             accept_both_names(undo)
             self._undo = undo.pop_all()
 
@@ -241,39 +237,6 @@ class Calls:
             told.prompt = ids
             told.prompt_frames = starts_in_runs(self.model.config, ids, kwargs)
 
-    def _positions(self, model: Any, rule: Any, ids: Tensor, given: dict[str, Any]) -> Any:
-        """Around the model's rule by which ``generate`` places tokens (M-RoPE)."""
-        state, seen = state_of(given.get(CACHE)), _seen(given.get(CACHE))
-        if state is None or not seen:
-            return rule(ids, given)
-        go_on(self._axes, state)
-        told = given.get("input_ids")
-        ids = ids if told is None or not told.shape[1] else told
-        new = new_ids(ids, given.get("attention_mask"), seen)
-        placed = None
-        if new is not None:
-            placed = of_turn(rule, model, state, seen, {**given, "input_ids": new})
-            go_on(self._axes, state)
-        if placed is None:
-            return rule(ids, given)
-        return torch.nn.functional.pad(placed, (seen, 0))  # generate looks at the last ones
-
-    def _place_turn(self, state: CacheState, seen: int, given: dict[str, Any]) -> dict[str, Any]:
-        """The inputs of a later pass, with the positions of its images where the caller calls the
-        model and not ``generate``.
-        """
-        ids, models = given.get("input_ids"), self._place.around
-        rules = [m for m in models if self._axes and hasattr(m, POSITIONS_RULE)]
-        if not rules or not isinstance(ids, Tensor) or given.get("position_ids") is not None:
-            return given
-        if ids.shape[1] > 1:
-            go_on(self._axes, state)
-        placed = of_turn(getattr(rules[-1], POSITIONS_RULE), rules[-1], state, seen, given)
-        if placed is None:
-            return given
-        go_on(self._axes, state)
-        return {**given, "position_ids": placed}
-
     # Around the modules around the decoder, and around the decoder itself
 
     def _passing(
@@ -329,8 +292,7 @@ class Calls:
             cache = take_cache(given)
             if (state := _any_state(cache)) is not None:
                 restore_offsets(self._offsets, state)
-            if state is not None and (seen := _seen(cache)):
-                given = self._place_turn(state, seen, given)
+            given = self._turns.placed(cache, given)
             args, kwargs = (), given
             if cache is not None:
                 kwargs[cache_argument(module)] = cache
@@ -346,7 +308,7 @@ class Calls:
         kwargs: dict[str, Any],
     ) -> Any:
         kwargs = {**named(forward, args), **kwargs}
-        given = check_tokens(*[kwargs[x] for x in _GIVEN if kwargs.get(x) is not None][:1])
+        given = check_tokens(*[kwargs[x] for x in GIVEN if kwargs.get(x) is not None][:1])
         if trains(decoder, kwargs):
             return self._left(decoder, self._read(call, forward, kwargs))
         check_cached(decoder, kwargs)
@@ -478,20 +440,10 @@ class Calls:
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
-        if self._axes:
-            self._note_positions(state, layers[0].seen, kwargs)
+        self._turns.note(state, layers[0].seen, kwargs)
         asked = told.of("asked").asked
         if asked is None or asked.is_about(cache):
             self.cache = cache
-
-    def _note_positions(self, state: CacheState, seen: int, kwargs: dict[str, Any]) -> None:
-        """Where a pass ended. After a later turn the model's own note is of some turn alone, or of
-        one before.
-        """
-        given = next(kwargs[x] for x in _GIVEN if kwargs.get(x) is not None)
-        note_positions(state, kwargs.get("position_ids"), seen)
-        if 1 < given.shape[1] < seen:
-            go_on(self._axes, state)
 
     def read_again(self, cache: DynamicCache) -> None:
         """Where the policy asks for it: feeds a prompt that was read once more. The model's modules
@@ -527,11 +479,6 @@ def _reads_again(told: Told, cache: object) -> bool:
 def _any_state(cache: object) -> CacheState | None:
     """Of a compressed cache, or of a fixed one."""
     return state_of(cache) or fixed.state_of(cache)
-
-
-def _seen(cache: Any) -> int:
-    """Tokens that a compressed cache has seen; 0 for a fixed one, whose count is on the device."""
-    return foveate_layers(cache)[0].seen if state_of(cache) is not None else 0
 
 
 def _note_stats(cache: DynamicCache) -> None:

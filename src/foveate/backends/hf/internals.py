@@ -105,6 +105,10 @@ def last_logits(model: nn.Module, given: Mapping[str, Any]) -> dict[str, int]:
     return {LOGITS: 1} if able and LOGITS not in given else {}
 
 
+GIVEN = ("input_ids", "inputs_embeds", "hidden_states")
+"""What a decoder reads, by the names that it may have."""
+
+
 def take_cache(arguments: dict[str, Any]) -> Any:
     """Takes the cache out of keyword arguments, whatever its name; None if there is none.
 

@@ -1,0 +1,94 @@
+"""Around a model's calls: where the tokens of later turns stand (M-RoPE), before its own rule says.
+
+How a turn is placed is in ``positions``; here is when: as ``generate`` asks the model's rule, as a
+caller gives a turn to the model itself, and after every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.hooks import wrap
+from foveate.backends.hf.internals import CACHE, GIVEN, POSITIONS_RULE
+from foveate.backends.hf.positions import go_on, new_ids, note_positions, of_turn
+from foveate.backends.hf.state import CacheState
+from foveate.backends.hf.support import foveate_layers, state_of
+
+
+class LaterTurns:
+    """Of one model, whose modules that note offsets are ``offsets``. Does nothing for one whose
+    tokens stand on one axis.
+    """
+
+    def __init__(self, offsets: Mapping[str, nn.Module], place: Place):
+        self._axes = {name: module for name, module in offsets.items() if module in place.modules}
+        rules = [m for m in place.modules if self._axes and hasattr(m, POSITIONS_RULE)]
+        self._with_rules, self._around = rules, [m for m in place.around if m in rules]
+
+    def follow(self, undo: ExitStack) -> None:
+        """From now on the models' rules know the conversation, until it is undone."""
+        for module in self._with_rules:
+            wrap(undo, module, POSITIONS_RULE, partial(self._by_rule, module))
+
+    def _by_rule(self, model: Any, rule: Any, ids: Tensor, given: dict[str, Any]) -> Any:
+        """Around the model's rule by which ``generate`` places tokens."""
+        state, seen = _held(given.get(CACHE))
+        if state is None:
+            return rule(ids, given)
+        go_on(self._axes, state)
+        told = given.get("input_ids")
+        ids = ids if told is None or not told.shape[1] else told
+        new = new_ids(ids, given.get("attention_mask"), seen)
+        placed = None
+        if new is not None:
+            placed = of_turn(rule, model, state, seen, {**given, "input_ids": new})
+            go_on(self._axes, state)
+        if placed is None:
+            return rule(ids, given)
+        return torch.nn.functional.pad(placed, (seen, 0))  # generate looks at the last ones
+
+    def placed(self, cache: Any, given: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of a later pass on ``cache``, with the positions of its images where the
+        caller calls the model and not ``generate``.
+        """
+        ids = given.get("input_ids")
+        if not self._around or not isinstance(ids, Tensor) or given.get("position_ids") is not None:
+            return given
+        state, seen = _held(cache)
+        if state is None:
+            return given
+        if ids.shape[1] > 1:
+            go_on(self._axes, state)
+        model = self._around[-1]
+        placed = of_turn(getattr(model, POSITIONS_RULE), model, state, seen, given)
+        if placed is None:
+            return given
+        go_on(self._axes, state)
+        return {**given, "position_ids": placed}
+
+    def note(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
+        """Where a pass of the decoder ended. After a later turn the model's own note is of some
+        turn alone, or of one before.
+        """
+        if not self._axes:
+            return
+        given = next(inputs[name] for name in GIVEN if inputs.get(name) is not None)
+        note_positions(state, inputs.get("position_ids"), seen)
+        if 1 < given.shape[1] < seen:
+            go_on(self._axes, state)
+
+
+def _held(cache: Any) -> tuple[CacheState | None, int]:
+    """A compressed cache's state, and the tokens that it has seen; none of one that has seen none,
+    or of a fixed one, whose count is on the device.
+    """
+    state = state_of(cache)
+    seen = 0 if state is None else foveate_layers(cache)[0].seen
+    return (state if seen else None), seen
