@@ -42,14 +42,13 @@ class Bytes:
     """A policy's bytes, and the prompt that they are for.
 
     ``forms`` are those of all compressed layers; ``columns`` are all of the batch up to the
-    prompt's end; ``images`` tells whether it is known which tokens are visual; ``whole`` whether
-    no pair has gone so far; ``strict`` refuses what does not hold what is always kept.
+    prompt's end; ``whole`` tells whether no pair has gone so far; ``strict`` refuses what does not
+    hold what is always kept.
     """
 
     policy: Policy
     forms: tuple[Form, ...]
     columns: int
-    images: bool = False
     whole: bool = True
     strict: bool = False
 
@@ -149,11 +148,9 @@ class Bytes:
         """What is remembered beside so many slots of every head."""
         policy, form = self.policy, self.forms[place]
         found = rows * form.heads * slots * self._running[place]
-        found += rows * (form.heads + 1) * WHOLE  # what each head kept, and its row's budget
         if policy.when.decodes and not isinstance(policy.when, Pruning):
             queries = min(policy.score.queries(slots), self.columns)
             found += rows * queries * form.query_heads * form.key * form.dtype.itemsize
-            found += rows * queries * WHOLE * self.images
         return found
 
     @cached_property

@@ -143,9 +143,8 @@ class Remembered:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensors that are remembered."""
-        beside = (self.queries, self.images, self.kept, self.tokens)
-        held = [*self.state.values(), *(t for t in beside if t is not None)]
+        """Bytes of the tensors that are remembered of this layer alone."""
+        held = [*self.state.values(), *([] if self.queries is None else [self.queries])]
         return sum(t.nbytes for t in held)
 
 
@@ -321,18 +320,16 @@ class PromptReading:
         to_read = self.layers[ordinal].to_read(at)
         if grows(self.policy.when):
             to_read = max(0, to_read)
-        within = self._within(slots, at.seen + to_read, ordinal, form)
+        within = self._within(at.seen + to_read, ordinal, form)
         return budgeted(slots, self.policy, within, to_read, self.strict)
 
-    def _within(
-        self, slots: Slots, columns: int, ordinal: int, form: Callable[[], Form]
-    ) -> Bytes | None:
+    def _within(self, columns: int, ordinal: int, form: Callable[[], Form]) -> Bytes | None:
         """The bytes of a budget in bytes."""
         if self.policy.amount.kind != "bytes":
             return None
         forms = self.forms or (form(),) * self.depth
-        images, whole = slots.image is not None, self.layers[ordinal].kept is None
-        found = Bytes(self.policy, forms, columns, images, whole, self.strict)
+        whole = self.layers[ordinal].kept is None
+        found = Bytes(self.policy, forms, columns, whole, self.strict)
         if found != self._bytes:  # of the same ones, the same: they remember what they found
             self._bytes = found
         return self._bytes
@@ -391,7 +388,7 @@ class PromptReading:
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}
         columns = self.layers[layer.ordinal].finished or seen
-        within = self._within(layer.slots, columns, layer.ordinal, partial(_form, layer))
+        within = self._within(columns, layer.ordinal, partial(_form, layer))
         if policy.scope == "model":
             found = self._all_together(layer, scored, within)
         elif scored is not None:
