@@ -6,6 +6,7 @@ import ast
 import json
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -154,12 +155,24 @@ def test_budgets_that_make_no_sense(foveate: Foveate, budget: str) -> None:
     assert "Give a fraction" in message
 
 
-def test_a_budget_below_the_window_is_refused_before_anything_runs(foveate: Foveate) -> None:
-    message = refused(foveate, "--method", "snapkv", "--budget", "31")
-    assert "budget 31 is smaller than the 32 tokens" in message
+@pytest.mark.parametrize("budget", ["31", "5%"])
+def test_a_budget_below_the_window_is_raised_to_it(
+    foveate: Foveate, llama: Path, budget: str
+) -> None:
+    arguments = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2, "--json")
+    result = foveate(*arguments, "--method", "snapkv", "--budget", budget)
+    assert result.exit_code == 0, result.stderr
+    assert [row["kept_tokens"] for row in json.loads(result.stdout)["rows"]] == [77, 32]
 
 
-def test_a_share_below_the_window_keeps_the_rows_before_it(foveate: Foveate, llama: Path) -> None:
+@pytest.fixture
+def strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A share below the window is refused when the prompt has been read."""
+    monkeypatch.setattr("foveate.cli.measure.compress", partial(library.compress, strict=True))
+
+
+@pytest.mark.usefixtures("strict")
+def test_what_is_refused_keeps_the_rows_before_it(foveate: Foveate, llama: Path) -> None:
     arguments = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
     result = foveate(*arguments, "--method", "snapkv", "--budget", "5%")
     assert result.exit_code == 2
@@ -167,6 +180,7 @@ def test_a_share_below_the_window_keeps_the_rows_before_it(foveate: Foveate, lla
     assert "lower the window" in result.stderr
 
 
+@pytest.mark.usefixtures("strict")
 def test_nothing_but_json_is_printed_with_json(foveate: Foveate, llama: Path) -> None:
     arguments = ("--model", llama, "--prompt", WORDS, "--method", "snapkv", "--json")
     arguments = (*arguments, "--max-new-tokens", 2)

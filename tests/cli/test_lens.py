@@ -110,7 +110,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_anything_is_loaded(
     ("arguments", "said"),
     [
         (["--method", "snapvk"], "Did you mean 'snapkv'?"),
-        (["--method", "snapkv", "--budget", "5%"], "fewer than the 32 that are always kept"),
+        (["--method", "snapkv", "--budget", "0%"], "keeps nothing"),
         (["--prompt", " "], "is empty"),
     ],
 )

@@ -50,3 +50,15 @@ def test_answers_are_followed_until_they_are_wrong(loaded: Loaded, protocol: Pro
             assert row["kv_bytes"] == whole[spec]["kv_bytes"]
             assert row["compress_s"] >= 0
             assert row["prefill_s"] > 0
+
+
+def test_strictly_all_but_what_a_table_asks_for_is_refused(loaded: Loaded) -> None:
+    """As ``foveate reproduce`` does with RoCo at 1 %."""
+    sample, asked = next(iter(TASK.samples(1, 0))), "roco:budget=1%,recent=0.5"
+    specs = (asked, "roco:budget=1%", "random:budget=1%")
+    given = {"strict": True, "raised": {asked}}
+    found = {r["spec"]: r for r in measured(loaded, TASK, sample, specs, "query-aware", **given)}
+    assert found["roco:budget=1%"]["error"]["type"] == "InvalidBudget"
+    assert found[asked]["raised"]
+    assert (found[asked]["asked_tokens"], found[asked]["kept_tokens"]) == (1, 7)
+    assert not found["random:budget=1%"]["raised"]

@@ -143,3 +143,15 @@ def test_folders_are_named_by_benchmarks():
     assert folder_of("needle_grid(lengths=1000)") == "needle"
     assert folder_of("longbench_repobench-p") == "longbench"
     assert folder_of("screenspot_v2") == "screenspot_v2"
+
+
+def test_only_roco_at_one_percent_is_raised_as_its_table_asks_for_it():
+    grids = [part for one in EXPERIMENTS.values() for part in one.parts if isinstance(part, Grid)]
+    assert {spec for grid in grids for spec in grid.raised()} == {"roco:budget=1%,recent=0.5"}
+    asked = {
+        arm.spec.replace("{B}", budget)
+        for part in EXPERIMENTS["lookm:table6"].parts
+        for arm in part.arms
+        for budget in part.budgets
+    }
+    assert "roco:budget=1%,recent=0.5" in asked
