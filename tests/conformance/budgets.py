@@ -37,7 +37,7 @@ class RandomHeads:
             seed = 1000 * int(scored[0].layer.lengths[row]) + scored[0].layer.ordinal
             generator = torch.Generator().manual_seed(seed)
             most, low = available[row].flatten(), least[row].flatten()
-            drawn = _drawn(most.numel(), generator)
+            drawn = _drawn(most.numel(), generator).to(most.device)
             wish = (drawn * 2 * tokens[row]).long()
             total = int(tokens[row]) * most.numel()
             counts[row] = fill(wish, low, most, total).view_as(counts[row])
@@ -57,11 +57,11 @@ class RandomLayers:
 
     def __call__(self, scored, tokens):
         layers, (b, h) = len(scored), scored[0].available.shape
-        counts = torch.empty(b, layers, dtype=torch.long, device="cpu")
+        counts = scored[0].available.new_empty(b, layers)
         for row in range(b):
             generator = torch.Generator().manual_seed(int(scored[0].layer.lengths[row]))
             most = torch.stack([one.available[row].min() for one in scored])
             least = torch.stack([one.protected[row].max() for one in scored])
-            wish = (_drawn(layers, generator) * 2 * tokens[row]).long()
+            wish = (_drawn(layers, generator).to(most.device) * 2 * tokens[row]).long()
             counts[row] = fill(wish, least, most, int(tokens[row]) * layers)
         return [c[:, None].expand(b, h).clone() for c in counts.unbind(1)]

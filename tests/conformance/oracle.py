@@ -154,19 +154,21 @@ def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
 
 
 def event_of(cache, rows: list[int] | None = None, now: bool = False) -> Event:
-    """What a compressed cache kept of its latest prompt; or of all that it has seen until now."""
+    """What a compressed cache kept of its latest prompt, or of all that it has seen until now; on
+    the CPU, as the oracle runs there.
+    """
     kept, dropped, end, state = {}, {}, 0, None
     for layer in cache.layers:
         if not hasattr(layer, "pairs"):
             continue
         end, state = layer.seen if now else layer.memory.finished, layer.state
-        columns = layer.pairs.columns
+        columns = layer.pairs.columns.cpu()
         mask = torch.zeros(*columns.shape[:2], layer.seen + 1, dtype=torch.bool)
         mask.scatter_(2, columns.clamp_min(-1) % (layer.seen + 1), True)
         mask = mask[:, :, :end]
         kept[layer.model_index] = mask if rows is None else mask[rows]
         if isinstance(layer.pairs, NarrowPairs):
-            held = layer.pairs.channels.long()
+            held = layer.pairs.channels.long().cpu()
             lost = torch.ones(*held.shape[:2], layer.pairs.padded().k.shape[3], dtype=torch.bool)
             lost = lost.scatter(2, held, value=False)
             dropped[layer.model_index] = lost if rows is None else lost[rows]

@@ -5,11 +5,13 @@ import torch
 
 import foveate
 from tests import zoo
+from tests.interpreter import missing
 
 from .compare import GREEDY, difference, recorded
 from .policies import EVERY
 
-pytest.importorskip("triton")
+if reason := missing():
+    pytest.skip(reason, allow_module_level=True)
 
 FEW = {**GREEDY, "max_new_tokens": 3}  # kernels are interpreted here, one program at a time
 

@@ -114,6 +114,8 @@ def room_of(pairs):
 )
 def test_reading_in_chunks_equals_the_full_cache_with_what_went_masked(family, lengths, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths, images=0)
+    if limit := zoo.chunks_limit(family):
+        pytest.skip(limit)
     events, sizes, rooms = [], [], []
 
     def after(module, args, kwargs, output):

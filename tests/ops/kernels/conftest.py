@@ -1,19 +1,19 @@
-"""Kernels run in Triton's interpreter, and write to room that is full of NaN."""
-
-from importlib.util import find_spec
+"""Kernels run in Triton's interpreter, or on a GPU, and write to room that is full of NaN."""
 
 import pytest
 import torch
 
+from tests.interpreter import missing
+
 
 class _WithoutTriton(pytest.Module):
     def collect(self):
-        pytest.skip("Triton is not installed; `make test` installs it on Linux")
+        pytest.skip(missing())
 
 
 def pytest_pycollect_makemodule(module_path, parent):
     """Its own modules are skipped before they are imported, also where they are named alone."""
-    if find_spec("triton") is None:
+    if missing():
         return _WithoutTriton.from_parent(parent, path=module_path)
     return None
 

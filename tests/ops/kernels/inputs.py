@@ -2,6 +2,8 @@
 
 import torch
 
+from tests.on_device import DEVICE
+
 # every type, and head sizes that are powers of two and that are not
 KINDS = [
     (torch.float32, 64),
@@ -22,10 +24,10 @@ class Draw:
         self.dtype, self.generator = dtype, torch.Generator().manual_seed(seed)
 
     def normal(self, *shape):
-        return torch.randn(shape, generator=self.generator).to(self.dtype)
+        return torch.randn(shape, generator=self.generator).to(DEVICE, self.dtype)
 
     def chance(self, share, *shape):
-        return torch.rand(shape, generator=self.generator) < share
+        return torch.rand(shape, generator=self.generator).to(DEVICE) < share
 
     def tokens_first(self, b, h, n, d):
         """[b, h, n, d], held as a model's projection makes it, inside of something larger."""
@@ -36,7 +38,7 @@ class Draw:
         return self._inside(b, h, d, n).transpose(2, 3)
 
     def _inside(self, a, b, c, d):
-        around = torch.full((a, b + 3, c, d + 5), torch.nan, dtype=self.dtype)
+        around = torch.full((a, b + 3, c, d + 5), torch.nan, dtype=self.dtype, device=DEVICE)
         view = around[:, 1 : b + 1, :, 2 : d + 2]
         view.copy_(self.normal(a, b, c, d))
         return view

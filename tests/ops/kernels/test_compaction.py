@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from foveate.ops.compaction import compaction
+from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
 
 
 def check(k, v, kept):
     b, h, n = kept.shape
-    columns = torch.arange(b * h * n).view(b, n, h).transpose(1, 2)
+    columns = torch.arange(b * h * n, device=DEVICE).view(b, n, h).transpose(1, 2)
     counts = kept.sum(-1)
     ours = compaction(k, v, columns, kept, counts, impl="triton")
     for x, y in zip(ours, compaction(k, v, columns, kept, counts), strict=True):
@@ -30,7 +31,7 @@ def test_kept_slots_follow_each_other_for_every_type_and_head_size(dtype, d):
 def test_heads_of_one_length_and_whole_heads_too(kept):
     draw = Draw(seed=1)
     k = draw.tokens_first(1, 2, 700, 16)
-    check(k, k, (torch.arange(700) < kept).expand(1, 2, 700))
+    check(k, k, (torch.arange(700, device=DEVICE) < kept).expand(1, 2, 700))
 
 
 def test_slots_far_from_the_start_are_counted_right():
@@ -41,4 +42,4 @@ def test_slots_far_from_the_start_are_counted_right():
 
 def test_nothing_kept_is_nothing_copied():
     k = Draw().normal(1, 2, 20, 16)
-    check(k, k, torch.zeros(1, 2, 20, dtype=torch.bool))
+    check(k, k, torch.zeros(1, 2, 20, dtype=torch.bool, device=DEVICE))

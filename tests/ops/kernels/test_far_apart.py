@@ -18,6 +18,7 @@ from foveate.ops.mix_statistics import mix_statistics
 from foveate.ops.nearest import nearest_by_cosine
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.window_attention import window_attention
+from tests.on_device import DEVICE
 
 from .inputs import Draw
 
@@ -26,11 +27,11 @@ SHAPES = {"row": (3, 1, 2, 16), "head": (1, 3, 2, 16), "slot": (1, 1, 3, 16)}
 
 
 def kept(k):
-    return torch.ones(k.shape[:3], dtype=torch.bool)
+    return torch.ones(k.shape[:3], dtype=torch.bool, device=DEVICE)
 
 
 def compacted(k, v):
-    columns = torch.arange(k.shape[2]).expand(k.shape[:3])
+    columns = torch.arange(k.shape[2], device=DEVICE).expand(k.shape[:3])
     return compaction(k, v, columns, kept(k), kept(k).sum(-1), impl="triton")
 
 
@@ -47,7 +48,7 @@ OPERATORS = {
     "column_sums": lambda q, k, v: (column_sums(q, k, 0.5, impl="triton"),),
     "attention_with_sums": lambda q, k, v: attention_with_sums(q, k, v, 0.5, impl="triton"),
     "attention_with_counted_sums": lambda q, k, v: attention_with_counted_sums(
-        q, k, v, torch.ones(len(q), 1, 1, q.shape[2]), 0.5, impl="triton"
+        q, k, v, torch.ones(len(q), 1, 1, q.shape[2], device=DEVICE), 0.5, impl="triton"
     ),
     "window_attention": lambda q, k, v: (
         window_attention(
@@ -63,7 +64,9 @@ OPERATORS = {
 
 @pytest.fixture(scope="module")
 def room(tmp_path_factory):
-    """2^32 numbers and a few, most of them in no memory."""
+    """2^32 numbers and a few: on a CPU most of them in no memory, on a GPU in 8 GiB."""
+    if DEVICE.type != "cpu":
+        return torch.zeros(4 * FAR + 4096, dtype=torch.float16, device=DEVICE)
     path = tmp_path_factory.mktemp("sparse") / "room"
     return torch.from_file(str(path), shared=True, size=4 * FAR + 4096, dtype=torch.float16)
 

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from foveate.ops.mix_statistics import mix_statistics
+from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
 
@@ -15,7 +16,8 @@ def test_statistics_are_the_references_for_every_type_and_head_size(dtype, d, n)
     draw = Draw(dtype)
     k, v = draw.tokens_first(2, 2, n, d), draw.channels_first(2, 2, n, d // 2)
     k[:, :, -1] = 0.0  # a key of zeros has no direction
-    valid = (torch.arange(n) >= torch.tensor([0, n // 3])[:, None])[:, None].expand(2, 2, n)
+    slots, first = torch.arange(n, device=DEVICE), torch.tensor([0, n // 3], device=DEVICE)
+    valid = (slots >= first[:, None])[:, None].expand(2, 2, n)
     for some in (valid, None):
         ours = mix_statistics(k, v, some, impl="triton")
         for name, x, y in zip(ours._fields, ours, mix_statistics(k, v, some), strict=True):

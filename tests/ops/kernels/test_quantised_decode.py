@@ -8,17 +8,18 @@ from foveate.core.storage import store
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.stages.store.quantised import QuantisedPairs
+from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
 
 
 def held(draw, bits, group, residual, shares, d, e, later=3):
     """[b, h] heads that keep these shares of 90 pairs, and ``later`` pairs more."""
-    shares = torch.tensor(shares)
+    shares = torch.tensor(shares, device=DEVICE)
     b, h = shares.shape
-    kept = torch.rand(b, h, 90, generator=draw.generator) < shares[:, :, None]
+    kept = draw.chance(shares[:, :, None], b, h, 90)
     k, v = draw.tokens_first(b, h, 90, d), draw.tokens_first(b, h, 90, e)
-    columns = torch.arange(90).expand(b, h, 90)
+    columns = torch.arange(90, device=DEVICE).expand(b, h, 90)
     pairs = QuantisedPairs.of(store(k, v, columns, kept, 90), bits, group, residual)
     if later:
         pairs.append(draw.normal(b, h, later, d), draw.normal(b, h, later, e))

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from foveate.ops.ragged_decode import ragged_decode, triton
+from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
 
@@ -53,7 +54,7 @@ def test_only_the_part_of_the_tail_that_counts_is_read(impl):
     *body, tail_k, tail_v = inputs(Draw(seed=3), t=40)
     tail_k[:, :, 9:], tail_v[:, :, 9:] = torch.nan, torch.nan
     expected = ragged_decode(*body, tail_k[:, :, :9], tail_v[:, :, :9], 0.5, 1.0)
-    counted = torch.tensor([9])
+    counted = torch.tensor([9], device=DEVICE)
     ours = ragged_decode(*body, tail_k, tail_v, 0.5, 1.0, tail_length=counted, impl=impl)
     assert_close(ours, expected, rtol=0.0, atol=1e-5)
 
@@ -71,13 +72,13 @@ def test_launches_depend_on_shapes_alone_if_lengths_are_on_the_device(monkeypatc
     for lengths, counted in (([0, 70, 230, 5], 3), ([200, 5, 0, 100], 40)):
         launches.append([])
         arguments = inputs(Draw(seed=4), lengths, t=40)
-        starts = torch.tensor([0, *accumulate(lengths)])
+        starts = torch.tensor([0, *accumulate(lengths)], device=DEVICE)
         ours = ragged_decode(
             *arguments,
             0.5,
             starts=starts,
             longest=230,
-            tail_length=torch.tensor([counted]),
+            tail_length=torch.tensor([counted], device=DEVICE),
             impl="triton",
         )
         *body, tail_k, tail_v = arguments

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from foveate.ops.window_attention import window_attention, window_sums
+from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw
 
@@ -36,7 +37,7 @@ def test_a_mask_of_the_last_slots_says_that_those_before_are_seen(last):
     draw = Draw(seed=3)
     q, k = draw.channels_first(2, 4, 5, 24), draw.channels_first(2, 2, 130, 24)
     seen = draw.chance(0.5, 2, 1, 5, last)
-    whole = torch.cat([torch.ones(2, 1, 5, 130 - last, dtype=torch.bool), seen], -1)
+    whole = torch.cat([torch.ones(2, 1, 5, 130 - last, dtype=torch.bool, device=DEVICE), seen], -1)
     ours = window_attention(q, k, seen, 0.5, impl="triton")
     assert_close(ours, window_attention(q, k, whole, 0.5), **CLOSE)
 
@@ -44,7 +45,7 @@ def test_a_mask_of_the_last_slots_says_that_those_before_are_seen(last):
 def test_logits_of_any_size_are_no_trouble():
     draw = Draw(seed=2)
     q, k = 60 * draw.normal(1, 2, 4, 16), 60 * draw.normal(1, 2, 70, 16)
-    seen = torch.ones(1, 1, 4, 70, dtype=torch.bool)
+    seen = torch.ones(1, 1, 4, 70, dtype=torch.bool, device=DEVICE)
     ours = window_attention(q, k, seen, 1.0, 1.0, impl="triton")
     exact = (q.double() @ k.double().transpose(2, 3)).softmax(-1)[:, :, None]
     assert_close(ours.double(), exact, rtol=0.0, atol=2e-3)

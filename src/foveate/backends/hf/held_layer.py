@@ -186,7 +186,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def _take_rows(self, rows: Tensor) -> None:
         if self._pairs is None:
             return
-        rows = rows.to(self._pairs.counts.device)
+        rows = rows.to(self._pairs.counts.device, torch.int64)  # beam search has them of 32 bits
         self._pairs.take_rows(rows)
         self.memory.take_rows(rows)
         if self.ordinal == 0:

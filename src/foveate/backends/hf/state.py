@@ -307,4 +307,5 @@ def _of_slots(
     everything = known[:, None].expand(*columns.shape[:2], -1)
     if not compressed:  # drafted tokens may be known here before they are held
         return everything[:, :, : columns.shape[2]]
-    return everything.gather(2, columns.clamp_min(0)).masked_fill(columns < 0, -1)
+    index = columns.long().clamp_min(0)  # they may be as they are held, of 32 bits
+    return everything.gather(2, index).masked_fill(columns < 0, -1)
