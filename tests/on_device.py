@@ -2,9 +2,10 @@
 
     FOVEATE_TESTS_DEVICE=cuda TRITON_INTERPRET=0 python -m pytest tests/ops/kernels
 
-`foveate bench --suite gpu --part tests` runs pytest with ``-p tests.on_device``, in several processes
-side by side: most of the time goes into compiling kernels. Test code says where its tensors are, and
-sets no default device: that would hide tensors of the library that are made in the wrong place.
+`foveate bench --suite gpu --part tests` runs pytest with ``-p tests.on_device``, in several
+processes side by side: most of the time goes into compiling kernels. Test code says where its
+tensors are, and sets no default device: that would hide tensors of the library that are made in the
+wrong place.
 """
 
 from __future__ import annotations

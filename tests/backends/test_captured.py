@@ -1,5 +1,5 @@
-"""A decoding step in a CUDA graph gives what the cache that grows gives. On a CPU the step itself is
-repeated; tests/backends/test_fixed.py replays a trace of it there.
+"""A decoding step in a CUDA graph gives what the cache that grows gives. On a CPU the step itself
+is repeated; tests/backends/test_fixed.py replays a trace of it there.
 """
 
 import torch

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
+from collections.abc import Iterator
+from functools import partial
+from importlib.metadata import PackageNotFoundError
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,14 +17,17 @@ from typing import Any
 import pytest
 import torch
 
+import foveate
 from foveate.bench.alone import Heads, anew, drawn, work
-from foveate.bench.suite import Setting, run, run_suite, wrong
-from foveate.bench.suite.apart import Outcome, _listen
+from foveate.bench.suite import Setting, checks, kernels, results, run, run_suite, wrong
+from foveate.bench.suite.apart import ENDED, Outcome, _listen
 from foveate.bench.suite.kernels import compared
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.rows import attempted, table
+from foveate.bench.suite.side_by_side import side_by_side
 from foveate.core.composition import policy
 from foveate.errors import InvalidInput
+from foveate.eval import hardware
 
 QUICK = Setting(device="cpu", quick=True, kernels="reference")
 OURS = [name for name in PARTS if name != "kvpress"]  # whose Python has to be named
@@ -31,7 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Parts end at once, as told; which were run is noted."""
     told = SimpleNamespace(outcomes={}, ran=[])
 
-    def apart(name: str, setting: Setting, limit: int) -> Outcome:
+    def apart(name: str, setting: Setting, limit: int, heard: Any) -> Outcome:
         told.ran.append(name)
         return told.outcomes.get(name, Outcome())
 
@@ -62,18 +70,22 @@ def test_a_run_goes_on_with_what_was_not_done(measured: Any, tmp_path: Path) -> 
 def test_parts_that_an_interrupted_run_has_done_are_on_the_page(
     measured: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(name: str, setting: Setting, limit: int) -> Outcome:
-        if name == "ragged":
+    def interrupted(name: str, setting: Setting, limit: int, heard: Any) -> Outcome:
+        if name == "steps":
+            heard(Outcome("stopped", ENDED, 3.0, [{"policy": "full", "ms": 2.5}]))
             raise KeyboardInterrupt
         return Outcome(rows=[{**KERNEL, "ok": True}] if name == "kernels" else [])
 
     monkeypatch.setattr(run, "apart", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_suite(QUICK, tmp_path)
-    assert set(json.loads((tmp_path / "gpu.json").read_text())["parts"]) == {"kernels", "attention"}
+    parts = json.loads((tmp_path / "gpu.json").read_text())["parts"]
+    assert list(parts) == ["kernels", "ragged", "steps"]
+    assert parts["steps"]["rows"] == [{"policy": "full", "ms": 2.5}]
     page = (tmp_path / "gpu.md").read_text()
     assert "1 comparisons with the reference; 0 are wrong" in page
-    assert page.count("Not measured yet") == len(PARTS) - 2
+    assert f"**Stopped: {ENDED}.**" in page
+    assert page.count("Not measured yet") == len(PARTS) - 3
 
 
 def test_results_of_another_machine_are_not_gone_on_with(measured: Any, tmp_path: Path) -> None:
@@ -116,11 +128,12 @@ def test_rows_that_arrived_stay_however_a_part_ends(sent: Any, state: str, reaso
             sender.close()
         else:
             sender.send(one)
-    outcome = Outcome()
+    outcome, heard = Outcome(), []
     # what has arrived is taken even if the time is up
-    found = _listen(receiver, time.monotonic(), 7, outcome)
+    found = _listen(receiver, time.monotonic(), 7, outcome, lambda: heard.append(1))
     assert found == (state, reason)
     assert outcome.rows == [{"ms": 1.0}]
+    assert heard == [1]
 
 
 def test_a_row_that_fails_says_why_and_the_next_is_measured() -> None:
@@ -146,6 +159,96 @@ def test_a_kernel_is_wrong_beyond_its_tolerance(ours: list[float], ok: bool) -> 
     json.dumps(row, allow_nan=False)
     assert row["ok"] is ok
     assert wrong({"kernels": {"rows": [row]}}) == ([] if ok else [row])
+
+
+def test_what_cannot_run_on_a_cpu_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_interpreter(*_: Any) -> dict[str, Any]:
+        raise TypeError("only 0-dimensional arrays can be converted to Python scalars")
+
+    monkeypatch.setattr(kernels, "compared", no_interpreter)
+    rows = list(kernels.rows(QUICK))
+    assert wrong({"kernels": {"rows": rows}}) == []
+    page = "\n".join(kernels.page(rows))
+    assert page.startswith("0 comparisons with the reference; 0 are wrong or failed.")
+    assert f"{len(rows)} not run here: TypeError: only 0-dimensional" in page
+    failed = [KERNEL | {"failed": "OutOfResources"}]
+    assert wrong({"kernels": {"rows": failed}}) == failed  # on a GPU
+    tests = [
+        {"test": "a", "ok": True},
+        {"test": "b", "failed": "no"},
+        {"test": "c", "not_run": "x"},
+    ]
+    assert wrong({"tests": {"rows": tests}}) == tests[1:2]
+
+
+def test_parts_that_go_together_end_within_four_minutes() -> None:
+    """With 25 s for the imports, and 2 s for the end of each."""
+    limits = {name: part.limit for name, part in PARTS.items()}
+    for together in ("kernels ragged steps attention half", "tests headlines contexts"):
+        names = together.split()
+        assert sum(limits[name] + 2 for name in names) + 25 <= 240
+
+
+def test_the_suite_runs_from_a_checkout_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def version(name: str) -> str:
+        if name == "foveate":
+            raise PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(hardware, "version", version)
+    assert results.machine(QUICK)["versions"]["foveate"] == foveate.__version__
+
+
+DIES = """
+import os, signal
+import pytest
+
+@pytest.mark.parametrize("n", range(3))
+def test_passes(n): pass
+
+def test_dies(): os.kill(os.getpid(), signal.SIGKILL)
+
+def test_fails(): assert 1 == 2, "not the same"
+
+def test_stuck(): raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+def test_skips(): pytest.skip("needs CUDA")
+"""
+
+
+def test_tests_that_take_their_process_down_cost_the_others_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "test_it.py").write_text(DIES)
+    monkeypatch.setattr(checks, "QUICK", (str(tmp_path / "test_it.py"),))
+    rows = {row["test"].rpartition("::")[2]: row for row in checks.rows(QUICK)}
+    assert [name for name, row in rows.items() if "ok" in row] == [
+        f"test_passes[{n}]" for n in range(3)
+    ]
+    assert rows["test_dies"]["failed"] == "its process ended with status -9"
+    assert "not the same" in rows["test_fails"]["failed"]
+    assert "CUDA error" in rows["test_stuck"]["failed"]
+    assert rows["test_skips"]["not_run"] == "needs CUDA"
+    page = "\n".join(checks.page(list(rows.values())))
+    assert "3 tests passed, 3 failed; 1 not run here." in page
+
+
+def test_side_by_side_a_process_that_dies_is_a_row() -> None:
+    def counts(to: int) -> Iterator[dict[str, Any]]:
+        yield from ({"n": n} for n in range(to))
+        if to == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if to == 3:
+            raise ValueError("three")
+
+    found = list(side_by_side([({"to": to}, partial(counts, to)) for to in (1, 2, 3)]))
+    assert sorted(row["n"] for row in found if "n" in row) == [0, 0, 0, 1, 1, 2]
+    assert sorted(row["failed"] for row in found if "to" in row) == [
+        "ValueError: three",
+        "its process ended with status -9",
+    ]
 
 
 @pytest.mark.parametrize("spec", ["snapkv:window=4", "h2o", "csp", "lookm", "criticalkv:window=4"])

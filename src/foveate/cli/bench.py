@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from inspect import signature
 from typing import Annotated, Any, Literal
 
@@ -23,6 +22,7 @@ from foveate.cli.policies import policies
 from foveate.cli.rows import broken
 from foveate.core.amount import Amount
 from foveate.errors import InvalidInput
+from foveate.eval.hardware import versions
 from foveate.eval.model import READS, load
 
 _HEADERS = (
@@ -168,7 +168,7 @@ def _environment(subject: Subject, rounds: int, steps: int) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "rounds": rounds,
         "steps": steps,
-        "versions": {name: version(name) for name in ("foveate", "torch", "transformers")},
+        "versions": versions("foveate", "torch", "transformers"),
     }
 
 

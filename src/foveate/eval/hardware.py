@@ -1,13 +1,16 @@
-"""What computes: results and timings say it."""
+"""What computes, and with what: results and timings say it."""
 
 from __future__ import annotations
 
 import os
 import platform
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from foveate import __version__
 
 
 def hardware() -> dict[str, Any]:
@@ -20,6 +23,11 @@ def hardware() -> dict[str, Any]:
             torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())
         ],
     }
+
+
+def versions(*names: str) -> dict[str, str]:
+    """Of packages; Foveate's own is known from a checkout that is not installed, too."""
+    return {name: __version__ if name == "foveate" else version(name) for name in names}
 
 
 def processor(device: torch.device) -> str:

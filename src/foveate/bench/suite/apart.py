@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
@@ -17,6 +17,7 @@ from foveate.bench.suite.rows import Row, why
 from foveate.bench.suite.setting import Setting
 
 INTERPRET = "TRITON_INTERPRET"
+ENDED = "the whole run was ended here"
 State = Literal["done", "stopped", "failed"]
 
 
@@ -33,8 +34,14 @@ class Outcome:
         return asdict(self)
 
 
-def apart(name: str, setting: Setting, limit: int) -> Outcome:
-    """Runs a part, and stops it after ``limit`` seconds; what it had measured stays.
+def apart(
+    name: str,
+    setting: Setting,
+    limit: int,
+    heard: Callable[[Outcome], object] = lambda so_far: None,
+) -> Outcome:
+    """Runs a part, and stops it after ``limit`` seconds; what it had measured stays. ``heard`` gets
+    what there is after every row: a part that is stopped, should the run end there.
 
     The process is forked from one that has imported everything and has touched no GPU.
     """
@@ -46,9 +53,14 @@ def apart(name: str, setting: Setting, limit: int) -> Outcome:
     with _interpreting(not setting.on_gpu):
         process.start()
     sender.close()
-    start, outcome = time.monotonic(), Outcome()
+    start, outcome = time.monotonic(), Outcome("stopped", ENDED)
+
+    def arrived() -> None:
+        outcome.seconds = round(time.monotonic() - start, 1)
+        heard(outcome)
+
     try:
-        outcome.state, outcome.reason = _listen(receiver, start + limit, limit, outcome)
+        outcome.state, outcome.reason = _listen(receiver, start + limit, limit, outcome, arrived)
     finally:
         _end(process)
         receiver.close()
@@ -58,7 +70,13 @@ def apart(name: str, setting: Setting, limit: int) -> Outcome:
     return outcome
 
 
-def _listen(receiver: Connection, until: float, limit: int, outcome: Outcome) -> tuple[State, str]:
+def _listen(
+    receiver: Connection,
+    until: float,
+    limit: int,
+    outcome: Outcome,
+    arrived: Callable[[], object] = lambda: None,
+) -> tuple[State, str]:
     """Takes rows until the part ends, fails, dies or runs out of time."""
     while receiver.poll(max(0.0, until - time.monotonic())):
         try:
@@ -68,20 +86,19 @@ def _listen(receiver: Connection, until: float, limit: int, outcome: Outcome) ->
         if kind != "row":
             return kind, value
         outcome.rows.append(value)
+        arrived()
     return "stopped", f"not done after {limit} s"
 
 
 @contextmanager
 def _interpreting(on: bool) -> Iterator[None]:
-    """A server that starts inside imports a Triton whose kernels run on a CPU."""
+    """A server that starts inside imports a Triton whose kernels run on a CPU, or else on a GPU."""
     before = os.environ.get(INTERPRET)
-    if on:
-        os.environ[INTERPRET] = "1"
+    os.environ[INTERPRET] = "1" if on else "0"
     try:
         yield
     finally:
-        if on:
-            del os.environ[INTERPRET]
+        del os.environ[INTERPRET]
         if before is not None:
             os.environ[INTERPRET] = before
 

@@ -29,15 +29,16 @@ HEADS = Heads(28, 4, 128)
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """Reading and decoding at every length; then what grows how in the policies' own work."""
-    yield from _of_model(subject_of(MODEL, 1, setting, layers=LAYERS), setting)
+    """What grows how in the policies' own work; then reading and decoding, at both ends first."""
     for name in ALONE:
         of = (name, setting)
         yield attempted({"part": "alone", "policy": name}, lambda of=of: _alone(*of))  # type: ignore[misc]
+    yield from _of_model(subject_of(MODEL, 1, setting, layers=LAYERS), setting)
 
 
 def _of_model(model: Subject, setting: Setting) -> Iterator[Row]:
-    for tokens in TOKENS[:1] if setting.quick else TOKENS:
+    ends_first = (TOKENS[0], TOKENS[-1], *TOKENS[1:-1])
+    for tokens in TOKENS[:1] if setting.quick else ends_first:
         prompt = again(model, tokens, setting)
         what = {"part": "read", "tokens": tokens}
         full = attempted(what, lambda of=(prompt, setting): _stock(*of))  # type: ignore[misc]
@@ -118,11 +119,12 @@ def page(found: Sequence[Row]) -> list[str]:
     }  # fmt: skip
     alone = {"policy": "policy", "first_ms": f"{TOKENS[0]:,} tokens, ms",
              "last_ms": f"{TOKENS[-1]:,} tokens, ms", "grows": "times"}  # fmt: skip
+    reading = [row for row in found if row["part"] == "read"]
     return [
         f"{MODEL}'s shape with {LAYERS} layers, bfloat16, in chunks of {CHUNK:,} tokens. Peaks are "
         "beyond those of the same chunks without any cache.",
         "",
-        *table([row for row in found if row["part"] == "read"], read),
+        *table(sorted(reading, key=lambda row: row["tokens"]), read),
         "",
         "The policies' own work on one layer, its attention having been done. Tokens grow 8 times. "
         "LOOK-M keeps a fixed number: with a share, its search for the nearest kept key is of all "

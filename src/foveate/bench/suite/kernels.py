@@ -1,8 +1,11 @@
-"""Every Triton kernel against its reference, on the GPU, for several types and head sizes."""
+"""Every Triton kernel against its reference, on the GPU, for several types and head sizes. On a CPU
+they are interpreted, where Triton's interpreter can: it tells whether the suite runs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +13,7 @@ import torch
 from foveate.bench.suite.inputs import Call, Inputs, Size
 from foveate.bench.suite.rows import Row, attempted, table
 from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.side_by_side import side_by_side
 
 CASES = [
     *((torch.bfloat16, d) for d in (128, 64, 80, 256)),
@@ -22,12 +26,37 @@ ROUNDED = ("ragged_decode", "attention_with")
 
 def rows(setting: Setting) -> Iterator[Row]:
     """One for every kernel, type and head size; one that is off its tolerance is not ``ok``."""
-    size = QUICK if setting.quick else SIZE
-    for dtype, d in [(torch.float32, 16)] if setting.quick else CASES:
-        inputs = Inputs(size._replace(d=d), dtype, setting.place)
-        for name, call in (inputs.prefill() | inputs.decode()).items():
-            what = {"kernel": name, "dtype": str(dtype).removeprefix("torch."), "d": d}
-            yield attempted(what, lambda call=call, of=(name, dtype): compared(call, *of))  # type: ignore[misc]
+    if setting.quick:
+        yield from _of_type(torch.float32, 16, QUICK, setting)
+        return
+    yield from side_by_side(
+        [
+            ({"kernel": "(all)", **_type(*case)}, partial(_of_type, *case, SIZE, setting))
+            for case in CASES
+        ]
+    )
+
+
+def _of_type(dtype: torch.dtype, d: int, size: Size, setting: Setting) -> Iterator[Row]:
+    inputs = Inputs(size._replace(d=d), dtype, setting.place)
+    for name, call in (inputs.prefill() | inputs.decode()).items():
+        what = {"kernel": name, **_type(dtype, d)}
+        row = attempted(what, lambda call=call, of=(name, dtype): compared(call, *of))  # type: ignore[misc]
+        yield row if setting.on_gpu else _not_run(row)
+
+
+def _type(dtype: torch.dtype, d: int) -> Row:
+    return {"dtype": str(dtype).removeprefix("torch."), "d": d}
+
+
+def _not_run(row: Row) -> Row:
+    """What has not even run on a CPU is not wrong: there is no Triton, or no interpreter."""
+    return {"not_run" if name == "failed" else name: value for name, value in row.items()}
+
+
+def wrong(found: Sequence[Row]) -> list[Row]:
+    """Those that are off their tolerance, or fail where they should run."""
+    return [row for row in found if not row.get("ok") and "not_run" not in row]
 
 
 def compared(call: Call, name: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -56,10 +85,13 @@ def _apart(x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def page(found: Sequence[Row]) -> list[str]:
-    """How many agree, and those that do not."""
-    wrong = [row for row in found if not row.get("ok")]
-    said = f"{len(found)} comparisons with the reference; {len(wrong)} are wrong or failed."
-    if not wrong:
-        return [said]
+    """How many agree, those that do not, and why others have not run."""
+    bad = wrong(found)
+    left = [row["not_run"] for row in found if "not_run" in row]
+    ran = len(found) - len(left)
+    said = [f"{ran} comparisons with the reference; {len(bad)} are wrong or failed."]
+    said += [f"{left.count(why)} not run here: {why}." for why in dict.fromkeys(left)]
+    if not bad:
+        return said
     columns = {"kernel": "kernel", "dtype": "type", "d": "head size"}
-    return [said, "", *table(wrong, columns | {"difference": "off by", "allowed": "allowed"})]
+    return [*said, "", *table(bad, columns | {"difference": "off by", "allowed": "allowed"})]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.setting import Setting
 from foveate.core import files
 from foveate.errors import InvalidInput
-from foveate.eval.hardware import processor
+from foveate.eval.hardware import processor, versions
 
 DATA, PAGE = "gpu.json", "gpu.md"
 NO_GPU = (
@@ -26,12 +25,11 @@ TOY = "**Toy sizes.** These figures show that the suite runs, and nothing else."
 
 def machine(setting: Setting) -> dict[str, Any]:
     """What figures must have in common to stand on one page."""
-    versions = {name: version(name) for name in ("foveate", "torch", "transformers")}
     facts: dict[str, Any] = {
         "device": processor(setting.place),
         "quick": setting.quick,
         "kernels": setting.kernels,
-        "versions": versions,
+        "versions": versions("foveate", "torch", "transformers"),
     }
     if setting.on_gpu:
         major, minor = torch.cuda.get_device_capability()

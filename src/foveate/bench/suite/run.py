@@ -1,4 +1,4 @@
-"""The whole suite, part by part; what is written after each is kept if the next one fails."""
+"""The whole suite, part by part. Each row is written as it comes, and kept however the run ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from foveate.bench.suite import results
-from foveate.bench.suite.apart import apart
+from foveate.bench.suite import checks, kernels, results
+from foveate.bench.suite.apart import Outcome, apart
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.rows import Row
 from foveate.bench.suite.setting import Setting
@@ -28,7 +28,8 @@ def run_suite(
     anew: bool = False,
     told: Told = lambda part, said: None,
 ) -> dict[str, Any]:
-    """Measures the parts that an earlier run has not, and writes gpu.json and gpu.md after each.
+    """Measures the parts that an earlier run has not, and writes gpu.json and gpu.md after
+    each row.
 
     Args:
         setting: where, and how large.
@@ -52,9 +53,13 @@ def run_suite(
     results.write(folder, facts, found)  # an impossible folder shows before minutes have passed
     for name in only or _missing(found, setting):
         told(name, "measuring")
-        outcome = apart(name, setting, PARTS[name].limit * (PATIENCE if setting.quick else 1))
-        found[name] = outcome.as_json()
-        results.write(folder, facts, found)
+
+        def heard(so_far: Outcome, name: str = name) -> None:
+            found[name] = so_far.as_json()
+            results.write(folder, facts, found)
+
+        limit = PARTS[name].limit * (PATIENCE if setting.quick else 1)
+        heard(apart(name, setting, limit, heard))
         told(name, _summary(found[name]))
     return found
 
@@ -66,17 +71,20 @@ def default_folder() -> Path:
 
 
 def wrong(found: dict[str, Any]) -> list[Row]:
-    """The comparisons of kernels with their references that did not come out equal."""
-    return [row for row in found.get("kernels", {}).get("rows", []) if not row.get("ok")]
+    """Of kernels and tests: what did not come out as it should."""
+    rows = {name: found.get(name, {}).get("rows", []) for name in ("kernels", "tests")}
+    return [*kernels.wrong(rows["kernels"]), *checks.wrong(rows["tests"])]
 
 
 def _missing(found: dict[str, Any], setting: Setting) -> list[str]:
-    """The parts that are not done; kvpress's where there is one to compare with."""
+    """The parts that are not done; kvpress's where there is one to compare with, and the tests
+    where they are.
+    """
+    here = {"kvpress": setting.peer_python is not None, "tests": checks.missing() is None}
     return [
         name
         for name in PARTS
-        if found.get(name, {}).get("state") != "done"
-        and (name != "kvpress" or setting.peer_python is not None)
+        if found.get(name, {}).get("state") != "done" and here.get(name, True)
     ]
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from foveate.eval import hardware
 from foveate.eval.measure import measured
 from foveate.eval.model import DeviceMap, Loaded, load
 from foveate.eval.reading import FULL, Protocol
@@ -75,7 +75,7 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
 def versions() -> dict[str, Any]:
     """What results depend on, beside the configuration."""
     names = ("foveate", "torch", "transformers")
-    return {"python": platform.python_version(), **{name: version(name) for name in names}}
+    return {"python": platform.python_version(), **hardware.versions(*names)}
 
 
 class Local(AbstractContextManager[Execute]):
