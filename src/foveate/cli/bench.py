@@ -88,7 +88,7 @@ def benchmark(
 
     With --suite gpu it measures all that a CUDA GPU is needed for instead, in parts, and writes
     them onto one page. What a run has measured the next one keeps. The exit status is 1 if a
-    kernel does not give what its reference gives.
+    kernel does not give what its reference gives, or a test fails there.
     """
     bench_suite.check(_changed(locals()), suite)
     if suite is not None:

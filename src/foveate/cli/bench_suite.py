@@ -79,7 +79,7 @@ def suite_run(
     """Runs the suite, and says where the page is.
 
     Raises:
-        Exit: with status 1, if a kernel does not give what its reference gives.
+        Exit: with status 1, if a kernel does not give what its reference gives, or a test fails.
     """
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
@@ -94,13 +94,19 @@ def suite_run(
         anew=anew,
         told=lambda name, said: stderr.print(Text(f"{name}: {said}")),
     )
-    bad = [f"{row['kernel']} ({row['dtype']}, head size {row['d']})" for row in wrong(found)]
+    bad = [_named(row) for row in wrong(found)]
     if json:
         console.print_json({"folder": str(folder), "wrong": bad, "parts": found})
     else:
         _show(folder, found, bad)
     if bad:
         raise typer.Exit(1)
+
+
+def _named(row: dict[str, Any]) -> str:
+    if "test" in row:
+        return str(row["test"])
+    return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"
 
 
 def _show(folder: Path, found: dict[str, Any], bad: Sequence[str]) -> None:
@@ -113,4 +119,4 @@ def _show(folder: Path, found: dict[str, Any], bad: Sequence[str]) -> None:
         )
     console.show(table, Text(f"\n{folder / PAGE} and {folder / DATA}"))
     if bad:
-        console.show(Text(f"Kernels that are wrong: {'; '.join(bad)}."))
+        console.show(Text(f"Wrong: {'; '.join(bad)}."))
