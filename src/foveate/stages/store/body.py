@@ -121,7 +121,7 @@ def _sizes(counts: Int[Tensor, "m"], group: int) -> Int[Tensor, "G"]:
 def owners(sizes: Int[Tensor, "G"], pairs: int | None = None) -> Int[Tensor, "f"]:
     """The group of each pair. Told how many ``pairs`` there are, nothing waits for the device."""
     groups = torch.arange(len(sizes), device=sizes.device)
-    return groups.repeat_interleave(sizes, output_size=pairs)
+    return groups.repeat_interleave(sizes.long(), output_size=pairs)
 
 
 def _heads(body: Body) -> Int[Tensor, "f"]:
