@@ -11,6 +11,7 @@ import pytest
 
 from foveate.bench.suite import Setting, run
 from foveate.bench.suite.apart import Outcome
+from foveate.cli import main
 
 from .conftest import Foveate, refused
 
@@ -79,18 +80,40 @@ def test_options_of_the_suite_and_of_one_model_do_not_mix(tmp_path: Path, foveat
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_package_that_a_checkout_lacks_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = "PIL"
+
+    def app(prog_name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+
+    monkeypatch.setattr("foveate.cli.app.app", app)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "Error: Foveate needs the package 'pillow': pip install pillow.\n"
+    )
+    missing = "foveate.nowhere"  # ours: a fault, which nothing hides
+    with pytest.raises(ModuleNotFoundError):
+        main()
+
+
 def test_a_wrong_kernel_is_named_and_the_status_is_1(
     tmp_path: Path, foveate: Foveate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = {"kernel": "compaction", "dtype": "float16", "d": 64, "difference": 1.0, "allowed": 0.0}
 
-    def apart(name: str, setting: Setting, limit: int) -> Outcome:
-        return Outcome(rows=[{**row, "ok": name != "kernels"}] if name == "kernels" else [])
+    rows = {"kernels": [{**row, "ok": False}], "tests": [{"test": "test_it", "failed": "no"}]}
+
+    def apart(name: str, setting: Setting, limit: int, heard: Any) -> Outcome:
+        return Outcome(rows=rows.get(name, []))
 
     monkeypatch.setattr(run, "apart", apart)
     result = foveate("bench", "--suite", "gpu", "--device", "cpu", "--quick", "--out", tmp_path)
     assert result.exit_code == 1
-    assert "Wrong: compaction (float16, head size 64)." in result.stdout
+    assert "Wrong: compaction (float16, head size 64); test_it." in result.stdout
     page = (tmp_path / "gpu.md").read_text()
     assert "NOT A GPU" in page
     assert "| compaction | float16 | 64 | 1 | 0 |" in page

@@ -18,7 +18,7 @@ from foveate.ops.choice import Impl
 
 Suite = Annotated[
     Literal["gpu"] | None,
-    typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 10 minutes."),
+    typer.Option(help="Measure all that a CUDA GPU is needed for instead; some 7 minutes."),
 ]
 Out = Annotated[
     Path | None,
