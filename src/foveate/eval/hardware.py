@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-from importlib.metadata import version
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
-
-from foveate import __version__
 
 
 def hardware() -> dict[str, Any]:
@@ -26,8 +25,15 @@ def hardware() -> dict[str, Any]:
 
 
 def versions(*names: str) -> dict[str, str]:
-    """Of packages; Foveate's own is known from a checkout that is not installed, too."""
-    return {name: __version__ if name == "foveate" else version(name) for name in names}
+    """Of packages, by name."""
+    return {name: _version(name) for name in names}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:  # Foveate, from a checkout that is not installed
+        return str(import_module(name).__version__)
 
 
 def processor(device: torch.device) -> str:

@@ -83,7 +83,10 @@ _DEPRECATED = "`past_key_values`/`cache_params` are deprecated"  # how that mess
 def _cache_name(function: Callable[..., Any], default: str) -> str:
     """The name under which a function takes the cache."""
     parameters = inspect.signature(function).parameters
-    return next((name for name in CACHE_NAMES if name in parameters), default)
+    for name in CACHE_NAMES:  # next() and a default is more than Dynamo of PyTorch 2.8 traces
+        if name in parameters:
+            return name
+    return default
 
 
 CACHE = _cache_name(GenerationMixin.prepare_inputs_for_generation, CACHE_NAMES[1])
