@@ -3,6 +3,8 @@
 # make test    set up .venv, then every check but those that the next lines name; pages are tested in
 #              Chromium, which is installed where that is allowed (Debian, as root), and those tests
 #              are skipped where it is missing (CHROMIUM=path of a Chromium or Chrome)
+# make test-jitter  what compares tiny models, with noise on one side, as another CPU has it: with each
+#              of the seeds JITTER_SEEDS, one after the other; `make test` has a small part
 # make test-all   the same with the tests that take long
 # make test-vllm  set up .venv-vllm (vLLM has an environment of its own), then the tests inside vLLM
 #              0.32, and those of what is relied on inside 0.33; with SLOW='-m ""' the long ones too
@@ -30,6 +32,7 @@
 #         build (CPU, CUDA) that your package index serves; TORCH=path/to/torch.whl for another one
 # JOBS    test processes
 # PINNED  of `make test-wheel`: "--constraint constraints.txt" for these versions, not the newest
+# JITTER_SEEDS  whole numbers
 # VERSIONS  releases of transformers: the oldest that is supported, and two on its way to the newest
 # TORCH_VERSIONS  releases of PyTorch, in the builds of your package index: the oldest that is
 #         supported, one on its way, and the newest
@@ -39,6 +42,7 @@ TORCH ?= torch
 JOBS ?= 2
 VERSIONS ?= 5.4.0 5.10.4 5.22.2
 TORCH_VERSIONS ?= 2.8.0 2.11.0 2.15.0
+JITTER_SEEDS ?= 1 2 3
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --constraint constraints.txt
@@ -49,7 +53,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs test test-all test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
+.PHONY: census chromium demo docs test test-all test-jitter test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -66,7 +70,27 @@ test: export FOVEATE_TESTS_CHECKED := 0
 test-all: SLOW := -m ""
 test-all: export FOVEATE_EXAMPLES := 50
 test test-all: lint chromium
+	FOVEATE_JITTER=1e-6 $(BIN)/python -m pytest -q -p no:cacheprovider $(JITTERED_FEW)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(SLOW)
+
+# On another CPU numbers are rounded otherwise, and so they are by noise: tests/jitter.py. One process,
+# as those of the models in vLLM's environment, which has to be there.
+JITTERED := tests/conformance tests/backends tests/golden tests/zoo tests/census tests/convert \
+	tests/plugins tests/cli/test_run.py tests/cli/test_calibrate_heads.py tests/eval/test_measure.py \
+	tests/eval/test_asking.py tests/demo tests/docs/test_examples.py
+JITTERED_FEW := tests/surface/test_on_any_cpu.py tests/golden/test_kvpress_answers.py \
+	tests/conformance/test_families.py -k "not test_families or left-padded and gemma3"
+
+test-jitter: $(JITTER_SEEDS:%=test-jitter-%)
+
+test-jitter-%: export HF_HUB_OFFLINE := 1
+test-jitter-%: export OMP_NUM_THREADS := 1
+test-jitter-%: export FOVEATE_TESTS_CHECKED := 0
+test-jitter-%: export FOVEATE_JITTER := 1e-6
+test-jitter-%: export FOVEATE_JITTER_SEED = $*
+test-jitter-%: $(READY) $(VLLM_READY)
+	$(BIN)/python -m pytest -p no:cacheprovider $(JITTERED)
+	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider tests/serving tests/backends/vllm
 
 # One process and one thread: on a shared machine vLLM's threads wait for each other.
 test-vllm: export HF_HUB_OFFLINE := 1

@@ -1,4 +1,4 @@
-"""Shows that the tests would notice: thirty faults, each put into a copy of the source, which the
+"""Shows that the tests would notice: 31 faults, each put into a copy of the source, which the
 tests named beside it must then fail.
 
     python tests/mutations.py                  every fault, one after the other
@@ -176,6 +176,10 @@ FAULTS = (
           "return similarity if similarity >= 0.5 else 0.0",
           "return similarity if similarity > 0.5 else 0.0",
           ("tests/eval/metrics/test_answers.py",)),
+    Fault("a prompt cut short is a token longer than it may be", "eval/shorten.py",
+          "half = most // 2\n",
+          "half = most // 2 + 1\n",
+          ("tests/eval/test_measure.py::test_a_long_text_loses_its_middle",)),
     Fault("a picture is lit one token further on", "report/kept.py",
           "share[list(grid.places)]",
           "share.roll(-1)[list(grid.places)]",

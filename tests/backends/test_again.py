@@ -15,7 +15,9 @@ from foveate.errors import InvalidParameter, MissingModality, UnsupportedModel, 
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.conformance.oracle import event_of
+from tests.jitter import other_side
 from tests.pairs import by_turns
+from tests.ties import choices, holds_best, same_kept
 
 LENGTHS = {"alone": (40,), "left-padded": (23, 31, 40)}
 REFUSED = {"gemma3": "masks of its own", "mllama": "apart from its prompt"}
@@ -32,7 +34,7 @@ def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths):
     model, inputs = eager("llama"), zoo.prompt("llama", lengths=lengths)
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     n, pads = ids.shape[1], inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(-1)
-    with torch.no_grad():
+    with torch.no_grad(), other_side():
         cache = DynamicCache(config=model.config)
         positions = (mask.cumsum(-1) - 1).clamp_min(0)
         first = {"attention_mask": mask, "position_ids": positions}
@@ -56,10 +58,8 @@ def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths):
     for row, pad in enumerate(pads.tolist()):
         ranked = torch.stack([one[row, :, pad:] for one in scores])
         total = (n - pad) * 2 // 5 * heads * len(scores)
-        best = torch.zeros(ranked.numel(), dtype=torch.bool)
-        best[ranked.flatten().topk(total).indices] = True
         ours = torch.stack([found[layer][row, :, pad:n] for layer in sorted(found)])
-        assert torch.equal(ours, best.view_as(ranked))
+        assert holds_best(ours, ranked, total)
 
 
 @by_turns(family=sorted(set(zoo.FAMILIES) - set(REFUSED)), lengths=LENGTHS)
@@ -84,14 +84,15 @@ def test_what_cannot_be_read_again_is_refused_and_the_model_stays_as_it_was(fami
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava"])
 def test_a_branch_keeps_what_a_block_of_its_own_keeps(family):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(31, 40))
-    recording = record(model, **inputs)
+    with other_side():
+        recording = record(model, **inputs)
     held = recording.cache.layers[0].pairs.k.clone()
     with foveate.compress(model, "kvzip:budget=30%") as session:
-        session.prefill(**inputs)
-        own = event_of(session.cache).kept
-        branch(session, recording)
-        other = event_of(session.cache).kept
-    assert all(torch.equal(own[place], other[place]) for place in own)
+        with choices() as own:
+            session.prefill(**inputs)
+        with choices() as other:
+            branch(session, recording)
+    same_kept(own, other)
     assert torch.equal(recording.cache.layers[0].pairs.k, held)
 
 
@@ -227,10 +228,8 @@ def test_over_its_piece_attention_is_compared_with_what_it_repeats_alone(lengths
         ranked = torch.stack([one[row, :, pad:] for one in scores])
         ranked[..., :sinks] = torch.inf
         total = (n - pad) * 2 // 5 * heads * len(scores)
-        best = torch.zeros(ranked.numel(), dtype=torch.bool)
-        best[ranked.flatten().topk(total).indices] = True
         ours = torch.stack([found[layer][row, :, pad:n] for layer in sorted(found)])
-        assert torch.equal(ours, best.view_as(ranked))
+        assert holds_best(ours, ranked, total)
 
 
 @pytest.mark.parametrize("chunk", [2048, 6])

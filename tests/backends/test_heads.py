@@ -10,6 +10,9 @@ import torch
 import foveate
 from foveate.errors import InvalidInput
 from tests import zoo
+from tests.answers import certain
+from tests.conformance.compare import TOLERANCE
+from tests.jitter import other_side
 
 LAYERS, QUERY_HEADS, KV_HEADS = 3, 4, 2
 STEPS = 6
@@ -31,12 +34,15 @@ def answered(model, inputs, steps=STEPS):
     eager = model.__class__(copy.deepcopy(model.config))
     eager.load_state_dict(model.state_dict())
     eager.eval().set_attn_implementation("eager")
-    ids, given, found = inputs["input_ids"], dict(inputs), []
+    ids, given, found, logits = inputs["input_ids"], dict(inputs), [], []
     for _ in range(steps):
         out = eager(**given, output_attentions=True)
-        found.append((int(out.logits[0, -1].argmax()), [a[0, :, -1] for a in out.attentions]))
+        logits.append(out.logits[0, -1])
+        found.append((int(logits[-1].argmax()), [a[0, :, -1] for a in out.attentions]))
         ids = torch.cat([ids, torch.tensor([[found[-1][0]]])], 1)
         given |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if certain(logits) < steps:
+        pytest.skip("on another CPU this model may say something else")
     return found
 
 
@@ -72,7 +78,8 @@ def sample(family, seed, method):
     model = zoo.build(family)
     images = None if family == "llama" else 1
     inputs = zoo.prompt(family, lengths=(30 + seed,), images=images, seed=seed)
-    found = answered(model, inputs)
+    with other_side():
+        found = answered(model, inputs)
     words = [Words().decode([token], skip_special_tokens=True) for token, _ in found]
     # halves of the prompt: whatever a head looks at is in one of them
     spans = [("".join(words[:3]), range(0, 20)), ("".join(words[3:]), range(20, 30 + seed))]
@@ -91,7 +98,7 @@ def test_heads_are_scored_as_the_attention_weights_say(family, method):
     profile = foveate.calibrate_heads(zoo.build(family), method, samples, Words())
     mean = of_kv_heads(torch.stack(expected).mean(0))
     assert float(mean.max()) > 0
-    torch.testing.assert_close(torch.tensor(profile.by_layer), mean, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.tensor(profile.by_layer), mean, atol=TOLERANCE, rtol=1e-4)
     assert (profile.method, profile.layers, profile.samples) == (method, LAYERS, 2)
 
 

@@ -13,8 +13,11 @@ from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.budgets import RandomHeads
+from tests.conformance.compare import TOLERANCE
 from tests.conformance.policies import KEEPING_LESS, METHODS
+from tests.jitter import other_side
 from tests.pairs import by_turns
+from tests.ties import NEAR
 
 SEEN = []
 
@@ -48,7 +51,8 @@ def test_attention_recomputed_from_what_is_seen_equals_the_models_own(family, le
     model, inputs = zoo.fresh(family), zoo.prompt(family, lengths=lengths)
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config._attn_implementation_internal = "eager"
-    theirs = model(**inputs, output_attentions=True).attentions
+    with other_side():
+        theirs = model(**inputs, output_attentions=True).attentions
     for index, layer in spy_on(model, inputs).items():
         k = layer.k.repeat_interleave(layer.groups, 1)
         visible = layer.slots.visible(layer.q.shape[2]).expand(-1, layer.k.shape[1], -1, -1)
@@ -59,7 +63,7 @@ def test_attention_recomputed_from_what_is_seen_equals_the_models_own(family, le
         assert theirs[index].shape == ours.shape
         for row, queries in enumerate(real):
             difference = ours[row][:, queries] - theirs[index][row][:, queries]
-            assert difference.abs().max() <= 1e-5, (index, row)
+            assert difference.abs().max() <= TOLERANCE, (index, row)
 
 
 @pytest.mark.parametrize("family", zoo.VLM_FAMILIES)
@@ -97,7 +101,8 @@ def test_a_samples_kept_set_does_not_depend_on_its_batch_or_padding(family, meth
     policy = recorded(METHODS[method])
     together, scores = kept_of(model, policy, inputs), list(SCORES)
     for row in range(3):
-        alone = kept_of(model, policy, zoo.row(family, inputs, row))
+        with other_side():
+            alone = kept_of(model, policy, zoo.row(family, inputs, row))
         for layer, (a, b) in enumerate(zip(together, alone, strict=True)):
             for head, (ours, theirs) in enumerate(zip(a[row], b[0], strict=True)):
                 own = scores[layer][row, head, -inputs["attention_mask"][row].sum() :]
@@ -136,7 +141,8 @@ def same_up_to_ties(ours, theirs, scores):
     """
     ours, theirs = set(ours), set(theirs)
     odd = torch.tensor(sorted(ours ^ theirs), dtype=torch.long)
-    tied = len(odd) == 0 or float(scores[odd].max() - scores[odd].min()) <= 1e-5
+    near = NEAR * max(1.0, float(scores.nan_to_num(0, 0, 0).abs().mean()))
+    tied = len(odd) == 0 or float(scores[odd].max() - scores[odd].min()) <= near
     return len(ours) == len(theirs) and tied
 
 

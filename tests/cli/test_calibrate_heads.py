@@ -17,6 +17,7 @@ import foveate as library
 from foveate.backends.hf.modality import Grid, tokens_in
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import load
+from tests.answers import certain
 
 from .conftest import Foveate, refused
 
@@ -46,8 +47,12 @@ def said_by(directory: Path, tokens: int) -> str:
         add_generation_prompt=True,
         return_tensors="pt",
     )
-    out = model.generate(**inputs, max_new_tokens=tokens, do_sample=False)
-    text: str = words.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    how = {"output_logits": True, "return_dict_in_generate": True}
+    out = model.generate(**inputs, max_new_tokens=tokens, do_sample=False, **how)
+    if certain(out.logits) < tokens:
+        pytest.skip("on another CPU this model may say something else")
+    ids = out.sequences[0, inputs["input_ids"].shape[1] :]
+    text: str = words.decode(ids, skip_special_tokens=True)
     return text
 
 

@@ -25,6 +25,7 @@ from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import Loaded, load
 from foveate.eval.prompt import read
 from foveate_demo import PROFILES, album
+from tests.answers import certain
 
 from .conftest import Foveate, refused
 
@@ -157,7 +158,10 @@ def test_the_full_row_is_what_the_model_says_on_its_own(as_json: Read, llama: Pa
     length = inputs["input_ids"].shape[1]
     with torch.no_grad():
         cache = model(**inputs, use_cache=True)[CACHE]
-    expected = model.generate(**inputs, max_new_tokens=12, do_sample=False)[0, length:]
+    how = {"output_logits": True, "return_dict_in_generate": True}
+    told = model.generate(**inputs, max_new_tokens=12, do_sample=False, **how)
+    sure = certain(told.logits)
+    expected = words.decode(told.sequences[0, length:][:sure], skip_special_tokens=True).strip()
 
     rows = as_json(
         "run",
@@ -172,7 +176,8 @@ def test_the_full_row_is_what_the_model_says_on_its_own(as_json: Read, llama: Pa
     )["rows"]
     whole = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     for row in rows:  # a policy that keeps everything changes nothing either
-        assert row["answer"] == words.decode(expected, skip_special_tokens=True).strip()
+        assert row["answer"].startswith(expected)
+        assert row["answer"] == expected or sure < 12
         assert row["first_divergence"] is None
         assert row["kv_bytes"] == whole
 

@@ -22,6 +22,7 @@ from foveate.core.protocols import NoMerge
 from foveate.methods.think import DropChannels
 from foveate.stages.merge import MergeFollowing, MergeNearest
 from foveate.stages.store import NarrowPairs
+from tests.jitter import other_side
 from tests.literal import cam, lookm, prefixkv
 
 
@@ -146,7 +147,8 @@ def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
     AttentionInterface.get_interface = get_interface
     _events[:] = events
     try:
-        yield
+        with other_side():
+            yield
     finally:
         AttentionInterface.get_interface = stock
         _events.clear()

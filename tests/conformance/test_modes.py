@@ -12,9 +12,10 @@ import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.errors import UnsupportedCache
 from tests import zoo
+from tests.jitter import other_side
 from tests.pairs import by_turns
 
-from .compare import GREEDY, TOLERANCE, check_generate, difference
+from .compare import GREEDY, TOLERANCE, check_generate, difference, difference_while_certain
 from .oracle import event_of, oracle
 from .policies import LAYER_SCOPE, RANDOM
 
@@ -66,7 +67,8 @@ def test_prompt_lookup_decoding_gives_what_plain_decoding_gives(family, policy):
     with foveate.compress(model, policy) as session:
         plain = model.generate(**inputs, **ENDS)
         event = event_of(session.cache)
-        looked_up = model.generate(**inputs, **ENDS, prompt_lookup_num_tokens=4)
+        with other_side():
+            looked_up = model.generate(**inputs, **ENDS, prompt_lookup_num_tokens=4)
         assert all(torch.equal(a, event.kept[i]) for i, a in event_of(session.cache).kept.items())
     assert difference(looked_up, plain) <= TOLERANCE
     with oracle(model, event):
@@ -120,12 +122,13 @@ def test_drafts_are_refused_where_the_budget_spans_all_layers():
 @pytest.mark.parametrize("policy", ["dense", "ragged, quantised"])
 def test_assisted_decoding_gives_what_plain_decoding_gives(policy):
     model, inputs = zoo.build("llama"), zoo.prompt("llama")
-    how = {**GREEDY, "max_new_tokens": 12}
+    how = {**GREEDY, "max_new_tokens": 12, "logits_processor": None}  # drawn, all would be right
     with foveate.compress(model, RANDOM[policy]):
         plain = model.generate(**inputs, **how)
         # drafts with the uncompressed model: right at first, then cropped again and again
-        drafted = model.generate(**inputs, **how, assistant_model=zoo.fresh("llama"))
-    assert difference(drafted, plain) <= TOLERANCE
+        with other_side():
+            drafted = model.generate(**inputs, **how, assistant_model=zoo.fresh("llama"))
+    assert difference_while_certain(drafted, plain) <= TOLERANCE
 
 
 @by_turns(3, family=DECODERS, policy=RANDOM)

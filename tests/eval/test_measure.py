@@ -25,6 +25,7 @@ from foveate.eval.reading import FULL
 from foveate.eval.sample import PLACE, Sample, Task
 from foveate.eval.shorten import without_middle
 from foveate.eval.tasks import find_task
+from tests.answers import certain
 
 SPECS = contenders(
     separate(
@@ -34,6 +35,7 @@ SPECS = contenders(
     ["30%", "60%"],
 )
 TASK = find_task("three_documents")
+GREEDY = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
 TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
 
 
@@ -41,17 +43,21 @@ def samples(count: int) -> list[Sample]:
     return list(TASK.samples(count, 0))
 
 
-def alone(loaded: Loaded, sample: Sample, spec: str) -> tuple[str, int]:
-    """What the model says, and what its cache holds, after a prefill of its own."""
+def alone(loaded: Loaded, sample: Sample, spec: str) -> tuple[str, bool, int]:
+    """What the model certainly says, whether that is all of it, and what its cache holds, after a
+    prefill of its own.
+    """
     prompt = read(loaded, sample.text, list(sample.images))
     spans = tokens_of(loaded, prompt, sample.images, sample.evidence)
     model: Any = loaded.model
     policy = resolved(spec, [place for where in spans for place in where])
     with foveate.compress(model, policy) as session:
-        out = model.generate(**prompt.inputs, max_new_tokens=TASK.longest, do_sample=False)
+        out = model.generate(**prompt.inputs, max_new_tokens=TASK.longest, **GREEDY)
         held = session.stats.bytes_after
-    ids = out[0, prompt.tokens :]
-    return loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(), held
+    sure = certain(out.logits)
+    ids = out.sequences[0, prompt.tokens :][:sure]
+    said = loaded.tokenizer.decode(ids, skip_special_tokens=True).strip()
+    return said, sure == len(out.logits), held
 
 
 @pytest.mark.parametrize(
@@ -69,8 +75,10 @@ def test_every_answer_is_that_of_a_run_of_its_own(loaded: Loaded, timed: bool) -
     assert [row["spec"] for row in rows] == [FULL, *others, *last]
     assert timed == all(row["decode_s_per_token"] is not None for row in rows)
     for row in rows:
-        said, held = alone(loaded, sample, row["spec"])
-        assert (row["prediction"], row["kv_bytes"]) == (said, held), row["spec"]
+        said, all_of_it, held = alone(loaded, sample, row["spec"])
+        assert row["prediction"].startswith(said), row["spec"]
+        assert row["prediction"] == said or not all_of_it, row["spec"]
+        assert row["kv_bytes"] == held, row["spec"]
     assert len({row["prediction"] for row in rows}) > 3  # or the budgets would change nothing
 
 
@@ -107,12 +115,15 @@ def test_a_question_that_comes_later_is_not_compressed(loaded: Loaded) -> None:
             **{CACHE: None},
             use_cache=True,
         )
-        cache, fed, said = out[CACHE], ids[:, cut:], []
+        cache, fed, logits = out[CACHE], ids[:, cut:], []
         assert session.stats.kept_tokens == cut // 2
         for _ in range(TASK.longest):
-            fed = model(input_ids=fed, **{CACHE: cache}).logits[:, -1:].argmax(-1)
-            said.append(int(fed))
-    assert loaded.tokenizer.decode(said, skip_special_tokens=True).strip() == row["prediction"]
+            logits.append(model(input_ids=fed, **{CACHE: cache}).logits[0, -1])
+            fed = logits[-1].argmax()[None, None]
+    said = [int(row.argmax()) for row in logits[: certain(logits)]]
+    text = loaded.tokenizer.decode(said, skip_special_tokens=True).strip()
+    assert row["prediction"].startswith(text)
+    assert row["prediction"] == text or len(said) < len(logits)
 
 
 def test_the_full_cache_is_nought_away_from_itself(loaded: Loaded) -> None:
@@ -167,8 +178,10 @@ def answer_ids(loaded: Loaded, prompt: Any, sample: Sample) -> list[int]:
     model._forward_pre_hooks.clear()
     model._forward_hooks.clear()
     vars(model).pop("generate", None)
-    out = model.generate(**prompt.inputs, max_new_tokens=TASK.longest, do_sample=False)
-    ids: list[int] = out[0, prompt.tokens :].tolist()
+    out = model.generate(**prompt.inputs, max_new_tokens=TASK.longest, **GREEDY)
+    if certain(out.logits) < len(out.logits):
+        pytest.skip("on another CPU this model may say something else")
+    ids: list[int] = out.sequences[0, prompt.tokens :].tolist()
     return ids
 
 
@@ -305,6 +318,7 @@ def test_a_long_text_loses_its_middle(loaded: Loaded) -> None:
     short = without_middle(loaded.tokenizer, text, (), (), 20)
     decode = loaded.tokenizer.decode
     assert short == (decode(ids[:10]) + decode(ids[-10:]), ())
+    assert without_middle(loaded.tokenizer, text, (), (), 21) == short  # an odd one is given up
     assert without_middle(loaded.tokenizer, text, (), (), len(ids)) == (text, ())
     asked = Sample("0", "Who?", ("x",), context=text)
     rows = [

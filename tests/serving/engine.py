@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import torch
 
+from tests.answers import certain
+
 VOCABULARY = 512
 WORKER = "foveate.backends.vllm.Worker"
 SCHEDULER = "foveate.backends.vllm.Scheduler"
@@ -169,6 +171,14 @@ def by_token(row):
 
 def by_rank(row):
     return [one.logprob for one in sorted(row.values(), key=lambda one: one.rank)]
+
+
+def check_alike(tokens, served):
+    """Answers of another engine, or of other batches: the same as far as they are certain."""
+    for mine, answer in zip(tokens, served.answers, strict=True):
+        sure = certain(answer.logprobs, 2e-3)
+        assert mine[:sure] == answer.tokens[:sure]
+        assert len(mine) == len(answer.tokens)
 
 
 def check_same(served, stock):

@@ -41,7 +41,8 @@ def check(model, policy, found, block, kind="fp8", queries=False, noise=NOISE):
     with codes.rounding(model, codes.TYPES[kind], queries):
         for name, answer in enumerate(found.answers):
             kept = room.kept(len(answer.prompt), block)
-            positions, tokens, logprobs = by_transformers(model, spec.but(budget=kept), answer)
+            policy = spec.but(budget=kept)
+            positions, tokens, logprobs = by_transformers(model, policy, answer, lead=2 * noise)
             for place, expected in enumerate(positions):
                 if kept < len(answer.prompt):
                     assert torch.equal(found.kept[name, place], expected), (name, place)

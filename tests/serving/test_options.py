@@ -11,8 +11,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 
 import foveate
 from foveate.backends.vllm.gap import Room
-from tests.serving.engine import Answer, by_token, engine, greedy, prompts, serve
-from tests.serving.reference import by_transformers
+from tests.serving.engine import (
+    Answer,
+    by_token,
+    check_alike,
+    engine,
+    greedy,
+    prompts,
+    serve,
+)
+from tests.serving.reference import LEAD, by_transformers
 from tests.serving.server import server
 from tests.serving.test_images import chat
 from tests.serving.test_requests import check
@@ -133,7 +141,9 @@ def test_structured_output_is_the_likeliest_that_is_allowed(tiny_folder):
     _, _, logprobs = by_transformers(model, policy, fed)
     for place, allowed in enumerate([letters] * 6 + ["-"] + [digits] * 6):
         tokens = tokenizer.convert_tokens_to_ids(list(allowed))
-        assert answer.token_ids[place] == tokens[int(logprobs[place, tokens].argmax())]
+        given = tokens.index(answer.token_ids[place])
+        likely = logprobs[place, tokens]
+        assert likely[given] >= likely.max() - LEAD
 
 
 @pytest.fixture
@@ -197,7 +207,7 @@ def test_engines_in_data_parallel_answer_as_one(tiny_folder, tmp_path):
         text = one.get("/metrics")
     assert not one.alive()
     with engine(folder, POLICY, limit_mm_per_prompt={"image": 0, "video": 0}) as llm:
-        assert answers == [one.tokens for one in serve(llm, given, 8).answers]
+        check_alike(answers, serve(llm, given, 8))
     compressed = re.findall(r'^foveate:prompts_total\{engine="(\d)".*\} (\d+)', text, re.M)
     assert {engine: int(count) > 0 for engine, count in compressed} == {"0": True, "1": True}
     assert sum(int(count) for _, count in compressed) == len(given)

@@ -1,0 +1,107 @@
+"""Kept sets of two ways to compute the same scores: equal, but for ties.
+
+Where the last pair that is kept and the first that is not have nearly the same score, rounding
+decides. Such pairs are found by what noise on the scores would change, so this holds for every
+budget and selection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from foveate.core import reading
+from foveate.core.layer import Scored
+from foveate.core.pipeline import Kept, keep
+from foveate.core.policy import Policy
+from tests.jitter import WIDER, noise
+
+NEAR = 2e-5 + WIDER  # of a score, or of the mean of its head's
+DRAWS = 32  # two scores that tie are swapped by a quarter of them
+
+
+class Choice(NamedTuple):
+    """Layers that were compressed together: their scores, and what was kept of them."""
+
+    policy: Policy
+    scored: Sequence[Scored]
+    kept: Sequence[Kept]
+
+
+@contextmanager
+def choices() -> Iterator[list[Choice]]:
+    """Fills a list with every choice that is made inside."""
+    found: list[Choice] = []
+
+    def noting(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
+        kept = keep(policy, scored)
+        found.append(Choice(policy, scored, kept))
+        return kept
+
+    with mock.patch.object(reading, "keep", noting):
+        yield found
+
+
+def same_kept(ours: Sequence[Choice], theirs: Sequence[Choice]) -> Tensor:
+    """Which rows keep the same, bool [b]; in the others, a tie was decided otherwise.
+
+    Raises:
+        AssertionError: a pair that one of them keeps and the other does not is no tie.
+    """
+    if not ours and not theirs:  # both keep everything
+        return torch.tensor(True)
+    same = torch.ones(len(ours[0].kept[0].mask), dtype=torch.bool)
+    for mine, other in zip(ours, theirs, strict=True):
+        if not bool(same.any()):
+            break
+        unlike = [a.mask[same] ^ b.mask[same] for a, b in zip(mine.kept, other.kept, strict=True)]
+        if any(bool(one.any()) for one in unlike):
+            found = [tie[same] for tie in ties(mine)]
+            for place, (one, tie) in enumerate(zip(unlike, found, strict=True)):
+                assert not bool((one & ~tie).any()), f"layer {place} keeps other pairs"
+            same[same.clone()] = ~torch.stack([one.flatten(1).any(1) for one in unlike]).any(0)
+    return same
+
+
+def holds_best(kept: Tensor, scores: Tensor, count: int) -> bool:
+    """Whether so many pairs are kept (bool [...]), and none that is not has a higher score [...],
+    but for ties.
+    """
+    if int(kept.sum()) != count:
+        return False
+    near = NEAR * float(scores.abs().mean())
+    return count == kept.numel() or float(scores[~kept].max() - scores[kept].min()) <= near
+
+
+def ties(choice: Choice) -> list[Tensor]:
+    """Of every layer, the pairs [b, h, n] whose fate such noise changes."""
+    found = [torch.zeros_like(one.mask) for one in choice.kept]
+    for draw in range(DRAWS):
+        noisy = [_noisy(one, draw) for one in choice.scored]
+        for tie, one, again in zip(found, choice.kept, keep(choice.policy, noisy), strict=True):
+            tie |= one.mask ^ again.mask
+    return found
+
+
+def _noisy(scored: Scored, draw: int) -> Scored:
+    scores, raw = scored.scores, _off(scored.raw, draw)
+    values = torch.where(scores.values.isfinite(), raw, scores.values)
+    parts = {name: _off(part, draw) for name, part in scores.parts.items()}
+    return replace(scored, raw=raw, scores=scores._replace(values=values, parts=parts))
+
+
+def _off(values: Tensor, draw: int) -> Tensor:
+    """Numbers that are a little more or a little less, equal ones by the same; what is infinite
+    stays.
+    """
+    if values.dtype != torch.float32:
+        return values
+    finite = values.nan_to_num(0.0, 0.0, 0.0).abs()
+    near = NEAR * torch.maximum(finite, finite.mean(-1, keepdim=True))
+    return values + near * noise(values, 7_919 * draw).sign()
