@@ -260,7 +260,8 @@ def test_a_saved_context_is_read_by_another_process(tmp_path):
             cache = session.prefill(**context)
             path = session.save(tmp_path / f"{family}.{name}.safetensors")
             said[path] = model.generate(**question, cache=cache, **GREEDY).logits
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    path = os.pathsep.join(sys.path)
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}  # threads, as here
     subprocess.run([sys.executable, "-c", READER, *said], check=True, env=environment)
     for path, ours in said.items():
         theirs = torch.load(path.with_suffix(".pt"))

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import random
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ class Answer(NamedTuple):
     prompt: list[int]
     tokens: list[int]
     logprobs: torch.Tensor  # [tokens, vocabulary], or of the likeliest tokens alone
+    kept: Mapping = {}  # place -> positions [h, k]
 
 
 class Served(NamedTuple):
@@ -115,7 +117,8 @@ def serve(llm, given, tokens=24, logprobs=-1, asked=None):
         (answer,) = done[name].outputs
         rows = [by_token(row) if logprobs < 0 else by_rank(row) for row in answer.logprobs]
         read = list(done[name].prompt_token_ids)
-        answers.append(Answer(read, list(answer.token_ids), torch.tensor(rows)))
+        mine = {place: found for (who, place), found in kept.items() if who == name}
+        answers.append(Answer(read, list(answer.token_ids), torch.tensor(rows), mine))
     preempted = sum(request.num_preemptions for request in requests)
     shared = [done[name].num_cached_tokens for name in range(len(given))]
     idle = pool.get_num_free_blocks()

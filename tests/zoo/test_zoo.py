@@ -89,7 +89,9 @@ class TestFamily:
         assert direct.isfinite().all()
         tokens, steps = generate(model, inputs)
         assert tokens.shape == (len(lengths), 4)
-        assert (steps.argmax(-1) >= zoo.TEXT_FROM).all()
+        head = model.get_submodule("lm_head").get_parameter("weight")
+        if head is not model.get_input_embeddings().get_parameter("weight"):  # else by luck
+            assert (steps.argmax(-1) >= zoo.TEXT_FROM).all()
         torch.testing.assert_close(steps[0], direct, atol=1e-4 + WIDER, rtol=0)
 
     @pytest.mark.parametrize("images", [None, 0], ids=["usual", "text only"])
