@@ -38,8 +38,8 @@ def found_of(spec, way):
 def test_a_step_is_traced_whole_and_says_the_same(spec):
     found = found_of(spec, "grows")
     assert found["same"]
-    # on 5.13.1, and with PyTorch 2.8, a traced step has a mask, by which ragged heads are padded and
-    # attended to; 2.13 was the next one that was tried
+    # on 5.13.1, and with PyTorch 2.8, a traced step has a mask, by which ragged heads are padded
+    # and attended to; 2.13 was the next one that was tried
     masked = zoo.before("5.20.2") or Version(torch.__version__) < Version("2.13")
     assert found["to the bit"] or ("adakv" in spec and masked)
     assert found["breaks"] == []
