@@ -79,29 +79,29 @@ def holds_best(kept: Tensor, scores: Tensor, count: int) -> bool:
     return count == kept.numel() or float(scores[~kept].max() - scores[kept].min()) <= near
 
 
-def ties(choice: Choice) -> list[Tensor]:
+def ties(choice: Choice, near: float = NEAR) -> list[Tensor]:
     """Of every layer, the pairs [b, h, n] whose fate such noise changes."""
     found = [torch.zeros_like(one.mask) for one in choice.kept]
     for draw in range(DRAWS):
-        noisy = [_noisy(one, draw) for one in choice.scored]
+        noisy = [_noisy(one, draw, near) for one in choice.scored]
         for tie, one, again in zip(found, choice.kept, keep(choice.policy, noisy), strict=True):
             tie |= one.mask ^ again.mask
     return found
 
 
-def _noisy(scored: Scored, draw: int) -> Scored:
-    scores, raw = scored.scores, _off(scored.raw, draw)
+def _noisy(scored: Scored, draw: int, near: float) -> Scored:
+    scores, raw = scored.scores, _off(scored.raw, draw, near)
     values = torch.where(scores.values.isfinite(), raw, scores.values)
-    parts = {name: _off(part, draw) for name, part in scores.parts.items()}
+    parts = {name: _off(part, draw, near) for name, part in scores.parts.items()}
     return replace(scored, raw=raw, scores=scores._replace(values=values, parts=parts))
 
 
-def _off(values: Tensor, draw: int) -> Tensor:
+def _off(values: Tensor, draw: int, near: float) -> Tensor:
     """Numbers that are a little more or a little less, equal ones by the same; what is infinite
     stays.
     """
     if values.dtype != torch.float32:
         return values
     finite = values.nan_to_num(0.0, 0.0, 0.0).abs()
-    near = NEAR * torch.maximum(finite, finite.mean(-1, keepdim=True))
-    return values + near * noise(values, 7_919 * draw).sign()
+    size = torch.maximum(finite, finite.mean(-1, keepdim=True))
+    return values + near * size * noise(values, 7_919 * draw).sign()

@@ -11,7 +11,7 @@ from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.amount import Amount
 from tests.jitter import other_side
-from tests.ties import choices, ties
+from tests.ties import NEAR, choices, ties
 
 LEAD = 2e-3  # of log-probabilities, of which vLLM's kernels and transformers' agree to 1e-3
 
@@ -48,18 +48,19 @@ def counted_by_head(policy, rooms, prompt, heads, block=32):
     return layers, replace(policy, budget=Counted(amount=amount, counts=layers))
 
 
-def by_transformers(model, policy, answer, context=None, lead=LEAD):
+def by_transformers(model, policy, answer, context=None, lead=LEAD, near=NEAR):
     """Positions kept by each compressed layer, tokens and log-probabilities; vLLM's answer is fed
     in, and counts as ours where it is as likely as the likeliest to within ``lead``. Of a prompt
     with a ``context``, these first tokens are compressed, then the rest is read. Where vLLM keeps
-    other pairs that score the same, all that is returned is its own: it may be right.
+    other pairs that score the same, to within ``near``, all that is returned is its own: it may be
+    right.
     """
     with foveate.compress(model, policy), torch.no_grad(), other_side(), choices() as made:
         cache = DynamicCache(config=model.config)
         first, rest = torch.tensor([answer.prompt]).tensor_split([context or len(answer.prompt)], 1)
         out = model(first, **{CACHE: cache}, use_cache=True)
         positions = [layer.pairs.columns[0] for layer in foveate_layers(cache)]
-        if tie_fell_otherwise(answer.kept, made):
+        if tie_fell_otherwise(answer.kept, made, near):
             mine = [answer.kept.get(place, own) for place, own in enumerate(positions)]
             return mine, answer.tokens, answer.logprobs
         if rest.numel():
@@ -73,7 +74,7 @@ def by_transformers(model, policy, answer, context=None, lead=LEAD):
     return positions, tokens, torch.stack(rows)
 
 
-def tie_fell_otherwise(kept, made):
+def tie_fell_otherwise(kept, made, near):
     """Whether other pairs are kept than those that were chosen here, and all of them tie."""
     unlike = False
     for choice in made:
@@ -87,7 +88,7 @@ def tie_fell_otherwise(kept, made):
                 theirs[head, places] = True
             if not torch.equal(theirs, own.mask[0]):
                 unlike = True
-                if bool(((theirs ^ own.mask[0]) & ~ties(choice)[place][0]).any()):
+                if bool(((theirs ^ own.mask[0]) & ~ties(choice, near)[place][0]).any()):
                     return False
     return unlike
 
