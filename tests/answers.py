@@ -19,7 +19,7 @@ from tests.jitter import WIDER
 LEAD = 1e-4 + 2 * WIDER
 """Of logits: by how much the best has to be ahead of the next, to be the best on any CPU."""
 
-SPECIAL = 20  # ids below are padding, images and the like: `tests.zoo.TEXT_FROM`
+WORDS = slice(20, 80)  # ids of text in every stand-in; others are images and the like
 LAST = 512  # rows of the table; ids beyond share them
 
 
@@ -29,10 +29,9 @@ class Drawn(LogitsProcessor):
     """
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        drawn = torch.randn(
-            LAST, scores.shape[-1], generator=torch.Generator().manual_seed(11), dtype=torch.float32
-        )
-        drawn[:, :SPECIAL] = -torch.inf
+        drawn = torch.full((LAST, scores.shape[-1]), -torch.inf)
+        words = drawn[:, WORDS]
+        words.copy_(torch.randn(words.shape, generator=torch.Generator().manual_seed(11)))
         before = input_ids[:, -1] if input_ids.shape[1] else input_ids.new_zeros(len(scores))
         return drawn[before % LAST].to(scores)
 

@@ -27,7 +27,7 @@ POLICIES = {
     "column sums": "h2o:budget=30%",
     "ragged": "adakv:budget=30%,window=4",
 }
-TOLERANCE = 3e-5 + WIDER  # of logits, which are of the order of one
+TOLERANCE = 3e-5 + 5 * WIDER  # of logits, which are of the order of one; some types are deep
 GREEDY: dict[str, Any] = {
     "max_new_tokens": 4,
     "do_sample": False,
