@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from foveate.core import reading
+from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Scored
 from foveate.core.pipeline import Kept, keep
 from foveate.core.policy import Policy
@@ -27,10 +28,13 @@ DRAWS = 32  # two scores that tie are swapped by a quarter of them
 
 
 class Choice(NamedTuple):
-    """Layers that were compressed together: their scores, and what was kept of them."""
+    """Layers that were compressed together: their scores, the bytes that a budget in bytes has
+    for them, and what was kept.
+    """
 
     policy: Policy
     scored: Sequence[Scored]
+    within: Bytes | None
     kept: Sequence[Kept]
 
 
@@ -39,9 +43,9 @@ def choices() -> Iterator[list[Choice]]:
     """Fills a list with every choice that is made inside."""
     found: list[Choice] = []
 
-    def noting(policy: Policy, scored: Sequence[Scored]) -> list[Kept]:
-        kept = keep(policy, scored)
-        found.append(Choice(policy, scored, kept))
+    def noting(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
+        kept = keep(policy, scored, within)
+        found.append(Choice(policy, scored, within, kept))
         return kept
 
     with mock.patch.object(reading, "keep", noting):
@@ -84,7 +88,9 @@ def ties(choice: Choice, near: float = NEAR) -> list[Tensor]:
     found = [torch.zeros_like(one.mask) for one in choice.kept]
     for draw in range(DRAWS):
         noisy = [_noisy(one, draw, near) for one in choice.scored]
-        for tie, one, again in zip(found, choice.kept, keep(choice.policy, noisy), strict=True):
+        for tie, one, again in zip(
+            found, choice.kept, keep(choice.policy, noisy, choice.within), strict=True
+        ):
             tie |= one.mask ^ again.mask
     return found
 

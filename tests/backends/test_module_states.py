@@ -12,7 +12,7 @@ from transformers import Phi3Config, Phi3ForCausalLM
 import foveate
 from foveate.backends.hf import branch, calibrate_each, record
 from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.undone import ModuleStates
+from foveate.backends.hf.undone import ModuleStates, undone
 from foveate.core.heads import Shown
 from tests.backends.interrupting import ANSWER, growing
 from tests.conformance.compare import check_generate, difference
@@ -199,3 +199,13 @@ def test_a_cache_that_a_model_drops_is_followed_and_it_is_said(spec, caplog):
         warned = [one.message for one in caplog.records if "drops its cache" in one.message]
         assert len(warned) == (spec != "full")
         assert all(("prompt and answer so far are" in one) == whole for one in warned)
+
+
+def test_hidden_states_are_given_once_whoever_asked_for_them_first():
+    model = growing()
+    alone = len(growing()(input_ids=IDS, output_hidden_states=True).hidden_states)
+    with undone(model), torch.no_grad():
+        model(input_ids=IDS, output_hidden_states=True)  # transformers hooks the model once
+    with torch.no_grad(), foveate.compress(model, "kvzip:budget=40%"):
+        out = model(input_ids=IDS, output_hidden_states=True)
+    assert len(out.hidden_states) == alone == model.config.num_hidden_layers + 1

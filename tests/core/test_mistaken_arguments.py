@@ -1,11 +1,23 @@
 """What is given in the wrong place, or not called, is named, with what to write instead."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
 import foveate
 from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter, InvalidSpec, UnknownMethod
 from tests import zoo
+
+from .users import unchecked
+
+
+@pytest.fixture(autouse=True)
+def as_users_run_it() -> Iterator[None]:
+    """The errors are ours, and not those of the checks of types that tests may run with."""
+    with unchecked():
+        yield
+
 
 LAYERS = [tuple(torch.randn(3, 1, 2, 60, 8).unbind()) for _ in range(2)]
 SPEC = "snapkv:budget=50%,window=4"
@@ -68,9 +80,9 @@ def test_a_name_as_its_paper_writes_it_is_recognised(text, meant):
 
 def test_a_number_of_tokens_that_is_meant_as_a_share_is_told_how_that_is_written():
     with pytest.raises(InvalidBudget, match="For 20 % of the prompt write '20%'"):
-        foveate.policy("snapkv:budget=20").but(budget=20)
+        foveate.policy("snapkv:budget=20").but(budget=20).check_strictly()
     with pytest.raises(InvalidBudget) as refused:
-        foveate.policy("snapkv:budget=200,window=256")
+        foveate.policy("snapkv:budget=200,window=256").check_strictly()
     assert "%" not in str(refused.value)
 
 

@@ -86,6 +86,7 @@ def _least(slots: Slots, policy: Policy) -> Int[Tensor, "b"]:
 
 
 _said: set[str] = set()  # the policies
+_MOST = 1000  # of them, then anew: a service may be asked for any budget
 
 
 def say_where_raised(policy: Policy, found: Budgeted) -> None:
@@ -100,16 +101,19 @@ def say_where_raised(policy: Policy, found: Budgeted) -> None:
     rows = (kept > found.asked).nonzero()[:, 0].tolist()
     if not rows:
         return
+    if len(_said) >= _MOST:
+        _said.clear()
     _said.add(policy.spec)
     row = rows[0]
     logging.getLogger("foveate").warning(
         "%s asks for %d of the %d tokens of row %d, and always keeps %d of them (observation "
         "window and sinks count inside the budget): the budget is raised to that. Said once of "
         "this policy; session.stats tells it of every prompt (asked, held), and strict=True "
-        "refuses it.",
+        "refuses it.%s",
         policy,
         int(found.asked[row]),
         int(lengths[row]),
         row,
         int(kept[row]),
+        policy.amount.or_share,
     )

@@ -18,6 +18,9 @@ from torch import Tensor, nn
 _FRAME = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"}
 """What every module has and no forward changes: hooks and parts."""
 
+_OF_HOOKS = "_output_capturing_hooks_installed"
+"""By this transformers knows that a model's ``output_hidden_states`` has its hooks, which stay."""
+
 
 class _Bits(NamedTuple):
     """A buffer, and what was in it."""
@@ -98,7 +101,7 @@ def _attributes(module: nn.Module) -> dict[str, _Attribute]:
 
 def _is_note(name: str, value: object) -> bool:
     """Functions are none: a block, or accelerate, puts its own around a module's methods."""
-    return name not in _FRAME and not callable(value)
+    return name not in _FRAME and name != _OF_HOOKS and not callable(value)
 
 
 def _set(now: dict[str, Any], was: Mapping[str, Any]) -> None:
