@@ -50,8 +50,10 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return exact * (1 + SHARE * noise(exact.detach(), 1_000_003 * SEED + 7_919 * _side))
 
 
-def noise(values: Tensor, seed: int) -> Tensor:
-    """Between -1 and 1, from the bits of each value: what is equal gets the same."""
+def noise(values: Tensor, seed: int | Tensor) -> Tensor:
+    """Between -1 and 1, from the bits of each value: what is equal gets the same, unless ``seed``,
+    int32, tells it apart.
+    """
     wide = values.dtype == torch.float64
     bits = values.contiguous().view(torch.int64 if wide else torch.int32)
     h = (bits ^ (bits >> 32)).int() if wide else bits

@@ -103,11 +103,12 @@ def _noisy(scored: Scored, draw: int, near: float) -> Scored:
 
 
 def _off(values: Tensor, draw: int, near: float) -> Tensor:
-    """Numbers that are a little more or a little less, equal ones by the same; what is infinite
-    stays.
+    """Numbers that are a little more or a little less; what is infinite stays. Of equal numbers,
+    which may not be equal where they are computed otherwise, each goes its own way.
     """
     if values.dtype != torch.float32:
         return values
     finite = values.nan_to_num(0.0, 0.0, 0.0).abs()
     size = torch.maximum(finite, finite.mean(-1, keepdim=True))
-    return values + near * size * noise(values, 7_919 * draw).sign()
+    places = torch.arange(values.shape[-1], dtype=torch.int32)
+    return values + near * size * noise(values, 7_919 * draw + 104_729 * places).sign()
