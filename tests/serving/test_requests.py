@@ -17,8 +17,9 @@ ASKED = (  # by each request, and what it then is under
     ({"foveate_budget": "50%"}, "snapkv:budget=50%,window=8"),
     ({"foveate_budget": 40}, "snapkv:budget=40,window=8"),
     ({"foveate_policy": MERGING, "foveate_budget": 0.6}, "lookm:budget=60%"),
+    ({"foveate_budget": 3}, "snapkv:budget=3,window=8"),  # raised to the window
 )
-LENGTHS = (300, 135, 200, 97, 180, 160)
+LENGTHS = (300, 135, 200, 97, 180, 160, 120)
 NOISE = 1e-3
 
 
@@ -46,7 +47,7 @@ def check(model, served, policies, contexts=None, block=32):
 
 @pytest.fixture(scope="module")
 def chosen(llama):
-    """Six requests in one batch, chunks of the prompts mixed with answers."""
+    """Seven requests in one batch, chunks of the prompts mixed with answers."""
     options = {"max_num_batched_tokens": 192, "num_gpu_blocks_override": 96}
     with engine(llama, DEFAULT, policies=[OTHER, MERGING], **options) as llm:
         return serve(llm, prompts(LENGTHS), 12, asked=[asked for asked, _ in ASKED])
@@ -54,7 +55,7 @@ def chosen(llama):
 
 def test_each_request_is_under_the_policy_that_it_asks_for(model, chosen):
     check(model, chosen, [spec for _, spec in ASKED])
-    assert {name for name, _ in chosen.kept} == {0, 1, 3, 4, 5}
+    assert {name for name, _ in chosen.kept} == {0, 1, 3, 4, 5, 6}
     assert chosen.idle == 95
 
 
@@ -72,7 +73,8 @@ WRONG = (
     ({"foveate_polcy": "full"}, "Did you mean 'foveate_policy'"),
     ({"foveate_budget": "64MB"}, "bytes"),
     ({"foveate_budget": "150%"}, "more than the whole prompt"),
-    ({"foveate_budget": 3}, "3"),  # less than the window
+    ({"foveate_budget": 0}, "0"),
+    ({"foveate_budget": True}, "(?i)true"),
     ({"foveate_budget": [1]}, "single values"),
     ({"foveate_policy": "full", "foveate_budget": "10%"}, "keeps all"),
     ({"foveate_context": 0}, "foveate_context=0"),
