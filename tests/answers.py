@@ -29,11 +29,12 @@ class Drawn(LogitsProcessor):
     """
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        drawn = torch.full((LAST, scores.shape[-1]), -torch.inf)
+        exact = {"dtype": torch.float32, "device": "cpu"}  # whatever the process's defaults are
+        drawn = torch.full((LAST, scores.shape[-1]), -torch.inf, **exact)
         words = drawn[:, WORDS]
-        words.copy_(torch.randn(words.shape, generator=torch.Generator().manual_seed(11)))
+        words.copy_(torch.randn(words.shape, generator=torch.Generator().manual_seed(11), **exact))
         before = input_ids[:, -1] if input_ids.shape[1] else input_ids.new_zeros(len(scores))
-        return drawn[before % LAST].to(scores)
+        return drawn[before.cpu() % LAST].to(scores)
 
 
 DRAWN = LogitsProcessorList([Drawn()])
