@@ -225,7 +225,8 @@ def _running(policy: Policy, form: Form) -> int:
     if policy.reads_again is not None:
         k, v = (t.expand(-1, -1, 2, -1) for t in (layer.k, layer.v))
         pos = layer.pos.new_tensor([[[0, 1]]])
-        slots = replace(layer.slots, pos=pos, q_pos=pos[:, 0, 1:])
+        text = torch.full_like(pos, -1)
+        slots = replace(layer.slots, pos=pos, q_pos=pos[:, 0, 1:], image=text, spot=text)
         state |= policy.reads_again.again(replace(layer, k=k, v=v, slots=slots, state=state))
     return sum(t.element_size() for t in state.values())
 
