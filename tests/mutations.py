@@ -100,7 +100,7 @@ FAULTS = (
           "self._k.index_select(0, rows), self._v.index_select(0, rows)",
           "self._k.index_select(0, rows), self._v.index_select(0, rows.sort().values)",
           ("tests/core/test_storage.py",)),
-    Fault("a saved context forgets its columns", "core/storage/exact.py",
+    Fault("a saved context forgets its columns", "core/storage/ragged.py",
           'DensePairs(tensors["k"], tensors["v"], tensors.get("columns"), first)',
           'DensePairs(tensors["k"], tensors["v"], None, first)',
           ("tests/conformance/test_modes.py::"

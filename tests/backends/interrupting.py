@@ -10,15 +10,16 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+from transformers import DynamicCache, LlamaForCausalLM, PreTrainedModel
 
 import foveate
 from foveate.backends.hf.internals import CACHE
 from tests import zoo
 
+Model = TypeVar("Model", bound=PreTrainedModel)
 SOURCE = str(Path(foveate.__file__).parent)
 SPEC = "snapkv:budget=50%,window=4"
 PATIENCE = 60  # seconds: more than any call of a tiny model takes
@@ -95,20 +96,25 @@ def growing() -> LlamaForCausalLM:
     """A model whose rotary module grows with the longest text that it has met (dynamic NTK), and
     whose prompts of 60 tokens are longer than it was trained for.
     """
+    rotation = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    return drawn(LlamaForCausalLM, max_position_embeddings=48, rope_parameters=rotation)
+
+
+def drawn(model_class: type[Model], **settings: Any) -> Model:
+    """A tiny model of that class, with weights from one seed."""
     torch.manual_seed(0)
-    config = LlamaConfig(
+    config = model_class.config_class(
         hidden_size=64,
         intermediate_size=96,
         num_hidden_layers=3,
         num_attention_heads=4,
         num_key_value_heads=2,
         vocab_size=200,
-        max_position_embeddings=48,
-        rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0},
         eos_token_id=None,
         pad_token_id=0,
+        **settings,
     )
-    model = LlamaForCausalLM(config).eval()
+    model = model_class(config).eval()
     for weights in model.parameters():
         torch.nn.init.normal_(weights, std=0.2)
     return model

@@ -7,14 +7,14 @@ import logging
 import pytest
 import torch
 from torch import nn
-from transformers import Phi3Config, Phi3ForCausalLM
+from transformers import Phi3ForCausalLM
 
 import foveate
 from foveate.backends.hf import branch, calibrate_each, record
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.undone import ModuleStates, undone
 from foveate.core.heads import Shown
-from tests.backends.interrupting import ANSWER, growing
+from tests.backends.interrupting import ANSWER, drawn, growing
 from tests.conformance.compare import check_generate, difference
 
 IDS = torch.randint(20, 190, (1, 60), generator=torch.Generator().manual_seed(1))
@@ -22,14 +22,8 @@ IDS = torch.randint(20, 190, (1, 60), generator=torch.Generator().manual_seed(1)
 
 def switching():
     """A model that reads on with other frequencies from 49 tokens on, and anew (longrope)."""
-    torch.manual_seed(0)
-    config = Phi3Config(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=200,
+    return drawn(
+        Phi3ForCausalLM,
         max_position_embeddings=192,
         original_max_position_embeddings=48,
         rope_parameters={
@@ -40,13 +34,7 @@ def switching():
             "short_factor": [1.0] * 8,
             "long_factor": [2.0] * 8,
         },
-        eos_token_id=None,
-        pad_token_id=0,
     )
-    model = Phi3ForCausalLM(config).eval()
-    for weights in model.parameters():
-        torch.nn.init.normal_(weights, std=0.2)
-    return model
 
 
 def states(model):

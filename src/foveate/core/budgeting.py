@@ -16,7 +16,6 @@ from torch import Tensor
 from foveate.core.byte_budget import Bytes
 from foveate.core.pipeline import protected
 from foveate.core.policy import Policy
-from foveate.core.protocols import keeps_by_position
 from foveate.core.slots import Slots, derived
 from foveate.errors import InvalidBudget
 
@@ -68,7 +67,7 @@ def _as_asked(
 def raised(slots: Slots, policy: Policy) -> Slots:
     """The same where budgets hold what is protected in their rows, wherever it stands."""
     tokens = slots.tokens
-    if tokens is None or keeps_by_position(policy.select):  # its budget holds it already
+    if tokens is None or policy.keeps_by_position:  # its budget holds it already
         return slots
     if bool((_least(slots, policy) <= tokens).all()):
         return slots

@@ -28,7 +28,6 @@ from foveate.core.protocols import (
     Pruning,
     Weighs,
     Zeroes,
-    beyond,
 )
 from foveate.core.slots import Slots
 from foveate.core.storage.form import COLUMN, WHOLE, Form, whole_bytes
@@ -61,11 +60,11 @@ class Bytes:
 
     def tokens(self, lengths: list[int]) -> int:
         """The most tokens per KV head, in rows that have as many; 0 where not even one fits."""
-        if self._fits_whole(len(lengths)) and not beyond(self.policy.when):
+        if self._fits_whole(len(lengths)) and not self.policy.beyond:
             return max(lengths)
         heads = sum(form.heads for form in self.forms)
         low, high = 0, self.allowed // heads + 1  # what fits, and what does not: no pair is a byte
-        if not beyond(self.policy.when):  # the prompt is all that there is to keep
+        if not self.policy.beyond:  # the prompt is all that there is to keep
             high = min(high, max(lengths) + 1)
         while high - low > 1:
             middle = (low + high) // 2
@@ -76,7 +75,7 @@ class Bytes:
         """Whether the layers, which keep every token, may hold them as they are: with the padding,
         and without columns.
         """
-        return self._fits_whole(slots.pos.shape[0]) and (slots.whole or not self._beyond)
+        return self._fits_whole(slots.pos.shape[0]) and (slots.whole or not self.policy.beyond)
 
     def _fits_whole(self, rows: int) -> bool:
         if not (self.whole and self.policy.store.exact):
@@ -87,15 +86,15 @@ class Bytes:
 
     def _fits(self, tokens: int, lengths: list[int]) -> bool:
         layers = enumerate(self._foreseen(tokens, lengths))
-        merged = not self._beyond or tokens < max(lengths)  # or it stays whole until it grows
+        merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
         found = sum(self.of_layer(place, counts, merged) for place, counts in layers)
-        if self._beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
+        if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
             found += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
         return found <= self.allowed
 
     def _foreseen(self, tokens: int, lengths: list[int]) -> list[Int[Tensor, "b h"]]:
         """What heads keep at so many tokens, as far as lengths tell."""
-        if beyond(self.policy.when):  # answers grow until every row holds that many
+        if self.policy.beyond:  # answers grow until every row holds that many
             lengths = [max(tokens, 1)] * len(lengths)
         depth, budget = len(self.forms), self._plan
         select, heads = self.policy.select, self.forms[0].heads
@@ -135,7 +134,7 @@ class Bytes:
                 f"budget {policy.amount} counts bytes, and {policy.store!r} does not say how many "
                 "it takes. Give a share (20%) or a number of tokens."
             )
-        merge, spare, zeroed = policy.merge, self._beyond, 0
+        merge, spare, zeroed = policy.merge, self.policy.beyond, 0
         if merged and isinstance(merge, Zeroes):
             residual = getattr(policy.store, "residual", 0)  # the store holds these whole
             zeroed = merge.zeroed(form.key) if merge.recent <= residual else 0
@@ -152,10 +151,6 @@ class Bytes:
             queries = min(policy.score.queries(slots), self.columns)
             found += rows * queries * form.query_heads * form.key * form.dtype.itemsize
         return found
-
-    @cached_property
-    def _beyond(self) -> int:
-        return beyond(self.policy.when)
 
     @cached_property
     def _running(self) -> list[int]:

@@ -43,6 +43,7 @@ from foveate.core.protocols import (
     When,
     beyond,
     grows,
+    keeps_by_position,
     reads_column_sums,
     reads_output_weight,
     reads_window_sums,
@@ -110,7 +111,7 @@ class Policy:
                 f"budget {self.amount} counts bytes, and {self.store!r} does not say how many its "
                 "pairs take. Give a share (20%) or a number of tokens."
             )
-        if not self.store.exact and beyond(self.when):
+        if not self.store.exact and self.beyond:
             raise InvalidBudget(
                 f"budget {self.amount} bounds the answer, too, under {self.when!r}, and how many "
                 f"bytes {self.store!r} comes to while it grows is not known beforehand. Give a "
@@ -177,6 +178,16 @@ class Policy:
             InvalidBudget: bytes that do not hold one token a row.
         """
         return self.amount.tokens(lengths, pair_bytes).clamp_min(self.least)
+
+    @cached_property
+    def keeps_by_position(self) -> bool:
+        """Whether what it always keeps follows from positions and the budget alone."""
+        return keeps_by_position(self.select)
+
+    @cached_property
+    def beyond(self) -> int:
+        """How many pairs more than it kept last a head may hold; 0: without a bound."""
+        return beyond(self.when)
 
     @property
     def least(self) -> int:

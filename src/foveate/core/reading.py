@@ -22,7 +22,7 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows, keeps_by_position
+from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
 from foveate.errors import InvalidInput
@@ -339,7 +339,7 @@ class PromptReading:
         may be yet: text that is to come may have to stay.
         """
         longest = longest_budget(layer.slots)
-        if at is None or self.strict or keeps_by_position(self.policy.select):
+        if at is None or self.strict or self.policy.keeps_by_position:
             return longest
         to_come = self.layers[layer.ordinal].to_read(at)
         return max(longest, int(layer.slots.lengths.max()) + to_come)

@@ -17,7 +17,7 @@ from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import Stopwatch
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
-from foveate.core.protocols import NoMerge, beyond
+from foveate.core.protocols import NoMerge
 from foveate.core.reading import Pass, Remembered
 from foveate.core.storage import Coded, DensePairs, Form, Padded, Pairs, RewrittenPairs, Roomy
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
@@ -237,7 +237,7 @@ class HeldLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Under a budget in bytes that an answer is to stay within, there is room for the pairs
         alone that may come before the layer is compressed again: ``more`` and what the rule allows.
         """
-        allowed = beyond(self.policy.when)
+        allowed = self.policy.beyond
         if allowed and self.policy.amount.kind == "bytes" and isinstance(self._pairs, Roomy):
             self._pairs.bound(more + allowed)
 

@@ -7,14 +7,12 @@ counted from the start of the conversation. :class:`Pairs` is what every way to 
 """
 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
-from foveate.core.storage.exact import EXACT, exact
 from foveate.core.storage.form import Form, exact_bytes, whole_bytes
 from foveate.core.storage.pairs import Coded, Pairs, Roomy
-from foveate.core.storage.ragged import RaggedPairs, only, store
+from foveate.core.storage.ragged import RaggedPairs, exact, only, store
 from foveate.core.storage.rewritten import RewrittenPairs, rewritten
 
 __all__ = [
-    "EXACT",
     "GROWTH",
     "Coded",
     "DensePairs",

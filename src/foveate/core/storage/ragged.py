@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -174,3 +176,16 @@ def store(
 def only(pairs: DensePairs | RaggedPairs, kept: Bool[Tensor, "b h n"]) -> DensePairs | RaggedPairs:
     """A copy that holds the kept slots."""
     return store(*pairs.padded(), kept, pairs.next_column)
+
+
+def exact(tensors: Mapping[str, Tensor], first: int) -> DensePairs | RaggedPairs:
+    """The pairs that have these ``tensors()``, and maybe others; ``first`` is the first column that
+    is not listed.
+    """
+    if "flat_k" not in tensors:
+        return DensePairs(tensors["k"], tensors["v"], tensors.get("columns"), first)
+    k, v, columns, counts = (tensors[name] for name in ("flat_k", "flat_v", "columns", "counts"))
+    ragged = RaggedPairs(k, v, columns, counts, first)
+    if tensors["k"].shape[2]:
+        ragged.append(tensors["k"], tensors["v"])
+    return ragged
