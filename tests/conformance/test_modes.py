@@ -104,10 +104,15 @@ def test_a_context_keeps_its_own_positions_when_another_is_read_in_between(famil
         context = session.prefill(**first)
         offset = model.model.rope_deltas.clone()
         expected = model.generate(**question, **{CACHE: session.fork(context)}, **GREEDY)
+        token = question["input_ids"][:, -1:]  # in a loop of the caller's own
+        stepped = model(input_ids=token, **{CACHE: session.fork(context)}).logits
         session.prefill(**second)
         assert not torch.equal(model.model.rope_deltas, offset)
+        again = model(input_ids=token, **{CACHE: session.fork(context)}).logits
+        session.prefill(**second)
         answer = model.generate(**question, **{CACHE: session.fork(context)}, **GREEDY)
     assert difference(answer, expected) == 0
+    assert torch.equal(again, stepped)
 
 
 def test_drafts_are_refused_where_the_budget_spans_all_layers():
