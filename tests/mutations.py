@@ -54,7 +54,7 @@ class Outcome(NamedTuple):
 # fmt: off
 FAULTS = (
     # What the cache tells the model
-    Fault("positions go on from what is kept", "backends/hf/held_layer.py",
+    Fault("positions go on from what is kept", "backends/hf/cache_layer.py",
           "        return self.seen\n\n    def get_mask_sizes",
           "        return self.pairs.longest if self.seen else 0\n\n    def get_mask_sizes",
           ("tests/conformance/test_prompts.py", "tests/conformance/test_families.py")),
@@ -79,7 +79,7 @@ FAULTS = (
           ("tests/backends/test_what_is_seen.py::"
            "test_an_image_that_comes_in_two_passes_is_one_image",)),
     Fault("what one window is found to be is every window", "core/slots.py",
-          "if known is rule and arguments == of and _same_types(arguments, of):",
+          "if known is rule and arguments == of and their_types == types:",
           "if known is rule:",
           ("tests/core/test_slots.py",)),
     Fault("a chunk's queries are forgotten by the next", "core/reading.py",

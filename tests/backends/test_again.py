@@ -29,8 +29,10 @@ def eager(family):
     return model
 
 
+@pytest.mark.parametrize("name", ["eager", "sdpa"])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths):
+def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths, name):
+    """Under SDPA the attention itself notes what is paid at most, where nothing is padded."""
     model, inputs = eager("llama"), zoo.prompt("llama", lengths=lengths)
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     n, pads = ids.shape[1], inputs["attention_mask"].shape[1] - inputs["attention_mask"].sum(-1)
@@ -52,6 +54,7 @@ def test_it_keeps_the_pairs_that_a_second_reading_attends_to_most(lengths):
         b, hq = paid.shape[:2]
         real = paid * mask[:, None, :, None]
         scores.append(real.view(b, heads, hq // heads, n, 2 * n)[..., :n].amax((2, 3)))
+    model.config.get_text_config(decoder=True)._attn_implementation_internal = name
     with foveate.compress(model, "kvzip:budget=40%,sinks=0") as session, torch.no_grad():
         model(input_ids=ids, **first, **{CACHE: DynamicCache(config=model.config)})
         found = event_of(session.cache).kept

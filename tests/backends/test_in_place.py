@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
-from foveate.backends.hf.cache_layer import FoveateLayer
+from foveate.backends.hf import ways
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.storage import DensePairs, RewrittenPairs
@@ -65,8 +65,8 @@ def stored_anew(monkeypatch):
     """Switches to storing a layer anew at every eviction."""
 
     def switch():
-        monkeypatch.setattr(FoveateLayer, "_to_rewrite", lambda self, queries: None)
-        monkeypatch.setattr(FoveateLayer, "_left_in_place", lambda self: False)
+        monkeypatch.setattr(ways, "_leaves_one", lambda layer, queries: None)
+        monkeypatch.setattr(ways, "_left_in_place", lambda layer: False)
 
     return switch
 

@@ -10,6 +10,7 @@ import torch
 import foveate
 from foveate.backends.hf.attention import dispatch
 from foveate.core.layer import Scores, WindowWeights
+from foveate.core.slots import derived
 from foveate.stages.budget import Uniform
 from foveate.stages.score.window import paid
 from foveate.stages.select import TopK
@@ -91,7 +92,7 @@ class Asks:
         return 12
 
     def window_weights(self, slots, groups):
-        return slots.derived(_once_each, groups)
+        return _once_each(slots, groups)
 
     def __call__(self, layer):
         weights = self.window_weights(layer.slots, layer.groups)
@@ -104,6 +105,7 @@ class Asks:
         return Scores(torch.arange(layer.k.shape[2]).expand(layer.k.shape[:3]).float())
 
 
+@derived
 def _once_each(slots, groups):
     return WindowWeights(torch.ones(slots.pos.shape[0], 1, groups, 12))
 

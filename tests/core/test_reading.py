@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import foveate
 from foveate.core.pipeline import keep, observed, score
-from foveate.core.reading import Pass, PromptReading
+from foveate.core.reading import Pass, Phase, PromptReading
 from foveate.core.tensors import layers_of
 from foveate.errors import InvalidInput
 from tests.core.lean import leaner
@@ -83,7 +83,9 @@ def read(policy, layers, sizes):
         for shown in of_layers:
             layer, seen = shown[number]
             assert not (found and number < len(sizes) - 1), "kept before the prompt was complete"
-            found |= reading.read(layer, Pass(seen, total), layer.slots.available)
+            found |= reading.read(
+                layer, Pass.of(total, seen - sizes[number], sizes[number]), layer.slots.available
+            )
     return [found[i].mask if i in found else None for i in range(len(layers))]
 
 
@@ -125,18 +127,18 @@ def test_a_last_pass_that_sees_ahead_needs_the_whole_window():
     policy = foveate.policy("snapkv:budget=6,window=4")
     reading = PromptReading(policy, 1)
     first, last = (layer for layer, _ in passes(layer_of(12), [10, 2]))
-    reading.read(first, Pass(10, 12), first.slots.available)
+    reading.read(first, Pass.of(12, 0, 10), first.slots.available)
     ahead = torch.ones(1, 1, 2, 12, dtype=torch.bool)
     last = replace(last, slots=replace(last.slots, mask=ahead))
     with pytest.raises(InvalidInput, match="shorter than the observation window"):
-        reading.read(last, Pass(12, 12), last.slots.available)
+        reading.read(last, Pass.of(12, 10, 2), last.slots.available)
 
 
 def test_an_answer_is_kept_whole_where_the_rule_does_not_decode():
     reading = PromptReading(foveate.policy("knorm:budget=6"), 1)
     layer = layer_of(12)
     assert list(reading.completed(layer)) == [0]
-    assert reading.read(layer, Pass(12), layer.slots.available) == {}
+    assert reading.read(layer, Pass.of(11, 11, 1), layer.slots.available) == {}
 
 
 def test_a_layer_with_a_budget_of_its_own_does_not_wait_for_the_others():
@@ -146,7 +148,7 @@ def test_a_layer_with_a_budget_of_its_own_does_not_wait_for_the_others():
     assert policy.scope == "model"
     reading, mine = PromptReading(policy, 2), foveate.policy("knorm:budget=5").budget
     for layer in (first, last):
-        found = reading.read(layer, Pass(12, 12), layer.slots.available, budget=mine)
+        found = reading.read(layer, Pass.of(12, 0, 12), layer.slots.available, budget=mine)
         assert list(found) == [layer.ordinal]
     together = PromptReading(policy, 2)
     assert together.completed(first) == {}
@@ -166,10 +168,26 @@ def test_every_moment_is_told_what_is_held_seen_and_was_kept():
     policy = foveate.policy("knorm:budget=6").but(when=Rule())
     reading = PromptReading(policy, 1)
     for layer, seen in passes(layer_of(12), [8, 2, 2]):
-        end = 10 if seen <= 10 else None
-        reading.read(layer, Pass(seen, end), torch.full((1, 2), min(seen, 8)))
+        at = Pass.of(10, seen - layer.q.shape[2], layer.q.shape[2])
+        reading.read(layer, at, torch.full((1, 2), min(seen, 8)))
     assert [m.prompt for m in told] == [False, True, False]
     assert [m.seen.tolist() for m in told] == [[8], [10], [12]]
     assert [m.length.tolist() for m in told] == [[0], [10], [10]]
     assert [m.kept.tolist() for m in told] == [[[6, 6]], [[6, 6]], [[6, 6]]]
     assert [m.stored.tolist() for m in told] == [[[8, 8]]] * 3
+
+
+@pytest.mark.parametrize(
+    ("prompt", "computed", "new", "phase"),
+    [
+        (5, 0, 4, Phase.READING),
+        (5, 0, 5, Phase.FINISHING),
+        (5, 4, 1, Phase.FINISHING),
+        (5, 0, 9, Phase.FINISHING),  # resumed after a preemption: prompt and answer at once
+        (5, 5, 1, Phase.ANSWERING),
+        (5, 8, 1, Phase.ANSWERING),
+        (0, 0, 4, Phase.ANSWERING),  # a warm-up pass
+    ],
+)
+def test_phase_of_a_pass(prompt, computed, new, phase):
+    assert Pass.of(prompt, computed, new).phase is phase

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from foveate.core.slots import Slots
+from foveate.core.slots import Slots, derived
 from foveate.errors import MissingModality
 from foveate.stages.recent import is_recent
 
@@ -43,11 +43,12 @@ def test_equal_numbers_of_other_types_are_other_arguments():
     seen = []
     slots = slots_of()
 
+    @derived
     def rule(slots, argument):
         seen.append(argument)
         return argument
 
-    assert [slots.derived(rule, a) for a in (1, 1.0, True, 1)] == [1, 1.0, True, 1]
+    assert [rule(slots, a) for a in (1, 1.0, True, 1)] == [1, 1.0, True, 1]
     assert [type(a) for a in seen] == [int, float, bool]
 
 

@@ -34,11 +34,11 @@ def taken(spec):
         if not any(path.is_relative_to(PACKAGE / part) for part in ("backends", "core")):
             return
         if event == "call":
-            if name == "HeldLayer.update" and frame.f_locals["self"].ordinal == 1:
+            if name == "FoveateLayer.update" and frame.f_locals["self"].ordinal == 1:
                 on.append(True)
             if on and not attribute(name, path):
                 found.append(str(path.relative_to(PACKAGE)))
-        elif event == "return" and name == "FoveateLayer.attend":
+        elif event == "return" and name == "attend" and path.name == "ways.py":
             on.clear()
 
     with foveate.compress(model, spec) as session, torch.no_grad():

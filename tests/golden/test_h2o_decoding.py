@@ -12,6 +12,7 @@ import foveate
 from foveate.backends.hf.attention.by_products import ModelAttention
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.ways import attend
 from foveate.stages.when import OverBudget
 
 from .vectors import load
@@ -74,14 +75,14 @@ def decode(given, args):
 
     layer.update(unit_keys(0, n, given), given["prefill_value"])
     attention_of = ModelAttention(plain=base, masked=base)
-    layer.attend(attention_of, prefill_query(given), None, 1.0)
+    attend(layer, attention_of, prefill_query(given), None, 1.0)
     yield layer
     for step in range(STEPS):
         weights = given[f"step{step}_attn"]
         before = given["kept_idx_prefill" if step == 0 else f"kept_idx_step{step - 1}"]
         columns = torch.cat([before, torch.full_like(before[..., :1], n + step)], 2)
         layer.update(unit_keys(n + step, n + step + 1, given), given[f"step{step}_value"])
-        layer.attend(attention_of, step_query(weights, columns, given), None, 1.0)
+        attend(layer, attention_of, step_query(weights, columns, given), None, 1.0)
         assert_close(seen[-1], weights, rtol=1e-5, atol=1e-6)
         yield layer
 

@@ -17,6 +17,7 @@ import foveate
 from foveate.backends.hf.attention.by_products import ModelAttention
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.ways import attend
 from foveate.core.pipeline import score
 from foveate.core.slots import Slots
 from foveate.core.spec import STAGES
@@ -112,7 +113,7 @@ def fed(policy, k, v, passes, prompt):
     for size in passes:
         some = slice(first, first + size)
         layer.update(k[None, :, some], v[None, :, some])
-        layer.attend(ModelAttention(plain=nothing, masked=nothing), k[None, :, some], None, 1.0)
+        attend(layer, ModelAttention(plain=nothing, masked=nothing), k[None, :, some], None, 1.0)
         first += size
     held = torch.zeros(k.shape[:2], dtype=torch.bool)
     return held.scatter(1, layer.pairs.columns[0], True)

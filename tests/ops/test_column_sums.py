@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from foveate.ops.column_sums import (
     attention_with_counted_sums,
+    attention_with_maxima,
     attention_with_sums,
     column_sums,
 )
@@ -158,14 +159,29 @@ def test_attention_with_sums_is_that_of_sdpa_over_several_blocks():
     assert_close(sums.sum(-1), torch.full((2, 6), 300.0))
 
 
-def counted_literally(q, k, counts, scale, n, pads):
-    """From the whole matrix of the window's weights."""
+def matrix(q, k, scale, n, pads):
+    """What every query of a causal attention pays."""
     (m, slots), real = (
         (q.shape[2], k.shape[2]),
         torch.arange(k.shape[2]) >= torch.tensor(pads)[:, None],
     )
     visible = real[:, None, None] & torch.ones(m, slots, dtype=torch.bool).tril(slots - m)
-    paid = window_attention(q.double(), k.double(), visible, scale, n)
+    return window_attention(q.double(), k.double(), visible, scale, n)
+
+
+@pytest.mark.parametrize(("h", "g", "m", "n"), LONG)
+def test_maxima_come_beside_the_same_attention(h, g, m, n):
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, h * g, m, 4, generator=generator)
+    k, v = torch.randn(2, 2, h, n, 4, generator=generator)
+    out, most = attention_with_maxima(q, k, v, 0.5, [0, 200])
+    assert torch.equal(out, attention_with_sums(q, k, v, 0.5, [0, 200])[0])
+    assert_close(most, matrix(q, k, 0.5, 0.0, [0, 200]).amax((2, 3)), rtol=1e-4, atol=1e-6)
+
+
+def counted_literally(q, k, counts, scale, n, pads):
+    """From the whole matrix of the window's weights."""
+    paid = matrix(q, k, scale, n, pads)
     return torch.einsum("bcgw,bhgwn->bhcn", counts, paid)
 
 

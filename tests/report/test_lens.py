@@ -15,7 +15,6 @@ import foveate
 from foveate.backends.hf import branch, record
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
-from foveate.core.protocols import reads_column_sums
 from foveate.errors import AlreadyCompressing, InvalidInput, MissingPackage
 from foveate.report.lens import compared
 from tests import zoo
@@ -69,7 +68,7 @@ def test_what_is_kept_is_what_a_block_and_a_branch_keep(family: str) -> None:
         with foveate.compress(model, policy) as session:
             assert kept == columns(session.prefill(**inputs)), policy
         with foveate.compress(model, policy) as session:
-            sums = reads_column_sums(policy.score)
+            sums = policy.reads_column_sums
             assert kept == columns(branch(session, recordings[sums])), policy
         seen.add(str(kept))
     assert len(seen) > len(policies) / 2  # policies differ, so a page that mixes them up fails

@@ -24,7 +24,6 @@ from foveate.core.protocols import (
     Foreseeable,
     ForeseeableByHead,
     Held,
-    KeepsByPosition,
     Pruning,
     Weighs,
     Zeroes,
@@ -98,7 +97,7 @@ class Bytes:
             lengths = [max(tokens, 1)] * len(lengths)
         depth, budget = len(self.forms), self._plan
         select, heads = self.policy.select, self.forms[0].heads
-        always = select.always(tokens) if isinstance(select, KeepsByPosition) else select.protects
+        always = getattr(select, "always", lambda _: select.protects)(tokens)
         if isinstance(budget, Foreseeable):
             rule = budget.by_length(depth)
         elif isinstance(budget, ForeseeableByHead):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -20,7 +19,8 @@ def doubt(layer: Layer, queries: int) -> Float[Tensor, ""]:
     """NaN where any of them may be no number (at padding, where that does not matter, as well),
     otherwise zero; nothing is asked of the device. Of the queries the last so many count.
     """
-    return torch.stack([_doubt(t) for _, t, _ in _parts(layer, queries)]).sum()
+    found = _doubt(layer.k) + _doubt(layer.v)
+    return found + _doubt(layer.q[:, :, -queries:]) if queries else found
 
 
 def check(layer: Layer, queries: int, user: object) -> None:

@@ -60,6 +60,7 @@ class Layer:
     # by-products of the attention, where it has made them on its way
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None
+    column_maxima: Float[Tensor, "b h n"] | None = None  # over a KV head's queries
 
     @property
     def number(self) -> int:

@@ -16,7 +16,6 @@ from foveate.core import finite
 from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.policy import Policy
-from foveate.core.protocols import EachByItself, may_spare
 from foveate.core.slots import Slots, derived
 from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.threshold import holding
@@ -69,10 +68,13 @@ def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
     return state
 
 
-def score(policy: Policy, layer: Layer, *, again: bool = False) -> Scored | None:
+def score(
+    policy: Policy, layer: Layer, *, again: bool = False, queries: int | None = None
+) -> Scored | None:
     """The layer's scores with protected and padded slots marked; None if every row fits its budget
     (``layer.slots.tokens``). Not where it is compressed ``again``: what a layer holds then may be
-    fewer than that, and more than a budget that differs between layers gives it.
+    fewer than that, and more than a budget that differs between layers gives it. ``queries`` are
+    as many of the last ones as the score reads, if that is known.
 
     Raises:
         InvalidBudget: a row's budget is below what is protected in it.
@@ -83,33 +85,35 @@ def score(policy: Policy, layer: Layer, *, again: bool = False) -> Scored | None
     if tokens is None or (slots.all_fits and not again):
         return None
     least, always = _held_by(slots, policy)
-    scores = _scores(policy, layer)
+    if queries is None:
+        queries = policy.score.queries(longest_budget(slots))
+    scores = _scores(policy, layer, queries)
     raw = scores.values.float()
     values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
-    _refuse_no_numbers(policy, layer, values.detach(), alone=again and layer.q.shape[2] == 1)
+    alone = again and layer.q.shape[2] == 1
+    _refuse_no_numbers(policy, layer, values.detach(), queries, alone=alone)
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
     return Scored(after, scores, raw, tokens, always)
 
 
-def _scores(policy: Policy, layer: Layer) -> Scores:
+def _scores(policy: Policy, layer: Layer, queries: int) -> Scores:
     """Of what is no number a score may make an error of another library."""
     try:
         return policy.score(layer)
     except Exception:
-        finite.refuse(layer, policy.score.queries(longest_budget(layer.slots)), policy)
+        finite.refuse(layer, queries, policy)
         raise
 
 
 def _refuse_no_numbers(
-    policy: Policy, layer: Layer, values: Float[Tensor, "b h n"], *, alone: bool
+    policy: Policy, layer: Layer, values: Float[Tensor, "b h n"], queries: int, *, alone: bool
 ) -> None:
     """In one question to the device, as long as there is no doubt. Where a token of an answer comes
     ``alone``, the scores have to tell: at each step, looking at all pairs would take too long.
     """
     highest = values.amax()  # which a NaN anywhere becomes
     if not alone:
-        queries = policy.score.queries(longest_budget(layer.slots))
         if not isnan(highest + finite.doubt(layer, queries)):
             return
         finite.refuse(layer, queries, policy)
@@ -174,8 +178,7 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
         mask = policy.select(one, count)
         _check_mask(policy, one, mask, count)
         k, v = policy.merge(one, mask)
-        spares = may_spare(policy.select)
-        known, told = (None, count) if spares else (count, None)
+        known, told = (None, count) if policy.spares else (count, None)
         kept.append(Kept(mask, one.scores.values, k, v, known, told))
     return kept
 
@@ -195,7 +198,7 @@ def _check_mask(
 ) -> None:
     """Selections keep what they were told to, whoever wrote the select stage."""
     held = mask.sum(-1)
-    asked = torch.minimum(held, count) if may_spare(policy.select) else count
+    asked = torch.minimum(held, count) if policy.spares else count
     if not torch.equal(held, asked):
         raise InvalidParameter(
             f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()} of layer "
@@ -212,14 +215,16 @@ def _check_counts(
     tokens: Int[Tensor, "b"],
 ) -> None:
     """Budgets are exact, whoever wrote the budget stage."""
-    if isinstance(policy.budget, EachByItself):
+    if policy.each_by_itself:
         _check_totals(policy, scored, counts, _total([of.sum(-1) for of in counts]))
         return
     if policy.planned:
         asked = _total([policy.planned.pairs(one, tokens) for one in scored])
         _check_totals(policy, scored, counts, asked)
         return
-    heads = sum(one.layer.k.shape[1] for one in scored)
+    heads = 0
+    for one in scored:
+        heads += one.layer.k.shape[1]
     _check_totals(policy, scored, counts, tokens * heads)
 
 
@@ -231,12 +236,13 @@ def _check_totals(
 ) -> None:
     held, room, inside = [0] * len(asked), [0] * len(asked), True
     for of_rows, one in zip(counts, scored, strict=True):  # numbers: they are few
-        rows = zip(of_rows.tolist(), one.protected.tolist(), one.available.tolist(), strict=True)
-        for row, (heads, least, most) in enumerate(rows):
+        most = one.layer.slots.available
+        rows = zip(of_rows.tolist(), one.protected.tolist(), most.tolist(), strict=True)
+        for row, (heads, lows, highs) in enumerate(rows):
             held[row] += sum(heads)
-            room[row] += sum(most)
-            limits = zip(least, heads, most, strict=True)
-            inside = inside and all(low <= count <= high for low, count, high in limits)
+            room[row] += sum(highs)
+            for low, count, high in zip(lows, heads, highs, strict=True):
+                inside = inside and low <= count <= high
     total = asked.tolist()
     if held != list(map(min, total, room)) or not inside:
         raise InvalidParameter(

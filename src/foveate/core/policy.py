@@ -20,13 +20,11 @@ from foveate.core.protocols import (
     AfterPrefill,
     Attend,
     Budget,
-    DropsLowest,
     EachByItself,
     ForeseeableByHead,
     FullPrecision,
     Merge,
     NoMerge,
-    OneByOne,
     Planned,
     Pruning,
     ReadsAgain,
@@ -35,21 +33,13 @@ from foveate.core.protocols import (
     Scope,
     Score,
     Select,
-    Slotwise,
     Softmax,
-    Steady,
     Store,
     Weighs,
     When,
-    beyond,
-    grows,
-    keeps_by_position,
-    reads_column_sums,
-    reads_output_weight,
-    reads_window_sums,
-    wrapped,
 )
 from foveate.core.spec import SLOTS, make_stage, print_arguments
+from foveate.core.traits import trait, wrapped
 from foveate.errors import InvalidBudget, InvalidParameter, suggest
 
 
@@ -125,7 +115,7 @@ class Policy:
                 f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what "
                 "holds a share of its own importance. Give an auto amount, such as auto(0.98)."
             )
-        if auto and (rule.reads or (rule.decodes and not isinstance(rule, Pruning))):
+        if auto and (rule.reads or self.compresses_again):
             raise InvalidBudget(
                 f"budget {self.amount} follows from the scores of a whole prompt, and {rule!r} "
                 "compresses again as tokens arrive, to a size that has to be known. Give a share "
@@ -134,14 +124,14 @@ class Policy:
 
     def _check_again(self) -> None:
         rule = self.when
-        if self.reads_again and (rule.reads or (rule.decodes and not isinstance(rule, Pruning))):
+        if self.reads_again and (rule.reads or self.compresses_again):
             raise InvalidParameter(
                 f"{self.reads_again!r} looks on while the whole prompt is read again, and {rule!r} "
                 "compresses as tokens arrive. Use when=after_prefill."
             )
 
     def _check_growing(self) -> None:
-        if not grows(self.when):
+        if not self.grows:
             return
         if self.amount.kind != "fraction":
             raise InvalidBudget(
@@ -179,22 +169,49 @@ class Policy:
         """
         return self.amount.tokens(lengths, pair_bytes).clamp_min(self.least)
 
+    # What stages say of themselves, asked once: whether a Protocol is met takes long to find out
+
     @cached_property
     def keeps_by_position(self) -> bool:
         """Whether what it always keeps follows from positions and the budget alone."""
-        return keeps_by_position(self.select)
+        return bool(trait(self.select, "by_position"))
+
+    @cached_property
+    def spares(self) -> bool:
+        """Whether its selection may keep fewer slots than it is told."""
+        return bool(trait(self.select, "spares"))
 
     @cached_property
     def beyond(self) -> int:
         """How many pairs more than it kept last a head may hold; 0: without a bound."""
-        return beyond(self.when)
+        return int(trait(self.when, "beyond"))
+
+    @cached_property
+    def grows(self) -> bool:
+        """Whether its budget grows with what is seen."""
+        return bool(trait(self.when, "growing"))
+
+    @cached_property
+    def prunes(self) -> Pruning | None:
+        """Its rule, if that says by itself which slots stay while decoding."""
+        return self.when if isinstance(self.when, Pruning) else None
+
+    @cached_property
+    def compresses_again(self) -> bool:
+        """Whether layers are scored and compressed while decoding."""
+        return self.when.decodes and self.prunes is None
+
+    @cached_property
+    def each_by_itself(self) -> bool:
+        """Whether its budget has no total."""
+        return isinstance(self.budget, EachByItself)
 
     @property
     def least(self) -> int:
         """The smallest budget that holds what is always kept by position, and one token."""
         return max(1, self.select.protects)
 
-    @property
+    @cached_property
     def scope(self) -> Scope:
         """Whether it compresses layer by layer during the prefill, or once after all layers (and
         after what reads the prompt again).
@@ -215,17 +232,25 @@ class Policy:
     @cached_property
     def reads_column_sums(self) -> bool:
         """Whether a score asks for the attention's column sums."""
-        return reads_column_sums(self.score)
+        return any(trait(each, "reads_column_sums") for each in wrapped(self.score))
+
+    @cached_property
+    def reads_column_maxima(self) -> bool:
+        """Whether the score that looks on while the prompt is read again asks for the maxima of the
+        attention's columns.
+        """
+        return bool(self.reads_again) and bool(trait(self.reads_again, "reads_column_maxima"))
 
     @cached_property
     def reads_output_weight(self) -> bool:
         """Whether a score asks for the projection of the heads' outputs."""
-        return reads_output_weight(self.score)
+        return any(trait(each, "reads_output_weight") for each in wrapped(self.score))
 
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
-        """The score that reads what the last queries pay in all, if one does."""
-        return reads_window_sums(self.score)
+        """The innermost score that reads what the last queries pay in all, if one does."""
+        found = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]
+        return found[-1] if found else None
 
     @cached_property
     def reads_again(self) -> ReadsAgain | None:
@@ -237,12 +262,15 @@ class Policy:
         """Whether heads that hold the same number lose one pair for each that comes while decoding,
         the one whose running sum is lowest.
         """
-        one_by_one = isinstance(self.when, OneByOne) and self.when.one_by_one
-        slotwise = isinstance(self.score, Slotwise) and self.score.slotwise
-        steady = isinstance(self.budget, Steady) and self.budget.steady
-        lowest = isinstance(self.select, DropsLowest) and self.select.drops_lowest
         plain = isinstance(self.merge, NoMerge) and self.store.exact and not self.attend.n
-        return one_by_one and slotwise and steady and lowest and plain
+        return (
+            plain
+            and bool(trait(self.when, "one_by_one"))
+            and isinstance(self.score, RunningScore)
+            and bool(trait(self.score, "slotwise"))
+            and bool(trait(self.budget, "steady"))
+            and bool(trait(self.select, "drops_lowest"))
+        )
 
     @property
     def spec(self) -> str:

@@ -1,12 +1,13 @@
 """What each stage of a policy has to do: Protocols of pure functions of tensors.
 
-The identity stages live here too (:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`,
-:class:`FullPrecision`); all others are in ``foveate.stages`` and in the papers' files.
+What a stage may say of itself beside is in ``core/traits.py``. The identity stages live here too
+(:class:`NoMerge`, :class:`AfterPrefill`, :class:`Softmax`, :class:`FullPrecision`); all others are
+in ``foveate.stages`` and in the papers' files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -18,6 +19,8 @@ from foveate.core.layer import Layer, Scored, Scores, WindowWeights
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.core.storage import Form, Pairs, exact_bytes
+from foveate.core.traits import former
+from foveate.errors import deprecated
 
 Scope = Literal["layer", "model"]
 
@@ -44,15 +47,6 @@ class RunningScore(Score, Protocol):
     """
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]: ...
-
-
-@runtime_checkable
-class ReadsColumnSums(Protocol):
-    """A running score that reads ``layer.column_sums``: a backend whose attention can add them up
-    on its way does so, where it is True.
-    """
-
-    reads_column_sums: ClassVar[bool]
 
 
 @runtime_checkable
@@ -95,26 +89,6 @@ class ReadsAgain(Protocol):
     def reading(self) -> Rereading: ...
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]: ...
-
-
-@runtime_checkable
-class ReadsOutputWeight(Protocol):
-    """A score that reads ``layer.output_weight``, the projection of the heads' outputs: a backend
-    that knows the model gives it, where it is True, and refuses the policy where it cannot.
-    """
-
-    reads_output_weight: ClassVar[bool]
-
-
-@runtime_checkable
-class HeadByHead(Protocol):
-    """A score, a selection or a merge that says, where it is True, that what it decides of a KV
-    head follows from that head alone, so that workers that hold some heads each agree. Wrappers say
-    it of themselves, and what they wrap for itself.
-    """
-
-    @property
-    def head_by_head(self) -> bool: ...
 
 
 @runtime_checkable
@@ -207,31 +181,6 @@ class Select(Protocol):
 
 
 @runtime_checkable
-class KeepsByPosition(Select, Protocol):
-    """A selection that says, where it is True, that what it protects follows from positions and the
-    budget alone: a budget of ``protects`` holds it, and once held it stays so while an answer
-    grows. Of any other, ``protect`` is asked of every prompt.
-    """
-
-    @property
-    def by_position(self) -> bool: ...
-
-    def always(self, tokens: int) -> int:
-        """How many that is of a long prompt, at a budget of ``tokens``."""
-        ...
-
-
-@runtime_checkable
-class Sparing(Select, Protocol):
-    """A selection that says, where it is True, that it may keep fewer slots than it is told, for
-    what its rule lists is not always that much: the budget is then what it keeps at most.
-    """
-
-    @property
-    def spares(self) -> bool: ...
-
-
-@runtime_checkable
 class Merge(Protocol):
     """What the kept pairs take over from the others.
 
@@ -285,9 +234,6 @@ class Pruning(When, Protocol):
     def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]: ...
 
 
-# What lets a rule that decodes work in place: one pair goes for each that comes
-
-
 @runtime_checkable
 class EvenPruning(Pruning, Protocol):
     """A pruning rule that says in plain numbers which pairs leave where all heads hold the same:
@@ -296,64 +242,6 @@ class EvenPruning(Pruning, Protocol):
     """
 
     def leave(self, stored: int, seen: int, length: int, kept: int) -> range: ...
-
-
-@runtime_checkable
-class OneByOne(When, Protocol):
-    """A rule under which, where it is True, a head that holds one pair more than it kept last is
-    compressed at every token.
-    """
-
-    @property
-    def one_by_one(self) -> bool: ...
-
-
-@runtime_checkable
-class Bounded(When, Protocol):
-    """A rule under which heads never hold more than ``beyond`` pairs more than they kept last, that
-    of the newest token included; 0 where there is no such bound.
-    """
-
-    @property
-    def beyond(self) -> int: ...
-
-
-@runtime_checkable
-class Slotwise(RunningScore, Protocol):
-    """A running score that says, where it is True, that what it observes of a slot and how it
-    scores it do not depend on which slots stand beside it; and it reads no earlier queries.
-    """
-
-    slotwise: ClassVar[bool]
-
-
-@runtime_checkable
-class Steady(Budget, Protocol):
-    """A budget that says, where it is True, that heads which kept the same number keep it again
-    whenever their layer is compressed later.
-    """
-
-    steady: ClassVar[bool]
-
-
-@runtime_checkable
-class DropsLowest(Select, Protocol):
-    """A selection that says, where it is True, that it protects by position and keeps the highest
-    scores of the rest, of equal ones the earlier.
-    """
-
-    @property
-    def drops_lowest(self) -> bool: ...
-
-
-@runtime_checkable
-class Growing(When, Protocol):
-    """A rule that says, where ``growing`` is True, that the budget is that of all tokens seen so
-    far. ``kept`` of its moments is that budget, whatever was kept last.
-    """
-
-    @property
-    def growing(self) -> bool: ...
 
 
 @runtime_checkable
@@ -467,50 +355,9 @@ class AfterPrefill:
         return moment.prompt
 
 
-def wrapped(score: Score) -> Iterator[Score]:
-    """The score, what it wraps, what that wraps, and so on."""
-    inner: Any = score
-    while inner is not None:
-        yield inner
-        inner = getattr(inner, "of", None)
-
-
-def reads_column_sums(score: Score) -> bool:
-    """Whether the score, or one that it wraps, asks for the attention's column sums."""
-    return any(isinstance(s, ReadsColumnSums) and s.reads_column_sums for s in wrapped(score))
-
-
-def reads_output_weight(score: Score) -> bool:
-    """Whether the score, or one that it wraps, asks for the layer's output projection."""
-    return any(isinstance(s, ReadsOutputWeight) and s.reads_output_weight for s in wrapped(score))
-
-
-def reads_window_sums(score: Score) -> ReadsWindowSums | None:
-    """The score itself or one that it wraps, the innermost that reads what the last queries pay."""
-    found = [s for s in wrapped(score) if isinstance(s, ReadsWindowSums)]
-    return found[-1] if found else None
-
-
-def grows(rule: When) -> bool:
-    """Whether the rule says that the budget grows with what is seen."""
-    return isinstance(rule, Growing) and rule.growing
-
-
-def may_spare(select: Select) -> bool:
-    """Whether the selection says that it may keep fewer slots than it is told."""
-    return isinstance(select, Sparing) and select.spares
-
-
-def keeps_by_position(select: Select) -> bool:
-    """Whether the selection says that it protects by position and budget alone."""
-    return isinstance(select, KeepsByPosition) and select.by_position
-
-
-def beyond(rule: When) -> int:
-    """How many pairs more than it kept last a head may hold under this rule; 0: without a bound."""
-    return rule.beyond if isinstance(rule, Bounded) else 0
-
-
-def is_head_by_head(stage: object) -> bool:
-    """Whether the stage says that it decides each KV head by itself."""
-    return isinstance(stage, HeadByHead) and stage.head_by_head
+def __getattr__(name: str) -> Any:
+    found = former(name)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    deprecated(f"{__name__}.{name}", "what is in foveate.core.traits", "0.3")
+    return found

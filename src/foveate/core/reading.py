@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
@@ -22,20 +23,41 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, EvenPruning, Moment, Pruning, grows
+from foveate.core.protocols import Budget, EvenPruning, Moment
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
 from foveate.errors import InvalidInput
 
 
+class Phase(Enum):
+    """Where a prompt stands in a forward pass that reads some tokens."""
+
+    READING = "the prompt goes on after this pass"
+    FINISHING = "this pass holds the prompt's last token, and maybe some beyond"
+    ANSWERING = "the prompt was complete before this pass"
+
+
 class Pass(NamedTuple):
     """Where a pass stands, in columns of the batch: ``seen`` tokens have been read, padding and
-    this pass included, and the prompt that is to be compressed ends at ``end`` (None: there is
-    none, an answer is being decoded).
+    this pass included, and the prompt that is to be compressed, or was, ends at ``end``.
     """
 
     seen: int
-    end: int | None = None
+    end: int
+    phase: Phase
+
+    @classmethod
+    def of(cls, prompt: int, computed: int, new: int) -> Pass:
+        """Of a prompt of which ``computed`` tokens had been read when ``new`` ones came."""
+        seen, phase = computed + new, Phase.ANSWERING
+        if computed < prompt:
+            phase = Phase.FINISHING if seen >= prompt else Phase.READING
+        return cls(seen, prompt, phase)
+
+    @property
+    def to_read(self) -> int:
+        """Tokens of the prompt beyond those seen; negative where the answer has begun."""
+        return self.end - self.seen
 
 
 class OneNumber:
@@ -79,15 +101,6 @@ class Remembered:
     def kept_by_each(self) -> int | None:
         """What every head kept, where that is one number. The device is asked once."""
         return self._even.of(self.kept)
-
-    def in_prompt(self, at: Pass) -> bool:
-        """Whether the pass reads tokens of a prompt that has not been dealt with."""
-        return at.end is not None and self.finished < at.end
-
-    def to_read(self, at: Pass) -> int:
-        """Tokens of the prompt beyond those seen; negative where the answer has begun."""
-        end = at.end if at.end is not None and self.in_prompt(at) else self.finished
-        return end - at.seen
 
     def remember(
         self, q: Float[Tensor, "b hq m d"], images: Int[Tensor, "b m"] | None, wanted: int
@@ -181,7 +194,7 @@ class PromptReading:
     def completed(self, layer: Layer) -> dict[int, Kept]:
         """What is kept once a layer has been read in a single pass; see :meth:`read`."""
         seen = layer.k.shape[2]
-        return self.read(layer, Pass(seen, seen), layer.slots.available)
+        return self.read(layer, Pass.of(seen, 0, seen), layer.slots.available)
 
     def read(
         self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], *, budget: Budget | None = None
@@ -190,8 +203,8 @@ class PromptReading:
 
         Args:
             layer: what the pass has read, and all slots that are held. Its budget (``tokens`` of
-                its slots) is the policy's, unless it brings one; its ``state`` and ``earlier``
-                are filled in here.
+                its slots) is the policy's (:meth:`with_budget`), unless it brings one; its
+                ``state`` and ``earlier`` are filled in here.
             at: where the pass stands.
             stored: pairs that each KV head holds.
             budget: stands in for the policy's at this layer.
@@ -204,29 +217,30 @@ class PromptReading:
             InvalidInput: a row without tokens, or a last pass that is too short for the window.
             InvalidBudget: a budget below what is always kept.
         """
-        memory, rule = self.layers[layer.ordinal], self.policy.when
+        memory, policy = self.layers[layer.ordinal], self.policy
         layer = self._shown(layer, at)
-        in_prompt = memory.in_prompt(at)
-        unfinished = in_prompt and memory.to_read(at) > 0
-        wanted = self.policy.score.queries(self._longest_budget(layer, at if unfinished else None))
-        layer = memory.with_earlier(layer, wanted)
-        goes_on = unfinished or (rule.decodes and not isinstance(rule, Pruning))
-        memory.remember(layer.q, layer.slots.q_image, wanted if goes_on else 0)
-        if unfinished and not rule.reads:
+        unfinished = at.phase is Phase.READING
+        wanted = policy.score.queries(self._longest_budget(layer, at))
+        if memory.queries is not None:
+            layer = memory.with_earlier(layer, wanted)
+        goes_on = unfinished or policy.compresses_again
+        if goes_on or memory.queries is not None:
+            memory.remember(layer.q, layer.slots.q_image, wanted if goes_on else 0)
+        if unfinished and not policy.when.reads:
             return {}
-        if not unfinished:
+        if not unfinished and layer.ordinal == 0:
             _refuse_empty_rows(layer)
-        if in_prompt and not unfinished:
-            if budget is None:  # otherwise the engine has worked it out
+        if at.phase is Phase.FINISHING:
+            if budget is None and layer.ordinal == 0:  # otherwise the engine has worked it out
                 self._note_asked(layer, at)
             memory.finished = at.seen
-            memory.tokens = None if grows(rule) else layer.slots.tokens
-        if not rule(self._moment(layer, at, stored, in_prompt and not unfinished)):
+            memory.tokens = None if policy.grows else layer.slots.tokens
+        if not policy.when(self._moment(layer, at, stored)):
             return {}
-        if self.policy.reads_again and not self._stays_whole(layer):
+        if policy.reads_again and not self._stays_whole(layer):
             memory.unread = _without_pairs(layer, max(1, wanted))
             return {}
-        return self._compressed(layer, budget, at.seen)
+        return self._compressed(layer, budget, at.seen, wanted)
 
     @property
     def waits(self) -> bool:
@@ -250,14 +264,14 @@ class PromptReading:
         if unread is None:
             return {}
         layer = replace(unread, k=k, v=v, state=memory.state)
-        return self._compressed(layer, None, memory.finished)
+        return self._compressed(layer, None, memory.finished, None)
 
     def prune(self, ordinal: int, at: Pass, lengths: Int[Tensor, "b"], pairs: Pairs) -> Kept | None:
         """What a rule that prunes keeps of ``pairs`` while an answer is decoded; None for all."""
-        memory, rule = self.layers[ordinal], self.policy.when
-        if memory.kept is None or not isinstance(rule, Pruning):
+        memory, rule = self.layers[ordinal], self.policy.prunes
+        if memory.kept is None or rule is None:
             return None  # the whole prompt fitted, so its share is everything
-        length = lengths + memory.to_read(at)
+        length = lengths + at.to_read
         moment = Moment(False, pairs.counts, lengths, length, memory.kept)
         if not rule(moment):
             return None
@@ -307,26 +321,24 @@ class PromptReading:
         """
         if slots.tokens is not None:
             return slots
-        memory = self.layers[ordinal]
-        if memory.tokens is not None and not memory.in_prompt(at):
+        memory, answering = self.layers[ordinal], at.phase is Phase.ANSWERING
+        if answering and memory.tokens is not None:
             slots = slots.with_budget(memory.tokens)
             return slots if self.strict else raised(slots, self.policy)
         found = self._budgeted(slots, at, ordinal, form)
-        if not (memory.in_prompt(at) or grows(self.policy.when)):
+        if answering and not self.policy.grows:
             memory.tokens = found.slots.tokens
         return found.slots
 
     def _budgeted(self, slots: Slots, at: Pass, ordinal: int, form: Callable[[], Form]) -> Budgeted:
-        to_read = self.layers[ordinal].to_read(at)
-        if grows(self.policy.when):
-            to_read = max(0, to_read)
-        within = self._within(at.seen + to_read, ordinal, form)
-        return budgeted(slots, self.policy, within, to_read, self.strict)
+        end = max(at.seen, at.end) if self.policy.grows else at.end
+        within = None
+        if self.policy.amount.kind == "bytes":
+            within = self._within(end, ordinal, form)
+        return budgeted(slots, self.policy, within, end - at.seen, self.strict)
 
-    def _within(self, columns: int, ordinal: int, form: Callable[[], Form]) -> Bytes | None:
+    def _within(self, columns: int, ordinal: int, form: Callable[[], Form]) -> Bytes:
         """The bytes of a budget in bytes."""
-        if self.policy.amount.kind != "bytes":
-            return None
         forms = self.forms or (form(),) * self.depth
         whole = self.layers[ordinal].kept is None
         found = Bytes(self.policy, forms, columns, whole, self.strict)
@@ -334,19 +346,18 @@ class PromptReading:
             self._bytes = found
         return self._bytes
 
-    def _longest_budget(self, layer: Layer, at: Pass | None) -> int:
-        """The largest budget of a row; of a prompt that goes on after ``at``, the largest that it
+    def _longest_budget(self, layer: Layer, at: Pass) -> int:
+        """The largest budget of a row; of a prompt that goes on after the pass, the largest that it
         may be yet: text that is to come may have to stay.
         """
         longest = longest_budget(layer.slots)
-        if at is None or self.strict or self.policy.keeps_by_position:
+        if at.phase is not Phase.READING or self.strict or self.policy.keeps_by_position:
             return longest
-        to_come = self.layers[layer.ordinal].to_read(at)
-        return max(longest, int(layer.slots.lengths.max()) + to_come)
+        return max(longest, int(layer.slots.lengths.max()) + at.to_read)
 
     def _note_asked(self, layer: Layer, at: Pass) -> None:
         """What was asked for, once a prompt."""
-        if layer.ordinal or self.policy.amount.kind == "auto":
+        if self.policy.amount.kind == "auto":
             return
         own = replace(layer.slots, tokens=None)
         found = self._budgeted(own, at, 0, partial(_form, layer))
@@ -358,37 +369,47 @@ class PromptReading:
         """The layer with its budget and with what is known of earlier passes and layers; the
         running sums have seen it.
         """
-        memory = self.layers[layer.ordinal]
+        memory, slots = self.layers[layer.ordinal], layer.slots
+        if slots.tokens is None:
+            slots = self.with_budget(slots, at, layer.ordinal, partial(_form, layer))
         layer = replace(
             layer,
-            slots=self.with_budget(layer.slots, at, layer.ordinal, partial(_form, layer)),
-            state=memory.grown(layer.k.shape[2]),
+            slots=slots,
+            state=memory.grown(layer.k.shape[2]) if memory.state else {},
             earlier=tuple(self.notes) if layer.ordinal else (),
         )
+        if not self.policy.running:
+            memory.state = layer.state
+            return layer
         memory.state = observed(self.policy, layer)
-        return replace(layer, state=memory.state) if memory.state else layer
+        return replace(layer, state=memory.state)
 
     def _stays_whole(self, layer: Layer) -> bool:
         """Whether nothing is to be chosen in a layer, so that nothing has to be scored."""
         return self.layers[layer.ordinal].kept is None and layer.slots.all_fits
 
-    def _moment(self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], prompt: bool) -> Moment:
+    def _moment(self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"]) -> Moment:
         memory, seen = self.layers[layer.ordinal], layer.slots.lengths
         kept = memory.kept
-        if kept is None or grows(self.policy.when):  # its budget: it never was compressed, or grows
+        if kept is None or self.policy.grows:  # its budget: it never was compressed, or grows
             tokens = seen if layer.slots.tokens is None else layer.slots.tokens
             kept = tokens[:, None].expand_as(stored)
-        return Moment(prompt, stored, seen, seen - (at.seen - memory.finished), kept)
+        completed, length = at.phase is Phase.FINISHING, seen - (at.seen - memory.finished)
+        return Moment(completed, stored, seen, length, kept)
 
-    def _compressed(self, layer: Layer, budget: Budget | None, seen: int) -> dict[int, Kept]:
+    def _compressed(
+        self, layer: Layer, budget: Budget | None, seen: int, queries: int | None
+    ) -> dict[int, Kept]:
         policy = self.policy if budget is None else replace(self.policy, budget=budget)
         before = self.layers[layer.ordinal].kept is not None
-        scored = score(self.policy, layer, again=before)
+        scored = score(self.policy, layer, again=before, queries=queries)
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
         found: dict[int, Kept] = {}
-        columns = self.layers[layer.ordinal].finished or seen
-        within = self._within(columns, layer.ordinal, partial(_form, layer))
+        within = None
+        if policy.amount.kind == "bytes":
+            columns = self.layers[layer.ordinal].finished or seen
+            within = self._within(columns, layer.ordinal, partial(_form, layer))
         if policy.scope == "model":
             found = self._all_together(layer, scored, within)
         elif scored is not None:
@@ -400,7 +421,8 @@ class PromptReading:
         for ordinal, kept in found.items():
             memory = self.layers[ordinal]
             memory.kept = kept.counts if kept.told is None else kept.told
-            memory.compact(kept.mask)
+            if memory.state:
+                memory.compact(kept.mask)
             if policy.when.decodes:
                 _ = memory.kept_by_each  # asked now, and not while decoding
         return found
@@ -435,7 +457,7 @@ def _form(layer: Layer) -> Form:
 
 
 def _refuse_empty_rows(layer: Layer) -> None:
-    if layer.ordinal == 0 and bool((layer.slots.lengths < 1).any()):
+    if bool((layer.slots.lengths < 1).any()):
         row = int((layer.slots.lengths < 1).nonzero()[0, 0])
         raise InvalidInput(f"row {row} is nothing but padding.")
 

@@ -42,7 +42,7 @@ class Slots:
     q_image: Int[Tensor, "b m"] | None = None  # the image of each query
     mask: Bool[Tensor, "b #h m n"] | None = None
     tokens: Int[Tensor, "b"] | None = None
-    _derived: list[tuple[Any, tuple[Any, ...], Any]] = field(
+    _derived: list[tuple[Any, tuple[Any, ...], list[type], Any]] = field(
         default_factory=list, init=False, repr=False
     )
 
@@ -124,21 +124,7 @@ class Slots:
 
     def last_visible(self, w: int) -> Bool[Tensor, "b #h w s"]:
         """The same of the last slots alone: these queries attend to all slots before them."""
-        return self.derived(_last_visible, w)
-
-    def derived(
-        self, rule: Callable[Concatenate[Slots, P], Found], *of: P.args, **none: P.kwargs
-    ) -> Found:
-        """``rule(self, *of)``, worked out once. The rule is a function of a module, which knows
-        nothing else, and its arguments are numbers, names and stages. Nobody may write into what
-        comes out.
-        """
-        for known, arguments, found in self._derived:
-            if known is rule and arguments == of and _same_types(arguments, of):
-                return found  # type: ignore[no-any-return]
-        new = rule(self, *of, **none)
-        self._derived.append((rule, of, new))
-        return new
+        return _last_visible(self, w)
 
     def with_budget(self, tokens: Int[Tensor, "b"]) -> Slots:
         """The same slots where each row has this budget."""
@@ -154,23 +140,29 @@ class Slots:
         )
 
 
-def _same_types(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    """A window of 1 token and one of 1.0 of the budget are equal numbers and different windows."""
-    return all(type(a) is type(b) for a, b in zip(one, other, strict=True))
-
-
 def derived(
     rule: Callable[Concatenate[Slots, P], Found],
 ) -> Callable[Concatenate[Slots, P], Found]:
-    """Decorates a function of slots, so that it is worked out once: see :meth:`Slots.derived`."""
+    """Decorates a function of slots, so that what it says of the same slots is worked out once. It
+    knows nothing else, and its other arguments are numbers, names and stages. Nobody may write into
+    what comes out.
+    """
 
     @functools.wraps(rule)
     def once(slots: Slots, /, *of: P.args, **none: P.kwargs) -> Found:
-        return slots.derived(rule, *of, **none)
+        # a window of 1 token and one of 1.0 of the budget are equal numbers and different windows
+        types = list(map(type, of))
+        for known, arguments, their_types, found in slots._derived:
+            if known is rule and arguments == of and their_types == types:
+                return found  # type: ignore[no-any-return]
+        new = rule(slots, *of, **none)
+        slots._derived.append((rule, of, types, new))
+        return new
 
     return once
 
 
+@derived
 def _last_visible(slots: Slots, w: int) -> Tensor:
     return from_first_hidden(slots.visible(w))
 

@@ -52,7 +52,7 @@ def implementation(operator: str, impl: Impl | None) -> Any:
     """The module that does the work: ``OPERATOR.reference``, or ``OPERATOR.triton``, which is
     imported when it is first asked for, as Triton is.
     """
-    name = f"{operator}.{chosen(impl)}"
+    name = f"{operator}.{_chosen[-1] if impl is None else chosen(impl)}"
     if name not in _modules:
         _modules[name] = importlib.import_module(name)
     return _modules[name]

@@ -11,7 +11,10 @@ from torch import Tensor
 
 def each_head(t: Shaped[Tensor, "b h n d"]) -> list[Shaped[Tensor, "n d"]]:
     """Views, row by row."""
-    return [head for row in t.unbind() for head in row.unbind()]
+    heads: list[Tensor] = []
+    for row in t.unbind():
+        heads += row.unbind()
+    return heads
 
 
 def starts_of(counts: Int[Tensor, "b h"]) -> Int[Tensor, "heads"]:

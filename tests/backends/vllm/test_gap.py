@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from foveate.backends.vllm.gap import Phase, Room, kept_slots, physical, view
+from foveate.backends.vllm.gap import Room, kept_slots, physical, view
 from foveate.core.amount import Amount
 from foveate.errors import InvalidBudget
 
@@ -99,22 +99,6 @@ def test_view_leaves_rows_without_a_gap_and_its_input_alone():
     assert (seen.dtype, short.dtype) == (torch.int32, torch.int32)
     assert torch.equal(table, before[0])
     assert torch.equal(lengths, before[1])
-
-
-@pytest.mark.parametrize(
-    ("prompt", "computed", "new", "phase"),
-    [
-        (5, 0, 4, Phase.READING),
-        (5, 0, 5, Phase.FINISHING),
-        (5, 4, 1, Phase.FINISHING),
-        (5, 0, 9, Phase.FINISHING),  # resumed after a preemption: prompt and answer at once
-        (5, 5, 1, Phase.ANSWERING),
-        (5, 8, 1, Phase.ANSWERING),
-        (0, 0, 4, Phase.ANSWERING),  # a warm-up pass
-    ],
-)
-def test_phase_of_a_pass(prompt, computed, new, phase):
-    assert Phase.of(prompt, computed, new) is phase
 
 
 def test_prompts_shorter_than_the_budget_have_no_gap():

@@ -49,7 +49,8 @@ from foveate.backends.hf.internals import (
     take_cache,
 )
 from foveate.backends.hf.later_turns import LaterTurns
-from foveate.backends.hf.modality import given_visual_tokens, starts_in_runs, visual_tokens
+from foveate.backends.hf.modality import starts_in_runs
+from foveate.backends.hf.next_prompt import Asked, Declared, NextPrompt, Told
 from foveate.backends.hf.projection import output_projections
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats
@@ -62,11 +63,10 @@ from foveate.backends.hf.support import (
     state_of,
     text_config,
 )
-from foveate.backends.hf.told import Asked, Declared, Told
 from foveate.backends.hf.turns import Call, Turn
 from foveate.backends.hf.undone import ModuleStates
 from foveate.core.policy import Policy
-from foveate.errors import InvalidInput, UnsupportedCache, UnsupportedModel
+from foveate.errors import UnsupportedCache, UnsupportedModel
 
 
 class Calls:
@@ -86,10 +86,10 @@ class Calls:
         asker: Asker | None = None,
         strict: bool = False,
     ):
-        self.model, self.policy, self.vision, self.asker = model, policy, vision, asker
+        self.model, self.policy, self.asker = model, policy, asker
         self.link = Link(strict)
         self.cache: DynamicCache | None = None
-        self._expected: Declared | None = None  # by nobody's call
+        self._next = NextPrompt(model.config, vision)
         self._config = text_config(model)
         self._place = find(model, self._config)
         if policy.reads_output_weight:
@@ -164,7 +164,7 @@ class Calls:
 
     def expect(self, tokens: int) -> None:
         """Declares the length of the prompt that comes next, unless ``generate`` does."""
-        self._expected = Declared(tokens)
+        self._next.expected = Declared(tokens)
 
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one."""
@@ -187,7 +187,7 @@ class Calls:
     def _generated(self, told: Told, generate: Any, *args: Any, **kwargs: Any) -> Any:
         check_helpers(kwargs, self._place.modules)
         check_settings(getattr(generate, "__self__", self.model), kwargs)
-        self._declare(told, args, kwargs)
+        told.declare(self.model.config, args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
@@ -197,7 +197,7 @@ class Calls:
         told.asked = Asked()
         output = generate(*args, **kwargs)
         told.asked.check(self.model)
-        self._expected = None
+        self._next.expected = None
         name_cache(output)
         return output
 
@@ -223,19 +223,6 @@ class Calls:
         if told.length is not None and not whole:  # the answer so far is kept, as it was
             told.length = Declared(told.length.tokens)
         return inputs
-
-    def _declare(self, told: Told, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes the prompt's length and ids. A model inside that generates knows the length best,
-        and the one around it the ids.
-        """
-        ids = args[0] if args else kwargs.get("inputs", kwargs.get("input_ids"))
-        whole = kwargs.get("inputs_embeds") if ids is None else ids
-        mask = kwargs.get("attention_mask")
-        if isinstance(whole, Tensor) and whole.ndim >= 2:
-            told.length = Declared(mask.shape[1] if mask is not None else whole.shape[1])
-        if isinstance(ids, Tensor) and ids.ndim == 2:
-            told.prompt = ids
-            told.prompt_frames = starts_in_runs(self.model.config, ids, kwargs)
 
     # Around the modules around the decoder, and around the decoder itself
 
@@ -367,10 +354,12 @@ class Calls:
             return ongoing
         state, (rows, count) = self._converted(cache), given.shape[:2]
         ongoing, seen = _begun(call, state), foveate_layers(cache)[0].seen
-        self._arm(told, ongoing, state, seen, count)
+        if (end := self._next.end(told, ongoing, state, seen, count)) is not None:
+            state.arm(end)
         if state.prompt_end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
-        vision = self._visual_tokens(told, state, seen, kwargs.get("input_ids"), given)
+        ids = kwargs.get("input_ids")
+        vision = self._next.visual_tokens(told, state.prompt_end, seen, ids, given)
         frames = told.of_pass("frames", state.prompt_end, seen, given)
         state.extend_vision(vision, None if vision is None else frames)
         if keeps_passes(self.policy) and state.prompt_end is not None:
@@ -378,19 +367,6 @@ class Calls:
         if seen and self._place.decoder is self.model:
             restore_offsets(self._offsets, state)
         return ongoing
-
-    def _visual_tokens(
-        self, told: Told, state: CacheState, seen: int, tokens: Tensor | None, given: Tensor
-    ) -> Tensor | None:
-        """Which of this pass's tokens are visual, by what the caller told or by the ids."""
-        end, (rows, count) = state.prompt_end, given.shape[:2]
-        if self.vision is None or end is None or seen >= self.vision.shape[-1]:
-            ids = told.of_pass("ids", end, seen, given) if tokens is None else tokens
-            return visual_tokens(self.model.config, ids)
-        columns = slice(seen, min(end, seen + count))
-        found = given_visual_tokens(self.vision, rows, end, columns)
-        drafted = count - found.shape[1]
-        return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
 
     def _converted(self, cache: Any) -> CacheState:
         state = state_of(cache)
@@ -407,30 +383,6 @@ class Calls:
                     f"this block's policy is {self.policy}."
                 )
             state.link = self.link
-
-    def _arm(
-        self, told: Told, ongoing: Ongoing | None, state: CacheState, seen: int, count: int
-    ) -> None:
-        """Where the prompt ends that this pass begins, if it begins one. Some models (GIT) put
-        images before the text for which there are no ids, and which nobody counted who declared
-        the prompt's length.
-        """
-        if not state.awaiting:
-            return
-        ids = told.of("ids").ids
-        without_ids = 0 if ids is None else max(0, count - ids.shape[1])
-        declared = told.of("length").length or self._expected
-        tokens = seen + count
-        if declared is not None and not declared.spent:
-            declared.take(ongoing)
-            tokens = declared.tokens + without_ids
-            if tokens <= seen:
-                raise InvalidInput(
-                    f"the prompt was declared {tokens} tokens long, but the cache has seen {seen}."
-                )
-        state.prompt_end = tokens
-        state.awaiting = False
-        state.stats = Stats(state.policy.spec)
 
     def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)

@@ -16,8 +16,7 @@ from torch import Tensor
 from foveate.backends.hf.attention.by_products import ModelAttention, Output
 from foveate.backends.hf.attention.dispatch import over_visible
 from foveate.backends.hf.attention.gradients import refused
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.held_layer import LINK
+from foveate.backends.hf.cache_layer import LINK, FoveateLayer
 from foveate.backends.hf.internals import Cache, CacheLayerMixin
 from foveate.backends.hf.state import CacheState
 from foveate.core.storage import DensePairs, RaggedPairs
@@ -119,7 +118,8 @@ class FixedLayer(CacheLayerMixin):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Writes one token's pair behind those that count, and counts it."""
-        self.state.link.check()
+        if not self.state.link.open:
+            self.state.link.refuse()
         if key_states.shape[2] != 1:
             raise InvalidInput(
                 f"a fixed cache takes one token a pass, not {key_states.shape[2]}. Read prompts "

@@ -12,18 +12,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foveate.backends.hf.attention.by_products import ModelAttention, Output
-from foveate.backends.hf.cache_layer import FoveateLayer
-from foveate.backends.hf.held_layer import LINK
+from foveate.backends.hf.cache_layer import LINK, FoveateLayer
+from foveate.backends.hf.fixed import FixedLayer
 from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.turns import Call, Turn
+from foveate.backends.hf.ways import attend, lend
 from foveate.errors import UnsupportedModel
 
 Function = Callable[..., Output]
@@ -60,9 +61,10 @@ readers: dict[int, Reader] = {}
 """By the identity of the decoder's configuration."""
 
 
+@cache
 def knows(name: str | None) -> bool:
     """Whether the attention implementation of that name is one of transformers, or a kernel that
-    transformers loads in the place of one.
+    transformers loads in the place of one. Asked at every layer of every step.
     """
     name = (name or "").removeprefix("paged|")
     return name in (*TAKES_MASKS, "flex_attention") or "flash" in name
@@ -89,11 +91,12 @@ def _through_the_cache(
     **kwargs: Any,
 ) -> Output:
     """``function``; for keys that a cache of ours returned, the cache layer's attention."""
-    layer: FoveateLayer | None = getattr(key, LINK, None)
+    layer: FoveateLayer | FixedLayer | None = getattr(key, LINK, None)
     if layer is None:
         _check_place(module)
         return function(module, query, key, value, attention_mask, **kwargs)
-    check_known(name, f"{type(module).__name__}'s")  # it may have been set inside the block
+    if not knows(name):  # it may have been set inside the block
+        check_known(name, f"{type(module).__name__}'s")
     if kwargs.get("position_bias") is not None:
         raise UnsupportedModel(
             f"{type(module).__name__} passes 'position_bias' to its attention, which goes by the "
@@ -102,19 +105,23 @@ def _through_the_cache(
     scale = kwargs.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     attention = _of_model(function, name, module, kwargs)
+    if isinstance(layer, FixedLayer):
+        return layer.attend(attention, query, attention_mask, scale)
     if layer.state.lends and getattr(module, "layer_idx", None) != layer.model_index:
-        return layer.lend(attention, query, key, value, attention_mask, scale)
-    return layer.attend(attention, query, attention_mask, scale)
+        return lend(layer, attention, query, key, value, attention_mask, scale)
+    return attend(layer, attention, query, attention_mask, scale)
 
 
 def _of_model(
     function: Function, name: str, module: nn.Module, kwargs: dict[str, Any]
 ) -> ModelAttention:
-    extra = [each for each in _NOT_OURS if kwargs.get(each) is not None]
+    extra = None
+    for each in _NOT_OURS:
+        extra = each if kwargs.get(each) is not None else extra
     plain = partial(_called, function, module, kwargs)
     masked = partial(_called, sdpa_attention_forward, module, kwargs)
     if extra:
-        masked = partial(_no_mask, f"{type(module).__name__} passes {extra[0]!r} to its {name}")
+        masked = partial(_no_mask, f"{type(module).__name__} passes {extra!r} to its {name}")
     takes_masks = name in TAKES_MASKS
     return ModelAttention(
         plain=plain,
@@ -201,14 +208,12 @@ _STOCK = AttentionInterface.get_interface
 
 
 def _get_interface(self: Any, attn_implementation: Any, default: Function) -> Function:
-    return _wrapped(_STOCK(self, attn_implementation, default), attn_implementation)
+    found = _STOCK(self, attn_implementation, default)
+    # "eager" is the model's own, which the interface does not have
+    if found is default:
+        return partial(_through_the_cache, found, attn_implementation or "eager")
+    return found
 
 
 def _getitem(self: Any, key: str) -> Function:
-    return _wrapped(super(AttentionInterface, self).__getitem__(key), key)
-
-
-def _wrapped(function: Function, name: str | None) -> Function:
-    if isinstance(function, partial) and function.func is _through_the_cache:
-        return function
-    return partial(_through_the_cache, function, name or "eager")
+    return partial(_through_the_cache, super(AttentionInterface, self).__getitem__(key), key)

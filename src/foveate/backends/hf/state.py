@@ -6,10 +6,10 @@ from them is worked out once a pass.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor, nn
 
 from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
@@ -76,13 +76,12 @@ class Link:
         """
         return (_left, ())
 
-    def check(self) -> None:
-        """Raises UnsupportedCache after the block was left."""
-        if not self.open:
-            raise UnsupportedCache(
-                "this compressed cache belongs to a compress() block that was left, and the model "
-                "alone cannot read it. Use it inside a compress(model, policy) block."
-            )
+    def refuse(self) -> NoReturn:
+        """Raises UnsupportedCache: the block was left."""
+        raise UnsupportedCache(
+            "this compressed cache belongs to a compress() block that was left, and the model "
+            "alone cannot read it. Use it inside a compress(model, policy) block."
+        )
 
 
 def _left() -> Link:
@@ -128,6 +127,11 @@ class CacheState:
         self._mask_of_own: Tensor | None = None
         self._facts: MaskFacts | None = None
         self._shape: tuple[int, int, int] | None = None
+
+    def arm(self, end: int) -> None:
+        """A prompt begins that is to be compressed, and ends at this column."""
+        self.prompt_end, self.awaiting = end, False
+        self.stats = Stats(self.policy.spec)
 
     def begin(self) -> Ongoing:
         """A pass is about to be read.
@@ -243,35 +247,35 @@ class SlotsOfPass:
 
     def __init__(self) -> None:
         self._columns: Int[Tensor, "b h n"] | None = None
-        self._of: tuple[object, ...] = ()
+        self._of: tuple[object, object, object] = (None, None, None)
         self._found: Slots | None = None
 
-    def columns(self, k: Float[Tensor, "b h n d"]) -> Int[Tensor, "b h n"]:
+    def columns(self, like: Shaped[Tensor, "b h n *d"]) -> Int[Tensor, "b h n"]:
         """The columns of a layer that holds every column: one tensor for all that are alike."""
-        known, shape = self._columns, k.shape[:3]  # layers may differ in heads, and in their device
-        if known is None or known.shape != shape or known.device != k.device:
-            columns = torch.arange(shape[2], dtype=torch.int32, device=k.device)  # as they are held
+        known, shape = self._columns, like.shape[:3]  # layers may differ in heads, in their device
+        if known is None or known.shape != shape or known.device != like.device:
+            columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)  # as held
             known = self._columns = columns.expand(shape)
         return known
 
     def of(
         self,
         columns: Int[Tensor, "b h n"],
-        compressed: bool,
         span: tuple[int, int],
         facts: MaskFacts,
         images: Images | None,
         mask: Tensor | None,
     ) -> Slots:
-        """From the columns of the slots, and the ``span`` of those of the queries. Slot i of a
-        layer that is not ``compressed`` is column i; ``facts`` are one object for all layers of a
-        pass, so are ``images``, and so should ``columns`` be. ``mask`` is the model's.
+        """From the columns of the slots, and the ``span`` of those of the queries. Layers whose
+        columns are :meth:`columns` share the slots; ``facts`` are one object for all layers of a
+        pass, and so are ``images``. ``mask`` is the model's.
         """
-        if compressed:
+        if columns is not self._columns:
             return _slots(columns, True, span, facts, images, mask)
-        of = (columns, facts, images)
-        if self._found is None or any(a is not b for a, b in zip(of, self._of, strict=True)):
-            self._of, self._found = of, _slots(columns, False, span, facts, images, mask)
+        (held, known, of) = self._of
+        if self._found is None or columns is not held or facts is not known or images is not of:
+            self._of = columns, facts, images
+            self._found = _slots(columns, False, span, facts, images, mask)
         return self._found
 
 

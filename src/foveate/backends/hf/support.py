@@ -16,7 +16,7 @@ from foveate.backends.hf.internals import STATES, DynamicLayer, HybridLayer
 from foveate.backends.hf.state import CacheState, Link
 from foveate.core.heading import Heading
 from foveate.core.policy import Policy
-from foveate.core.protocols import wrapped
+from foveate.core.traits import wrapped
 from foveate.errors import AlreadyCompressing, UnsupportedCache, UnsupportedModel
 
 _GROWING = (DynamicLayer, HybridLayer)

@@ -13,7 +13,7 @@ from threading import Lock, get_ident
 from types import FrameType
 from typing import Protocol
 
-from foveate.backends.hf.told import Told
+from foveate.backends.hf.next_prompt import Told
 
 _PATIENCE = 0.05  # seconds until somebody who waits looks again whether the other call still runs
 

@@ -19,7 +19,6 @@ much of a prompt stays, and tells the workers (``orders``), which move what it s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -137,21 +136,6 @@ class Room:
         the average before anything is rounded.
         """
         return self.kept(prompt, block) if self.tier is None else self.average(prompt)
-
-
-class Phase(Enum):
-    """Where a request stands in a forward pass that computes some of its tokens."""
-
-    READING = "the prompt goes on after this pass"
-    FINISHING = "this pass holds the prompt's last token, and maybe some beyond"
-    ANSWERING = "the prompt was complete before this pass"
-
-    @classmethod
-    def of(cls, prompt: int, computed: int, new: int) -> Phase:
-        """Of a request that had ``computed`` tokens in the cache and now gets ``new`` ones."""
-        if computed >= prompt:
-            return cls.ANSWERING
-        return cls.FINISHING if computed + new >= prompt else cls.READING
 
 
 def kept_slots(gap: int, prompt: int, block: int) -> Int[Tensor, "k"]:

@@ -15,7 +15,7 @@ from foveate.core import pipeline
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scored
 from foveate.core.protocols import Scope
-from foveate.core.reading import Pass, Remembered
+from foveate.core.reading import Pass, Phase, Remembered
 from foveate.core.tensors import slots_of
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
@@ -66,11 +66,12 @@ def after_pass(
     pass's, ``pairs(n)`` the layer's first n pairs of this request.
     """
     row = cells[0]
-    prompt, at = row.prompt, Pass(row.end, row.prompt.length)
-    q = queries[row.start : row.start + row.end - row.computed].transpose(0, 1)[None]
+    prompt, new = row.prompt, row.end - row.computed
+    at = Pass.of(prompt.length, row.computed, new)
+    q = queries[row.start : row.start + new].transpose(0, 1)[None]
     if not row.computed:
         prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
-    if row.end < prompt.length and not prompt.policy.running:
+    if at.phase is Phase.READING and not prompt.policy.running:
         wanted = prompt.policy.score.queries(row.budget)
         images = prompt.image[:, row.computed : row.end]
         prompt.reading.layers[ordinal].add(q, images, wanted)

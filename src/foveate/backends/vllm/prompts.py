@@ -12,12 +12,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.backends.vllm.gap import Phase
 from foveate.backends.vllm.held import Held
 from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer
 from foveate.core.policy import Policy
-from foveate.core.reading import PromptReading
+from foveate.core.reading import Pass, Phase, PromptReading
 from foveate.core.tensors import image_index, spot_index
 
 VISUAL = ("image", "video")
@@ -206,9 +205,9 @@ class Prompts:
             asked = self._asked.get(name)
             if asked is None or (order := asked.order) is None:
                 continue
-            phase = Phase.of(order.length, computed[name], new)
+            phase = Pass.of(order.length, computed[name], new).phase
             self.reading |= bool(order.shares) and phase is not Phase.ANSWERING
-            if Phase.of(order.prompt, computed[name], new) is Phase.FINISHING:
+            if Pass.of(order.prompt, computed[name], new).phase is Phase.FINISHING:
                 yield order
 
 

@@ -11,13 +11,8 @@ from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.tiers import shaping, tiers_from
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.core.protocols import (
-    Foreseeable,
-    ForeseeableByHead,
-    FullPrecision,
-    may_spare,
-    wrapped,
-)
+from foveate.core.protocols import Foreseeable, ForeseeableByHead, FullPrecision
+from foveate.core.traits import wrapped
 from foveate.errors import InvalidParameter, UnsupportedPolicy, suggest
 from foveate.methods.adakv import AcrossHeads
 from foveate.stages.budget import Uniform
@@ -143,7 +138,7 @@ def check_policy(policy: Policy) -> None:
         raise _refused(
             policy, f"what {select!r} always keeps depends on more than the prompt's length"
         )
-    if may_spare(select):
+    if policy.spares:
         raise _refused(
             policy,
             f"{select!r} may keep fewer tokens than its budget by each prompt's scores, and blocks "

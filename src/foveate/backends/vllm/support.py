@@ -7,7 +7,8 @@ from typing import Any
 
 from foveate.backends.vllm.codes import TYPES
 from foveate.core.policy import Policy
-from foveate.core.protocols import ForeseeableByHead, is_head_by_head, wrapped
+from foveate.core.protocols import ForeseeableByHead
+from foveate.core.traits import trait, wrapped
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 
 SCHEDULER = "foveate.backends.vllm.Scheduler"
@@ -193,4 +194,4 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
 def _across_heads(policy: Policy) -> Iterator[Any]:
     """The stages of a policy that do not say that they decide head by head."""
     stages = (*wrapped(policy.score), policy.select, policy.merge)
-    return (stage for stage in stages if not is_head_by_head(stage))
+    return (stage for stage in stages if not trait(stage, "head_by_head"))

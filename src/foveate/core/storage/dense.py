@@ -40,6 +40,8 @@ class DensePairs:
         self._k, self._v = k.contiguous(), v.contiguous()
         self.columns_of_mixed = None if columns is None else columns.to(torch.int32)
         self.first = first
+        self.mixed = 0 if columns is None else columns.shape[2]  # slots with a column listed
+        self.compressed = first != 0 or self.mixed != 0  # False while slot i is column i
         self.size = k.shape[2]
         self.most: int | None = None  # slots that there may be room for
 
@@ -48,30 +50,30 @@ class DensePairs:
         cls, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], room: int
     ) -> DensePairs:
         """No pairs yet, and room for ``room`` slots of the kind of ``k`` and ``v``."""
-        k, v = (t.new_empty(*t.shape[:2], room, t.shape[3]) for t in (k, v))
-        pairs = cls(k, v)
+        pairs = cls(
+            k.new_empty(*k.shape[:2], room, k.shape[3]), v.new_empty(*v.shape[:2], room, v.shape[3])
+        )
         pairs.size = 0
         return pairs
 
     @property
     def k(self) -> Float[Tensor, "b h n d"]:
-        """Keys of all slots, not a copy."""
-        return _used(self._k, self.size)
+        """Keys of all slots, not a copy: where all are in use, without a call into torch."""
+        k = self._k
+        whole = self.size == k.shape[2] and not torch.compiler.is_compiling()
+        return k if whole else k[:, :, : self.size]
 
     @property
     def v(self) -> Float[Tensor, "b h n e"]:
-        """Values of all slots, not a copy."""
-        return _used(self._v, self.size)
+        """Values of all slots, likewise."""
+        v = self._v
+        whole = self.size == v.shape[2] and not torch.compiler.is_compiling()
+        return v if whole else v[:, :, : self.size]
 
     @property
     def with_room(self) -> tuple[Float[Tensor, "b h r d"], Float[Tensor, "b h r e"]]:
         """Keys and values with the room at the end."""
         return self._k, self._v
-
-    @property
-    def mixed(self) -> int:
-        """Slots whose columns are listed one by one."""
-        return 0 if self.columns_of_mixed is None else self.columns_of_mixed.shape[2]
 
     @property
     def counts(self) -> Int[Tensor, "b h"]:
@@ -82,11 +84,6 @@ class DensePairs:
     def longest(self) -> int:
         """The most pairs that one head holds."""
         return self.size
-
-    @property
-    def compressed(self) -> bool:
-        """False while slot i is column i."""
-        return self.first != 0 or self.mixed != 0
 
     @property
     def nbytes(self) -> int:
@@ -149,15 +146,13 @@ class DensePairs:
         if end > self._k.shape[2]:
             room = end + max(GROWTH, end // 16)
             self.reserve(room if self.most is None else max(end, min(room, self.most)))
-        elif not torch.compiler.is_compiling() and self._stale():
-            # what inference_mode() made cannot be written to outside of it
+        elif not torch.compiler.is_compiling() and (
+            self._k.is_inference() and not torch.is_inference_mode_enabled()
+        ):  # what inference_mode() made cannot be written to outside of it
             self._k, self._v = self._k.clone(), self._v.clone()
         self._k[:, :, self.size : end] = k
         self._v[:, :, self.size : end] = v
         self.size = end
-
-    def _stale(self) -> bool:
-        return self._k.is_inference() and not torch.is_inference_mode_enabled()
 
     def crop(self, count: int) -> bool:
         """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
@@ -183,13 +178,6 @@ class DensePairs:
         other = copy(self)
         other._k, other._v = self._k.detach().clone(), self._v.detach().clone()
         return other
-
-
-def _used(t: Tensor, size: int) -> Tensor:
-    """The slots in use; the tensor itself where all are, which takes no call into torch."""
-    if not torch.compiler.is_compiling() and size == t.shape[2]:
-        return t
-    return t[:, :, :size]
 
 
 def _enlarged(old: Tensor, size: int, room: int) -> Tensor:

@@ -29,6 +29,7 @@ class RaggedPairs:
         first: int,
     ):
         self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
+        self.compressed = True  # only kept pairs are stored like this
         self._hold(body_counts)
         shape = (*body_counts.shape, 0)
         self.tail = DensePairs(
@@ -61,11 +62,6 @@ class RaggedPairs:
     def longest(self) -> int:
         """The most pairs that one head holds."""
         return self.longest_body + self.tail.size
-
-    @property
-    def compressed(self) -> bool:
-        """Always True: only kept pairs are stored like this."""
-        return True
 
     @property
     def nbytes(self) -> int:
@@ -169,8 +165,14 @@ def store(
     flat = compaction(k, v, columns, kept, counts)
     if len(set(lengths := counts.flatten().tolist())) > 1:
         return RaggedPairs(*flat, counts, first)
-    keys, values, places = (t.view(*counts.shape, lengths[0], *t.shape[1:]) for t in flat)
-    return DensePairs(keys, values, places, first)
+    shape = (*counts.shape, lengths[0])
+    keys, values, places = flat
+    return DensePairs(
+        keys.view(*shape, keys.shape[1]),
+        values.view(*shape, values.shape[1]),
+        places.view(shape),
+        first,
+    )
 
 
 def only(pairs: DensePairs | RaggedPairs, kept: Bool[Tensor, "b h n"]) -> DensePairs | RaggedPairs:

@@ -7,10 +7,12 @@ from torch import Tensor
 
 from foveate.ops.choice import Impl, implementation
 from foveate.ops.column_sums.one_query import attention_of_one
+from foveate.ops.column_sums.reference import attention_with_maxima
 
 __all__ = [
     "attention_of_one",
     "attention_with_counted_sums",
+    "attention_with_maxima",
     "attention_with_sums",
     "column_sums",
 ]

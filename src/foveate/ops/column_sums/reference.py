@@ -66,6 +66,21 @@ def attention_with_counted_sums(
     return out, sums
 
 
+def attention_with_maxima(
+    q: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    scale: float,
+    pads: list[int] | None = None,
+) -> tuple[Float[Tensor, "b hq m e"], Float[Tensor, "b h n"]]:
+    """Causal attention, and the most that any of a KV head's queries pays to every slot, from the
+    same softmax, in float32. Arguments are those of :func:`column_sums`.
+    """
+    most = q.new_zeros(k.shape[:3], dtype=torch.float32)
+    out = _attention(q, k, v, scale, pads, lambda block: _raise(most, block))
+    return out, most
+
+
 def _attention(
     q: Float[Tensor, "b hq m d"],
     k: Float[Tensor, "b h n d"],
@@ -118,6 +133,11 @@ def _add_counted(
     counted = counted.expand(heads, lanes, -1, g, rows).flatten(0, 1).flatten(2)
     added = torch.bmm(counted, lanes_of(block.weights))
     _of(sums, block)[...] += added.view(heads, lanes, -1, end).sum(1)
+
+
+def _raise(most: Float[Tensor, "b h n"], block: Block) -> None:
+    into = _of(most[:, :, None], block)[:, 0]
+    torch.maximum(into, block.weights.amax((1, 2, 3)), out=into)
 
 
 def _of(sums: Float[Tensor, "b h c n"], block: Block) -> Float[Tensor, "heads c end"]:

@@ -81,14 +81,22 @@ class Reconstruction:
             longest=self.longest,
         )
 
+    @property
+    def reads_column_maxima(self) -> bool:
+        """Where the softmax is that of the model's own attention."""
+        return self.over == "prompt"
+
     def queries(self, tokens: int) -> int:
         return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
         """The maxima over one more piece."""
         prompt = layer.k.shape[2] - layer.q.shape[2]
-        shown = layer if self.over == "prompt" else self._piece_alone(layer, prompt)
-        most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(shown)))
+        if layer.column_maxima is not None:
+            most = layer.column_maxima[..., :prompt]
+        else:
+            shown = layer if self.over == "prompt" else self._piece_alone(layer, prompt)
+            most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(shown)))
         if NOTED in layer.state:
             most = torch.maximum(most, layer.state[NOTED])
         return {NOTED: most}

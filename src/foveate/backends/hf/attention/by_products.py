@@ -19,7 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.layer import WindowSums, WindowWeights
-from foveate.ops.column_sums import attention_with_counted_sums, attention_with_sums
+from foveate.ops.column_sums import (
+    attention_with_counted_sums,
+    attention_with_maxima,
+    attention_with_sums,
+)
 
 Output = tuple[Tensor, Tensor | None]
 """As transformers' attention functions return it: [b, m, hq, e], and weights or None."""
@@ -58,6 +62,7 @@ class Attended(NamedTuple):
     weights: Tensor | None = None
     column_sums: Float[Tensor, "b hq n"] | None = None
     window_sums: WindowSums | None = None
+    column_maxima: Float[Tensor, "b h n"] | None = None
 
 
 class Wanted(NamedTuple):
@@ -65,6 +70,7 @@ class Wanted(NamedTuple):
 
     column_sums: bool = False
     window: WindowWeights | None = None
+    column_maxima: bool = False
 
 
 NOTHING = Wanted()
@@ -80,6 +86,17 @@ def with_column_sums(
     """Causal attention, padding of each row in front."""
     out, sums = attention_with_sums(query, k, v, scale, pads)
     return Attended(out.to(query.dtype).transpose(1, 2), column_sums=sums)
+
+
+def with_column_maxima(
+    query: Float[Tensor, "b hq m d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    scale: float,
+) -> Attended:
+    """Causal attention without padding."""
+    out, most = attention_with_maxima(query, k, v, scale)
+    return Attended(out.to(query.dtype).transpose(1, 2), column_maxima=most)
 
 
 def with_window_sums(

@@ -17,14 +17,15 @@ from foveate.backends.hf.attention.by_products import (
     Attended,
     ModelAttention,
     Wanted,
+    with_column_maxima,
     with_column_sums,
     with_window_sums,
 )
 from foveate.backends.hf.attention.grouped import apart, folded, folds, head_by_head
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
+from foveate.core.layer import Layer
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
-from foveate.core.slots import Slots
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs
 from foveate.errors import UnsupportedModel
 from foveate.ops.choice import chosen
@@ -78,15 +79,13 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
             f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not "
             "one softmax. Leave decode_n and attend out of the policy."
         )
-    if (
-        sees_all
-        and ours
-        and (decoded := over_codes(queries.q, pairs, queries.scale, n)) is not None
-    ):
-        return decoded
+    if sees_all and ours and isinstance(pairs, QuantisedPairs):
+        decoded = over_codes(queries.q, pairs, queries.scale, n)
+        if decoded is not None:
+            return decoded
     if sees_all and isinstance(pairs, RewrittenPairs):
         return _decoded(queries, pairs, n)
-    pairs = pairs.opened()
+    pairs = pairs if isinstance(pairs, DensePairs) else pairs.opened()
     if isinstance(pairs, DensePairs) and not pairs.compressed and _plain(queries):
         return _over_all(queries, pairs, wanted)
     if sees_all and (ours or isinstance(pairs, DensePairs)):
@@ -109,6 +108,8 @@ def _over_all(queries: Queries, pairs: DensePairs, wanted: Wanted) -> Attended:
     q, k, v, scale, attend = queries.q, pairs.k, pairs.v, queries.scale, queries.attention
     if wanted.column_sums:
         return with_column_sums(q, k, v, scale, queries.facts().pads.tolist())
+    if wanted.column_maxima:
+        return with_column_maxima(q, k, v, scale)
     if wanted.window is not None:
         pads = queries.facts().pads.tolist()
         return with_window_sums(attend.masked, q, k, v, queries.mask, scale, pads, wanted.window)
@@ -129,20 +130,21 @@ def _decoded(
             q, *pairs.parts, scale, n, starts=pairs.starts, longest=pairs.longest_body
         )
         return Attended(out.transpose(1, 2))
+    k, v = pairs.k, pairs.v
     if n:
-        return Attended(attention_n(q, pairs.k, pairs.v, scale, n).transpose(1, 2))
-    if folds(queries.attention, q, pairs.k):
-        return Attended(folded(q, pairs.k, pairs.v, scale))
-    return Attended(*queries.attention.plain(q, pairs.k, pairs.v, None))
+        return Attended(attention_n(q, k, v, scale, n).transpose(1, 2))
+    if folds(queries.attention, q, k):
+        return Attended(folded(q, k, v, scale))
+    return Attended(*queries.attention.plain(q, k, v, None))
 
 
 def over_codes(
-    query: Float[Tensor, "b hq 1 d"], pairs: Pairs, scale: float, n: float
+    query: Float[Tensor, "b hq 1 d"], pairs: QuantisedPairs, scale: float, n: float
 ) -> Attended | None:
     """The attention of one query per row over quantised pairs as they are held, by the kernels;
     None where they have to be opened, which the reference would do all the same.
     """
-    if not isinstance(pairs, QuantisedPairs) or chosen() == "reference":
+    if chosen() == "reference":
         return None
     return Attended(quantised_decode(query, *pairs.parts, scale, n).transpose(1, 2))
 
@@ -174,32 +176,26 @@ def over_visible(
     return Attended(*attention.masked(q, k, v, for_model(visible, groups, additive)))
 
 
-def wanted(
-    policy: Policy, slots: Slots, query: Tensor, groups: int, at: Pass, to_read: int
-) -> Wanted:
-    """By-products of a pass of a prompt, whose ``slots`` have their budget; nothing where the stock
+def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
+    """By-products of a pass of a prompt, whose slots have their budget; nothing where the stock
     attention has to do it: another device or type, a mask that is not causal, or rows that are all
-    kept whole. ``to_read`` tokens of the prompt are still to come.
+    kept whole.
     """
-    window = policy.reads_window_sums if _long_window(policy, query, at) else None
+    slots, query = shown.slots, shown.q
+    window = policy.reads_window_sums if at.seen == at.end == query.shape[2] else None
     if not (policy.reads_column_sums or window) or not _may(query):
         return NOTHING
     if slots.tokens is None or slots.mask is not None:
         return NOTHING
-    if bool((slots.tokens >= slots.lengths + to_read).all()):
+    if bool((slots.tokens >= slots.lengths + at.to_read).all()):
         return NOTHING
     if policy.reads_column_sums or window is None:
         return Wanted(column_sums=True)
-    weights = window.window_weights(slots, groups)
+    if not in_blocks(query):
+        return NOTHING
+    weights = window.window_weights(slots, shown.groups)  # of a prompt that comes in one pass
     fits = WORTH <= weights.counts.shape[-1] < query.shape[2]
     return Wanted(window=weights) if fits else NOTHING
-
-
-def _long_window(policy: Policy, query: Tensor, at: Pass) -> bool:
-    """Whether a window may be worth it, of a prompt that comes in one pass."""
-    whole = at.seen == at.end == query.shape[2]
-    # no budget is larger than the prompt
-    return whole and in_blocks(query) and policy.score.queries(at.seen) >= WORTH
 
 
 def _may(query: Tensor) -> bool:

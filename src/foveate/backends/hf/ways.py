@@ -1,0 +1,303 @@
+"""The ways in which a pass attends to what a cache layer holds.
+
+| when | way |
+|---|---|
+| the pass reads a prompt that is to be compressed | :func:`read_prompt` |
+| it is of an answer | :func:`answer` |
+| where one pair leaves for each that comes | :func:`answer_in_place` |
+| it holds a prompt's end and drafted tokens beyond | :func:`with_drafts` |
+| it reads more after a prompt, and does not stay | :func:`read_again` |
+| it is another layer's, without pairs of its own (shared KV) | :func:`lend` |
+
+The exact form: the attention function gathers the mask's columns through the original column of
+each slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foveate.backends.hf.attention.by_products import (
+    NOTHING,
+    ModelAttention,
+    Output,
+    Wanted,
+)
+from foveate.backends.hf.attention.dispatch import Queries, attended, in_blocks, wanted
+from foveate.backends.hf.attention.gradients import refused
+from foveate.backends.hf.cache_layer import FoveateLayer, is_whole
+from foveate.core.layer import Layer
+from foveate.core.reading import Phase
+from foveate.core.slots import Slots
+from foveate.core.storage import DensePairs, RewrittenPairs, rewritten
+from foveate.errors import UnsupportedCache
+from foveate.ops.column_sums import attention_of_one
+
+
+def attend(
+    layer: FoveateLayer, attention: ModelAttention, query: Tensor, own_mask: Any, scale: float
+) -> Output:
+    """Attention over what the layer holds; at the prompt's end, compression. ``own_mask`` is what
+    the model's attention takes.
+    """
+    layer.linked, whole = True, not layer.pairs.compressed
+    if layer.late is not None:
+        return with_drafts(layer, layer.late, attention, query, own_mask, scale)
+    b, m = query.shape[0], query.shape[2]
+    mask = layer.state.over_columns(own_mask, b, m, layer.seen)
+    out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
+    return out if whole else (refused(out[0]), out[1])
+
+
+def _way(layer: FoveateLayer, queries: Queries) -> Output:
+    state = layer.state
+    if state.again is not None:
+        return read_again(layer, queries)
+    if state.lends:
+        layer.attended = layer.pairs
+    if layer.at.phase is not Phase.ANSWERING:
+        return read_prompt(layer, queries)
+    if state.rewrites and (held := _leaves_one(layer, queries)) is not None:
+        out: Output = answer_in_place(layer, held, queries)
+        return out
+    return answer(layer, queries)
+
+
+def _queries(
+    layer: FoveateLayer,
+    attention: ModelAttention,
+    q: Tensor,
+    own_mask: Any,
+    mask: Tensor | None,
+    scale: float,
+) -> Queries:
+    seen = layer.seen
+    facts = partial(layer.state.facts, mask, (q.shape[0], q.shape[2], seen), q.device)
+    return Queries(q, own_mask, mask, scale, attention, seen, facts)
+
+
+def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
+    """Attention of a prompt's tokens, with what the score wants made on the way; then the policy
+    sees the pass.
+    """
+    # the model's own attention knows gradients, and other attentions than SDPA
+    ours = queries.attention.is_sdpa and not (torch.is_grad_enabled() and queries.q.requires_grad)
+    shown, asked = _shown(layer, queries, ours)
+    out = attended(queries, layer.pairs, layer.policy.attend.n, asked)
+    _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
+    return out.output, out.weights
+
+
+def answer(layer: FoveateLayer, queries: Queries) -> Output:
+    """Attention of an answer's tokens, with what the rule says while decoding."""
+    policy = layer.policy
+    out = attended(queries, layer.pairs, policy.attend.n)
+    if policy.compresses_again:
+        layer.in_order()
+        shown, _ = _shown(layer, queries, ours=False)
+        _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
+    elif policy.prunes:
+        _prune(layer)
+    return out.output, out.weights
+
+
+def with_drafts(
+    layer: FoveateLayer,
+    late: tuple[Tensor, Tensor],
+    attention: ModelAttention,
+    query: Tensor,
+    own_mask: Any,
+    scale: float,
+) -> Output:
+    """Attention of the prompt's last tokens, which compresses it; then that of drafted tokens,
+    whose pairs come ``late``, over what was kept.
+    """
+    m, whole = query.shape[2], layer.seen + late[0].shape[2]
+    split = m - late[0].shape[2]
+    mask = layer.state.over_columns(own_mask, query.shape[0], m, whole)
+    cut = None if mask is None else mask[:, :, :split, : layer.seen]
+    rest = None if mask is None else mask[:, :, split:]
+    layer.late, attention = None, attention.with_masks()
+    before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], cut, cut, scale))
+    layer.append(*late)
+    queries = _queries(layer, attention, query[:, :, split:], rest, rest, scale)
+    after = attended(queries, layer.pairs, layer.policy.attend.n)
+    return refused(torch.cat([before, after.output], dim=1)), None
+
+
+def lend(
+    layer: FoveateLayer,
+    attention: ModelAttention,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    own_mask: Any,
+    scale: float,
+) -> Output:
+    """Attention of another layer of the model that has no pairs of its own and reads these, to what
+    they were when this one attended. The policy goes by this layer's queries.
+    """
+    pairs = layer.attended
+    if (pairs is None or is_whole(pairs)) and keys.shape[2] == layer.seen:
+        return attention.plain(query, keys, values, own_mask)
+    if pairs is None or pairs.counts.shape[0] != query.shape[0]:
+        raise UnsupportedCache(
+            f"layer {layer.model_index} is read by other layers, and drafted tokens arrived in "
+            "the pass that completes its prompt. Use this model without assisted decoding."
+        )
+    mask = layer.state.over_columns(own_mask, query.shape[0], query.shape[2], layer.seen)
+    queries = _queries(layer, attention, query, own_mask, mask, scale)
+    out = attended(queries, pairs, layer.policy.attend.n)
+    return refused(out.output), out.weights
+
+
+# The policy's part; numbers decide what happens, so there is nothing to trace
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.no_grad()
+def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wanted]:
+    """What the policy sees of a pass, with each row's budget; and what the attention is to make on
+    its way, if that is ``ours`` to do. Layers that hold every column share one object of slots.
+    """
+    with layer.watch.running(queries.q.device):
+        shown = _layer(layer, queries, *layer.padded())
+        ours = ours and not layer.pairs.compressed
+        return shown, wanted(layer.policy, shown, layer.at) if ours else NOTHING
+
+
+def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
+    state, q, end = layer.state, queries.q, layer.seen
+    span, facts = (end - q.shape[2], end), queries.facts()
+    slots = state.slots.of(columns, span, facts, state.images(), queries.mask)
+    form = partial(layer.form, q.shape[1])
+    return Layer(
+        q=q.detach(),
+        k=k.detach(),
+        v=v.detach(),
+        slots=state.reading.with_budget(slots, layer.at, layer.ordinal, form),
+        scale=queries.scale,
+        ordinal=layer.ordinal,
+        model_index=layer.model_index,
+        depth=state.depth,
+    )
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.no_grad()
+def _read(layer: FoveateLayer, shown: Layer) -> None:
+    with layer.watch.running(shown.q.device):
+        layer.read(shown)
+
+
+# Decoding in place: one pair of each head leaves for each that comes
+
+
+def _leaves_one(layer: FoveateLayer, queries: Queries) -> DensePairs | RewrittenPairs | None:
+    """The pairs, where this token's makes one of each head leave, wherever it stands."""
+    pairs, kept = layer.pairs, layer.memory.kept_by_each
+    if kept is None or not isinstance(pairs, DensePairs | RewrittenPairs):
+        return None
+    if pairs.longest != kept + 1 or not pairs.compressed:
+        return None
+    plain = queries.attention.is_sdpa and queries.sees_all and not layer.state.lends
+    return pairs if plain else None
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def answer_in_place(
+    layer: FoveateLayer, held: DensePairs | RewrittenPairs, queries: Queries
+) -> Output:
+    """Attention whose weights say which pair of each head leaves."""
+    pairs = rewritten(held)
+    layer.put(pairs)
+    out, paid = attention_of_one(queries.q, pairs.k, pairs.v, queries.scale)
+    with torch.no_grad():
+        shown = _layer(layer, queries, pairs.k, pairs.v, pairs.unordered)
+        shown = replace(shown, column_sums=paid.detach())
+        pairs.vacate(layer.state.reading.one_out(shown, layer.at))
+    return out.to(queries.q.dtype).transpose(1, 2), None
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _prune(layer: FoveateLayer) -> None:
+    """Keeps the slots that the rule says, without looking at anything but their number."""
+    state = layer.state
+    if state.pads is None or _left_in_place(layer):
+        return
+    lengths = layer.seen - state.pads.to(layer.pairs.counts.device)
+    with layer.watch.running(lengths.device):
+        kept = state.reading.prune(layer.ordinal, layer.at, lengths, layer.pairs)
+        if kept is not None:
+            layer.hold(kept)
+
+
+def _left_in_place(layer: FoveateLayer) -> bool:
+    """Whether at most one pair leaves each head, the same in all; then it has."""
+    state, pairs = layer.state, layer.pairs
+    if state.pad is None or not isinstance(pairs, DensePairs | RewrittenPairs):
+        return False
+    leave = state.reading.leave(layer.ordinal, layer.at, state.pad, pairs.longest)
+    if not leave:
+        return leave is not None
+    if len(leave) > 1 or state.lends or not layer.policy.store.exact:
+        return False
+    pairs = rewritten(pairs)
+    layer.put(pairs)
+    pairs.vacate_nth(leave.start)
+    layer.memory.state = {}  # which nobody reads any more
+    return True
+
+
+# A pass that reads more after a prompt: what it appends does not stay
+
+
+def read_again(layer: FoveateLayer, queries: Queries) -> Output:
+    """Attention over the prompt and the pass, at which the score looks on, if one does."""
+    out = attended(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
+    _show_again(layer, queries, out.column_maxima)
+    return out.output, out.weights
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _wanted_again(layer: FoveateLayer, queries: Queries) -> Wanted:
+    """What the attention is to make on its way: where it is causal, without padding, and no
+    gradients are asked for.
+    """
+    state, q = layer.state, queries.q
+    shown = state.again is not None and state.again.order is not None
+    if not (shown and layer.policy.reads_column_maxima and queries.attention.is_sdpa):
+        return NOTHING
+    traced_back = torch.is_grad_enabled() and q.requires_grad
+    if traced_back or not in_blocks(q) or state.pad != 0 or not queries.facts().causal:
+        return NOTHING
+    return Wanted(column_maxima=True)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+@torch.no_grad()
+def _show_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> None:
+    """Shows the pass to the policy, which sees the prompt's slots before the pass's own."""
+    unread, again = layer.memory.unread, layer.state.again
+    if unread is None or again is None or again.order is None:
+        return
+    k, v, _ = layer.padded()
+    pos = unread.slots.pos
+    order = again.order.to(pos.device)
+    own = torch.where(order < 0, -1, order + unread.slots.lengths[:, None])
+    beside = own[:, None].expand(*pos.shape[:2], -1)
+    layer.state.reading.again(
+        replace(
+            unread,
+            q=queries.q.detach(),
+            k=k.detach(),
+            v=v.detach(),
+            slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own),
+            column_maxima=most,
+        )
+    )
