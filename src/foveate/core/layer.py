@@ -160,6 +160,7 @@ class Scored:
     raw: Float[Tensor, "b h n"]
     tokens: Int[Tensor, "b"]
     always: Int[Tensor, "b h"] | None = None  # ``protected``, if they have been counted
+    held: bool = False  # its pairs are those that are held: ``k`` and ``v`` tell sizes alone
 
     @property
     def importance(self) -> Float[Tensor, "b h n"]:

@@ -28,7 +28,8 @@ class Kept:
 
     ``scores`` are the raw scores, with +inf at protected and -inf at padded slots; None where the
     whole layer fits the budget and nothing was scored. ``told`` is what the budget gave each head,
-    where the selection may keep fewer.
+    where the selection may keep fewer. If it is ``held``, the pairs are those that the engine has,
+    and ``k`` and ``v`` tell their sizes alone.
     """
 
     mask: Bool[Tensor, "b h n"]
@@ -37,6 +38,7 @@ class Kept:
     v: Float[Tensor, "b h n e"]
     counted: Int[Tensor, "b h"] | None = None  # ``counts``, if they are known
     told: Int[Tensor, "b h"] | None = None
+    held: bool = False
 
     @cached_property
     def counts(self) -> Int[Tensor, "b h"]:
@@ -179,7 +181,7 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
         _check_mask(policy, one, mask, count)
         k, v = policy.merge(one, mask)
         known, told = (None, count) if policy.spares else (count, None)
-        kept.append(Kept(mask, one.scores.values, k, v, known, told))
+        kept.append(Kept(mask, one.scores.values, k, v, known, told, one.held))
     return kept
 
 

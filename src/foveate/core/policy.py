@@ -23,6 +23,7 @@ from foveate.core.protocols import (
     EachByItself,
     ForeseeableByHead,
     FullPrecision,
+    KnownAtMost,
     Merge,
     NoMerge,
     Planned,
@@ -205,6 +206,20 @@ class Policy:
     def each_by_itself(self) -> bool:
         """Whether its budget has no total."""
         return isinstance(self.budget, EachByItself)
+
+    @cached_property
+    def sheds(self) -> KnownAtMost | None:
+        """Its budget, if layers can let a part of their pairs go before all of them are read."""
+        known = (
+            isinstance(self.budget, KnownAtMost)
+            and self.scope == "model"
+            and not self.reads_again
+            and self.amount.kind in ("fraction", "tokens")
+            and bool(trait(self.select, "drops_lowest"))
+            and isinstance(self.merge, NoMerge)
+            and isinstance(self.store, FullPrecision)
+        )
+        return self.budget if known else None  # type: ignore[return-value]
 
     @property
     def least(self) -> int:

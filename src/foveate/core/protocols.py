@@ -123,6 +123,18 @@ class EachByItself(Protocol):
 
 
 @runtime_checkable
+class KnownAtMost(Protocol):
+    """A budget with scope "model" that tells, once some of the layers have been scored, how many of
+    their best pairs it gives each of their heads at most, whatever the layers to come hold.
+    ``heads`` are the KV heads of all layers, or more.
+    """
+
+    def at_most(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int
+    ) -> Sequence[Int[Tensor, "b h"]]: ...
+
+
+@runtime_checkable
 class Planned(Protocol):
     """A budget with scope "layer" whose layers keep different totals, which are known beforehand.
 

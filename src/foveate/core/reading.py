@@ -24,6 +24,7 @@ from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, EvenPruning, Moment
+from foveate.core.shedding import shed
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
 from foveate.errors import InvalidInput
@@ -170,6 +171,8 @@ class PromptReading:
         forms: of the pairs of each of them; all like the layer at hand by default. Only a budget in
             bytes needs it.
         strict: whether a budget that is less than what is always kept is refused, and not raised.
+        most_heads: KV heads of all layers together, or more, where layers may let pairs go before
+            all of them are read (:mod:`foveate.core.shedding`).
 
     ``asked`` are the tokens per KV head that each row's budget asks for, once the prompt has been
     read; None under an auto budget.
@@ -182,7 +185,9 @@ class PromptReading:
         *,
         forms: Sequence[Form] | None = None,
         strict: bool = False,
+        most_heads: int | None = None,
     ):
+        self.most_heads = most_heads
         self.policy, self.depth, self.strict = policy, depth, strict
         self.forms = None if forms is None else tuple(forms)
         self.asked: Int[Tensor, "b"] | None = None
@@ -433,10 +438,18 @@ class PromptReading:
         """A budget over all layers waits for the last one."""
         self._waiting += [scored] if scored else []
         if layer.ordinal < self.depth - 1:
-            return {}
+            return self._shed(layer.k.shape[1]) if scored else {}
         waiting, self._waiting = self._waiting, []
         kept = keep(self.policy, waiting, within) if waiting else []
         return {one.layer.ordinal: found for one, found in zip(waiting, kept, strict=True)}
+
+    def _shed(self, heads: int) -> dict[int, Kept]:
+        """Of the layers that wait, what stays of those of which a part can go now."""
+        if self.most_heads is None or heads * self.depth > self.most_heads:
+            self.most_heads = None  # a model whose layers have more heads than it says
+            return {}
+        self._waiting, found = shed(self.policy, self._waiting, self.most_heads)
+        return found
 
 
 def _without_pairs(layer: Layer, wanted: int) -> Layer:

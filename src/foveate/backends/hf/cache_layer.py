@@ -279,6 +279,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def hold(self, kept: Kept) -> None:
         """Holds the kept pairs instead of all."""
         policy, pairs, noted = self.policy, self.pairs, self.state.noted
+        if kept.held:
+            k, v, _ = pairs.padded()
+            kept = replace(kept, k=k, v=v, held=False)
         if noted is not None:
             noted[self.ordinal] = kept
         if not pairs.compressed:

@@ -136,6 +136,7 @@ def branch(
     ]
     state.follow(theirs[0].state)
     state.prompt_end, state.noted = recording.tokens, noted
+    state.reading.most_heads = None  # masks are of the prompt, and its pairs are the recording's
     for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):
         layer.refill(source.pairs, source.seen, 0)
         with layer.watch.running(seen.k.device):

@@ -94,8 +94,16 @@ def _left() -> Link:
 class CacheState:
     """Shared by all layers of one cache."""
 
-    def __init__(self, policy: Policy, link: Link, depth: int, lends: bool = False):
+    def __init__(
+        self,
+        policy: Policy,
+        link: Link,
+        depth: int,
+        lends: bool = False,
+        most_heads: int | None = None,
+    ):
         self.policy = policy
+        self.most_heads = None if lends else most_heads  # of all layers: what others read stays
         self.rewrites = policy.rewrites  # found now: a traced step could not
         self.lends = lends  # whether other layers of the model read the pairs of some
         self.link = link
@@ -118,7 +126,9 @@ class CacheState:
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
         self.ongoing: Ongoing | None = None
-        self.reading = PromptReading(self.policy, self.depth, strict=self.link.strict)
+        self.reading = PromptReading(
+            self.policy, self.depth, strict=self.link.strict, most_heads=self.most_heads
+        )
         self.stats = Stats(self.policy.spec)
         self.slots = SlotsOfPass()
         self._images: tuple[Tensor, Images] | None = None  # of which vision

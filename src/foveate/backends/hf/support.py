@@ -175,6 +175,17 @@ def _growing(layers: Sequence[object], config: PreTrainedConfig) -> list[int]:
     return [i for i, layer in enumerate(layers) if type(layer) in _GROWING and i not in cross]
 
 
+def most_kv_heads(config: PreTrainedConfig) -> int | None:
+    """The most KV heads that a layer of the model has; None where its configuration does not say.
+    Some models give their global layers another number, or each layer its own.
+    """
+    found: list[int] = []
+    for name, value in vars(config).items():
+        if name.endswith(("key_value_heads", "kv_heads")):
+            found += [n for n in (value if isinstance(value, list) else [value]) if n]
+    return max(found) if found else None
+
+
 def state_of(cache: object) -> CacheState | None:
     """The state of a cache that Foveate converted; None for any other object."""
     for layer in getattr(cache, "layers", []):
@@ -243,7 +254,9 @@ def convert(cache: Any, config: PreTrainedConfig, policy: Policy, link: Link) ->
             "read, so what their tokens are is not known. Let the block read the whole prompt, or "
             "load a cache with session.load()."
         )
-    state = CacheState(policy, link, len(places), shares_pairs(config))
+    most = most_kv_heads(config)
+    heads = None if most is None else most * len(places)
+    state = CacheState(policy, link, len(places), shares_pairs(config), heads)
     layers = list(cache.layers or fresh)  # the others stay the very objects: they may be recording
     for ordinal, index in enumerate(places):
         states = getattr(fresh[index], "number_of_states", 0)

@@ -43,19 +43,37 @@ class OneRanking:
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
-        sizes = [one.available.shape[1] for one in scored]
+        wish, least, available, totals = self._wished(scored, tokens, None)
+        rows = zip(wish.tolist(), least.tolist(), available.tolist(), totals.tolist(), strict=True)
+        exact = wish.new_tensor([filled(*row) for row in rows])
+        return _of_layers(exact, scored)
+
+    def at_most(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int
+    ) -> list[Int[Tensor, "b h"]]:
+        """As many pairs as each head has among the best so far, or its least: with more layers the
+        best are fewer of these, and heads that need more than their best leave others less.
+        """
+        wish, least, _, _ = self._wished(scored, tokens, heads)
+        return _of_layers(wish.maximum(least), scored)
+
+    def _wished(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Of every head: pairs among the best of all, its least, and those there are; then the
+        total of each row, over so many ``heads``.
+        """
         available, protected = (
             torch.cat([t.cpu() for t in of], 1)
             for of in ([one.available for one in scored], [one.protected for one in scored])
         )
-        totals = (tokens.cpu() * sum(sizes)).minimum(available.sum(-1))
-        wish = self._among_the_best(scored, totals)
+        totals = tokens.cpu() * (available.shape[1] if heads is None else heads)
+        totals = totals.minimum(available.sum(-1))
         least = (tokens.cpu()[:, None].float() * self.floor).long()
         least = least.maximum(protected).minimum(available)
-        rows = zip(wish.tolist(), least.tolist(), available.tolist(), totals.tolist(), strict=True)
-        exact = wish.new_tensor([filled(*row) for row in rows])
-        parts = torch.split(exact, sizes, dim=1)
-        return [part.to(one.available.device) for part, one in zip(parts, scored, strict=True)]
+        everything = bool((totals == available.sum(-1)).all())
+        wish = available if everything else self._among_the_best(scored, totals)
+        return wish, least, available, totals
 
     @staticmethod
     def _among_the_best(
@@ -68,6 +86,13 @@ class OneRanking:
         sizes = [one.raw.shape[1] * one.raw.shape[2] for one in scored]
         parts = zip(torch.split(best, sizes, dim=1), scored, strict=True)
         return torch.cat([part.view_as(one.raw).sum(-1) for part, one in parts], 1).cpu()
+
+
+def _of_layers(
+    counts: Int[Tensor, "b heads"], scored: Sequence[Scored]
+) -> list[Int[Tensor, "b h"]]:
+    parts = torch.split(counts, [one.available.shape[1] for one in scored], dim=1)
+    return [part.to(one.available.device) for part, one in zip(parts, scored, strict=True)]
 
 
 @stage("each_head")
