@@ -61,11 +61,13 @@ class Method:
         paper: Paper | None,
         adds: Sequence[str] = ("score", "select"),
         wraps: bool = False,
+        foretold: str = "",
     ):
         functools.update_wrapper(self, function)
         self.function = function
         self.paper = paper
         self.adds, self.wraps = tuple(adds), wraps
+        self.foretold = foretold
         self.name = function.__name__
         self.signature = inspect.signature(function)
 
@@ -217,17 +219,21 @@ def method(
     *,
     adds: Sequence[str] = ("score", "select"),
     wraps: bool = False,
+    foretold: str = "",
 ) -> Callable[[Callable[..., Policy]], Method]:
     """Registers the function that builds a method's policy; all its parameters are keyword-only.
 
     ``adds`` names the stages that the method brings along when it is added to another one with a
     plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
+    ``foretold`` are arguments ("profile=FILE") under which what is kept follows from a prompt's
+    length alone, where it does not by default: servers that free memory before they know any score
+    name them.
     """
     if isinstance(adds, str) or not set(adds) <= set(SLOTS):
         raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")
 
     def register(function: Callable[..., Policy]) -> Method:
-        new = Method(function, paper, adds, wraps)
+        new = Method(function, paper, adds, wraps, foretold)
         for parameter in new.parameters.values():
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
                 raise InvalidParameter(f"{new.name}: make {parameter.name!r} keyword-only.")

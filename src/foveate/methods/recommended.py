@@ -161,7 +161,7 @@ def say_once() -> None:
     )
 
 
-@method(adds=("score", "budget", "select"))
+@method(adds=("score", "budget", "select"), foretold="profile=FILE,heads=by_profile")
 def recommended(
     *,
     budget: Amount,
