@@ -131,8 +131,11 @@ def check_policy(policy: Policy) -> None:
     if policy.attend.n:
         raise _refused(policy, f"{policy.attend!r} changes the model's softmax. Leave it out")
     if not isinstance(policy.store, FullPrecision):
-        what = "without some channels" if policy.store.exact else "in codes"
-        raise _refused(policy, f"{policy.store!r} holds pairs {what}. Use store=full_precision")
+        raise _refused(
+            policy,
+            f"{policy.store!r} holds pairs in a form of its own, and vLLM's blocks hold all of "
+            "their numbers as the model made them. Use store=full_precision",
+        )
     if policy.reads_output_weight:
         raise _refused(
             policy,
