@@ -14,14 +14,15 @@ from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.methods.recommended import (
     FACTS,
     LEAST,
+    LEVELS,
     RIDGE,
     VALUE,
     ForetoldReconstruction,
+    HeadLevels,
     SecondReading,
+    levels,
     say_once,
 )
-from foveate.stages.budget import HeadLevels
-from foveate.stages.budget.head_levels import LEVELS, levels
 from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate

@@ -19,9 +19,10 @@ from transformers import PreTrainedModel
 from transformers.modeling_utils import AttentionInterface
 
 from foveate.core.protocols import NoMerge
+from foveate.core.storage import NarrowPairs
+from foveate.methods.cam import MergeFollowing
 from foveate.methods.think import DropChannels
-from foveate.stages.merge import MergeFollowing, MergeNearest
-from foveate.stages.store import NarrowPairs
+from foveate.stages.merge import MergeNearest
 from tests.jitter import other_side
 from tests.literal import cam, lookm, prefixkv
 

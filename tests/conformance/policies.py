@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import foveate
+from foveate.methods.kivi import Kivi
 from foveate.stages.score import RandomScore
 from foveate.stages.select import TopK
-from foveate.stages.store import Kivi
 
 from .budgets import RandomHeads, RandomLayers
 

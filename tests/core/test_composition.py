@@ -18,6 +18,7 @@ from foveate.errors import (
 )
 from foveate.methods.csp import CrossSelfAttention, SoftmaxN
 from foveate.methods.david import Decoupled
+from foveate.methods.kivi import Kivi
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.methods.prefixkv import PrefixBudget
@@ -32,7 +33,6 @@ from foveate.stages.score import (
     WindowAttention,
 )
 from foveate.stages.select import TopK
-from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
 
 from .labels import Label

@@ -10,10 +10,10 @@ import torch
 import foveate
 from foveate.core.layer import Scores
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.methods.kivi import Kivi
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Leverage
 from foveate.stages.select import TopK
-from foveate.stages.store import Kivi
 
 from .prompts import Spy, prompt
 from .test_compress_tensors import NAMES, of

@@ -12,6 +12,7 @@ from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
 from foveate.methods.csp import SoftmaxN
+from foveate.methods.kivi import Kivi
 from foveate.methods.lookm import TextPrior
 from foveate.methods.mixkv import MixDiversity
 from foveate.stages.budget import Uniform
@@ -25,7 +26,6 @@ from foveate.stages.score import (
     WindowAttention,
 )
 from foveate.stages.select import TopK
-from foveate.stages.store import Kivi
 from foveate.stages.when import FixedSlot, OverBudget
 from tests.profiles import saved_tensors
 

@@ -15,7 +15,7 @@ import foveate
 from foveate.bench.peer import PRESSES as TIMED
 from foveate.bench.peer import WITH_PROFILE
 from foveate.core.profile import SCHEMA, Profile
-from foveate.stages.budget.head_levels import LEVELS
+from foveate.methods.recommended import LEVELS
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load

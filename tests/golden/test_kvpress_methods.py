@@ -8,8 +8,8 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.core.layer import Scored, Scores
+from foveate.methods.cam import MergeFollowing
 from foveate.methods.chunkkv import BestChunks
-from foveate.stages.merge import MergeFollowing
 from tests.stages.layers import layer_of
 
 from .vectors import load

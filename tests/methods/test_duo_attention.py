@@ -6,9 +6,8 @@ import torch
 import foveate
 from foveate.backends.hf.support import model_name
 from foveate.backends.vllm.settings import check_policy
-from foveate.core import head_scores
 from foveate.errors import InvalidBudget, InvalidInput, ProfileMismatch
-from foveate.methods.duo_attention import filled
+from foveate.methods.duo_attention import filled, read_table
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.methods.visual import sets, visual
@@ -103,7 +102,7 @@ def test_what_is_no_table_is_refused(text, said, tmp_path):
     path = tmp_path / "heads.tsv"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=said):
-        head_scores.read_table(path)
+        read_table(path)
 
 
 def test_what_does_not_fit_says_what_to_do(tmp_path):

@@ -5,9 +5,9 @@ import torch
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.core.storage import NarrowPairs
 from foveate.errors import InvalidParameter
 from foveate.stages.score import KeyNorm
-from foveate.stages.store import NarrowPairs
 from tests import zoo
 from tests.conformance.compare import GREEDY, difference
 from tests.methods.visual import Visual, sets, visual

@@ -11,10 +11,11 @@ import foveate
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
-from foveate.reproduce.parts import Grid, Probe
+from foveate.reproduce.experiment import Trial
 from foveate.reproduce.printed import printed
 from foveate.reproduce.registry import brought
 from foveate.reproduce.setting import folder_of
+from foveate.reproduce.trials import Grid, Panels, Probe, Throughput
 
 IDS = """
 mixkv: fig1a fig1b fig2 fig3 fig7 table1 table2 table3 table4-importance table4-mixing fig4 fig6
@@ -28,16 +29,16 @@ david: fig1b fig1c table1 table2 table3 table4 fig3 table5 table6 table7
 lookm: fig2 table1-7b table1-13b table2 table3 fig5 fig6 table4 table6 table7-mobilevlm
     table7-internvl table8
 """
-GRIDS = [
-    (one.id, part)
-    for one in EXPERIMENTS.values()
-    for part in one.parts
-    if isinstance(part, Grid) and printed(part.figures)
-]
 
 
-def specs(one):
-    return sorted({spec for part in one.parts for spec in part.specs()})
+def trials(kind):
+    """Of that kind, each with its experiment."""
+    for one in EXPERIMENTS.values():
+        each = one.trial.panels if isinstance(one.trial, Panels) else (one.trial,)
+        yield from ((one, trial) for trial in each if isinstance(trial, kind))
+
+
+GRIDS = [(one, grid) for one, grid in trials(Grid) if printed(grid.figures)]
 
 
 def test_every_table_and_figure_is_there():
@@ -69,11 +70,9 @@ def test_states_follow_from_what_is_open():
 def test_what_it_runs_exists(name):
     one = EXPERIMENTS[name]
     assert brought(one)
-    for part in one.parts:
-        assert set(part.models) <= set(one.models)
-        for task in part.tasks():
-            assert task.partition("(")[0] in BENCHMARKS
-    for spec in specs(one):
+    for task in one.trial.tasks():
+        assert task.partition("(")[0] in BENCHMARKS
+    for spec in one.trial.specs():
         if "profile={" not in spec:
             assert foveate.policy(spec.replace("{B}", "50%"))
         for profile in re.findall(r"profile=\{(\w+)\}", spec):
@@ -99,8 +98,7 @@ def test_calibrations_of_one_name_are_the_same_everywhere():
 def test_measures_of_one_name_measure_the_same():
     """Rows are found by it; what only drawing needs may differ."""
     drawn, found = {"by_modality", "spread", "steps"}, {}
-    probes = [p for one in EXPERIMENTS.values() for p in one.parts if isinstance(p, Probe)]
-    for measure in (probe.measure for probe in probes):
+    for measure in (probe.measure for _, probe in trials(Probe)):
         measured = {k: v for k, v in vars(measure).items() if k not in drawn}
         assert found.setdefault(measure.name, (type(measure), measured)) == (
             type(measure),
@@ -111,16 +109,16 @@ def test_measures_of_one_name_measure_the_same():
 
 @pytest.mark.parametrize("name", [one for one in EXPERIMENTS if one.startswith("mixkv:table")])
 def test_window_kernel_and_pooling_stand_in_every_spec_of_a_table(name):
-    for spec in specs(EXPERIMENTS[name]):
+    for spec in EXPERIMENTS[name].trial.specs():
         if spec != "full":
             assert "window=32,kernel=5,pool=avg" in spec
 
 
-@pytest.mark.parametrize(("name", "grid"), GRIDS, ids=[name for name, _ in GRIDS])
-def test_every_printed_figure_has_its_cell(name, grid):
+@pytest.mark.parametrize(("one", "grid"), GRIDS, ids=[one.id for one, _ in GRIDS])
+def test_every_printed_figure_has_its_cell(one, grid):
     figures = printed(grid.figures)
     lines = {
-        (model, arm.name, budget) for model in grid.models for arm, budget in grid._lines(model)
+        (model, arm.name, budget) for model in one.models for arm, budget in grid._lines(model)
     }
     assert set(figures) <= lines
     columns = {column.name for column in grid.across} | {grid.average}
@@ -146,12 +144,22 @@ def test_folders_are_named_by_benchmarks():
 
 
 def test_only_roco_at_one_percent_is_raised_as_its_table_asks_for_it():
-    grids = [part for one in EXPERIMENTS.values() for part in one.parts if isinstance(part, Grid)]
-    assert {spec for grid in grids for spec in grid.raised()} == {"roco:budget=1%,recent=0.5"}
-    asked = {
-        arm.spec.replace("{B}", budget)
-        for part in EXPERIMENTS["lookm:table6"].parts
-        for arm in part.arms
-        for budget in part.budgets
-    }
-    assert "roco:budget=1%,recent=0.5" in asked
+    found = {spec for one in EXPERIMENTS.values() for spec in one.trial.raised()}
+    assert found == {"roco:budget=1%,recent=0.5"}
+    grid = EXPERIMENTS["lookm:table6"].trial
+    asked = {arm.spec.replace("{B}", budget) for arm in grid.arms for budget in grid.budgets}
+    assert found <= asked
+
+
+def test_models_are_said_once_and_all_that_a_trial_names_are_the_experiments():
+    for one, trial in trials(Trial):
+        assert not hasattr(trial, "models")
+        named = {model for arm in getattr(trial, "arms", ()) for model in arm.models}
+        assert named | {*getattr(trial, "given", ())} <= {*one.models}, one.id
+    batched = [(one, {batch.model for batch in each.batches}) for one, each in trials(Throughput)]
+    assert all(models == {*one.models} for one, models in batched)
+
+
+def test_the_paper_is_the_methods_own():
+    for one in (*EXPERIMENTS.values(), *FACTS.values()):
+        assert one.of.paper is foveate.METHODS[one.id.partition(":")[0]].paper

@@ -1,4 +1,4 @@
-"""What a part finds in rows that it shares with others; and how cost is measured of little."""
+"""What an experiment finds in rows that it shares; and how cost is measured of little."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from foveate.eval.model import load
 from foveate.eval.results import Results
 from foveate.reproduce.ask import Ask
-from foveate.reproduce.parts import Arm, Batch, Latency, Throughput
 from foveate.reproduce.setting import Setting
+from foveate.reproduce.trials import Arm, Batch, Latency, Throughput
 from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
 COSTS = {
-    "latency": Latency(title="t", models=("m",), arms=ARMS, budgets=("64", "32"), tokens=32_000),
+    "latency": Latency(title="t", arms=ARMS, budgets=("64", "32"), tokens=32_000),
     "batches": Throughput(
         title="t",
         batches=(Batch(name="b", model="m", tokens=1024, new=512, rows=8),),
@@ -54,10 +54,10 @@ def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
 
 @pytest.mark.parametrize("kind", COSTS)
 def test_a_stand_in_measures_cost_of_a_short_prompt_and_says_so(setting, kind):
-    part = COSTS[kind]
-    for row in part.run(setting):
+    trial = COSTS[kind]
+    for row in trial.run(setting):
         setting.results.add(row)
-    (table,) = part.shown([setting])
+    (table,) = trial.shown([setting])
     assert [(line.method.rpartition(", ")[2], line.budget) for line in table.lines] == [
         ("Full", ""),
         ("SnapKV", "64"),
@@ -68,4 +68,4 @@ def test_a_stand_in_measures_cost_of_a_short_prompt_and_says_so(setting, kind):
     assert sum(one is not None for one in measured) >= 6
     assert table.shrunk[0].startswith("stand-in: ")
     assert "256 tokens" in table.shrunk[0]
-    assert not list(part.run(setting))
+    assert not list(trial.run(setting))

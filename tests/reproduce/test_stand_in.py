@@ -11,9 +11,7 @@ from foveate.reproduce.sources import SOURCES
 from foveate.reproduce.stand_in import judge
 from foveate.reproduce.stand_in.folders import WRITERS, write
 
-TASKS = sorted(
-    {task for one in EXPERIMENTS.values() for part in one.parts for task in part.tasks()}
-)
+TASKS = sorted({task for one in EXPERIMENTS.values() for task in one.trial.tasks()})
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +46,7 @@ def test_columns_find_the_kinds_of_samples(data):
         parts = {
             part
             for one in EXPERIMENTS.values()
-            for each in one.parts
-            for column in getattr(each, "across", ())
+            for column in getattr(one.trial, "across", ())
             if column.tasks[0].partition("(")[0] == name and column.label == label
             for part in column.part
         }

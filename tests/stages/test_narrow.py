@@ -6,8 +6,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
-from foveate.core.storage import DensePairs, store
-from foveate.stages.store import NarrowPairs, ZeroChannels
+from foveate.core.storage import DensePairs, NarrowPairs, store
+from foveate.methods.think import ZeroChannels
 from tests.core.lean import lean
 from tests.core.test_storage import Storage, bytes_held, random_pairs
 

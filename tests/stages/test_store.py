@@ -11,8 +11,9 @@ from hypothesis.stateful import initialize, rule
 from torch.testing import assert_close
 
 import foveate
+from foveate.core.storage import QuantisedPairs
 from foveate.errors import InvalidBudget, InvalidParameter
-from foveate.stages.store import Kivi, QuantisedPairs
+from foveate.methods.kivi import Kivi
 from tests.core.lean import lean
 from tests.core.test_storage import Storage, as_tensors, bytes_held, new_tokens, random_pairs
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
+from types import ModuleType
 
 import pytest
 
 from foveate.errors import FoveateDeprecationWarning
-from foveate.methods.csp import CrossSelf, Doubles
-from foveate.stages import cross_self
+from foveate.stages import budget, cross_self, merge, store
+from foveate.stages.budget import head_levels
+from foveate.stages.merge import following
+from foveate.stages.store import kivi, narrow, quantised
 
 from .listing import STORED, changed, listing, unreleased, unsaid
 
@@ -55,8 +59,28 @@ def test_a_name_that_is_deprecated_works_and_says_what_to_write() -> None:
     assert "goes in Foveate 0.9: write foveate.compress." in said
 
 
-@pytest.mark.parametrize("moved", [CrossSelf, Doubles])
-def test_stages_that_moved_into_their_methods_file_are_found_where_they_were(moved: type) -> None:
-    name = moved.__name__
-    with pytest.warns(FoveateDeprecationWarning, match=f"write foveate.methods.csp.{name}"):
-        assert getattr(cross_self, name) is moved
+@pytest.mark.parametrize(
+    ("before", "name", "now"),
+    [
+        (cross_self, "CrossSelf", "methods.csp"),
+        (cross_self, "Doubles", "methods.csp"),
+        (budget, "HeadLevels", "methods.recommended"),
+        (head_levels, "levels", "methods.recommended"),
+        (merge, "MergeFollowing", "methods.cam"),
+        (following, "MergeFollowing", "methods.cam"),
+        (store, "Kivi", "methods.kivi"),
+        (kivi, "Kivi", "methods.kivi"),
+        (store, "ZeroChannels", "methods.think"),
+        (narrow, "ZeroChannels", "methods.think"),
+        (store, "NarrowPairs", "core.storage"),
+        (quantised, "QuantisedPairs", "core.storage"),
+    ],
+)
+def test_what_stood_among_the_stages_is_found_there_for_a_while(
+    before: ModuleType, name: str, now: str
+) -> None:
+    home = f"foveate.{now}"
+    with pytest.warns(FoveateDeprecationWarning, match=f"in Foveate 0.3: write {home}.{name}"):
+        assert getattr(before, name) is getattr(import_module(home), name)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        before.Nothing  # noqa: B018

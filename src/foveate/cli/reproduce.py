@@ -138,7 +138,7 @@ def _list(names: Sequence[str], json: bool) -> None:
                 "facts": [
                     {
                         "id": one.id,
-                        "paper": one.paper.name,
+                        "paper": one.of.name,
                         "where": one.where,
                         "shows": one.shows,
                         "columns": list(one.columns),
@@ -165,7 +165,7 @@ def _list(names: Sequence[str], json: bool) -> None:
 def _tell(one: Experiment) -> None:
     """All that is known of an experiment."""
     lines = [
-        f"{one.id}: {one.paper.name}, {one.where}",
+        f"{one.id}: {one.of.name}, {one.where}",
         one.shows,
         f"models: {', '.join(one.models)}",
         f"data: {one.data}",
@@ -186,6 +186,6 @@ def _facts(names: Sequence[str]) -> None:
         table = console.table(*fact.columns)
         for row in fact.rows:
             table.add_row(*map(Text, row))
-        console.show(Text(f"{fact.paper.name}, {fact.where}: {fact.shows}"), table)
+        console.show(Text(f"{fact.of.name}, {fact.where}: {fact.shows}"), table)
         if fact.note:
             console.show(Text(fact.note))

@@ -1,29 +1,42 @@
-"""Scores of attention heads in the files that the authors of HeadKV, SparseMM and DuoAttention
-publish.
+"""Scores of attention heads in the files that authors publish.
 
-The first two's are JSON objects that map "layer-head", of query heads, to a list of scores, one a
-sample; DuoAttention's are tables, a line for each layer and a column for each KV head.
+A method whose authors do says how its files are read: ``HEAD_FILES["its_name"] = HeadFile(...)``.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from foveate.core.registry import Registry
 from foveate.data import read_record
-from foveate.data.texts import read_text
 from foveate.errors import InvalidInput
 
 
+class HeadFile(NamedTuple):
+    """``read`` gives the scores of all ``kind`` heads of a file, [layers, heads] in float64 on the
+    CPU, and how many samples they are the mean of; it raises InvalidInput for what is no such file.
+    """
+
+    kind: Literal["query", "KV"]
+    read: Callable[[str | Path], tuple[Float[Tensor, "L h"], int]]
+
+
+HEAD_FILES: Registry[HeadFile] = Registry()
+"""By the name of the method."""
+
+
 def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
-    """The mean score of every query head, in float64, and how many samples it is the mean of.
+    """Of a JSON object that maps "layer-head", of query heads, to a list of scores, one a sample:
+    the mean score of every query head, in float64, and how many samples it is the mean of.
 
     Raises:
         InvalidInput: no such file, no such object, or one that lacks a head.
@@ -47,26 +60,6 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
         )
     rows = [[means[layer, head] for head in range(heads)] for layer in range(layers)]
     return torch.tensor(rows, dtype=torch.float64, device="cpu"), samples
-
-
-def read_table(path: str | Path) -> Float[Tensor, "L h"]:
-    """The score of every KV head, in float64, cut to [0, 1] as their authors do.
-
-    Raises:
-        InvalidInput: no such file, or no table of numbers.
-    """
-    lines = [line.split() for line in read_text(Path(path)).split("\n") if line.strip()]
-    try:
-        rows = [[float(number) for number in line] for line in lines]
-        whole = bool(rows) and all(math.isfinite(x) for row in rows for x in row)
-        if not whole or len({len(row) for row in rows}) > 1:
-            raise ValueError("its lines are not of equally many numbers")
-    except ValueError as error:
-        raise InvalidInput(
-            f"{path} holds no scores of heads ({error}); expected a line for each layer, with a "
-            "number for each KV head, between tabs."
-        ) from error
-    return torch.tensor(rows, dtype=torch.float64, device="cpu").clamp(0, 1)
 
 
 def of_kv_heads(scores: Float[Tensor, "L hq"], heads: int) -> Float[Tensor, "L h"]:

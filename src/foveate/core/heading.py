@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from foveate.core.head_scores import HEAD_FILES
+from foveate.core.heads import HEAD_READINGS
 from foveate.core.method import METHODS
 from foveate.errors import ProfileMismatch
 
 SCHEMA = "foveate-profile-1"
-IMPORTED = ("duo_attention",)
-"""Methods whose profiles are trained, and only read from their authors' files here."""
 
 
 def made_by(method: str) -> str:
     """How a profile of that method is made."""
-    if method in IMPORTED:
+    if method in HEAD_FILES and method not in HEAD_READINGS:  # trained: only its file is read here
         return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
     return f"Make one with 'foveate calibrate {method}'"
 

@@ -10,7 +10,6 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import entry_points
 from typing import Any, get_type_hints
 
 from foveate.core import docstring
@@ -19,11 +18,9 @@ from foveate.core.gathering import GATHERINGS
 from foveate.core.heads import HEAD_READINGS
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
-from foveate.core.registry import load_own, load_own_before
+from foveate.core.registry import load_all, load_own_before
 from foveate.core.spec import SLOTS
 from foveate.errors import InvalidParameter, UnknownMethod, suggest
-
-ENTRY_POINTS = "foveate.methods"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +58,13 @@ class Method:
         paper: Paper | None,
         adds: Sequence[str] = ("score", "select"),
         wraps: bool = False,
+        foretold: str = "",
     ):
         functools.update_wrapper(self, function)
         self.function = function
         self.paper = paper
         self.adds, self.wraps = tuple(adds), wraps
+        self.foretold = foretold
         self.name = function.__name__
         self.signature = inspect.signature(function)
 
@@ -158,7 +157,6 @@ class Methods(Mapping[str, Method]):
 
     def __init__(self) -> None:
         self._own: dict[str, Method] = {}
-        self._looked_abroad = False
 
     def add(self, new: Method) -> None:
         """Registers a method.
@@ -177,36 +175,23 @@ class Methods(Mapping[str, Method]):
 
     def __getitem__(self, name: str) -> Method:
         if name not in self._own:
-            self._look_abroad()
+            load_all()
         if name not in self._own:
             raise UnknownMethod(f"no method named {shown(name)}. {suggest(name, self._own)}")
         return self._own[name]
 
     def __contains__(self, name: object) -> bool:
-        self._look_abroad()
+        load_all()
         return name in self._own
 
     def __iter__(self) -> Iterator[str]:
         """As they were defined: the five papers, the other methods, those of other packages."""
-        self._look_abroad()
+        load_all()
         return iter(list(self._own))
 
     def __len__(self) -> int:
-        self._look_abroad()
+        load_all()
         return len(self._own)
-
-    def _look_abroad(self) -> None:
-        """Loads Foveate's own, then the entry points, once; loading a module runs its ``@method``
-        definitions.
-        """
-        load_own()
-        if self._looked_abroad:
-            return
-        self._looked_abroad = True
-        for point in entry_points(group=ENTRY_POINTS):
-            loaded = point.load()
-            if isinstance(loaded, Method) and loaded.name not in self._own:
-                self.add(loaded)
 
 
 METHODS = Methods()
@@ -217,17 +202,21 @@ def method(
     *,
     adds: Sequence[str] = ("score", "select"),
     wraps: bool = False,
+    foretold: str = "",
 ) -> Callable[[Callable[..., Policy]], Method]:
     """Registers the function that builds a method's policy; all its parameters are keyword-only.
 
     ``adds`` names the stages that the method brings along when it is added to another one with a
     plus sign; with ``wraps`` its score then wraps the one that is there, instead of replacing it.
+    ``foretold`` are arguments ("profile=FILE") under which what is kept follows from a prompt's
+    length alone, where it does not by default: servers that free memory before they know any score
+    name them.
     """
     if isinstance(adds, str) or not set(adds) <= set(SLOTS):
         raise InvalidParameter(f"adds={adds!r}: give a tuple of stages, of {SLOTS}.")
 
     def register(function: Callable[..., Policy]) -> Method:
-        new = Method(function, paper, adds, wraps)
+        new = Method(function, paper, adds, wraps, foretold)
         for parameter in new.parameters.values():
             if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
                 raise InvalidParameter(f"{new.name}: make {parameter.name!r} keyword-only.")

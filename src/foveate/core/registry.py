@@ -5,12 +5,15 @@ methods measure.
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 V = TypeVar("V")
 
 OWN = "foveate.methods"  # a name, as entry points have one: what is registered here is known above
+ENTRY_POINTS = "foveate.methods"
 
 
 def load_own() -> None:
@@ -20,6 +23,20 @@ def load_own() -> None:
     import_module(OWN)
 
 
+@cache  # once: what a module registers as it is loaded may be looked up meanwhile
+def _points() -> Iterator[EntryPoint]:
+    return iter(entry_points(group=ENTRY_POINTS))
+
+
+def load_all() -> None:
+    """Imports Foveate's own, then what other packages have registered as entry points: loading a
+    module registers its methods and its stages.
+    """
+    load_own()
+    for point in _points():
+        point.load()
+
+
 def load_own_before(module: str) -> None:
     """Of what another package's module registers Foveate's comes first, in listings as in rank."""
     if module.partition(".")[0] != OWN.partition(".")[0]:
@@ -27,7 +44,9 @@ def load_own_before(module: str) -> None:
 
 
 class Registry(MutableMapping[str, V]):
-    """A dict that holds all of Foveate's own by the time anything looks into it."""
+    """A dict that holds all of Foveate's own by the time anything looks into it, and what other
+    packages registered, where it is none of these.
+    """
 
     def __init__(self) -> None:
         self._held: dict[str, V] = {}
@@ -41,12 +60,14 @@ class Registry(MutableMapping[str, V]):
     def __getitem__(self, name: str) -> V:
         if name not in self._held:
             load_own()
+        if name not in self._held:
+            load_all()
         return self._held[name]
 
     def __iter__(self) -> Iterator[str]:
-        load_own()
+        load_all()
         return iter(list(self._held))
 
     def __len__(self) -> int:
-        load_own()
+        load_all()
         return len(self._held)

@@ -14,15 +14,24 @@ trained with 128 sinks and 256 recent tokens, which many budgets do not hold.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from foveate.core.amount import Amount
+from foveate.core.head_scores import HEAD_FILES, HeadFile
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
+from foveate.data.texts import read_text
+from foveate.errors import InvalidInput
 from foveate.stages.budget.head_table import ByHeadScores, Rule, Scores
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
@@ -65,6 +74,29 @@ def filled(scores: Scores, tokens: int, protected: int, length: int) -> tuple[in
         counts[head] += more
         left -= more
     return tuple(counts)
+
+
+def read_table(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
+    """The score of every KV head, in float64, cut to [0, 1] as their authors do; of one training.
+
+    Raises:
+        InvalidInput: no such file, or no table of numbers.
+    """
+    lines = [line.split() for line in read_text(Path(path)).split("\n") if line.strip()]
+    try:
+        rows = [[float(number) for number in line] for line in lines]
+        whole = bool(rows) and all(math.isfinite(x) for row in rows for x in row)
+        if not whole or len({len(row) for row in rows}) > 1:
+            raise ValueError("its lines are not of equally many numbers")
+    except ValueError as error:
+        raise InvalidInput(
+            f"{path} holds no scores of heads ({error}); expected a line for each layer, with a "
+            "number for each KV head, between tabs."
+        ) from error
+    return torch.tensor(rows, dtype=torch.float64, device="cpu").clamp(0, 1), 1
+
+
+HEAD_FILES["duo_attention"] = HeadFile("KV", read_table)
 
 
 @method(

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
+from foveate.core.head_scores import HEAD_FILES, HeadFile, read
 from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Kernel, Range, Window
@@ -110,6 +111,7 @@ class RetrievalHeads:
 
 
 HEAD_READINGS["headkv"] = RetrievalHeads()
+HEAD_FILES["headkv"] = HeadFile("query", read)
 
 
 def f1(said: str, right: str) -> float:

@@ -237,6 +237,7 @@ def ratios(run: Run) -> Numbers:
         code="https://github.com/THU-MIG/PrefixKV",
     ),
     adds=("budget", "when"),
+    foretold="profile=FILE,when=after_prefill",
 )
 def prefixkv(
     *,

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
+from foveate.core.head_scores import HEAD_FILES, HeadFile, read
 from foveate.core.heads import HEAD_READINGS, Shown
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Kernel, Share, Window
@@ -98,3 +99,4 @@ class VisualHeads:
 
 
 HEAD_READINGS["sparsemm"] = VisualHeads()
+HEAD_FILES["sparsemm"] = HeadFile("query", read)

@@ -13,7 +13,8 @@ first repeats keys for all query heads. Departs from kvpress in the window's key
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -25,8 +26,16 @@ from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Kernel, Positive, ShareBelow, Window
 from foveate.core.policy import Policy
-from foveate.core.protocols import Score
+from foveate.core.protocols import Held, Score
 from foveate.core.spec import stage
+from foveate.core.storage import (
+    DensePairs,
+    NarrowPairs,
+    Pairs,
+    RaggedPairs,
+    exact,
+    exact_bytes,
+)
 from foveate.errors import InvalidParameter
 from foveate.stages.budget import Uniform
 from foveate.stages.recent import is_recent, most_recent, part
@@ -34,7 +43,6 @@ from foveate.stages.score import WindowAttention
 from foveate.stages.score.rows import Reduction
 from foveate.stages.score.window import Pool, window_of
 from foveate.stages.select import TopK
-from foveate.stages.store import ZeroChannels
 
 
 @stage("query_energy")
@@ -96,6 +104,46 @@ class DropChannels:
         gone = torch.zeros_like(worth, dtype=torch.bool).scatter(-1, lowest, value=True)
         early = ~is_recent(layer.slots, self.recent)
         return layer.k.masked_fill(gone[:, :, None] & early[..., None], 0.0), layer.v
+
+
+@stage("zero_channels")
+@dataclass(frozen=True, kw_only=True)
+class ZeroChannels:
+    """Of every KV head, keys are held without the channels that are zero in all pairs but the last
+    ``residual``: nothing is lost. Later pairs have all channels.
+
+    Source: ThinK (arXiv:2407.21018), and its release.
+    """
+
+    residual: Count = 32
+    exact: bool = field(default=True, init=False)
+
+    def __call__(self, pairs: Pairs) -> Pairs:
+        return NarrowPairs.of(pairs.opened(), self.residual)
+
+    def bytes_of(self, held: Held) -> int:
+        """As ``held.zeroed`` of the channels are zero; more may be, and take less."""
+        form, late = held.form, held.counts.clamp_max(self.residual)
+        early, left = held.counts - late, form.key - held.zeroed
+        if not held.zeroed or not bool(early.any()):
+            return exact_bytes(held.counts, form.pair, held.spare)
+        narrow = (left + form.value) * form.dtype.itemsize
+        channels = held.counts.numel() * left * torch.int16.itemsize
+        rest = exact_bytes(late, form.pair, held.spare)
+        return exact_bytes(early, narrow) + channels + rest
+
+    def restored(self, tensors: Mapping[str, Tensor], first: int) -> NarrowPairs:
+        """The pairs whose tensors were read from a file."""
+        rest = exact(tensors, first)
+        counts = tensors["thin.counts"]
+        k, v, columns = (tensors[f"thin.{name}"] for name in ("k", "v", "columns"))
+        if bool((counts == counts[0, 0]).all()):
+            shape = (*counts.shape, int(counts[0, 0]))
+            k, v, columns = (t.view(*shape, *t.shape[1:]) for t in (k, v, columns))
+            body: DensePairs | RaggedPairs = DensePairs(k, v, columns, rest.first)
+        else:
+            body = RaggedPairs(k, v, columns, counts, rest.first)
+        return NarrowPairs(body, tensors["thin.channels"], rest)
 
 
 @method(

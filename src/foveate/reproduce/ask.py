@@ -1,4 +1,4 @@
-"""What a part asks of a model: samples of a benchmark, under specs."""
+"""What an experiment asks of a model: samples of a benchmark, under specs."""
 
 from __future__ import annotations
 

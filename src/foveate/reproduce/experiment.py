@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from foveate.core.method import Method, Paper
+from foveate.report.analyses import Figure
+from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.models import MODELS
-from foveate.reproduce.part import Part
+from foveate.reproduce.setting import Setting
+from foveate.reproduce.table import Table
 
 State = Literal["as the paper", "as far as the paper says", "cannot"]
 
@@ -23,36 +28,67 @@ class Open(NamedTuple):
 UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Paper:
-    """A paper. ``open_`` is what it leaves open in all of its experiments; lines of figures are
-    those of the paper's plain text.
+class Reproduced(NamedTuple):
+    """A method whose paper's experiments are here. ``name`` is what the paper calls it, ``open_``
+    what the paper leaves open in all of them. Lines (L52) are those of the paper's plain text.
     """
 
+    method: Method
     name: str
-    title: str
-    arxiv: str
     open_: tuple[Open, ...]
+
+    @property
+    def paper(self) -> Paper:
+        """The method's own."""
+        return self.method.papers[0]
+
+
+class Trial(ABC):
+    """What an experiment runs, with one of its models after the other."""
+
+    def tasks(self) -> Sequence[str]:
+        """The benchmarks that it reads; of one whose prompts are prose none."""
+        return ()
+
+    @abstractmethod
+    def specs(self) -> Sequence[str]:
+        """Its policies, with their budgets and profiles left open."""
+
+    def raised(self) -> Iterable[str]:
+        """The specs, at their budgets, that are raised to what is always kept, and not refused."""
+        return ()
+
+    def asks(self, setting: Setting) -> Asked:
+        """The answers among what it needs: others may be asked of the same prompts along."""
+        return {}
+
+    @abstractmethod
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        """The rows that are missing, one after the other."""
+
+    @abstractmethod
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        """What the rows so far show."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One table or figure.
 
-    ``data``, ``metric`` and ``budgets`` are words for readers; ``parts`` are what is run. ``open_``
+    ``data``, ``metric`` and ``budgets`` are words for readers; ``trial`` is what is run. ``open_``
     is what this experiment leaves open beside the paper as a whole; ``departs`` where what is run
     is known to differ from what the paper did. ``cannot`` says why its figures cannot be had again.
     """
 
     id: str
-    paper: Paper
+    of: Reproduced
     where: str
     shows: str
     models: tuple[str, ...]
     data: str
     metric: str
     budgets: str
-    parts: tuple[Part, ...]
+    trial: Trial
     open_: tuple[Open, ...] = ()
     departs: tuple[str, ...] = ()
     cannot: str = ""
@@ -72,15 +108,15 @@ class Experiment:
         models = tuple(
             Open(*MODELS[name].open_.split(": ", 1)) for name in self.models if MODELS[name].open_
         )
-        return (*self.open_, *models, *self.paper.open_)
+        return (*self.open_, *models, *self.of.open_)
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """What ``--list --json`` says of it."""
         return {
             "id": self.id,
-            "paper": self.paper.name,
-            "title": self.paper.title,
-            "arxiv": self.paper.arxiv,
+            "paper": self.of.name,
+            "title": self.of.paper.title,
+            "arxiv": self.of.paper.arxiv or "",
             "where": self.where,
             "shows": self.shows,
             "models": list(self.models),
@@ -92,7 +128,7 @@ class Experiment:
             "cannot": self.cannot,
             "departs": list(self.departs),
             "unstated": [one._asdict() for one in self.unstated],
-            "specs": sorted({spec for part in self.parts for spec in part.specs()}),
+            "specs": sorted({*self.trial.specs()}),
         }
 
 
@@ -101,7 +137,7 @@ class Facts:
     """A table that holds no result: settings, counts, examples. ``rows`` are its lines."""
 
     id: str
-    paper: Paper
+    of: Reproduced
     where: str
     shows: str
     columns: tuple[str, ...]

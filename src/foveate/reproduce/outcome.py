@@ -13,8 +13,8 @@ from foveate.eval.executors import versions
 from foveate.report.analyses import Figure
 from foveate.report.template import rendered
 from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.part import Cell, Line, Table
 from foveate.reproduce.perform import Lab
+from foveate.reproduce.table import Cell, Line, Table
 
 PAGE, NUMBERS = "reproduced.html", "reproduced.json"
 
@@ -29,12 +29,7 @@ class Outcome(NamedTuple):
 
 def outcome(lab: Lab, experiment: Experiment) -> Outcome:
     """What there is of an experiment so far."""
-    settings = lab.settings(experiment)
-    shown = [
-        one
-        for part in experiment.parts
-        for one in part.shown([each for each in settings if each.model in part.models])
-    ]
+    shown = list(experiment.trial.shown(lab.settings(experiment)))
     return Outcome(
         experiment,
         tuple(one for one in shown if isinstance(one, Table)),

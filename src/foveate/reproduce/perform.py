@@ -1,4 +1,4 @@
-"""Running experiments: model by model, so that each is loaded once; part by part, row by row."""
+"""Running experiments: model by model, so that each is loaded once; row by row."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import places, stand_ins
-from foveate.reproduce.part import Part
-from foveate.reproduce.parts.grid import Grid
 from foveate.reproduce.progress import Done, Progress, Step
 from foveate.reproduce.setting import Say, Setting
 
@@ -114,8 +112,8 @@ class Lab(AbstractContextManager["Lab"]):
         """All that is asked of the model of these steps."""
         found: dict[Ask, dict[str, str]] = {}
         for step in steps:
-            for setting, part in self._parts(step):
-                for ask, specs in part.asks(setting).items():
+            for setting in self._settings(step):
+                for ask, specs in step.experiment.trial.asks(setting).items():
                     found.setdefault(ask, {}).update(specs)
         return found
 
@@ -127,8 +125,8 @@ class Lab(AbstractContextManager["Lab"]):
             tell(at._replace(rows=rows, what=what, over=over))
 
         with self._noting(at.step.experiment, done):
-            for setting, part in self._parts(at.step, along, say):
-                for row in part.run(setting):
+            for setting in self._settings(at.step, along, say):
+                for row in at.step.experiment.trial.run(setting):
                     setting.results.add(row)
                     done.note(row)
                     rows += 1
@@ -144,14 +142,6 @@ class Lab(AbstractContextManager["Lab"]):
             if len(self.experiments) == 1 or isinstance(error, CannotWrite):
                 raise
             done.missing[experiment.id] = str(error)
-
-    def _parts(
-        self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
-    ) -> Iterator[tuple[Setting, Part]]:
-        for setting in self._settings(step, along, say):
-            for part in step.experiment.parts:
-                if setting.model in part.models:
-                    yield setting, part
 
     def _settings(
         self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
@@ -186,8 +176,7 @@ class Lab(AbstractContextManager["Lab"]):
     @cached_property
     def _raised(self) -> frozenset[str]:
         """Of all experiments: answers are shared."""
-        grids = [one for each in self.experiments for one in each.parts if isinstance(one, Grid)]
-        return frozenset(spec for one in grids for spec in one.raised())
+        return frozenset(spec for one in self.experiments for spec in one.trial.raised())
 
     def _results(self, place: str) -> Results:
         configuration = {

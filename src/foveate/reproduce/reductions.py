@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import mean, median
 
 from foveate.eval.perplexity import perplexity
-from foveate.reproduce.part import Row
+from foveate.reproduce.table import Row
 
 Reduction = Callable[[Sequence[Row]], float | None]
 

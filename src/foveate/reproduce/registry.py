@@ -43,9 +43,8 @@ def _near(name: str) -> str:
 
 def folders(experiment: Experiment) -> list[str]:
     """The folders of data that it reads."""
-    asked = [task for part in experiment.parts for task in part.tasks()]
-    asked += [one.task for one in experiment.calibrations.values() if one.task]
-    return list(dict.fromkeys(map(folder_of, asked)))
+    measured = [one.task for one in experiment.calibrations.values() if one.task]
+    return list(dict.fromkeys(map(folder_of, (*experiment.trial.tasks(), *measured))))
 
 
 def brought(experiment: Experiment) -> list[str]:

@@ -1,4 +1,4 @@
-"""Where and how parts are run: a model, the data, the results so far, and what is made small."""
+"""Where and how experiments are run: a model, the data, the results, and what is made small."""
 
 from __future__ import annotations
 

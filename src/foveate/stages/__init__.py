@@ -1,5 +1,9 @@
-"""Parts that two or more methods share: scores, budgets, selections, merges, and when."""
+"""Parts that two or more methods share: scores, budgets, selections, merges, and when.
 
-from foveate.stages import budget, merge, score, select, store, when
+What one method alone has stands in its file; `score/kvpress.py` is for a user's own presses.
+"""
 
-__all__ = ["budget", "merge", "score", "select", "store", "when"]
+from foveate.stages import budget, merge, score, select, when
+from foveate.stages import store as store  # until its names are gone
+
+__all__ = ["budget", "merge", "score", "select", "when"]

@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.core.storage import store
+from foveate.core.storage import QuantisedPairs, store
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
-from foveate.stages.store.quantised import QuantisedPairs
 from tests.on_device import DEVICE
 
 from .inputs import KINDS, Draw

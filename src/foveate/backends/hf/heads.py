@@ -1,4 +1,4 @@
-"""Which heads look at what they say: SparseMM's visual heads and HeadKV's retrieval heads."""
+"""Which heads look at what they say, for the methods whose profiles are scores of heads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, compressible_layers, model_name, text_config
 from foveate.backends.hf.undone import undone
-from foveate.core import head_scores
+from foveate.core.head_scores import HEAD_FILES, of_kv_heads
 from foveate.core.heads import HeadReading, Shown, head_reading
 from foveate.core.layer import Layer
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.profile import Profile
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, suggest
 from foveate.ops.window_attention import window_attention
 
 LONGEST = 1024  # tokens of an answer that no sample gives
@@ -59,7 +59,7 @@ def calibrate_heads(
     *,
     progress: Path | None = None,
 ) -> Profile:
-    """The profile of a method that gives heads what they deserve: "sparsemm" or "headkv".
+    """The profile of a method that gives heads what they deserve, such as "sparsemm" or "headkv".
 
     Every sample is answered greedily, with the full cache, while the heads are watched: as many
     tokens as its ``answer`` has, 1,024 if it has none.
@@ -103,31 +103,28 @@ def calibrate_heads(
 
 
 def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profile:
-    """The profile that a file of head scores makes, as the authors of HeadKV, SparseMM and
-    DuoAttention publish.
+    """The profile that a file of head scores makes, as the authors of a method publish.
 
     Args:
         model: the model that the scores were measured on.
-        method: "headkv", "sparsemm" or "duo_attention".
-        path: a JSON file that maps "layer-head", of query heads, to a list of scores. KV heads get
-            the mean of the query heads that share them. For DuoAttention a table
-            (``full_attention_heads.tsv``), a line a layer and a column a KV head.
+        method: whose scores: "headkv", "sparsemm", "duo_attention", or one that registered its
+            ``foveate.core.head_scores.HeadFile``.
+        path: a file as that method's authors write it: for HeadKV and SparseMM a JSON object that
+            maps "layer-head", of query heads, to a list of scores; for DuoAttention a table
+            (``full_attention_heads.tsv``), a line a layer and a column a KV head. KV heads get the
+            mean of the query heads that share them.
 
     Raises:
         InvalidInput: another method, no such file, or one that does not fit the model.
     """
-    if method not in ("headkv", "sparsemm", "duo_attention"):
-        raise InvalidInput(
-            f"{method!r} reads no scores of heads: choose 'headkv', 'sparsemm' or 'duo_attention'."
-        )
+    if method not in HEAD_FILES:
+        raise InvalidInput(f"{method!r} reads no scores of heads. {suggest(method, HEAD_FILES)}")
+    kind, read = HEAD_FILES[method]
     checked = check_model(model)
     config = text_config(checked)
-    layers, heads, kind = config.num_hidden_layers, config.num_attention_heads, "query"
-    if method == "duo_attention":
-        heads, kind = config.num_key_value_heads, "KV"
-        scores, samples = head_scores.read_table(path), 1
-    else:
-        scores, samples = head_scores.read(path)
+    layers = config.num_hidden_layers
+    heads = config.num_attention_heads if kind == "query" else config.num_key_value_heads
+    scores, samples = read(path)
     if scores.shape != (layers, heads):
         raise InvalidInput(
             f"{path} has scores of {scores.shape[0]} layers with {scores.shape[1]} {kind} heads, "
@@ -146,7 +143,7 @@ def _profile(model: nn.Module, method: str, scores: Float[Tensor, "L hq"], sampl
         layers=len(scores),
         samples=samples,
         budget="",
-        by_layer=head_scores.of_kv_heads(scores, heads).tolist(),
+        by_layer=of_kv_heads(scores, heads).tolist(),
     )
 
 

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.tiers import shaping, tiers_from
 from foveate.core.composition import policy as policy_of
+from foveate.core.method import METHODS
 from foveate.core.policy import Policy
 from foveate.core.protocols import Foreseeable, ForeseeableByHead, FullPrecision
+from foveate.core.spec import STAGES
 from foveate.core.traits import wrapped
 from foveate.errors import InvalidParameter, UnsupportedPolicy, suggest
-from foveate.methods.adakv import AcrossHeads
 from foveate.stages.budget import Uniform
 from foveate.stages.select import KeepsRecent
 
@@ -114,8 +115,8 @@ def check_policy(policy: Policy) -> None:
     if policy.reads_again:
         raise _refused(
             policy,
-            f"{policy.reads_again!r} reads the prompt a second time. Use recommended with a "
-            "profile and heads=by_profile, which foretells it",
+            f"{policy.reads_again!r} reads the prompt a second time, and blocks are freed before. "
+            f"Use {_foretold(policy)}",
         )
     if policy.when.decodes or policy.when.reads:
         raise _refused(
@@ -125,8 +126,11 @@ def check_policy(policy: Policy) -> None:
     if policy.attend.n:
         raise _refused(policy, f"{policy.attend!r} changes the model's softmax. Leave it out")
     if not isinstance(policy.store, FullPrecision):
-        what = "without some channels" if policy.store.exact else "in codes"
-        raise _refused(policy, f"{policy.store!r} holds pairs {what}. Use store=full_precision")
+        raise _refused(
+            policy,
+            f"{policy.store!r} holds pairs in a form of its own, and vLLM's blocks hold all of "
+            "their numbers as the model made them. Use store=full_precision",
+        )
     if policy.reads_output_weight:
         raise _refused(
             policy,
@@ -149,13 +153,6 @@ def check_policy(policy: Policy) -> None:
 
 def _check_budget(policy: Policy) -> None:
     budget = policy.budget
-    if isinstance(budget, AcrossHeads):
-        raise _refused(
-            policy,
-            f"its budget {budget!r} gives the heads of a layer different numbers of tokens by "
-            "each prompt's scores, and blocks are freed before these are known. Use headkv or "
-            "sparsemm, whose heads keep what a profile says, or recommended with heads=by_profile",
-        )
     if isinstance(budget, Foreseeable) and not budget.foreseeable:
         raise _refused(
             policy,
@@ -165,10 +162,28 @@ def _check_budget(policy: Policy) -> None:
     if not isinstance(budget, (Uniform, Foreseeable, ForeseeableByHead)):
         raise _refused(
             policy,
-            f"its budget {budget!r} depends on more than the prompt's length. "
-            "Use uniform, pyramid, prefix_budget with a profile, head_table or head_levels "
-            "(recommended with heads=by_profile)",
+            f"its budget {budget!r} goes by each prompt's scores, or by more than the prompt's "
+            "length, and blocks are freed before these are known. Use one of "
+            f"{', '.join(_by_length())}, or {_foretold(policy)}",
         )
+
+
+def _by_length() -> list[str]:
+    """The budgets whose numbers follow from lengths, by the names that specs have for them."""
+    rules = ("by_length", "by_head")  # of Foreseeable and ForeseeableByHead
+    return sorted(
+        name
+        for name, one in STAGES.items()
+        if issubclass(one, Uniform) or any(hasattr(one, rule) for rule in rules)
+    )
+
+
+def _foretold(policy: Policy) -> str:
+    """What the policy's own methods, or else all, say of arguments under which they are served."""
+    own = policy.origin.build.names if policy.origin else ()
+    given = {name: one.foretold for name, one in METHODS.items() if one.foretold}
+    asked = {name: given[name] for name in own if name in given} or given
+    return " or ".join(f"{name} with {arguments}" for name, arguments in asked.items())
 
 
 def check_profiles(policy: Policy, model: str, depth: int) -> None:

@@ -181,8 +181,8 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         raise UnsupportedPolicy(
             f"{policy} cannot be served with tensor parallelism: {stage!r} goes by several KV "
             "heads together, and each worker holds some of them. Use --tensor-parallel-size 1, or "
-            "a policy that decides head by head: snapkv, mixkv, csp, h2o, knorm. A stage of your "
-            "own says that it does with head_by_head = True."
+            "a policy that decides head by head, as 'snapkv:budget=20%' and 'h2o:budget=20%' do. A "
+            "stage of your own says that it does with head_by_head = True."
         )
     if workers > heads:
         raise UnsupportedEngine(

@@ -2,13 +2,17 @@
 
 :class:`DensePairs` when every head keeps the same number, :class:`RaggedPairs` otherwise. Both grow
 at the end while decoding; :class:`RewrittenPairs` are dense ones of which one goes for each that
-comes. All know the original column of each slot: a token's index in the batch's padded input,
-counted from the start of the conversation. :class:`Pairs` is what every way to hold them can do.
+comes. :class:`QuantisedPairs` hold all but the newest in codes, :class:`NarrowPairs` keys without
+the channels that are zero. All know the original column of each slot: a token's index in the
+batch's padded input, counted from the start of the conversation. :class:`Pairs` is what every way
+to hold them can do.
 """
 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.form import Form, exact_bytes, whole_bytes
+from foveate.core.storage.narrow import NarrowPairs
 from foveate.core.storage.pairs import Coded, Pairs, Roomy
+from foveate.core.storage.quantised import QuantisedPairs
 from foveate.core.storage.ragged import RaggedPairs, exact, only, store
 from foveate.core.storage.rewritten import RewrittenPairs, rewritten
 
@@ -17,8 +21,10 @@ __all__ = [
     "Coded",
     "DensePairs",
     "Form",
+    "NarrowPairs",
     "Padded",
     "Pairs",
+    "QuantisedPairs",
     "RaggedPairs",
     "RewrittenPairs",
     "Roomy",

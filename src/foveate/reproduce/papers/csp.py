@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Paper
+from foveate.methods.csp import csp
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Reproduced
 from foveate.reproduce.papers.lookm import BASELINES as LOOKM_BASELINES
 from foveate.reproduce.papers.lookm import FULL, MERGED, MILEBENCH, some
-from foveate.reproduce.parts import Arm, Column, Grid, Probe, View
 from foveate.reproduce.probes import Smoothing
+from foveate.reproduce.trials import Arm, Column, Grid, Probe, View
 
-PAPER = Paper(
+PAPER = Reproduced(
+    method=csp,
     name="CSP",
-    title="Cross-Self KV Cache Pruning for Efficient Vision-Language Inference",
-    arxiv="2412.04652",
     open_=(
         Open("the cache size that all methods get in Tables 1 and 3", "20% of the prompt"),
         Open("recent tokens R and window O", "half of the budget, both, as the authors' code"),
@@ -86,22 +86,19 @@ BATCHES = "batches of one prompt, not of 24"
 def _table1(model: tuple[str, ...], size: str) -> Experiment:
     return Experiment(
         id=f"csp:table1-{size}",
-        paper=PAPER,
+        of=PAPER,
         where=f"Table 1, {size.upper()}",
         shows="Eleven ways to hold a cache, MileBench.",
         models=model,
         data="MileBench, 29 sets",
         metric="accuracy, ROUGE-L; mean over sets",
         budgets="20%",
-        parts=(
-            Grid(
-                title=f"Table 1: LLaVA-1.5-{size}, MileBench",
-                models=model,
-                arms=(FULL, *LOOKM_BASELINES, *MERGED, OURS, *(READINGS if size == "7b" else ())),
-                across=ACROSS,
-                budgets=("20%",),
-                figures=f"csp_table1-{size}",
-            ),
+        trial=Grid(
+            title=f"Table 1: LLaVA-1.5-{size}, MileBench",
+            arms=(FULL, *LOOKM_BASELINES, *MERGED, OURS, *(READINGS if size == "7b" else ())),
+            across=ACROSS,
+            budgets=("20%",),
+            figures=f"csp_table1-{size}",
         ),
         open_=(RATIO_OPEN, BIAS_OPEN, SETS_OPEN),
         departs=(
@@ -118,27 +115,24 @@ def _table1(model: tuple[str, ...], size: str) -> Experiment:
 def _table3(name: str, model: str) -> Experiment:
     return Experiment(
         id=f"csp:table3-{name}",
-        paper=PAPER,
+        of=PAPER,
         where=f"Table 3, {name}",
         shows="Another model, four columns of MileBench.",
         models=(model,),
         data="MileBench T-2, T-4, S-4, IR",
         metric="mean over sets",
         budgets="20%",
-        parts=(
-            Grid(
-                title=f"Table 3: {model}, MileBench",
-                models=(model,),
-                arms=(
-                    FULL,
-                    *LOOKM_BASELINES,
-                    Arm(name="LOOK-M", spec=MERGED[-1].spec),
-                    Arm(name="CSP", spec=CSP, also={"milebench_i1": {"": "cross_ratio=0.9"}}),
-                ),
-                across=some("T-2", "T-4", "S-4", "IR"),
-                budgets=("20%",),
-                figures=f"csp_table3-{name}",
+        trial=Grid(
+            title=f"Table 3: {model}, MileBench",
+            arms=(
+                FULL,
+                *LOOKM_BASELINES,
+                Arm(name="LOOK-M", spec=MERGED[-1].spec),
+                Arm(name="CSP", spec=CSP, also={"milebench_i1": {"": "cross_ratio=0.9"}}),
             ),
+            across=some("T-2", "T-4", "S-4", "IR"),
+            budgets=("20%",),
+            figures=f"csp_table3-{name}",
         ),
         open_=(Open("ratios of this model", "0.5; 0.9 for IR"), SETS_OPEN),
         departs=(BATCHES,),
@@ -148,14 +142,14 @@ def _table3(name: str, model: str) -> Experiment:
 def _seen(name: str, where: str, shows: str, chart: str, sets: tuple[str, ...]) -> Experiment:
     return Experiment(
         id=f"csp:{name}",
-        paper=PAPER,
+        of=PAPER,
         where=where,
         shows=shows,
         models=SEVEN,
         data="MileBench",
         metric="density" if "Weights" in chart else "Jensen-Shannon divergence",
         budgets="none",
-        parts=(View(models=SEVEN, each=sets, charts=(chart,), samples=10),),
+        trial=View(each=sets, charts=(chart,), samples=10),
         open_=(
             SAMPLE_OPEN,
             Open("bins, and the logarithm's base", "48 bins of the logarithm; 2"),
@@ -171,21 +165,18 @@ PRUNED = (FULL, *LOOKM_BASELINES, Arm(name="LOOK-M", spec=MERGED[-1].spec))
 EXPERIMENTS = (
     Experiment(
         id="csp:fig1a",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 1 (a)",
         shows='The gain on ALFRED. The text: "41%", with a budget cut by "13.6%" (L15, L52).',
         models=SEVEN,
         data="MileBench, ALFRED",
         metric="ROUGE-L",
         budgets="86.4%",
-        parts=(
-            Grid(
-                title="Figure 1 (a): ALFRED",
-                models=SEVEN,
-                arms=(*PRUNED, OURS),
-                across=(Column(name="ALFRED", tasks=(ALFRED,)),),
-                budgets=("86.4%",),
-            ),
+        trial=Grid(
+            title="Figure 1 (a): ALFRED",
+            arms=(*PRUNED, OURS),
+            across=(Column(name="ALFRED", tasks=(ALFRED,)),),
+            budgets=("86.4%",),
         ),
         cannot='the plot cannot be read, and the text does not say what "41%" is relative to, '
         "nor which budget was cut by 13.6%; the methods are compared at 86.4%.",
@@ -206,14 +197,14 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="csp:fig3",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 3",
         shows="n-softmax on attention that is most to the other modality, and on one that is not.",
         models=SEVEN,
         data="one sample of ALFRED",
         metric="attention weights",
         budgets="20%",
-        parts=(Probe(models=SEVEN, measure=Smoothing(), each=(ALFRED,), samples=1),),
+        trial=Probe(measure=Smoothing(), each=(ALFRED,), samples=1),
         cannot="the two cases, their model and data are not named, and the plot cannot be read; "
         "the heads that pay most and least to the other modality stand in their place.",
     ),
@@ -221,24 +212,21 @@ EXPERIMENTS = (
     _table1(THIRTEEN, "13b"),
     Experiment(
         id="csp:fig4",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 4",
         shows="The share of cross-attention's list, from none to all.",
         models=SEVEN,
         data="MileBench",
         metric="mean over sets",
         budgets="20%",
-        parts=(
-            Grid(
-                title="Figure 4: ratio of cross-attention, MileBench",
-                models=SEVEN,
-                arms=tuple(
-                    Arm(name=f"cross ratio {ratio}", spec=f"{CSP},cross_ratio={ratio}")
-                    for ratio in ("0.0", "0.1", "0.3", "0.5", "0.7", "0.9", "1.0")
-                ),
-                across=some("T-4", "S-1", "S-3", "S-4", "IR"),
-                budgets=("20%",),
+        trial=Grid(
+            title="Figure 4: ratio of cross-attention, MileBench",
+            arms=tuple(
+                Arm(name=f"cross ratio {ratio}", spec=f"{CSP},cross_ratio={ratio}")
+                for ratio in ("0.0", "0.1", "0.3", "0.5", "0.7", "0.9", "1.0")
             ),
+            across=some("T-4", "S-1", "S-3", "S-4", "IR"),
+            budgets=("20%",),
         ),
         open_=(
             Open("model, tasks and steps of the ratio", "LLaVA-1.5-7B, five tasks, seven steps"),
@@ -248,27 +236,24 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="csp:table2",
-        paper=PAPER,
+        of=PAPER,
         where="Table 2",
         shows="Time of decoding and size of the cache.",
         models=SEVEN,
         data="MileBench, ALFRED (L285)",
         metric="ms a token, GiB",
         budgets="60%, 30%, 20%, 10%",
-        parts=(
-            Grid(
-                title="Table 2: ALFRED",
-                models=SEVEN,
-                arms=(FULL, OURS),
-                across=(
-                    Column(name="ms/token", tasks=(ALFRED,), value="ms/token"),
-                    Column(name="GiB", tasks=(ALFRED,), value="GiB"),
-                ),
-                budgets=("60%", "30%", "20%", "10%"),
-                figures="csp_table2",
-                samples=20,
-                timed=True,
+        trial=Grid(
+            title="Table 2: ALFRED",
+            arms=(FULL, OURS),
+            across=(
+                Column(name="ms/token", tasks=(ALFRED,), value="ms/token"),
+                Column(name="GiB", tasks=(ALFRED,), value="GiB"),
             ),
+            budgets=("60%", "30%", "20%", "10%"),
+            figures="csp_table2",
+            samples=20,
+            timed=True,
         ),
         open_=(
             Open("number of samples and lengths", "the first 20, as long as they are"),
@@ -278,29 +263,26 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="csp:fig5",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 5",
         shows="n-softmax against softmax, with plain top-k and with CSP.",
         models=SEVEN,
         data="MileBench, ALFRED",
         metric="ROUGE-L",
         budgets="20%",
-        parts=(
-            Grid(
-                title="Figure 5: n-softmax, ALFRED",
-                models=SEVEN,
-                arms=(
-                    Arm(name="top-k, softmax", spec="h2o:budget={B},recent=0.5"),
-                    Arm(
-                        name="top-k, n-softmax",
-                        spec="h2o:budget={B},recent=0.5,attend=softmax_n(n=1.0)",
-                    ),
-                    Arm(name="CSP, softmax", spec="csp:budget={B},recent=0.5,n=0.0"),
-                    Arm(name="CSP, n-softmax", spec="csp:budget={B},recent=0.5,n=1.0,decode_n=1.0"),
+        trial=Grid(
+            title="Figure 5: n-softmax, ALFRED",
+            arms=(
+                Arm(name="top-k, softmax", spec="h2o:budget={B},recent=0.5"),
+                Arm(
+                    name="top-k, n-softmax",
+                    spec="h2o:budget={B},recent=0.5,attend=softmax_n(n=1.0)",
                 ),
-                across=(Column(name="ALFRED", tasks=(ALFRED,)),),
-                budgets=("20%",),
+                Arm(name="CSP, softmax", spec="csp:budget={B},recent=0.5,n=0.0"),
+                Arm(name="CSP, n-softmax", spec="csp:budget={B},recent=0.5,n=1.0,decode_n=1.0"),
             ),
+            across=(Column(name="ALFRED", tasks=(ALFRED,)),),
+            budgets=("20%",),
         ),
         open_=(
             Open("budget", "20%"),
@@ -310,25 +292,22 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="csp:fig6",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 6",
         shows="Score against budget.",
         models=SEVEN,
         data="ALFRED, Spot-the-Diff, CLEVR-Change (L303-305)",
         metric="ROUGE-L",
         budgets="5% to 60%",
-        parts=(
-            Grid(
-                title="Figure 6: score against budget",
-                models=SEVEN,
-                arms=(*PRUNED, OURS),
-                across=(
-                    Column(name="ALFRED", tasks=(ALFRED,)),
-                    Column(name="Spot-the-Diff", tasks=("milebench_s3(set=Spot-the-Diff)",)),
-                    Column(name="CLEVR-Change", tasks=("milebench_s3(set=CLEVR-Change)",)),
-                ),
-                budgets=("5%", "10%", "20%", "40%", "60%"),
+        trial=Grid(
+            title="Figure 6: score against budget",
+            arms=(*PRUNED, OURS),
+            across=(
+                Column(name="ALFRED", tasks=(ALFRED,)),
+                Column(name="Spot-the-Diff", tasks=("milebench_s3(set=Spot-the-Diff)",)),
+                Column(name="CLEVR-Change", tasks=("milebench_s3(set=CLEVR-Change)",)),
             ),
+            budgets=("5%", "10%", "20%", "40%", "60%"),
         ),
         open_=(
             Open("budgets and methods", "five up to 60% (L303); those of Table 3"),
@@ -355,7 +334,7 @@ EXPERIMENTS = (
 FACTS = (
     Facts(
         id="csp:table4",
-        paper=PAPER,
+        of=PAPER,
         where="Table 4",
         shows="The cross ratio of each task: a setting, and what csp:table1-7b and -13b use.",
         columns=("model", "T-1", "T-2", "T-3", "T-4", "S-1", "S-2", "S-3", "S-4", "NH", "IR"),
@@ -368,7 +347,7 @@ FACTS = (
     ),
     Facts(
         id="csp:table5",
-        paper=PAPER,
+        of=PAPER,
         where="Table 5",
         shows="MileBench's sets, samples and metrics.",
         columns=("task", "sets", "samples", "metric"),
@@ -396,7 +375,7 @@ FACTS = (
     ),
     Facts(
         id="csp:theory-kl",
-        paper=PAPER,
+        of=PAPER,
         where="appendix (L398-418)",
         shows="A derivation: n-softmax is nearer to the full softmax than a softmax of what is "
         "kept.",

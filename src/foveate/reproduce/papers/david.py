@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import Experiment, Open, Paper
-from foveate.reproduce.parts import Arm, Column, Grid, Probe, View
+from foveate.methods.david import david
+from foveate.reproduce.experiment import Experiment, Open, Reproduced
 from foveate.reproduce.probes import TokenMap
+from foveate.reproduce.trials import Arm, Column, Grid, Probe, View
 
-PAPER = Paper(
+PAPER = Reproduced(
+    method=david,
     name="DAVID",
-    title="DAVID: Dual-Stage Adaptive Vision-Text Integrated Decoupling for Multimodal KV Cache "
-    "Eviction",
-    arxiv="",
     open_=(
         Open("recent tokens r", "half of the budget"),
         Open("pooling", "maximum, kernel 5"),
@@ -111,10 +110,9 @@ PAID = (
 TYPES_OPEN = Open("the five sub-scores", "OCRBench's kinds of questions, as its authors sum them")
 
 
-def _ocrbench(number: int, models: tuple[str, ...], arms: tuple[Arm, ...]) -> Grid:
+def _ocrbench(number: int, arms: tuple[Arm, ...]) -> Grid:
     return Grid(
         title=f"Table {number}: OCRBench",
-        models=models,
         arms=arms,
         across=OCRBENCH,
         budgets=("20%",),
@@ -125,20 +123,17 @@ def _ocrbench(number: int, models: tuple[str, ...], arms: tuple[Arm, ...]) -> Gr
 EXPERIMENTS = (
     Experiment(
         id="david:fig1b",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 1 (b)",
         shows="The attention that text and image tokens get: the first layer's is to text (L66).",
         models=SEVEN,
         data="OCRBench",
         metric="attention received",
         budgets="none",
-        parts=(
-            View(
-                models=SEVEN,
-                each=("ocrbench",),
-                charts=("What text and images receive",),
-                samples=1,
-            ),
+        trial=View(
+            each=("ocrbench",),
+            charts=("What text and images receive",),
+            samples=1,
         ),
         open_=(
             Open("the input", "OCRBench's first sample"),
@@ -147,14 +142,14 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="david:fig1c",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 1 (c)",
         shows="Text and image tokens in two dimensions, layer by layer.",
         models=SEVEN,
         data="OCRBench",
         metric="t-SNE",
         budgets="none",
-        parts=(Probe(models=SEVEN, measure=TokenMap(), each=("ocrbench",), samples=1),),
+        trial=Probe(measure=TokenMap(), each=("ocrbench",), samples=1),
         open_=(
             Open("model and input", "LLaVA-1.5-7B, OCRBench's first sample"),
             Open("layers, perplexity and seed", "four from the first to the last, 30, 0"),
@@ -164,56 +159,50 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="david:table1",
-        paper=PAPER,
+        of=PAPER,
         where="Table 1",
         shows="Six methods on OCRBench.",
         models=BOTH,
         data="OCRBench",
         metric="right answers, of 1,000",
         budgets="20%",
-        parts=(_ocrbench(1, BOTH, _compared(2)),),
+        trial=_ocrbench(1, _compared(2)),
         open_=(TYPES_OPEN,),
     ),
     Experiment(
         id="david:table2",
-        paper=PAPER,
+        of=PAPER,
         where="Table 2",
         shows="Six methods on MM-Vet.",
         models=BOTH,
         data="MM-Vet",
         metric="a judge's grades, %",
         budgets="20%",
-        parts=(
-            Grid(
-                title="Table 2: MM-Vet",
-                models=BOTH,
-                arms=_compared(2),
-                across=MM_VET,
-                budgets=("20%",),
-                figures="david_table2",
-            ),
+        trial=Grid(
+            title="Table 2: MM-Vet",
+            arms=_compared(2),
+            across=MM_VET,
+            budgets=("20%",),
+            figures="david_table2",
         ),
         cannot=PAID,
         bring=(JUDGE,),
     ),
     Experiment(
         id="david:table3",
-        paper=PAPER,
+        of=PAPER,
         where="Table 3",
         shows="Six methods on MathVista.",
         models=BOTH,
         data="MathVista testmini",
         metric="right answers, %",
         budgets="20%",
-        parts=(
-            Grid(
-                title="Table 3: MathVista",
-                models=BOTH,
-                arms=_compared(1),
-                across=MATHVISTA,
-                budgets=("20%",),
-                figures="david_table3",
-            ),
+        trial=Grid(
+            title="Table 3: MathVista",
+            arms=_compared(1),
+            across=MATHVISTA,
+            budgets=("20%",),
+            figures="david_table3",
         ),
         open_=(Open("split", "testmini"),),
         cannot=PAID,
@@ -221,43 +210,37 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="david:table4",
-        paper=PAPER,
+        of=PAPER,
         where="Table 4",
         shows="Without decoupling, with it in all layers, and with the rate that ends it.",
         models=SEVEN,
         data="OCRBench",
         metric="right answers, of 1,000",
         budgets="20%",
-        parts=(
-            _ocrbench(
-                4,
-                SEVEN,
-                (
-                    Arm(name="no decoupling, no rate", spec=_david(2, ",rule=never")),
-                    Arm(name="decoupling only", spec=_david(2, ",rule=always")),
-                    Arm(name="DAVID", spec=_david(2)),
-                ),
+        trial=_ocrbench(
+            4,
+            (
+                Arm(name="no decoupling, no rate", spec=_david(2, ",rule=never")),
+                Arm(name="decoupling only", spec=_david(2, ",rule=always")),
+                Arm(name="DAVID", spec=_david(2)),
             ),
         ),
         open_=(TYPES_OPEN, Open("model", "LLaVA-1.5-7B, by the figures that Table 1 has, too")),
     ),
     Experiment(
         id="david:fig3",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 3",
         shows='Score against budget on MM-Vet. The text: above the full cache at "60%" (L221).',
         models=SEVEN,
         data="MM-Vet",
         metric="a judge's grades, %",
         budgets="10% to 80%",
-        parts=(
-            Grid(
-                title="Figure 3: MM-Vet against budget",
-                models=SEVEN,
-                arms=_compared(2),
-                across=MM_VET[-1:],
-                budgets=("10%", "20%", "40%", "60%", "80%"),
-            ),
+        trial=Grid(
+            title="Figure 3: MM-Vet against budget",
+            arms=_compared(2),
+            across=MM_VET[-1:],
+            budgets=("10%", "20%", "40%", "60%", "80%"),
         ),
         open_=(Open("model and budgets", "LLaVA-1.5-7B, five from 10% to 80%"),),
         cannot=f"no plotted value is in the text, and {PAID}",
@@ -265,27 +248,24 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="david:table5",
-        paper=PAPER,
+        of=PAPER,
         where="Table 5",
         shows="Time of decoding and size of the cache.",
         models=SEVEN,
         data="the first 20 of MathVista (L225)",
         metric="ms a token, GB",
         budgets="60%, 20%, 5%",
-        parts=(
-            Grid(
-                title="Table 5: MathVista",
-                models=SEVEN,
-                arms=(FULL, Arm(name="DAVID", spec=_david(1))),
-                across=(
-                    Column(name="ms/token", tasks=("mathvista",), value="ms/token"),
-                    Column(name="GB", tasks=("mathvista",), value="GiB"),
-                ),
-                budgets=("60%", "20%", "5%"),
-                figures="david_table5",
-                samples=20,
-                timed=True,
+        trial=Grid(
+            title="Table 5: MathVista",
+            arms=(FULL, Arm(name="DAVID", spec=_david(1))),
+            across=(
+                Column(name="ms/token", tasks=("mathvista",), value="ms/token"),
+                Column(name="GB", tasks=("mathvista",), value="GiB"),
             ),
+            budgets=("60%", "20%", "5%"),
+            figures="david_table5",
+            samples=20,
+            timed=True,
         ),
         open_=(
             Open("model", "LLaVA-1.5-7B"),
@@ -296,23 +276,20 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="david:table6",
-        paper=PAPER,
+        of=PAPER,
         where="Table 6",
         shows="Decoupling over H2O.",
         models=SEVEN,
         data="OCRBench",
         metric="right answers, of 1,000",
         budgets="20%",
-        parts=(
-            _ocrbench(
-                6,
-                SEVEN,
-                (
-                    H2O,
-                    Arm(
-                        name="H2O (DAVID)",
-                        spec="h2o(recent=0.5)+david(recent=0.5,rho=2.0,threshold=0.3):budget={B}",
-                    ),
+        trial=_ocrbench(
+            6,
+            (
+                H2O,
+                Arm(
+                    name="H2O (DAVID)",
+                    spec="h2o(recent=0.5)+david(recent=0.5,rho=2.0,threshold=0.3):budget={B}",
                 ),
             ),
         ),
@@ -320,25 +297,22 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="david:table7",
-        paper=PAPER,
+        of=PAPER,
         where="Table 7",
         shows="Another model.",
         models=("qwen-vl",),
         data="OCRBench, MM-Vet",
         metric="right answers of 1,000; a judge's grades, %",
         budgets="40%",
-        parts=(
-            Grid(
-                title="Table 7: Qwen-VL",
-                models=("qwen-vl",),
-                arms=(FULL, SNAPKV, Arm(name="DAVID", spec=_david(2))),
-                across=(
-                    Column(name="OCRBench", tasks=("ocrbench",), value="count"),
-                    Column(name="MM-Vet", tasks=(MM_VET_TASK,)),
-                ),
-                budgets=("40%",),
-                figures="david_table7",
+        trial=Grid(
+            title="Table 7: Qwen-VL",
+            arms=(FULL, SNAPKV, Arm(name="DAVID", spec=_david(2))),
+            across=(
+                Column(name="OCRBench", tasks=("ocrbench",), value="count"),
+                Column(name="MM-Vet", tasks=(MM_VET_TASK,)),
             ),
+            budgets=("40%",),
+            figures="david_table7",
         ),
         open_=(Open("rho and threshold for this model", "2, 0.3"),),
         departs=("MM-Vet is graded by the judge that you bring; without one that column is empty",),

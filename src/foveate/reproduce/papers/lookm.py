@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Paper
-from foveate.reproduce.parts import Arm, Column, Grid, View
+from foveate.methods.lookm import lookm
+from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Reproduced
+from foveate.reproduce.trials import Arm, Column, Grid, View
 
-PAPER = Paper(
+PAPER = Reproduced(
+    method=lookm,
     name="LOOK-M",
-    title="LOOK-M: Look-Once Optimization in KV Cache for Efficient Multimodal Long-Context "
-    "Inference",
-    arxiv="2406.18139",
     open_=(
         Open("prompts, cuts and answer lengths", "MileBench's: 4,096 tokens, 512 for answers"),
         Open('"default configurations" of the baselines', "half of the budget recent, as LOOK-M"),
@@ -86,22 +85,19 @@ def _milebench(
 ) -> Experiment:
     return Experiment(
         id=f"lookm:{name}",
-        paper=PAPER,
+        of=PAPER,
         where=where,
         shows=shows,
         models=models,
         data="MileBench",
         metric="accuracy, ROUGE-L; mean over sets",
         budgets=", ".join(budgets),
-        parts=(
-            Grid(
-                title=f"{where}: {models[0]}, MileBench",
-                models=models,
-                arms=arms,
-                across=across,
-                budgets=budgets,
-                figures=f"lookm_{name}",
-            ),
+        trial=Grid(
+            title=f"{where}: {models[0]}, MileBench",
+            arms=arms,
+            across=across,
+            budgets=budgets,
+            figures=f"lookm_{name}",
         ),
         open_=open_,
         departs=departs,
@@ -111,20 +107,17 @@ def _milebench(
 EXPERIMENTS = (
     Experiment(
         id="lookm:fig2",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 2",
         shows="The attention that text and images receive while the prompt is read.",
         models=SEVEN,
         data="MileBench, ALFRED",
         metric="attention received",
         budgets="none",
-        parts=(
-            View(
-                models=SEVEN,
-                each=(ALFRED,),
-                charts=("What text and images receive",),
-                samples=1,
-            ),
+        trial=View(
+            each=(ALFRED,),
+            charts=("What text and images receive",),
+            samples=1,
         ),
         open_=(
             Open("model, sample, layer and head", "LLaVA-1.5-7B, ALFRED's first, all"),
@@ -171,21 +164,18 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="lookm:fig5",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 5",
         shows="Score against budget.",
         models=SEVEN,
         data="CLEVR-Change, Spot-the-Diff, TextNeedle, MMCoQA (L231)",
         metric="ROUGE-L, accuracy",
         budgets="5% to 50%",
-        parts=(
-            Grid(
-                title="Figure 5: score against budget",
-                models=SEVEN,
-                arms=COMPARED,
-                across=FOUR,
-                budgets=("5%", "10%", "20%", "35%", "50%"),
-            ),
+        trial=Grid(
+            title="Figure 5: score against budget",
+            arms=COMPARED,
+            across=FOUR,
+            budgets=("5%", "10%", "20%", "35%", "50%"),
         ),
         open_=(
             Open("budgets between 5% and all, and baselines", "five; those of Table 2"),
@@ -195,34 +185,31 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="lookm:fig6",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 6",
         shows="How a budget is split into recent and important tokens.",
         models=SEVEN,
         data="StateChange and MMCoQA (L235), and two more",
         metric="accuracy, ROUGE-L",
         budgets="20%",
-        parts=(
-            Grid(
-                title="Figure 6: recent and important tokens",
-                models=SEVEN,
-                arms=tuple(
-                    Arm(
-                        name=f"{name}, {share:g} recent",
-                        spec=spec.replace("{R}", f"{share:g}"),
-                    )
-                    for share in (0.1, 0.25, 0.5, 0.75, 0.9)
-                    for name, spec in (
-                        ("LOOK-M", "lookm:budget={B},recent={R}"),
-                        ("H2O", "h2o:budget={B},recent={R}"),
-                    )
-                ),
-                across=(
-                    Column(name="StateChange", tasks=("milebench_t4(set=StateChange)",)),
-                    *(column for column in FOUR if column.name != "TextNeedle"),
-                ),
-                budgets=("20%",),
+        trial=Grid(
+            title="Figure 6: recent and important tokens",
+            arms=tuple(
+                Arm(
+                    name=f"{name}, {share:g} recent",
+                    spec=spec.replace("{R}", f"{share:g}"),
+                )
+                for share in (0.1, 0.25, 0.5, 0.75, 0.9)
+                for name, spec in (
+                    ("LOOK-M", "lookm:budget={B},recent={R}"),
+                    ("H2O", "h2o:budget={B},recent={R}"),
+                )
             ),
+            across=(
+                Column(name="StateChange", tasks=("milebench_t4(set=StateChange)",)),
+                *(column for column in FOUR if column.name != "TextNeedle"),
+            ),
+            budgets=("20%",),
         ),
         open_=(
             Open("budget, ratios and baselines", "20%, five ratios, H2O"),
@@ -232,27 +219,24 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="lookm:table4",
-        paper=PAPER,
+        of=PAPER,
         where="Table 4",
         shows="Time of decoding and size of the cache.",
         models=SEVEN,
         data="the first 20 of ALFRED (L364)",
         metric="ms a token, GiB",
         budgets="50%, 35%, 20%, 5%",
-        parts=(
-            Grid(
-                title="Table 4: ALFRED",
-                models=SEVEN,
-                arms=(FULL, OURS),
-                across=(
-                    Column(name="ms/token", tasks=(ALFRED,), value="ms/token"),
-                    Column(name="GiB", tasks=(ALFRED,), value="GiB"),
-                ),
-                budgets=("50%", "35%", "20%", "5%"),
-                figures="lookm_table4",
-                samples=20,
-                timed=True,
+        trial=Grid(
+            title="Table 4: ALFRED",
+            arms=(FULL, OURS),
+            across=(
+                Column(name="ms/token", tasks=(ALFRED,), value="ms/token"),
+                Column(name="GiB", tasks=(ALFRED,), value="GiB"),
             ),
+            budgets=("50%", "35%", "20%", "5%"),
+            figures="lookm_table4",
+            samples=20,
+            timed=True,
         ),
         open_=(
             Open("model", "LLaVA-1.5-7B: the formula's numbers (L371-373) are a 7B's"),
@@ -311,7 +295,7 @@ EXPERIMENTS = (
 FACTS = (
     Facts(
         id="lookm:table5",
-        paper=PAPER,
+        of=PAPER,
         where="Table 5",
         shows="MileBench's tasks and metrics.",
         columns=("task", "sets", "metric"),

@@ -15,9 +15,9 @@ from foveate.core.composition import policy as policy_of
 from foveate.eval.analyses import plane
 from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
-from foveate.reproduce.part import Row
-from foveate.reproduce.parts.probe import Seen
 from foveate.reproduce.probes.numbers import evenly, rows_of
+from foveate.reproduce.table import Row
+from foveate.reproduce.trials.probe import Seen
 from foveate.reproduce.tsne import tsne
 
 MOST = 700  # keys; of more, as many evenly over the prompt

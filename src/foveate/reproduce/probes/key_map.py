@@ -11,9 +11,9 @@ from torch.nn.functional import normalize
 
 from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
-from foveate.reproduce.part import Row
-from foveate.reproduce.parts.probe import Seen
 from foveate.reproduce.probes.numbers import evenly, rows_of
+from foveate.reproduce.table import Row
+from foveate.reproduce.trials.probe import Seen
 
 MOST = 160  # keys that are drawn, evenly over the prompt
 

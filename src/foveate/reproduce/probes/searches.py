@@ -11,10 +11,10 @@ import numpy as np
 from foveate.analysis import prefix_search
 from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
-from foveate.reproduce.part import Cell, Line, Row, Table
-from foveate.reproduce.parts.probe import Seen
 from foveate.reproduce.printed import Printed, printed
 from foveate.reproduce.probes.numbers import short
+from foveate.reproduce.table import Cell, Line, Row, Table
+from foveate.reproduce.trials.probe import Seen
 
 
 @dataclass(frozen=True)

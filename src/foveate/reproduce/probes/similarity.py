@@ -11,9 +11,9 @@ import numpy as np
 from foveate.methods.mixkv import redundancy
 from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
-from foveate.reproduce.part import Row
-from foveate.reproduce.parts.probe import Seen
 from foveate.reproduce.probes.numbers import rows_of
+from foveate.reproduce.table import Row
+from foveate.reproduce.trials.probe import Seen
 
 BINS = 20
 

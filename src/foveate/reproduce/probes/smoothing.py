@@ -12,9 +12,9 @@ from torch import Tensor
 from foveate.ops.softmax_n.reference import softmax_n
 from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
-from foveate.reproduce.part import Row
-from foveate.reproduce.parts.probe import Seen
 from foveate.reproduce.probes.numbers import rows_of
+from foveate.reproduce.table import Row
+from foveate.reproduce.trials.probe import Seen
 
 MOST = 200  # weights that are drawn, the largest first
 

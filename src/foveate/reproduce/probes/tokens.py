@@ -11,9 +11,9 @@ import torch
 
 from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
-from foveate.reproduce.part import Row
-from foveate.reproduce.parts.probe import Seen
 from foveate.reproduce.probes.numbers import evenly, rows_of
+from foveate.reproduce.table import Row
+from foveate.reproduce.trials.probe import Seen
 from foveate.reproduce.tsne import tsne
 
 MOST = 300  # tokens of either kind

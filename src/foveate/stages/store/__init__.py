@@ -1,7 +1,13 @@
-"""How kept pairs are held."""
+"""Where stores and the pairs that they make stood before."""
 
-from foveate.stages.store.kivi import Kivi
-from foveate.stages.store.narrow import NarrowPairs, ZeroChannels
-from foveate.stages.store.quantised import QuantisedPairs
+from __future__ import annotations
 
-__all__ = ["Kivi", "NarrowPairs", "QuantisedPairs", "ZeroChannels"]
+from foveate.stages.moved import moved
+
+__getattr__ = moved(
+    __name__,
+    Kivi="foveate.methods.kivi",
+    NarrowPairs="foveate.core.storage",
+    QuantisedPairs="foveate.core.storage",
+    ZeroChannels="foveate.methods.think",
+)

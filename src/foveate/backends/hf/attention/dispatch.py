@@ -26,13 +26,12 @@ from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
 from foveate.core.layer import Layer
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
-from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs
+from foveate.core.storage import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
 from foveate.errors import UnsupportedModel
 from foveate.ops.choice import chosen
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from foveate.ops.softmax_n import attention_n
-from foveate.stages.store import QuantisedPairs
 
 HALF_OR_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 WORTH = 128  # queries: short windows cost little, and the stock attention stays as it is

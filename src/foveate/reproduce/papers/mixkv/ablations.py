@@ -18,7 +18,7 @@ from foveate.reproduce.papers.mixkv.shared import (
     SNAPKV,
     SPARSEMM_OPEN,
 )
-from foveate.reproduce.parts import Arm, Grid, Latency
+from foveate.reproduce.trials import Arm, Grid, Latency
 
 
 def _ablated(mixes: dict[str, str]) -> tuple[Arm, ...]:
@@ -61,28 +61,25 @@ NO_BARS = Open("what the bars are", "no number of them is in the text: measured 
 
 
 def _latency(title: str, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> Latency:
-    return Latency(title=title, models=("qwen2-vl-7b",), arms=arms, budgets=budgets, tokens=32_000)
+    return Latency(title=title, arms=arms, budgets=budgets, tokens=32_000)
 
 
 EXPERIMENTS = (
     Experiment(
         id="mixkv:table4-importance",
-        paper=PAPER,
+        of=PAPER,
         where="Table 4, importance",
         shows="Extrinsic importance alone, and with the norm of keys or of values.",
         models=ABLATED,
         data=IMAGES,
         metric=METRICS,
         budgets="64",
-        parts=(
-            Grid(
-                title="Table 4: what importance is made of",
-                models=ABLATED,
-                arms=IMPORTANCE,
-                across=IMAGE_SETS,
-                budgets=("64",),
-                figures="mixkv_table4-importance",
-            ),
+        trial=Grid(
+            title="Table 4: what importance is made of",
+            arms=IMPORTANCE,
+            across=IMAGE_SETS,
+            budgets=("64",),
+            figures="mixkv_table4-importance",
         ),
         open_=(
             METRICS_OPEN,
@@ -93,22 +90,19 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="mixkv:table4-mixing",
-        paper=PAPER,
+        of=PAPER,
         where="Table 4, mixing",
         shows="Diversity alone, added, and with weights of heads, offline or online.",
         models=ABLATED,
         data=IMAGES,
         metric=METRICS,
         budgets="64",
-        parts=(
-            Grid(
-                title="Table 4: how importance and diversity are mixed",
-                models=ABLATED,
-                arms=MIXING,
-                across=IMAGE_SETS,
-                budgets=("64",),
-                figures="mixkv_table4-mixing",
-            ),
+        trial=Grid(
+            title="Table 4: how importance and diversity are mixed",
+            arms=MIXING,
+            across=IMAGE_SETS,
+            budgets=("64",),
+            figures="mixkv_table4-mixing",
         ),
         open_=(
             METRICS_OPEN,
@@ -125,25 +119,23 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="mixkv:fig4",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 4",
         shows='Latency and peak memory. The text: MixKV adds "less than 1%" to the latency (L486).',
         models=("qwen2-vl-7b",),
         data="32,000 tokens (L442)",
         metric="total latency, peak memory",
         budgets="64",
-        parts=(
-            _latency(
-                "Figure 4: a prompt of 32,000 tokens",
-                (FULL, *SNAPKV, *PYRAMIDKV, *ADAKV),
-                ("64",),
-            ),
+        trial=_latency(
+            "Figure 4: a prompt of 32,000 tokens",
+            (FULL, *SNAPKV, *PYRAMIDKV, *ADAKV),
+            ("64",),
         ),
         open_=(*COST_OPEN, NO_BARS),
     ),
     Experiment(
         id="mixkv:fig6",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 6",
         shows='As Figure 4, larger budgets. The text: "less than 1%" latency, no measurable rise '
         "in peak memory (L1002-1003).",
@@ -151,10 +143,8 @@ EXPERIMENTS = (
         data="32,000 tokens",
         metric="total latency, peak memory",
         budgets="128, 256",
-        parts=(
-            _latency(
-                "Figure 6: a prompt of 32,000 tokens", (FULL, *SNAPKV, *ADAKV), ("128", "256")
-            ),
+        trial=_latency(
+            "Figure 6: a prompt of 32,000 tokens", (FULL, *SNAPKV, *ADAKV), ("128", "256")
         ),
         open_=(*COST_OPEN, Open("model and length", "those of Figure 4"), NO_BARS),
     ),

@@ -18,8 +18,8 @@ from foveate.reproduce.papers.mixkv.shared import (
     SNAPKV,
     image_table,
 )
-from foveate.reproduce.parts import Arm, Grid, Probe, columns
 from foveate.reproduce.probes import Similarity
+from foveate.reproduce.trials import Arm, Grid, Probe, columns
 
 QA = {name: LONGBENCH[name] for name in list(LONGBENCH)[:6]}
 LOOGLE = {
@@ -45,7 +45,7 @@ HEADKV_OPEN = Open(
 EXPERIMENTS = (
     Experiment(
         id="mixkv:fig5",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 5",
         shows="How alike keys are, by head, of text and of images with text. The text: some heads "
         '"more than twice" as much, such as layer 29, heads 0 and 1 (L873-874).',
@@ -53,15 +53,12 @@ EXPERIMENTS = (
         data="100 samples of LongBench, 100 of TextVQA (L867-868)",
         metric="mean cosine similarity by head",
         budgets="none",
-        parts=(
-            Probe(
-                models=("qwen2-7b", "qwen2-vl-7b"),
-                measure=Similarity(),
-                given={
-                    "qwen2-7b": ("longbench_qasper",),
-                    "qwen2-vl-7b": ("longbench_qasper", "textvqa"),
-                },
-            ),
+        trial=Probe(
+            measure=Similarity(),
+            given={
+                "qwen2-7b": ("longbench_qasper",),
+                "qwen2-vl-7b": ("longbench_qasper", "textvqa"),
+            },
         ),
         open_=(
             Open("samples, and the set of LongBench", "the first 100, Qasper"),
@@ -71,24 +68,21 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="mixkv:table5-longbench",
-        paper=PAPER,
+        of=PAPER,
         where="Table 5, LongBench",
         shows="MixKV over HeadKV, question answering on long texts.",
         models=("mistral-7b-v0.2",),
         data="LongBench, six sets",
         metric="F1, %",
         budgets="1024, 128",
-        parts=(
-            Grid(
-                title="Table 5: LongBench",
-                models=("mistral-7b-v0.2",),
-                arms=HEADKV,
-                across=columns(QA),
-                budgets=("1024", "128"),
-                figures="mixkv_table5-longbench",
-                average="Avg.",
-                prompt=CUT,
-            ),
+        trial=Grid(
+            title="Table 5: LongBench",
+            arms=HEADKV,
+            across=columns(QA),
+            budgets=("1024", "128"),
+            figures="mixkv_table5-longbench",
+            average="Avg.",
+            prompt=CUT,
         ),
         open_=(
             CUT_OPEN,
@@ -98,24 +92,21 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="mixkv:table5-loogle",
-        paper=PAPER,
+        of=PAPER,
         where="Table 5, LooGLE",
         shows="MixKV over HeadKV, questions that need several places of a long text.",
         models=("mistral-7b-v0.2",),
         data="LooGLE, long dependency, four kinds of questions",
         metric="F1, %",
         budgets="1024, 128",
-        parts=(
-            Grid(
-                title="Table 5: LooGLE",
-                models=("mistral-7b-v0.2",),
-                arms=HEADKV,
-                across=columns(LOOGLE),
-                budgets=("1024", "128"),
-                figures="mixkv_table5-loogle",
-                average="Avg.",
-                prompt=CUT,
-            ),
+        trial=Grid(
+            title="Table 5: LooGLE",
+            arms=HEADKV,
+            across=columns(LOOGLE),
+            budgets=("1024", "128"),
+            figures="mixkv_table5-loogle",
+            average="Avg.",
+            prompt=CUT,
         ),
         open_=(
             CUT_OPEN,
@@ -127,26 +118,26 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="mixkv:table6",
-        paper=PAPER,
+        of=PAPER,
         where="Table 6",
         shows="A larger dense model.",
         models=("internvl3-38b",),
         data=IMAGES,
         metric=METRICS,
         budgets="128, 64",
-        parts=(image_table(6, ("internvl3-38b",), (FULL, *SNAPKV, *ADAKV), ("128", "64")),),
+        trial=image_table(6, (FULL, *SNAPKV, *ADAKV), ("128", "64")),
         open_=(METRICS_OPEN,),
     ),
     Experiment(
         id="mixkv:table7",
-        paper=PAPER,
+        of=PAPER,
         where="Table 7",
         shows="A mixture of experts.",
         models=("qwen3-vl-30b-a3b",),
         data=IMAGES,
         metric=METRICS,
         budgets="128, 64",
-        parts=(image_table(7, ("qwen3-vl-30b-a3b",), (FULL, *SNAPKV), ("128", "64")),),
+        trial=image_table(7, (FULL, *SNAPKV), ("128", "64")),
         open_=(METRICS_OPEN,),
     ),
 )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from foveate.methods.mixkv import mixkv
 from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.experiment import Open, Paper
-from foveate.reproduce.parts import Arm, Column, Grid, columns
+from foveate.reproduce.experiment import Open, Reproduced
+from foveate.reproduce.trials import Arm, Column, Grid, columns
 
-PAPER = Paper(
+PAPER = Reproduced(
+    method=mixkv,
     name="MixKV",
-    title="Mixing Importance with Diversity: Joint Optimization for KV Cache Compression in Large "
-    "Vision-Language Models",
-    arxiv="2510.20707",
     open_=(
         Open("prompts, splits and answer lengths", "those of foveate's benchmarks"),
         Open("decoding", "greedy"),
@@ -79,13 +78,10 @@ CUT = 31_500
 CUT_OPEN = Open("where long texts are cut", "31,500 tokens, the middle left out, as LongBench does")
 
 
-def image_table(
-    number: int, models: tuple[str, ...], arms: tuple[Arm, ...], budgets: tuple[str, ...]
-) -> Grid:
+def image_table(number: int, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> Grid:
     """Arms on all image sets."""
     return Grid(
         title=f"Table {number}: five image sets",
-        models=models,
         arms=arms,
         across=IMAGE_SETS,
         budgets=budgets,

@@ -20,61 +20,55 @@ from foveate.reproduce.papers.mixkv.shared import (
     SPARSEMM_OPEN,
     image_table,
 )
-from foveate.reproduce.parts import Column, Grid, columns
+from foveate.reproduce.trials import Column, Grid, columns
 
 SCREENS = {screen: f"screenspot_v2(screen={screen})" for screen in ("mobile", "desktop", "web")}
 
 EXPERIMENTS = (
     Experiment(
         id="mixkv:table1",
-        paper=PAPER,
+        of=PAPER,
         where="Table 1",
         shows="Four base methods, alone and with MixKV, on five image sets.",
         models=("llava-next-mistral-7b", "internvl3-8b", "qwen2-vl-7b"),
         data=IMAGES,
         metric=METRICS,
         budgets="256, 128, 64",
-        parts=(
-            image_table(
-                1,
-                ("llava-next-mistral-7b", "internvl3-8b", "qwen2-vl-7b"),
-                (FULL, *SNAPKV, *PYRAMIDKV, *ADAKV, *SPARSEMM),
-                ("256", "128", "64"),
-            ),
+        trial=image_table(
+            1,
+            (FULL, *SNAPKV, *PYRAMIDKV, *ADAKV, *SPARSEMM),
+            ("256", "128", "64"),
         ),
         open_=(METRICS_OPEN, SPARSEMM_OPEN),
         calibrations=SCORES,
     ),
     Experiment(
         id="mixkv:table2",
-        paper=PAPER,
+        of=PAPER,
         where="Table 2",
         shows="Grounding of instructions on screens.",
         models=("qwen2.5-vl-7b",),
         data="ScreenSpot-v2, three platforms, text and icons",
         metric="clicks inside the box, %",
         budgets="128, 64",
-        parts=(
-            Grid(
-                title="Table 2: ScreenSpot-v2",
-                models=("qwen2.5-vl-7b",),
-                arms=(FULL, *SNAPKV, *PYRAMIDKV, *ADAKV),
-                across=(
-                    *(
-                        Column(
-                            name=f"{screen.title()} {kind}",
-                            tasks=(SCREENS[screen],),
-                            label="type",
-                            part=(part,),
-                        )
-                        for screen in SCREENS
-                        for kind, part in (("Text", "text"), ("Icon/Widget", "icon"))
-                    ),
-                    Column(name="Average", tasks=tuple(SCREENS.values())),
+        trial=Grid(
+            title="Table 2: ScreenSpot-v2",
+            arms=(FULL, *SNAPKV, *PYRAMIDKV, *ADAKV),
+            across=(
+                *(
+                    Column(
+                        name=f"{screen.title()} {kind}",
+                        tasks=(SCREENS[screen],),
+                        label="type",
+                        part=(part,),
+                    )
+                    for screen in SCREENS
+                    for kind, part in (("Text", "text"), ("Icon/Widget", "icon"))
                 ),
-                budgets=("128", "64"),
-                figures="mixkv_table2",
+                Column(name="Average", tasks=tuple(SCREENS.values())),
             ),
+            budgets=("128", "64"),
+            figures="mixkv_table2",
         ),
         open_=(
             Open('what "average precision" is', "the share of clicks inside the box"),
@@ -85,24 +79,21 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="mixkv:table3",
-        paper=PAPER,
+        of=PAPER,
         where="Table 3",
         shows="Language models on long texts.",
         models=("mistral-7b-v0.2", "llama-3.1-8b"),
         data="LongBench, 16 English sets",
         metric="LongBench's of each set",
         budgets="1024, 512",
-        parts=(
-            Grid(
-                title="Table 3: LongBench",
-                models=("mistral-7b-v0.2", "llama-3.1-8b"),
-                arms=(FULL, *SNAPKV, *ADAKV),
-                across=columns(LONGBENCH),
-                budgets=("1024", "512"),
-                figures="mixkv_table3",
-                average="Avg.",
-                prompt=CUT,
-            ),
+        trial=Grid(
+            title="Table 3: LongBench",
+            arms=(FULL, *SNAPKV, *ADAKV),
+            across=columns(LONGBENCH),
+            budgets=("1024", "512"),
+            figures="mixkv_table3",
+            average="Avg.",
+            prompt=CUT,
         ),
         open_=(
             CUT_OPEN,

@@ -8,7 +8,7 @@ EXPERIMENTS = (*tables.EXPERIMENTS, *analyses.EXPERIMENTS, *others.EXPERIMENTS)
 FACTS = (
     Facts(
         id="prefixkv:tables18-22",
-        paper=PAPER,
+        of=PAPER,
         where="Tables 18 to 22",
         shows="Sample chats of LLaVA-1.5-7B at 20%, to be read: no figure is measured.",
         columns=("table", "lines of the text", "what is asked of"),

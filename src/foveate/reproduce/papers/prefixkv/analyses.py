@@ -24,8 +24,8 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PUBLIC,
     SEVEN,
 )
-from foveate.reproduce.parts import Arm, Grid, Probe, View
 from foveate.reproduce.probes import Searches
+from foveate.reproduce.trials import Arm, Grid, Panels, Probe, View
 
 
 def _mm_vet(
@@ -34,7 +34,6 @@ def _mm_vet(
     """Perplexity of LLaVA-1.5-7B on MM-Vet: the setting of all analyses (L164)."""
     return Grid(
         title=f"Table {number}: {what}, MM-Vet",
-        models=SEVEN,
         arms=arms,
         across=(PPL,),
         budgets=budgets,
@@ -74,14 +73,14 @@ def _analysis(
 ) -> Experiment:
     return Experiment(
         id=f"prefixkv:table{number}",
-        paper=PAPER,
+        of=PAPER,
         where=f"Table {number}",
         shows=shows,
         models=SEVEN,
         data=MM_VET,
         metric="perplexity",
         budgets=", ".join(budgets),
-        parts=(_mm_vet(number, shows.rstrip("."), arms, budgets),),
+        trial=_mm_vet(number, shows.rstrip("."), arms, budgets),
         open_=(WEIGHTS_OPEN, *open_),
         departs=(PUBLIC,),
         calibrations=calibrations,
@@ -116,7 +115,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:fig4",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 4",
         shows="Sizes of layers, and their Gini coefficients, over 100 samples. The text: a W "
         "(L231).",
@@ -124,13 +123,14 @@ EXPERIMENTS = (
         data="100 random samples (L183)",
         metric="share of tokens by layer; Gini coefficient",
         budgets="50%",
-        parts=(
-            Probe(models=SEVEN, measure=Searches(budgets=("50%",)), each=("mm_vet",)),
-            View(
-                models=SEVEN,
-                each=("mm_vet",),
-                charts=("Gini coefficient of each layer",),
-            ),
+        trial=Panels(
+            panels=(
+                Probe(measure=Searches(budgets=("50%",)), each=("mm_vet",)),
+                View(
+                    each=("mm_vet",),
+                    charts=("Gini coefficient of each layer",),
+                ),
+            )
         ),
         open_=(FIRST, UNREADABLE),
     ),
@@ -146,19 +146,16 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table7",
-        paper=PAPER,
+        of=PAPER,
         where="Table 7",
         shows="How far layers' sizes spread over samples, and lie from the estimate.",
         models=SEVEN,
         data=MM_VET,
         metric="standard deviation, mean absolute difference",
         budgets=", ".join(BUDGETS),
-        parts=(
-            Probe(
-                models=SEVEN,
-                measure=Searches(budgets=BUDGETS, spread="prefixkv_table7"),
-                each=("mm_vet",),
-            ),
+        trial=Probe(
+            measure=Searches(budgets=BUDGETS, spread="prefixkv_table7"),
+            each=("mm_vet",),
         ),
         open_=(
             FIRST,
@@ -190,32 +187,33 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table10",
-        paper=PAPER,
+        of=PAPER,
         where="Table 10",
         shows="Tolerance of the search.",
         models=SEVEN,
         data=MM_VET,
         metric="average steps, perplexity",
         budgets="50%",
-        parts=(
-            _mm_vet(
-                10,
-                "tolerance of the search",
-                tuple(
-                    Arm(name=f"delta {d}", spec=f"{ONLINE},delta={d}")
-                    for d in ("0.0125", "0.025", "0.05", "0.075", "0.1")
+        trial=Panels(
+            panels=(
+                _mm_vet(
+                    10,
+                    "tolerance of the search",
+                    tuple(
+                        Arm(name=f"delta {d}", spec=f"{ONLINE},delta={d}")
+                        for d in ("0.0125", "0.025", "0.05", "0.075", "0.1")
+                    ),
+                    ("50%",),
                 ),
-                ("50%",),
-            ),
-            Probe(
-                models=SEVEN,
-                measure=Searches(
-                    budgets=("50%",),
-                    deltas=("0.0125", "0.025", "0.05", "0.075", "0.1"),
-                    steps="prefixkv_table10",
+                Probe(
+                    measure=Searches(
+                        budgets=("50%",),
+                        deltas=("0.0125", "0.025", "0.05", "0.075", "0.1"),
+                        steps="prefixkv_table10",
+                    ),
+                    each=("mm_vet",),
                 ),
-                each=("mm_vet",),
-            ),
+            )
         ),
         open_=(WEIGHTS_OPEN, Open("samples", "steps of the first 100")),
         departs=(PUBLIC,),
@@ -247,22 +245,19 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:fig5",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 5",
         shows="How far the features of answer tokens are from the full cache's.",
         models=SEVEN,
         data="100 random samples (L240)",
         metric="mean absolute error by layer",
         budgets="50%",
-        parts=(
-            View(
-                models=SEVEN,
-                each=("mm_vet",),
-                charts=("Error of the features",),
-                policies=tuple(
-                    arm.spec.replace("{B}", "50%").replace(",profile={prefixes}", "")
-                    for arm in (LOCAL, H2O, ELASTIC, OURS)
-                ),
+        trial=View(
+            each=("mm_vet",),
+            charts=("Error of the features",),
+            policies=tuple(
+                arm.spec.replace("{B}", "50%").replace(",profile={prefixes}", "")
+                for arm in (LOCAL, H2O, ELASTIC, OURS)
             ),
         ),
         open_=(

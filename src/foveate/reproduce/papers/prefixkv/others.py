@@ -18,8 +18,8 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PPL,
     SEVEN,
 )
-from foveate.reproduce.parts import Arm, Column, Grid, Probe, columns
 from foveate.reproduce.probes import Searches
+from foveate.reproduce.trials import Arm, Column, Grid, Probe, columns
 
 CUT = 7_950
 NEEDLES = "needle_grid(lengths=1000/2000/4000/7500)"
@@ -42,7 +42,6 @@ def _longbench(name: str, title: str, arms: tuple[Arm, ...], budgets: tuple[str,
     """All sets beside their mean, which is what the paper prints."""
     return Grid(
         title=title,
-        models=("llama-3-8b",),
         arms=arms,
         across=columns(LONGBENCH),
         budgets=budgets,
@@ -55,64 +54,56 @@ def _longbench(name: str, title: str, arms: tuple[Arm, ...], budgets: tuple[str,
 EXPERIMENTS = (
     Experiment(
         id="prefixkv:table13",
-        paper=PAPER,
+        of=PAPER,
         where="Table 13",
         shows="Another model.",
         models=("qwen-vl",),
         data=MM_VET,
         metric="perplexity",
         budgets=", ".join(BUDGETS),
-        parts=(
-            Grid(
-                title="Table 13: Qwen-VL, MM-Vet",
-                models=("qwen-vl",),
-                arms=(*BASELINES, OURS),
-                across=(PPL,),
-                budgets=BUDGETS,
-                figures="prefixkv_table13",
-                samples=100,
-            ),
+        trial=Grid(
+            title="Table 13: Qwen-VL, MM-Vet",
+            arms=(*BASELINES, OURS),
+            across=(PPL,),
+            budgets=BUDGETS,
+            figures="prefixkv_table13",
+            samples=100,
         ),
         calibrations=ESTIMATED,
     ),
     Experiment(
         id="prefixkv:table14-longbench",
-        paper=PAPER,
+        of=PAPER,
         where="Table 14, LongBench",
         shows="A language model on long texts.",
         models=("llama-3-8b",),
         data="LongBench",
         metric="mean over sets",
         budgets="128",
-        parts=(
-            _longbench(
-                "table14-longbench",
-                "Table 14: LongBench",
-                (*LLM_BASELINES, LLM_OURS),
-                ("128",),
-            ),
+        trial=_longbench(
+            "table14-longbench",
+            "Table 14: LongBench",
+            (*LLM_BASELINES, LLM_OURS),
+            ("128",),
         ),
         open_=LLM_OPEN,
         calibrations=LLM_ESTIMATED,
     ),
     Experiment(
         id="prefixkv:table14-needle",
-        paper=PAPER,
+        of=PAPER,
         where="Table 14, needle",
         shows="A line in a long text, at all depths.",
         models=("llama-3-8b",),
         data="Needle in a Haystack",
         metric="lines found, %",
         budgets="128",
-        parts=(
-            Grid(
-                title="Table 14: needle in a haystack",
-                models=("llama-3-8b",),
-                arms=(*LLM_BASELINES, LLM_OURS),
-                across=(Column(name="Needle", tasks=(NEEDLES,)),),
-                budgets=("128",),
-                figures="prefixkv_table14-needle",
-            ),
+        trial=Grid(
+            title="Table 14: needle in a haystack",
+            arms=(*LLM_BASELINES, LLM_OURS),
+            across=(Column(name="Needle", tasks=(NEEDLES,)),),
+            budgets=("128",),
+            figures="prefixkv_table14-needle",
         ),
         open_=(
             Open("lengths and depths", "1,000, 2,000, 4,000 and 7,500 tokens; ten depths"),
@@ -123,26 +114,24 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table15",
-        paper=PAPER,
+        of=PAPER,
         where="Table 15",
         shows="Fewer tokens, or fewer bits.",
         models=("llama-3-8b",),
         data="LongBench",
         metric="mean over sets",
         budgets="12.5%, 25%, 50%",
-        parts=(
-            _longbench(
-                "table15",
-                "Table 15: LongBench",
-                (
-                    FULL,
-                    Arm(name="KIVI", spec="kivi:bits=2", budgets=("12.5%",)),
-                    Arm(name="KIVI", spec="kivi:bits=4", budgets=("25%",)),
-                    Arm(name="KIVI", spec="kivi:bits=8", budgets=("50%",)),
-                    LLM_OURS,
-                ),
-                ("12.5%", "25%", "50%"),
+        trial=_longbench(
+            "table15",
+            "Table 15: LongBench",
+            (
+                FULL,
+                Arm(name="KIVI", spec="kivi:bits=2", budgets=("12.5%",)),
+                Arm(name="KIVI", spec="kivi:bits=4", budgets=("25%",)),
+                Arm(name="KIVI", spec="kivi:bits=8", budgets=("50%",)),
+                LLM_OURS,
             ),
+            ("12.5%", "25%", "50%"),
         ),
         open_=(
             *LLM_OPEN,
@@ -153,26 +142,24 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:text-kivi-combo",
-        paper=PAPER,
+        of=PAPER,
         where="section 4, text (L246)",
         shows="Fewer tokens and fewer bits.",
         models=("llama-3-8b",),
         data="LongBench",
         metric="mean over sets",
         budgets="3.125%",
-        parts=(
-            _longbench(
-                "text-kivi-combo",
-                "Section 4: PrefixKV with KIVI, LongBench",
-                (
-                    Arm(
-                        name="PrefixKV + KIVI, 4 bits",
-                        spec="prefixkv(distance=25)+kivi(bits=4):budget=12.5%",
-                        budgets=("3.125%",),
-                    ),
+        trial=_longbench(
+            "text-kivi-combo",
+            "Section 4: PrefixKV with KIVI, LongBench",
+            (
+                Arm(
+                    name="PrefixKV + KIVI, 4 bits",
+                    spec="prefixkv(distance=25)+kivi(bits=4):budget=12.5%",
+                    budgets=("3.125%",),
                 ),
-                ("3.125%",),
             ),
+            ("3.125%",),
         ),
         open_=(
             *LLM_OPEN[:2],
@@ -181,26 +168,23 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table16",
-        paper=PAPER,
+        of=PAPER,
         where="Table 16",
         shows="Several rounds of questions, and long answers.",
         models=SEVEN,
         data="sets that the authors built (L434)",
         metric="perplexity",
         budgets="50%",
-        parts=(
-            Grid(
-                title="Table 16: rounds of questions, long texts",
-                models=SEVEN,
-                arms=(*BASELINES, OURS),
-                across=(
-                    Column(name="Multi-round", tasks=("llava_instruct",), value="PPL"),
-                    Column(name="Long text", tasks=("llava_description",), value="PPL"),
-                ),
-                budgets=("50%",),
-                figures="prefixkv_table16",
-                samples=1000,
+        trial=Grid(
+            title="Table 16: rounds of questions, long texts",
+            arms=(*BASELINES, OURS),
+            across=(
+                Column(name="Multi-round", tasks=("llava_instruct",), value="PPL"),
+                Column(name="Long text", tasks=("llava_description",), value="PPL"),
             ),
+            budgets=("50%",),
+            figures="prefixkv_table16",
+            samples=1000,
         ),
         cannot="the two sets were built by the authors and not released (L434); LLaVA-1.5's "
         "conversations and LLaVA-Description stand in their place.",
@@ -208,42 +192,36 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table17",
-        paper=PAPER,
+        of=PAPER,
         where="Table 17",
         shows="Images of high resolution.",
         models=("llava-next-7b",),
         data=MM_VET,
         metric="perplexity",
         budgets="50%",
-        parts=(
-            Grid(
-                title="Table 17: LLaVA-NeXT-7B, MM-Vet",
-                models=("llava-next-7b",),
-                arms=(*BASELINES, OURS),
-                across=(PPL,),
-                budgets=("50%",),
-                figures="prefixkv_table17",
-                samples=100,
-            ),
+        trial=Grid(
+            title="Table 17: LLaVA-NeXT-7B, MM-Vet",
+            arms=(*BASELINES, OURS),
+            across=(PPL,),
+            budgets=("50%",),
+            figures="prefixkv_table17",
+            samples=100,
         ),
         calibrations=ESTIMATED,
     ),
     Experiment(
         id="prefixkv:fig6",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 6",
         shows="Sizes of Qwen-VL's layers. The text: a W (L448).",
         models=("qwen-vl",),
         data="10 random samples (L437)",
         metric="share of tokens by layer",
         budgets="50%",
-        parts=(
-            Probe(
-                models=("qwen-vl",),
-                measure=Searches(budgets=("50%",)),
-                each=("mm_vet",),
-                samples=10,
-            ),
+        trial=Probe(
+            measure=Searches(budgets=("50%",)),
+            each=("mm_vet",),
+            samples=10,
         ),
         open_=(Open("which samples", "the first 10 of MM-Vet"), UNREADABLE),
     ),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from foveate.methods.prefixkv import prefixkv
 from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.experiment import Open, Paper
-from foveate.reproduce.parts import Arm, Column
+from foveate.reproduce.experiment import Open, Reproduced
+from foveate.reproduce.trials import Arm, Column
 
-PAPER = Paper(
+PAPER = Reproduced(
+    method=prefixkv,
     name="PrefixKV",
-    title="PrefixKV: Adaptive Prefix KV Cache is What Vision Instruction-Following Models Need for "
-    "Efficient Generation",
-    arxiv="2412.03409",
     open_=(
         Open("tolerance of the search by default", "none: it goes on to the budget"),
         Open("distance at which decoding prunes", "25 tokens, as the authors' code"),

@@ -18,7 +18,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     SAMPLED,
     SEVEN,
 )
-from foveate.reproduce.parts import Arm, Batch, Column, Grid, Throughput, View
+from foveate.reproduce.trials import Arm, Batch, Column, Grid, Throughput, View
 
 
 def _both(task: str) -> tuple[Column, ...]:
@@ -28,20 +28,17 @@ def _both(task: str) -> tuple[Column, ...]:
 EXPERIMENTS = (
     Experiment(
         id="prefixkv:fig2",
-        paper=PAPER,
+        of=PAPER,
         where="Figure 2",
         shows="The share of a layer's attention that its most important tokens hold.",
         models=SEVEN,
         data=MM_VET,
         metric="cumulative priority, Gini coefficient",
         budgets="none",
-        parts=(
-            View(
-                models=SEVEN,
-                each=("mm_vet",),
-                charts=("How concentrated attention is", "Gini coefficient of each layer"),
-                samples=1,
-            ),
+        trial=View(
+            each=("mm_vet",),
+            charts=("How concentrated attention is", "Gini coefficient of each layer"),
+            samples=1,
         ),
         open_=(
             Open("model, sample and budget", "LLaVA-1.5-7B, MM-Vet's first, no line of a budget"),
@@ -51,23 +48,20 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table1",
-        paper=PAPER,
+        of=PAPER,
         where="Table 1",
         shows="Five methods on detailed descriptions.",
         models=BOTH,
         data="LLaVA-Description, 1,000 samples (L143)",
         metric="perplexity, ROUGE-L to the full cache's answer",
         budgets=", ".join(BUDGETS),
-        parts=(
-            Grid(
-                title="Table 1: LLaVA-Description",
-                models=BOTH,
-                arms=(*BASELINES, PYRAMID, OURS),
-                across=_both("llava_description"),
-                budgets=BUDGETS,
-                figures="prefixkv_table1",
-                samples=1000,
-            ),
+        trial=Grid(
+            title="Table 1: LLaVA-Description",
+            arms=(*BASELINES, PYRAMID, OURS),
+            across=_both("llava_description"),
+            budgets=BUDGETS,
+            figures="prefixkv_table1",
+            samples=1000,
         ),
         departs=(SAMPLED,),
         cannot="the models that were measured, retrained without these samples (L143), were never "
@@ -76,73 +70,68 @@ EXPERIMENTS = (
     ),
     Experiment(
         id="prefixkv:table2",
-        paper=PAPER,
+        of=PAPER,
         where="Table 2",
         shows="Five methods on open questions.",
         models=BOTH,
         data=MM_VET,
         metric="perplexity, ROUGE-L to the full cache's answer",
         budgets=", ".join(BUDGETS),
-        parts=(
-            Grid(
-                title="Table 2: MM-Vet",
-                models=BOTH,
-                arms=(*BASELINES, PYRAMID, OURS),
-                across=_both("mm_vet"),
-                budgets=BUDGETS,
-                figures="prefixkv_table2",
-                samples=100,
-            ),
+        trial=Grid(
+            title="Table 2: MM-Vet",
+            arms=(*BASELINES, PYRAMID, OURS),
+            across=_both("mm_vet"),
+            budgets=BUDGETS,
+            figures="prefixkv_table2",
+            samples=100,
         ),
         departs=(PUBLIC, SAMPLED),
         calibrations=ESTIMATED,
     ),
     Experiment(
         id="prefixkv:table3",
-        paper=PAPER,
+        of=PAPER,
         where="Table 3",
         shows="Time of batches at full load.",
         models=("llava-1.5-13b", "llava-1.5-7b"),
         data="prompts of 1,024 and 624 tokens, 512 and 256 new ones (L166)",
         metric="seconds, tokens a second",
         budgets="20%, 40%, 60%, 80%",
-        parts=(
-            Throughput(
-                title="Table 3: batches at full load",
-                batches=(
-                    Batch(
-                        name="1024 + 512, batch 8",
-                        model="llava-1.5-13b",
-                        tokens=1024,
-                        new=512,
-                        rows=8,
-                    ),
-                    Batch(
-                        name="624 + 256, batch 16",
-                        model="llava-1.5-13b",
-                        tokens=624,
-                        new=256,
-                        rows=16,
-                    ),
-                    Batch(
-                        name="1024 + 512, batch 16",
-                        model="llava-1.5-7b",
-                        tokens=1024,
-                        new=512,
-                        rows=16,
-                    ),
-                    Batch(
-                        name="624 + 256, batch 48",
-                        model="llava-1.5-7b",
-                        tokens=624,
-                        new=256,
-                        rows=48,
-                    ),
+        trial=Throughput(
+            title="Table 3: batches at full load",
+            batches=(
+                Batch(
+                    name="1024 + 512, batch 8",
+                    model="llava-1.5-13b",
+                    tokens=1024,
+                    new=512,
+                    rows=8,
                 ),
-                arms=(FULL, Arm(name="PrefixKV", spec=ONLINE)),
-                budgets=("20%", "40%", "60%", "80%"),
-                figures="prefixkv_table3",
+                Batch(
+                    name="624 + 256, batch 16",
+                    model="llava-1.5-13b",
+                    tokens=624,
+                    new=256,
+                    rows=16,
+                ),
+                Batch(
+                    name="1024 + 512, batch 16",
+                    model="llava-1.5-7b",
+                    tokens=1024,
+                    new=512,
+                    rows=16,
+                ),
+                Batch(
+                    name="624 + 256, batch 48",
+                    model="llava-1.5-7b",
+                    tokens=624,
+                    new=256,
+                    rows=48,
+                ),
             ),
+            arms=(FULL, Arm(name="PrefixKV", spec=ONLINE)),
+            budgets=("20%", "40%", "60%", "80%"),
+            figures="prefixkv_table3",
         ),
         open_=(
             Open("A100 of 40 or 80 GB, number type and attention backend", "yours"),

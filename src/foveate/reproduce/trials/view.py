@@ -9,20 +9,20 @@ from typing import Any
 from foveate.eval.reading import FULL
 from foveate.report.analyses import Figure, figures
 from foveate.reproduce.ask import Ask, Asked
-from foveate.reproduce.parts.answers import answers
+from foveate.reproduce.experiment import Trial
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import PROMPT
+from foveate.reproduce.trials.answers import answers
 
 SEEN = ("seen",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class View(Trial):
     """``charts`` are the titles of what is drawn; ``specs`` what is compared in them, if anything
     is. ``each`` of the benchmarks is drawn on its own.
     """
 
-    models: tuple[str, ...]
     each: tuple[str, ...]
     charts: tuple[str, ...]
     policies: tuple[str, ...] = ()

@@ -9,12 +9,13 @@ from typing import Any
 from foveate.report.analyses import Figure
 from foveate.report.heat import heat_maps
 from foveate.reproduce.ask import Ask, Asked
-from foveate.reproduce.part import Cell, Line, Row, Table
-from foveate.reproduce.parts.answers import answers
+from foveate.reproduce.experiment import Trial
 from foveate.reproduce.printed import Printed, printed
 from foveate.reproduce.reductions import REDUCTIONS
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
+from foveate.reproduce.table import Cell, Line, Row, Table
+from foveate.reproduce.trials.answers import answers
 
 SMALL = (
     f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
@@ -71,14 +72,13 @@ def columns(tasks: Mapping[str, str], value: str = "percent") -> tuple[Column, .
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid:
+class Grid(Trial):
     """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
     others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own.
     ``prompt`` is the most tokens of a text.
     """
 
     title: str
-    models: tuple[str, ...]
     arms: tuple[Arm, ...]
     across: tuple[Column, ...]
     budgets: tuple[str, ...] = ("",)

@@ -14,11 +14,11 @@ from foveate.bench.timing import Tick, prefill, prefills, seconds, steps
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.reproduce import small
-from foveate.reproduce.ask import Asked
-from foveate.reproduce.part import Cell, Line, Row, Table
-from foveate.reproduce.parts.grid import Arm
+from foveate.reproduce.experiment import Trial
 from foveate.reproduce.printed import Printed, printed
 from foveate.reproduce.setting import Setting
+from foveate.reproduce.table import Cell, Line, Row, Table
+from foveate.reproduce.trials.grid import Arm
 
 SMALL = (
     f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
@@ -26,28 +26,19 @@ SMALL = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Latency:
+class Latency(Trial):
     """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more."""
 
     title: str
-    models: tuple[str, ...]
     arms: tuple[Arm, ...]
     budgets: tuple[str, ...]
     tokens: int
     new: int = 64
     rounds: int = 3
 
-    def tasks(self) -> Sequence[str]:
-        """None: the prompt is prose."""
-        return ()
-
     def specs(self) -> Sequence[str]:
         """What is compared."""
         return [arm.spec for arm in self.arms]
-
-    def asks(self, setting: Setting) -> Asked:
-        """No answers."""
-        return {}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, each measured beside the full cache."""
@@ -139,7 +130,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throughput:
+class Throughput(Trial):
     """Batches at full load, under the full cache and under a policy at several budgets."""
 
     title: str
@@ -148,22 +139,9 @@ class Throughput:
     budgets: tuple[str, ...]
     figures: str
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """Of its batches."""
-        return tuple(dict.fromkeys(batch.model for batch in self.batches))
-
-    def tasks(self) -> Sequence[str]:
-        """None: prompts are prose."""
-        return ()
-
     def specs(self) -> Sequence[str]:
         """What is compared."""
         return [arm.spec for arm in self.arms]
-
-    def asks(self, setting: Setting) -> Asked:
-        """No answers."""
-        return {}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""

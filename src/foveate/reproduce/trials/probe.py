@@ -14,10 +14,11 @@ from foveate.eval.prompt import Prompt
 from foveate.eval.reading import read_prompt
 from foveate.eval.sample import Sample, Task
 from foveate.report.analyses import Figure
-from foveate.reproduce.ask import Ask, Asked
-from foveate.reproduce.part import Row, Table
+from foveate.reproduce.ask import Ask
+from foveate.reproduce.experiment import Trial
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import PROMPT
+from foveate.reproduce.table import Row, Table
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,11 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Probe:
+class Probe(Trial):
     """A measure of the prompts of some benchmarks. ``given`` names those of single models: text
     for one that reads, images for one that sees.
     """
 
-    models: tuple[str, ...]
     measure: Measure
     each: tuple[str, ...] = ()
     given: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -71,10 +71,6 @@ class Probe:
     def specs(self) -> Sequence[str]:
         """Policies that it compares."""
         return self.measure.specs()
-
-    def asks(self, setting: Setting) -> Asked:
-        """No answers."""
-        return {}
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""

@@ -1,0 +1,22 @@
+"""What experiments run: one file for each kind."""
+
+from foveate.reproduce.trials.cost import Batch, Latency, Throughput
+from foveate.reproduce.trials.grid import Arm, Column, Grid, columns
+from foveate.reproduce.trials.panels import Panels
+from foveate.reproduce.trials.probe import Measure, Probe, Seen
+from foveate.reproduce.trials.view import View
+
+__all__ = [
+    "Arm",
+    "Batch",
+    "Column",
+    "Grid",
+    "Latency",
+    "Measure",
+    "Panels",
+    "Probe",
+    "Seen",
+    "Throughput",
+    "View",
+    "columns",
+]

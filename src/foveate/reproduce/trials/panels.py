@@ -1,0 +1,44 @@
+"""A table or figure of which some is run in one way and some in another, one below the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from foveate.report.analyses import Figure
+from foveate.reproduce.ask import Ask, Asked
+from foveate.reproduce.experiment import Trial
+from foveate.reproduce.setting import Setting
+from foveate.reproduce.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panels(Trial):
+    """Trials with the same models."""
+
+    panels: tuple[Trial, ...]
+
+    def tasks(self) -> Sequence[str]:
+        return list(dict.fromkeys(task for one in self.panels for task in one.tasks()))
+
+    def specs(self) -> Sequence[str]:
+        return list(dict.fromkeys(spec for one in self.panels for spec in one.specs()))
+
+    def raised(self) -> Iterable[str]:
+        return (spec for one in self.panels for spec in one.raised())
+
+    def asks(self, setting: Setting) -> Asked:
+        found: dict[Ask, dict[str, str]] = {}
+        for one in self.panels:
+            for ask, specs in one.asks(setting).items():
+                found.setdefault(ask, {}).update(specs)
+        return found
+
+    def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
+        for one in self.panels:
+            yield from one.run(setting)
+
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
+        for one in self.panels:
+            yield from one.shown(settings)
