@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from foveate.errors import InvalidInput
 from foveate.models.token_grids.grid import ImageTokens, Size
-from foveate.models.token_grids.kinds import of_each
+from foveate.models.token_grids.kinds import count_of, of_each
 
 
 def image_tokens(
@@ -21,7 +21,7 @@ def image_tokens(
     images: Sequence[Size],
     config: PreTrainedConfig,
     reader: Any,
-) -> list[ImageTokens]:
+) -> list[ImageTokens] | None:
     """The tokens of each image of a prompt, in order, and where on it they stand.
 
     What the processor does to an image is read from its settings, and how many tokens the model
@@ -34,17 +34,20 @@ def image_tokens(
         config: the model's.
         reader: the processor; a tokenizer tells nothing of images.
 
+    Returns:
+        None where that is not known for this model and this processor: see :func:`not_known`.
+
     Raises:
-        InvalidInput: that is not known for this model and this processor, or the prompt has
-            another number of visual tokens.
+        InvalidInput: the inputs are of another number of images.
     """
     places: list[int] = torch.nonzero(vision).flatten().tolist()
     if not places and not images:
         return []
+    _check_count(inputs, len(images), len(places), config)
     processor = getattr(reader, "image_processor", None)
     found = of_each(inputs, images, config, processor, len(places))
     if sum(len(one.places) for one in found) != len(places) or len(found) != len(images):
-        raise InvalidInput(_unknown(len(places), len(images), config, processor))
+        return None
     starts = [sum(len(one.places) for one in found[:i]) for i in range(len(found))]
     return [
         _placed(one, places[start : start + len(one.places)])
@@ -52,15 +55,28 @@ def image_tokens(
     ]
 
 
+def not_known(config: PreTrainedConfig, reader: Any) -> str:
+    """Says that it is not known where the tokens stand, and for which model and processor."""
+    processor = getattr(reader, "image_processor", None)
+    if processor is None:
+        made = f"{type(reader).__name__}, which is no processor: give the one that made the inputs"
+    else:
+        made = type(processor).__name__
+    return f"where visual tokens stand on an image is not known for {config.model_type} and {made}"
+
+
+def _check_count(
+    inputs: Mapping[str, Any], images: int, tokens: int, config: PreTrainedConfig
+) -> None:
+    made = count_of(inputs, config)
+    if images != (images if made is None else made) or not images:
+        said = "" if made is None else f" of {made} image(s)"
+        raise InvalidInput(
+            f"the prompt has {tokens} visual tokens{said}, and {images} image(s) were given. Give "
+            "the images that the processor was given, in their order."
+        )
+
+
 def _placed(one: ImageTokens, places: Sequence[int]) -> ImageTokens:
     grids = [grid._replace(places=tuple(places[i] for i in grid.places)) for grid in one.grids]
     return ImageTokens(tuple(places), tuple(grids))
-
-
-def _unknown(tokens: int, images: int, config: PreTrainedConfig, processor: Any) -> str:
-    kind = type(processor).__name__ if processor is not None else "no image processor"
-    return (
-        f"the places of the {tokens} visual tokens on {images} image(s) are not known for "
-        f"{config.model_type} with {kind}. Give the processor that made these inputs, and the "
-        "images that it was given; docs/lens.md lists the kinds that are known."
-    )

@@ -40,6 +40,10 @@ class ImageTokens(NamedTuple):
     places: tuple[int, ...]
     grids: tuple[Grid, ...]
 
+    def under(self, box: Sequence[float], size: Size) -> tuple[int, ...]:
+        """Those that a box touches, in the prompt's order: see :func:`tokens_in`."""
+        return tuple(sorted(at for grid in self.grids for at in tokens_in(grid, box, size)))
+
 
 def tokens_in(grid: Grid, box: Sequence[float], size: Size) -> tuple[int, ...]:
     """The visual tokens that a box (left, top, right, bottom, in pixels) touches on an image of

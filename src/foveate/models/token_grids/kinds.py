@@ -15,15 +15,14 @@ from foveate.models.token_grids.grid import Box, Grid, ImageTokens, Size
 from foveate.models.token_grids.processor import kind_of, seen_box
 from foveate.models.token_grids.tiles import anyres, canvas, split, tiled
 
-_ONE_GRID = (
+_ONE_EACH = (
     "llava",
     "vipllava",
     "paligemma",
-    "gemma3",
-    "shieldgemma2",
     "foveate_mobilevlm_v2",
     "foveate_qwen_vl",  # each of its queries has the position of a cell
 )
+_ONE_GRID = (*_ONE_EACH, "gemma3", "shieldgemma2")  # whose pixels may hold crops beside images
 _PATCHES = (
     "qwen2_vl",
     "qwen2_5_vl",
@@ -72,6 +71,15 @@ def of_each(
         ]
         return [one for one in each if one]
     return []
+
+
+def count_of(inputs: Mapping[str, Any], config: Any) -> int | None:
+    """Of how many images the inputs are; None where they do not tell."""
+    told = ["image_grid_thw", "image_sizes"]
+    if config.model_type in _ONE_EACH:
+        told.append("pixel_values")
+    found = (inputs.get(name) for name in told)
+    return next((len(value) for value in found if value is not None), None)
 
 
 def _sizes(inputs: Mapping[str, Any]) -> list[Size]:
