@@ -5,91 +5,30 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
-from transformers import CLIPImageProcessorPil, LlavaNextConfig
+from transformers import CLIPImageProcessorPil, Kosmos2Config, LlavaNextConfig
 
 from foveate.errors import InvalidInput
 from foveate.models.token_grids import (
-    Box,
     Grid,
-    ImageTokens,
-    Size,
     image_tokens,
     not_known,
     tokens_in,
 )
 
-from .eyes import EYES, LLAVA, NEXT_SIZES, Eye, mask
-
-SIZES = {
-    "wide": (640, 160),
-    "tall": (150, 600),
-    "small": (40, 30),
-    "square": (500, 500),
-    "large": (1500, 1100),
-}
-BLURRED = {("LLaVA-OneVision", "large"): 0.2}  # its tokens are made fewer between each other
-PLACES = [(0.02, 0.02), (0.3, 0.4), (0.5, 0.78), (0.78, 0.4), (0.02, 0.78), (0.78, 0.02)]
-
-
-def reader(eye: Eye) -> Any:
-    return SimpleNamespace(image_processor=eye.processor)
-
-
-def square(size: Size, place: tuple[float, float]) -> tuple[Image.Image, Box]:
-    """A white square of a fifth of the shorter side on black, and its box."""
-    side = max(2, min(size) // 5)
-    left, top = (round(length * share) for length, share in zip(size, place, strict=True))
-    image = Image.new("RGB", size)
-    box = left, top, left + side, top + side
-    image.paste("white", box)
-    return image, box
-
-
-def covered(grid: Grid, box: Box, size: Size) -> Tensor:
-    """The share of each cell that lies in the box, [rows, columns]."""
-    left, top, right, bottom = grid.on(size)
-
-    def along(start: float, end: float, low: float, high: float, cells: int) -> Tensor:
-        ends = torch.linspace(low, high, cells + 1)
-        inside = ends[1:].clamp_max(end) - ends[:-1].clamp_min(start)
-        return inside.clamp_min(0) / (ends[1] - ends[0])
-
-    down = along(box[1], box[3], top, bottom, grid.rows)
-    return down[:, None] * along(box[0], box[2], left, right, grid.columns)
-
-
-def seen(eye: Eye, image: Image.Image) -> tuple[ImageTokens, Tensor]:
-    """Where its tokens are said to be, and what each token of the prompt sees (NaN: no image)."""
-    inputs, bright = eye.sees(image)
-    vision = mask(eye, inputs, len(bright))
-    (found,) = image_tokens(vision, inputs, [image.size], eye.config, reader(eye)) or []
-    sees = torch.full((len(vision),), torch.nan)
-    sees[vision] = bright
-    return found, sees
+from .draw import DRAWN, FOLDER, drawn
+from .eyes import EYES, LLAVA, NEXT_SIZES
+from .squares import PLACES, SIZES, check, reader, seen, square
 
 
 @pytest.mark.parametrize("shape", SIZES)
 @pytest.mark.parametrize("name", EYES)
 def test_tokens_see_what_lies_under_them(name: str, shape: str) -> None:
-    size = SIZES[shape]
-    blur = BLURRED.get((name, shape), 0.25 if shape == "small" else 0.02)
     for place in PLACES[: 2 if shape == "large" else None]:
-        image, box = square(size, place)
-        found, sees = seen(EYES[name], image)
-        lines = set(found.places) - {at for grid in found.grids for at in grid.places}
-        assert sees[sorted(lines)].isnan().all()
-        for grid in found.grids:
-            bright = sees[list(grid.places)].view(grid.rows, grid.columns)
-            torch.testing.assert_close(bright, covered(grid, box, size), atol=blur, rtol=0)
-            marked = tokens_in(grid, box, size)
-            if marked:
-                assert grid.places[int(bright.argmax())] in marked
-            else:
-                assert float(bright.max()) < 0.02  # the processor cuts it off
+        check(name, EYES[name], shape, place)
 
 
 @pytest.mark.parametrize(("shape", "cut"), [("wide", (0.02, 0.4)), ("tall", (0.3, 0.78))])
@@ -100,6 +39,14 @@ def test_what_is_cropped_is_under_no_token_and_what_is_padded_is(
     for name, marks in (("LLaVA-1.5, crop", False), ("LLaVA-1.5, pad", True)):
         (grid,) = seen(EYES[name], image)[0].grids
         assert bool(tokens_in(grid, box, image.size)) is marks
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_pictures_of_the_docs_are_drawn_as_they_are(name: str) -> None:
+    with Image.open(FOLDER / f"{name}.png") as stored:
+        held, made = (np.asarray(one.convert("RGB"), float) for one in (stored, drawn(name)))
+    assert held.shape == made.shape
+    assert np.abs(held - made).mean() < 2  # its colours are a few
 
 
 def test_several_images_follow_each_other() -> None:
@@ -141,9 +88,7 @@ class Own(CLIPImageProcessorPil):
         pytest.param(LLAVA, CLIPImageProcessorPil(), 576, id="a processor of another size"),
         pytest.param(LLAVA, CROP, 577, id="the class token, too"),
         pytest.param(LlavaNextConfig(image_grid_pinpoints=NEXT_SIZES), CROP, 576, id="no sizes"),
-        pytest.param(
-            SimpleNamespace(model_type="kosmos-2", vision_config={}), CROP, 64, id="other"
-        ),
+        pytest.param(Kosmos2Config(), CROP, 64, id="other"),
     ],
 )
 def test_what_is_not_known_is_said(config: Any, processor: Any, tokens: int) -> None:

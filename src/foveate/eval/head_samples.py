@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 from foveate.core.heads import Shown
+from foveate.errors import InvalidInput
 from foveate.eval.evidence import tokens_of
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read

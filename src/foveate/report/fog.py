@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from foveate.models.token_grids import Box, Grid
+from foveate.models.token_grids import Box, Grid, Number
 from foveate.report.views import part_of
 
 _FOG, _HATCH = (120, 128, 148), (236, 236, 232)
@@ -43,7 +43,7 @@ def lit(
 
 
 def _cells(
-    length: int, start: float, end: float, first: float, last: float, cells: int
+    length: int, start: Number, end: Number, first: Number, last: Number, cells: int
 ) -> NDArray[np.intp]:
     """For each of so many pixels from start to end, in which cell its middle lies; -1 in none."""
     middles = start + (np.arange(length) + 0.5) * (end - start) / length

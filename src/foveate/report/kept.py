@@ -17,7 +17,7 @@ from foveate.report.views import View, views_of
 _WIDE = 916  # pixels of all images beside each other, where they fit
 _LEAST, _MOST = 180, 420  # of one: its width, and at most its height
 _STEPS = (0, 10, 25, 50, 100)  # percent, in the legend
-_HAIR = 0.005  # of an image's length: less is not seen
+_HAIR = 0.01  # of an image's length: less is not seen
 _HELD = "How many of the KV heads, over all layers, still hold the token of a patch."
 _CUT = "Hatched: the processor cuts it off, and no token sees it."
 _PADDED = "Grey around an image: the processor adds it, and tokens see it."
@@ -103,4 +103,9 @@ def _sample(percent: int) -> Image.Image:
     font = ImageFont.load_default(15)
     for x, ink in ((24, "black"), (72, "white")):
         ImageDraw.Draw(image).text((x, 17), f"{percent} %", fill=ink, font=font, anchor="mm")
-    return lit(image, Grid(1, 1, (0,)), torch.tensor([percent / 100.0]), image.size)
+    return lit(
+        image,
+        Grid(1, 1, (0,)),
+        torch.full((1,), percent / 100, dtype=torch.float32, device="cpu"),
+        image.size,
+    )

@@ -38,9 +38,11 @@ def _wrapped(text: str, font: Any, wide: int, most: int) -> list[str]:
         end = max(text.rfind(sign, 0, fits) for sign in _BREAKS) + 1 or fits
         lines.append(text[:end].rstrip())
         text = text[end:].lstrip()
-    letters = range(1, width(text) + 1)
-    fits = bisect_right(letters, wide, key=lambda n: font.getlength(short(text, n)))
-    return [*lines, short(text, fits)]
+    if font.getlength(text) > wide:
+        letters = range(1, width(text) + 1)
+        fits = bisect_right(letters, wide, key=lambda n: font.getlength(short(text, n)))
+        text = short(text, fits)
+    return [*lines, text]
 
 
 def beside(pictures: Sequence[Image.Image], wide: int) -> Image.Image:

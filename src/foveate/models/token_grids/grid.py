@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-Box = tuple[float, float, float, float]
+Number = int | float
+Box = tuple[Number, Number, Number, Number]
 """Left, top, right and bottom, in pixels of the image as it was given."""
 Size = tuple[int, int]
 """Width and height, in pixels."""
@@ -40,12 +41,12 @@ class ImageTokens(NamedTuple):
     places: tuple[int, ...]
     grids: tuple[Grid, ...]
 
-    def under(self, box: Sequence[float], size: Size) -> tuple[int, ...]:
+    def under(self, box: Sequence[Number], size: Size) -> tuple[int, ...]:
         """Those that a box touches, in the prompt's order: see :func:`tokens_in`."""
         return tuple(sorted(at for grid in self.grids for at in tokens_in(grid, box, size)))
 
 
-def tokens_in(grid: Grid, box: Sequence[float], size: Size) -> tuple[int, ...]:
+def tokens_in(grid: Grid, box: Sequence[Number], size: Size) -> tuple[int, ...]:
     """The visual tokens that a box (left, top, right, bottom, in pixels) touches on an image of
     that size (width, height): none where the processor cuts it off.
     """
@@ -56,7 +57,7 @@ def tokens_in(grid: Grid, box: Sequence[float], size: Size) -> tuple[int, ...]:
     return tuple(grid.places[row * grid.columns + column] for row in rows for column in columns)
 
 
-def _cells(start: float, end: float, count: int) -> range:
+def _cells(start: Number, end: Number, count: int) -> range:
     """Of so many cells of length 1 those between two points. A hair's breadth is no touch, as
     boxes come from divisions.
     """

@@ -34,7 +34,8 @@ _PATCHES = (
     "glm4v_moe",
     "glm46v",
 )
-"""Types whose processors stretch an image to whole patches, without padding."""
+_STRETCH = ("Qwen2VLImageProcessor", "Glm4vImageProcessor", "Glm46VImageProcessor")
+"""What these types have, and others: an image is stretched to whole patches, without padding."""
 _ANYRES = ("llava_next", "llava_onevision")
 _SPLIT = ("idefics3", "smolvlm")
 
@@ -48,7 +49,8 @@ def of_each(
     kind = config.model_type
     if getattr(config, "vision_config", None) is None:
         return []
-    if kind in _PATCHES and inputs.get("image_grid_thw") is not None:
+    stretched = kind in _PATCHES or kind_of(processor) in _STRETCH
+    if stretched and inputs.get("image_grid_thw") is not None:
         return _in_patches(inputs["image_grid_thw"].tolist(), config)
     sizes = _sizes(inputs)
     if sizes and config.vision_config.model_type == "pixtral":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from foveate.models.token_grids.grid import Box, Size
@@ -40,7 +39,7 @@ def _squared(image: Size) -> Box:
     return -left, -top, side - left, side - top
 
 
-def _resized(pixels: Size | None, size: Mapping[str, int | None]) -> Size | None:
+def _resized(pixels: Size | None, size: Any) -> Size | None:
     wanted = {name: length for name, length in dict(size).items() if length is not None}
     if set(wanted) == {"height", "width"}:
         return wanted["width"], wanted["height"]
@@ -51,7 +50,7 @@ def _resized(pixels: Size | None, size: Mapping[str, int | None]) -> Size | None
     return width, height
 
 
-def _cropped(box: Box, pixels: Size, crop: Mapping[str, int]) -> tuple[Box, Size]:
+def _cropped(box: Box, pixels: Size, crop: Any) -> tuple[Box, Size]:
     """The middle of so many pixels; where it is larger than them, what is beyond is padding."""
     left, top, right, bottom = box
     width, height = crop["width"], crop["height"]
