@@ -19,7 +19,7 @@ from foveate.models.token_grids import (
     tokens_in,
 )
 
-from .draw import DRAWN, FOLDER, drawn
+from .draw import FOLDER, PICTURES, routes
 from .eyes import EYES, LLAVA, NEXT_SIZES
 from .squares import PLACES, SIZES, check, reader, seen, square
 
@@ -41,12 +41,23 @@ def test_what_is_cropped_is_under_no_token_and_what_is_padded_is(
         assert bool(tokens_in(grid, box, image.size)) is marks
 
 
-@pytest.mark.parametrize("name", DRAWN)
+@pytest.mark.parametrize("name", PICTURES)
 def test_the_pictures_of_the_docs_are_drawn_as_they_are(name: str) -> None:
     with Image.open(FOLDER / f"{name}.png") as stored:
-        held, made = (np.asarray(one.convert("RGB"), float) for one in (stored, drawn(name)))
+        held, made = (np.asarray(one.convert("RGB"), float) for one in (stored, PICTURES[name]()))
     assert held.shape == made.shape
     assert np.abs(held - made).mean() < 2  # its colours are a few
+
+
+def test_a_wide_image_is_the_same_by_both_layouts_and_loses_nothing() -> None:
+    _, pixels = routes()
+    hub, squared, converted = pixels.values()
+    assert torch.equal(squared, converted)
+    ends = [(squared[:, :, at] - squared[:, :1, :1].squeeze(-1)).abs() for at in (0, -1)]
+    assert [bool((end > 1).any()) for end in ends] == [True, True]  # paper, not padding
+    lowest = squared[0, 150:186].amin(0)  # the words' darkest pixels, column by column
+    assert all(float(lowest[part].min()) < -1 for part in (slice(0, 80), slice(256, 336)))
+    assert not torch.equal(hub, squared)
 
 
 def test_several_images_follow_each_other() -> None:
