@@ -22,7 +22,8 @@ from foveate.models.token_grids import ImageTokens, image_tokens
 from foveate.report import kept_picture
 from foveate.report.strips import FAINT, GAP, beside, stacked, text_strip
 
-from .eyes import CLIP, EYES, Eye, mask
+from .eyes import Eye, mask
+from .published import CLIP, EYES
 
 FOLDER = Path(__file__).parents[2] / "docs" / "patches"
 DRAWN = {

@@ -1,8 +1,7 @@
 """What each visual token sees, from the pixels that real processors make and in the order in which
 transformers' own models make tokens of them: an oracle that shares nothing with what it judges.
 
-Settings are those of the published checkpoints. No model has weights: what its code does with
-features does not depend on them.
+No model has weights: what its code does with features does not depend on them.
 """
 
 from __future__ import annotations
@@ -16,44 +15,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import (
-    CLIPImageProcessorPil,
-    CLIPVisionConfig,
-    Gemma3Config,
-    Glm4vConfig,
-    Glm4vImageProcessorPil,
-    Idefics3ImageProcessorPil,
-    InternVLConfig,
     InternVLModel,
-    LlavaConfig,
-    LlavaNextConfig,
-    LlavaNextImageProcessorPil,
     LlavaNextModel,
-    LlavaOnevisionConfig,
-    LlavaOnevisionImageProcessorPil,
     LlavaOnevisionModel,
-    Mistral3Config,
-    PixtralImageProcessorPil,
-    PixtralVisionConfig,
-    Qwen2VLConfig,
-    Qwen2VLImageProcessorPil,
-    SiglipImageProcessorPil,
-    SiglipVisionConfig,
-    SmolVLMConfig,
 )
-from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
-from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMConnector
 
-from foveate.models import MobileVLMConfig
-
-BLACK = {"do_normalize": False, "image_mean": [0.0] * 3}  # padding is black, white is 1
-CLIP = CLIPVisionConfig(image_size=336, patch_size=14)
-SIGLIP = SiglipVisionConfig(image_size=384, patch_size=14)
-CROPPED: dict[str, Any] = {
-    "size": {"shortest_edge": 336},
-    "crop_size": {"height": 336, "width": 336},
-    **BLACK,
-}
 BREAK = float("nan")  # what a token sees that ends a line
 
 
@@ -143,67 +110,3 @@ def mask(eye: Eye, inputs: dict[str, Any], tokens: int) -> Tensor:
         lines = image.view(-1, int(inputs["image_sizes"][0][1]) // side)
         image = torch.nn.functional.pad(lines, (0, 1)).flatten()
     return torch.nn.functional.pad(image, (2, 1))
-
-
-PIXTRAL = PixtralVisionConfig(image_size=1024, patch_size=16)
-LLAVA = LlavaConfig(vision_config=CLIP)
-SMOL = SmolVLMConfig(vision_config={"image_size": 512, "patch_size": 16}, scale_factor=4)
-NEXT_SIZES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
-
-EYES = {
-    "LLaVA-1.5, crop": Eye(CLIPImageProcessorPil(**CROPPED), LLAVA, one_grid),
-    "LLaVA-1.5, pad": Eye(LlavaImageProcessorPil(do_pad=True, **CROPPED), LLAVA, one_grid),
-    "MobileVLM": Eye(
-        LlavaImageProcessorPil(do_pad=True, **CROPPED),
-        MobileVLMConfig(vision_config=CLIP),
-        pooled(12),
-    ),
-    "SigLIP with a rest": Eye(
-        SiglipImageProcessorPil(size={"height": 384, "width": 384}, **BLACK),
-        LlavaConfig(vision_config=SIGLIP),
-        one_grid,
-    ),
-    "Gemma 3": Eye(
-        SiglipImageProcessorPil(size={"height": 896, "width": 896}, **BLACK),
-        Gemma3Config(vision_config={"image_size": 896, "patch_size": 14}),
-        pooled(16),
-    ),
-    "LLaVA-NeXT": Eye(
-        LlavaNextImageProcessorPil(image_grid_pinpoints=NEXT_SIZES, **CROPPED),
-        LlavaNextConfig(vision_config=CLIP, image_grid_pinpoints=NEXT_SIZES),
-        next_tiles,
-    ),
-    "LLaVA-OneVision": Eye(
-        LlavaOnevisionImageProcessorPil(**BLACK),
-        LlavaOnevisionConfig(vision_config={"image_size": 384, "patch_size": 16}),
-        onevision_tiles,
-    ),
-    "InternVL": Eye(
-        GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, **BLACK),
-        InternVLConfig(),
-        internvl_tiles,
-        options=("crop_to_patches",),
-    ),
-    "InternVL, whole": Eye(
-        GotOcr2ImageProcessorPil(size={"height": 448, "width": 448}, **BLACK),
-        InternVLConfig(),
-        internvl_tiles,
-    ),
-    "SmolVLM": Eye(
-        Idefics3ImageProcessorPil(
-            size={"longest_edge": 2048}, max_image_size={"longest_edge": 512}, **BLACK
-        ),
-        SMOL,
-        split_tiles,
-    ),
-    "Qwen2-VL": Eye(Qwen2VLImageProcessorPil(**BLACK), Qwen2VLConfig(), merged),
-    "GLM-4V": Eye(Glm4vImageProcessorPil(**BLACK), Glm4vConfig(), merged),
-    "Pixtral": Eye(
-        PixtralImageProcessorPil(**BLACK), LlavaConfig(vision_config=PIXTRAL), pixtral_lines
-    ),
-    "Mistral 3": Eye(
-        PixtralImageProcessorPil(patch_size=28, size={"longest_edge": 1540}, **BLACK),
-        Mistral3Config(vision_config=PixtralVisionConfig(image_size=1540, patch_size=14)),
-        pixtral_lines,
-    ),
-}

@@ -20,8 +20,12 @@ from foveate.models.token_grids import (
 )
 
 from .draw import FOLDER, PICTURES, routes
-from .eyes import EYES, LLAVA, NEXT_SIZES
+from .published import EYES, LLAVA, NEXT_SIZES
 from .squares import PLACES, SIZES, check, reader, seen, square
+
+
+def test_every_kind_is_looked_at() -> None:
+    assert len(EYES) == 14
 
 
 @pytest.mark.parametrize("shape", SIZES)

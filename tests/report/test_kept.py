@@ -13,7 +13,8 @@ from foveate.models.token_grids import Grid, ImageTokens, image_tokens
 from foveate.report import kept_picture
 from foveate.report.fog import canvas, lit
 from foveate.report.views import views_of
-from tests.models.eyes import EYES, mask
+from tests.models.eyes import mask
+from tests.models.published import EYES
 
 from .hostile import SPECS
 

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from tests.models.eyes import EYES
+from tests.models.published import EYES
 from tests.models.squares import check
 
 
