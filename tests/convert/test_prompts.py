@@ -10,6 +10,7 @@ from PIL import Image
 from foveate.convert import bpe_ranks
 from foveate.convert import sentencepiece as sp
 from foveate.errors import InvalidInput, InvalidParameter
+from foveate.eval.evidence import on_images
 from foveate.eval.model import load
 from foveate.eval.prompt import read, read_chat, text_part
 from tests.zoo.directory import save_llava
@@ -64,6 +65,16 @@ def test_prompt_is_worded_as_in_the_authors_code(make, name):
     first = int(prompt.vision.nonzero()[0])
     before = loaded.tokenizer.decode(ids[:first]).replace(" ", "")
     assert before.endswith(WORDED[name].split("@")[0].replace(" ", ""))
+
+
+@pytest.mark.parametrize("name", WORDED)
+def test_patches_have_known_places(make, name):
+    loaded = make(name).loaded
+    images = [photo(*size) for size in ((90, 30), (20, 70), (24, 24))]
+    prompt = read(loaded, "?", images)
+    found = on_images(loaded, prompt, images)
+    assert sum(len(one.places) for one in found) == prompt.visual_tokens
+    assert [len(one.grids) for one in found] == ([2, 2, 1] if "internvl" in name else [1, 1, 1])
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen_vl", "internvl"])

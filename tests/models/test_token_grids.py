@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPImageProcessorPil, Kosmos2Config, LlavaNextConfig
+from transformers import CLIPImageProcessorPil, Kosmos2Config, LlavaNextConfig, LlavaNextProcessor
 
 from foveate.errors import InvalidInput
 from foveate.models.token_grids import (
@@ -18,6 +18,7 @@ from foveate.models.token_grids import (
     not_known,
     tokens_in,
 )
+from tests.zoo.directory import tokenizer
 
 from .draw import FOLDER, PICTURES, routes
 from .published import EYES, LLAVA, NEXT_SIZES
@@ -76,6 +77,24 @@ def test_several_images_follow_each_other() -> None:
     assert first.places == tuple(range(counts[0]))
     assert second.places == tuple(range(counts[0] + 1, sum(counts) + 1))
     assert image_tokens(torch.zeros(3).bool(), {}, [], eye.config, None) == []
+
+
+def test_the_places_are_those_that_a_processor_makes_in_the_text() -> None:
+    eye, words = EYES["LLaVA-NeXT"], tokenizer()
+    processor = LlavaNextProcessor(
+        image_processor=eye.processor,
+        tokenizer=words,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    )
+    images = [Image.new("RGB", size) for size in SIZES.values()]
+    text = "a<image>b" * len(images)
+    inputs = processor(images=images, text=text, return_tensors="pt")
+    vision = inputs["input_ids"][0] == words.convert_tokens_to_ids("<image>")
+    found = image_tokens(vision, inputs, list(SIZES.values()), eye.config, processor) or []
+    assert [one.places[-1] + 3 for one in found[:-1]] == [one.places[0] for one in found[1:]]
+    assert all(one.places == tuple(range(one.places[0], one.places[-1] + 1)) for one in found)
 
 
 def test_boxes_touch_cells_that_they_share_a_part_with() -> None:
