@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from PIL import Image
 from torch import Tensor
 
-from foveate.backends.hf.modality import Grid
+from foveate.models.token_grids import Grid
 from foveate.report.charts import PALETTE
 
 BLUE, GREY, NIGHT = PALETTE[0], "#808080", "#0e111b"

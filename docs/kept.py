@@ -10,9 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 import foveate
-from foveate.backends.hf.modality import Grid, grids
+from foveate.eval.evidence import on_images
 from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.prompt import read
+from foveate.models.token_grids import Grid
 from foveate.report.lens.chosen import seen
 from foveate.report.lens.prompt import words
 from foveate_demo import album
@@ -60,7 +61,7 @@ def example(question: str = QUESTION) -> Example:
     """The album's second image, and a question about it; the image alone if there is none, ""."""
     image = album.images()[1]
     prompt = read(demo(), question or "\n", [image], plain=not question)
-    (grid,) = grids(prompt.vision, prompt.inputs, 1, demo().model.config)
+    ((_, (grid,)),) = on_images(demo(), prompt, [image])
     said = words(demo().reader.tokenizer, prompt.inputs["input_ids"][0].tolist())
     after = [(word.text, at) for at, word in enumerate(said) if at > max(grid.places)]
     return Example(image, grid, after, prompt.inputs, prompt.tokens)

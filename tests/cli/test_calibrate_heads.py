@@ -14,7 +14,6 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
-from foveate.backends.hf.modality import Grid, tokens_in
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import load
 from tests.answers import certain
@@ -104,14 +103,6 @@ def test_generated_documents_show_their_lines_where_they_stand(method: str) -> N
             paper = np.median(pixels)
             assert np.abs(pixels[top:bottom, left:right] - paper).max() > 60
     assert [a.text for a in generated(method, 6)] == [a.text for a in generated(method, 6)]
-
-
-def test_a_box_stands_on_the_tokens_that_it_touches() -> None:
-    grid = Grid(2, 4, tuple(range(10, 18)))  # of an image of 80 x 40
-    assert tokens_in(grid, (0, 0, 80, 40), (80, 40)) == grid.places
-    assert tokens_in(grid, (21, 5, 39, 15), (80, 40)) == (11,)
-    assert tokens_in(grid, (19, 15, 41, 25), (80, 40)) == (10, 11, 12, 14, 15, 16)
-    assert tokens_in(grid, (-5, 30, 500, 90), (80, 40)) == (14, 15, 16, 17)
 
 
 def test_spans_on_images_are_visual_tokens(llava: Path, picture: Path, write: Write) -> None:

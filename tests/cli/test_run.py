@@ -27,7 +27,7 @@ from foveate.eval.prompt import read
 from foveate_demo import PROFILES, album
 from tests.answers import certain
 
-from .conftest import Foveate, refused
+from .conftest import Foveate
 
 WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
 Read = Callable[..., Any]
@@ -389,16 +389,35 @@ def test_the_picture_shows_what_was_kept(
     )["rows"]
     assert len(rows) == 2
     with Image.open(out) as page:
-        light = np.asarray(page.convert("L")).astype(float)
-    full, kept = np.array_split(light[:-40], 2)  # without the legend
-    assert full.mean() > 1.5 * kept.mean()  # the images stand in front: none of them is kept
+        colours = np.asarray(page.convert("RGB")).astype(float)
+    full, kept = np.array_split(colours[:-80], 2)  # without the legend
+    clear = [(np.abs(band[..., 0] - band[..., 2]) > 100).mean() for band in (full, kept)]
+    assert clear[0] > 0.3
+    assert clear[1] == 0  # the images stand in front: none of them is kept
 
 
-def test_a_model_whose_tokens_have_no_known_place_gets_no_picture(
-    foveate: Foveate, llava: Path, picture: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_picture_marks_what_the_processor_cuts_off(
+    as_json: Read, llava: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("foveate.backends.hf.modality._squares", lambda tokens, images: [])
-    result = foveate(
-        "run", "--model", llava, "--image", picture, "--prompt", WORDS, "--picture", "kept.png"
-    )
-    assert "the places of the 9 visual tokens on 1 image(s) are not known" in refused(result)
+    """The tiny LLaVA's processor keeps the middle of a wide image, as LLaVA-1.5's does."""
+    Image.new("RGB", (90, 30), "red").save(tmp_path / "wide.png")
+    out = tmp_path / "kept.png"
+    common = ("run", "--model", llava, "--image", tmp_path / "wide.png", "--prompt", WORDS)
+    as_json(*common, "--method", "full", "--max-new-tokens", 2, "--picture", out)
+    with Image.open(out) as page:
+        red = (np.asarray(page.convert("RGB")) == (255, 0, 0)).all(-1)
+    columns = np.nonzero(red.any(0))[0]
+    assert (columns.min(), columns.max() + 1) == (22 + 140, 22 + 280)
+
+
+def test_a_picture_of_a_model_whose_patches_are_not_known_says_so(
+    foveate: Foveate, llava: Path, picture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveate.models.token_grids.find.of_each", lambda *_: [])
+    out = tmp_path / "kept.png"
+    common = ("run", "--model", llava, "--image", picture, "--prompt", WORDS, "--picture", out)
+    result = foveate(*common, "--method", "full", "--max-new-tokens", 2)
+    assert result.exit_code == 0, result.stderr
+    said = "".join(result.stderr.split())
+    assert "notknownforllavaandCLIPImageProcessorPil" in said
+    assert out.is_file()

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.errors import InvalidInput
 from tests import zoo
 from tests.defaults import DEFAULTS, default
 from tests.pairs import pairs
@@ -43,7 +44,7 @@ def asked(model, inputs, policy, name):
     try:
         with default(name), block:
             return model.generate(**inputs, **HOW)
-    except (NotImplementedError, foveate.InvalidInput) as error:
+    except (NotImplementedError, InvalidInput) as error:
         return error
 
 

@@ -9,8 +9,11 @@ from PIL import Image
 
 from foveate.convert import bpe_ranks
 from foveate.convert import sentencepiece as sp
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, InvalidParameter
+from foveate.eval.evidence import on_images
+from foveate.eval.model import load
 from foveate.eval.prompt import read, read_chat, text_part
+from tests.zoo.directory import save_llava
 
 from . import originals
 
@@ -64,6 +67,16 @@ def test_prompt_is_worded_as_in_the_authors_code(make, name):
     assert before.endswith(WORDED[name].split("@")[0].replace(" ", ""))
 
 
+@pytest.mark.parametrize("name", WORDED)
+def test_patches_have_known_places(make, name):
+    loaded = make(name).loaded
+    images = [photo(*size) for size in ((90, 30), (20, 70), (24, 24))]
+    prompt = read(loaded, "?", images)
+    found = on_images(loaded, prompt, images)
+    assert sum(len(one.places) for one in found) == prompt.visual_tokens
+    assert [len(one.grids) for one in found] == ([2, 2, 1] if "internvl" in name else [1, 1, 1])
+
+
 @pytest.mark.parametrize("name", ["llava", "qwen_vl", "internvl"])
 def test_no_image_is_needed(make, name):
     prompt = read_chat(make(name).loaded, [{"role": "user", "content": [text_part("Is it?")]}])
@@ -75,6 +88,25 @@ def test_llava_sees_a_padded_square(make):
     pixels = read(make("llava").loaded, "?", [image]).inputs["pixel_values"]
     resized = squared(image).resize((12, 12), Image.Resampling.BICUBIC)
     torch.testing.assert_close(pixels[0], normalized(resized, CLIP), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(320, 80), (60, 200), (40, 40)])
+def test_both_layouts_of_llava_give_the_same_pixels_and_tokens(make, tmp_path, size):
+    """As on the hub, whose processor crops unless it is told to pad, and converted."""
+    image = photo(*size)
+    hub = str(save_llava(tmp_path / "hub"))
+    given, converted = (
+        read(loaded, "?", [image]) for loaded in (load(hub, pad_images=True), make("llava").loaded)
+    )
+    assert torch.equal(given.inputs["pixel_values"], converted.inputs["pixel_values"])
+    assert given.visual_tokens == converted.visual_tokens == 9
+    cropped = read(load(hub), "?", [image]).inputs["pixel_values"]
+    assert torch.equal(cropped, given.inputs["pixel_values"]) is (size[0] == size[1])
+
+
+def test_images_are_padded_for_llava_alone(make):
+    with pytest.raises(InvalidParameter, match=r"pad_images .* this is GotOcr2ImageProcessorPil"):
+        load(str(make("internvl").target), pad_images=True)
 
 
 def test_qwen_vl_sees_a_stretched_square(make):

@@ -1,97 +1,142 @@
-"""Where visual tokens stand, and how bright they are drawn."""
+"""Where patches stand on the picture of what was kept, and how clear they are drawn."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import LlavaConfig, PixtralVisionConfig, PreTrainedConfig, Qwen2VLConfig
 
-from foveate.errors import InvalidInput
-from foveate.report import Grid, grids, kept_picture
-from foveate.report.kept import lit
+from foveate.models.token_grids import Grid, ImageTokens, image_tokens
+from foveate.report import kept_picture
+from foveate.report.fog import canvas, lit
+from foveate.report.views import views_of
+from tests.models.eyes import mask
+from tests.models.published import EYES
 
 from .hostile import SPECS
 
-TEXT = PreTrainedConfig()
+SHAPES = {"wide": (640, 160), "tall": (150, 600), "small": (40, 30)}
 
 
-def mask(*runs: int) -> torch.Tensor:
-    """Text and images in turn, by their lengths."""
-    return torch.cat([torch.full((n,), i % 2 == 1) for i, n in enumerate(runs)])
+def light(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("L")).astype(float)
 
 
-def test_pixtral_tells_sizes_in_pixels() -> None:
-    config = LlavaConfig(vision_config=PixtralVisionConfig(patch_size=24))
-    inputs = {"image_sizes": torch.tensor([[24, 72], [48, 48]])}
-    found = grids(mask(2, 3, 1, 4, 2), inputs, 2, config)
-    assert found == [Grid(1, 3, (2, 3, 4)), Grid(2, 2, (6, 7, 8, 9))]
+def tokens(grid: Grid) -> ImageTokens:
+    return ImageTokens(grid.places, (grid,))
 
 
-def test_qwen_tells_grids_before_merging() -> None:
-    config = Qwen2VLConfig(vision_config={"spatial_merge_size": 2})
-    inputs = {"image_grid_thw": torch.tensor([[1, 4, 2], [1, 2, 6]])}
-    found = grids(mask(1, 2, 1, 3), inputs, 2, config)
-    assert found == [Grid(2, 1, (1, 2)), Grid(1, 3, (4, 5, 6))]
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", EYES)
+def test_a_white_square_is_the_patch_that_the_picture_marks(name: str, shape: str) -> None:
+    """The tokens that see most of the square are held, and no other: what is clear on the picture
+    lies where the square is.
+    """
+    eye, size = EYES[name], SHAPES[shape]
+    side = min(size) // 3
+    left, top = (size[0] - side) // 2, (size[1] - side) // 2 + side // 2
+    square = Image.new("RGB", size)
+    square.paste("white", (left, top, left + side, top + side))
+    inputs, bright = eye.sees(square)
+    vision = mask(eye, inputs, len(bright))
+    reader = SimpleNamespace(image_processor=eye.processor)
+    (found,) = image_tokens(vision, inputs, [size], eye.config, reader) or []
+    sees = torch.zeros(len(vision))
+    sees[vision] = bright.nan_to_num()
+    for grid in found.grids:
+        mine = sees[list(grid.places)]
+        held = torch.zeros(len(vision))
+        held[list(grid.places)] = (mine >= 0.5 * mine.max()).float()
+        drawn = light(lit(Image.new("RGB", size, "white"), grid, held, (400, 400)))
+        rows, columns = np.nonzero(drawn == 255)
+        box, seen = canvas(square, grid), grid.on(size)
+        for at, start, edge, cells in (
+            (columns, 0, left, grid.columns),
+            (rows, 1, top, grid.rows),
+        ):
+            low, high = box[start], box[start + 2]
+            middle = low + (at.min() + at.max() + 1) / 800 * (high - low)
+            cell = (seen[start + 2] - seen[start]) / cells
+            assert abs(middle - (edge + side / 2)) <= 0.51 * cell + (high - low) / 400
 
 
-def test_a_prompt_of_text_has_no_grids() -> None:
-    assert grids(mask(3), {}, 0, LlavaConfig()) == []
-
-
-def test_others_are_squares() -> None:
-    assert grids(mask(3, 9, 1, 9), {}, 2, LlavaConfig()) == [
-        Grid(3, 3, tuple(range(3, 12))),
-        Grid(3, 3, tuple(range(13, 22))),
-    ]
-
-
-@pytest.mark.parametrize(("tokens", "images"), [(10, 1), (9, 2), (4, 0), (0, 1)])
-def test_what_makes_no_grid_is_refused(tokens: int, images: int) -> None:
-    if tokens == 0:
-        assert grids(mask(3), {}, 1, LlavaConfig()) == [Grid(0, 0, ())]
-        return
-    with pytest.raises(InvalidInput, match=f"the {tokens} visual tokens on {images} image"):
-        grids(mask(3, tokens), {}, images, LlavaConfig())
-
-
-def test_cells_are_as_bright_as_they_are_held() -> None:
+def test_cells_are_as_clear_as_they_are_held() -> None:
     white = Image.new("RGB", (40, 20), "white")
-    share = torch.tensor([0.5, 0.0, 1.0, 0.25, 0.75])
-    light = np.asarray(lit(white, Grid(1, 4, (1, 2, 3, 4)), share).convert("L")).astype(float)
-    cells = light.reshape(20, 4, 10)
+    share = torch.tensor([0.5, 0.0, 1.0, 0.1, 0.75])
+    cells = light(lit(white, Grid(1, 4, (1, 2, 3, 4)), share, white.size)).reshape(20, 4, 10)
     assert (cells == cells[:1, :, :1]).all()  # one brightness for a cell
-    dark, bright, quarter, most = cells[0, :, 0]
-    assert bright == 255
-    assert 14 < dark < 60  # still to be made out
-    assert dark < quarter < most < bright
-    assert (most - quarter) / (bright - dark) == pytest.approx(0.5, abs=0.02)
+    fog, clear, tenth, most = cells[0, :, 0]
+    assert clear == 255
+    assert fog < tenth < most < clear
+    assert tenth - fog > 20  # a tenth of the heads can be told from none
+    black = light(lit(Image.new("RGB", (40, 20)), Grid(1, 1, (1,)), share, white.size))
+    assert fog - black.max() > 70  # and what no head holds can still be read
+
+
+def test_cells_follow_each_other_row_by_row() -> None:
+    white, share = Image.new("RGB", (30, 20), "white"), torch.arange(6) / 5
+    cells = light(lit(white, Grid(2, 3, (0, 1, 2, 3, 4, 5)), share, white.size))[5::10, 5::10]
+    assert cells.flatten().tolist() == sorted(set(cells.flatten().tolist()))
+
+
+def test_what_no_token_sees_is_hatched_and_padding_is_grey() -> None:
+    image, held = Image.new("RGB", (40, 20), "red"), torch.ones(1)
+    cut = np.asarray(lit(image, Grid(1, 1, (0,), (10.0, 0.0, 30.0, 20.0)), held, (80, 40)))
+    assert (cut[:, 20:60] == (255, 0, 0)).all()
+    for beside in (cut[:, :20], cut[:, 60:]):
+        assert len(np.unique(beside.reshape(-1, 3), axis=0)) == 2
+        assert not (beside == (255, 0, 0)).all(-1).any()
+    padded = np.asarray(lit(image, Grid(1, 1, (0,), (0.0, -10.0, 40.0, 30.0)), held, (40, 40)))
+    assert (padded[10:30] == (255, 0, 0)).all()
+    assert (padded[:10] == 128).all()
+    assert (padded[30:] == 128).all()
 
 
 def test_the_page_has_a_row_for_every_method() -> None:
     images = [Image.new("RGB", (384, h), "white") for h in (96, 144)]
-    where = [Grid(1, 2, (0, 1)), Grid(1, 1, (2,))]
+    where = [tokens(Grid(1, 2, (0, 1))), tokens(Grid(1, 1, (2,)))]
     rows = [(f"method {i}", "answer", torch.full((3,), i / 3)) for i in range(4)]
     heights = {n: kept_picture(images, where, rows[:n]).height for n in (1, 2, 4)}
-    assert heights[2] - heights[1] == (heights[4] - heights[2]) / 2 > 144 * 300 / 384
-    page = np.asarray(kept_picture(images, where, rows).convert("L")).astype(float)
-    bands = [band.mean() for band in np.array_split(page[:-30], 4)]
+    assert heights[2] - heights[1] == (heights[4] - heights[2]) / 2 > 144 * 400 / 384
+    page = light(kept_picture(images, where, rows))
+    bands = [band.mean() for band in np.array_split(page[:-100], 4)]
     assert bands == sorted(bands)
 
 
-def test_cells_follow_each_other_row_by_row():
-    white, share = Image.new("RGB", (30, 20), "white"), torch.arange(6) / 5
-    light = np.asarray(lit(white, Grid(2, 3, (0, 1, 2, 3, 4, 5)), share).convert("L"))
-    cells = light[5::10, 5::10].flatten().tolist()
-    assert cells == sorted(set(cells))
+def test_an_image_that_is_seen_whole_and_in_tiles_is_there_twice() -> None:
+    two = ImageTokens((0, 1), (Grid(1, 1, (0,)), Grid(1, 1, (1,))))
+    images = [Image.new("RGB", (40, 20), "red")]
+    assert [view.name for view in views_of(images, [two])] == ["image 1 whole", "image 1 in tiles"]
+    page = np.asarray(kept_picture(images, [two], [("one", "", torch.tensor([0.0, 1.0]))]))
+    red = np.nonzero((page == (255, 0, 0)).all(-1).any(0))[0]
+    assert red.min() > page.shape[1] / 2 - 40  # the second of them is held, the first is not
+
+
+def test_images_without_known_places_stand_as_they_are_with_a_note() -> None:
+    images = [Image.new("RGB", (40, 20), "red")] * 2
+    rows = [("one", "", torch.zeros(3))]
+    bare, noted = (kept_picture(images, None, rows, note) for note in ("", "Not known."))
+    assert noted.height > bare.height
+    pixels = np.asarray(noted)
+    assert (pixels == (255, 0, 0)).all(-1).sum() == 2 * 420 * 210
 
 
 @pytest.mark.parametrize("images", [1, 2])
 def test_lines_of_any_length_stay_inside_the_margins(images: int) -> None:
-    where = [Grid(1, 1, (i,)) for i in range(images)]
+    where = [tokens(Grid(1, 1, (i,))) for i in range(images)]
     rows = [(title, title * 9, torch.ones(images)) for title in (*SPECS, "two\nlines", "\ud83d")]
     page = kept_picture([Image.new("RGB", (384, 96), "white")] * images, where, rows)
     pixels = np.asarray(page)
     assert (pixels[:, -22:] == pixels[0, 0]).all()
     assert (pixels[-8:] == pixels[0, 0]).all()
+
+
+def test_a_name_that_fits_in_two_lines_loses_nothing() -> None:
+    name = "policy:" + ",".join(f"parameter_{i}=value_{i}" for i in range(6))
+    where = [tokens(Grid(1, 1, (0,)))]
+    image = [Image.new("RGB", (384, 96), "white")]
+    one, two = (kept_picture(image, where, [(t, "", torch.ones(1))]) for t in ("knorm", name))
+    assert two.height - one.height == round(18 * 1.35)

@@ -19,7 +19,7 @@ from foveate.errors import AlreadyCompressing, InvalidInput, MissingPackage
 from foveate.report.lens import compared
 from tests import zoo
 from tests.conformance.policies import EVERY, of_method
-from tests.zoo.directory import tokenizer
+from tests.zoo.directory import llava_processor, tokenizer
 
 from .lens_data import Scripts, Told
 
@@ -52,7 +52,8 @@ def lens_on(family: str, policies: list[Any], **more: Any) -> foveate.Lens:
     model, inputs, images = prompt(family)
     first, *rest = policies
     session = foveate.compress(model, first)
-    return foveate.lens(session, tokenizer(), inputs, images, methods=rest, **more)
+    reader = llava_processor() if images else tokenizer()
+    return foveate.lens(session, reader, inputs, images, methods=rest, **more)
 
 
 @pytest.mark.parametrize("family", IMAGES)
@@ -150,7 +151,7 @@ def test_the_page_is_small() -> None:
         ]
         for scores in torch.rand(3, 256, 600, generator=draw)
     ]
-    text = page("m", Seen(list(range(32)), [8] * 32, choices), [Word("a", False)] * 600, [], [])
+    text = page("m", Seen(list(range(32)), [8] * 32, choices), [Word("a", False)] * 600, [])
     assert 1_000_000 < len(text) < 3_000_000
 
 
@@ -220,22 +221,36 @@ def test_a_lens_needs_one_prompt_without_padding() -> None:
             foveate.lens(session, words, inputs)
 
 
-def test_images_must_be_given_and_make_grids() -> None:
+def test_images_must_be_given() -> None:
     model, inputs, images = prompt("llava")
     session = foveate.compress(model, "knorm:budget=9")
-    with pytest.raises(InvalidInput, match=r"9 visual tokens on 2 image"):
-        foveate.lens(session, tokenizer(), inputs, images * 2)
-    with pytest.raises(InvalidInput, match=r"9 visual tokens on 0 image"):
-        foveate.lens(session, tokenizer(), inputs)
+    with pytest.raises(InvalidInput, match=r"9 visual tokens of 1 image\(s\), and 2 image"):
+        foveate.lens(session, llava_processor(), inputs, images * 2)
+    with pytest.raises(InvalidInput, match=r"9 visual tokens of 1 image\(s\), and 0 image"):
+        foveate.lens(session, llava_processor(), inputs)
+
+
+def test_where_patches_are_not_known_the_page_says_so() -> None:
+    model, inputs, images = prompt("llava")
+    session = foveate.compress(model, "knorm:budget=9")
+    known, unknown = (
+        Told(foveate.lens(session, reader, inputs, images).html)
+        for reader in (llava_processor(), tokenizer())
+    )
+    assert known.data["note"] == ""
+    assert "not known for llava and TokenizersBackend" in unknown.data["note"]
+    for told, places in ((known, 9), (unknown, 0)):
+        assert [len(part["places"]) for part in told.data["parts"] if "image" in part] == [places]
+    assert known.mask("kept", 0, 0) == unknown.mask("kept", 0, 0)
 
 
 def test_inside_a_block_it_is_refused_and_beside_one_it_is_not() -> None:
     model, inputs, images = prompt("llava")
     with foveate.compress(model, "knorm:budget=9") as session:
         with pytest.raises(AlreadyCompressing):
-            foveate.lens(session, tokenizer(), inputs, images)
+            foveate.lens(session, llava_processor(), inputs, images)
         cache = session.prefill(**inputs)
-    told = Told(foveate.lens(session, tokenizer(), inputs, images).html)
+    told = Told(foveate.lens(session, llava_processor(), inputs, images).html)
     assert told.mask("kept", 0, 0) == columns(cache)
 
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page
 import foveate
 from tests import zoo
 from tests.browser import OpenPage, overflow
-from tests.zoo.directory import tokenizer
+from tests.zoo.directory import llava_processor, tokenizer
 
 from .contrast import contrasts
 from .lens_data import Told
@@ -31,7 +31,8 @@ def lens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = zoo.prompt("llava", lengths=(60,), images=2)
     images = [Image.linear_gradient("L").convert("RGB"), Image.new("RGB", (90, 60), "white")]
     session = foveate.compress(zoo.build("llava"), SPECS[0])
-    made = foveate.lens(session, tokenizer(), inputs, images, methods=SPECS[1:], budgets=BUDGETS)
+    reader, methods = llava_processor(), SPECS[1:]
+    made = foveate.lens(session, reader, inputs, images, methods=methods, budgets=BUDGETS)
     return made.save(tmp_path_factory.mktemp("lens") / "a lens.html")
 
 

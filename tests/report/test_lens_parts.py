@@ -7,12 +7,15 @@ import pytest
 import torch
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import CLIPImageProcessorPil, TokenizersBackend
+from transformers import TokenizersBackend
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
-from foveate.report import Grid
+from foveate.models.token_grids import Grid, ImageTokens
+from foveate.models.token_grids.processor import seen_box
 from foveate.report.lens.packed import NO_SCORE, in_bytes, tables
 from foveate.report.lens.page import parts
-from foveate.report.lens.prompt import Word, as_seen, data_uri, words
+from foveate.report.lens.prompt import Word, data_uri, words
+from foveate.report.views import View, views_of
 from tests.zoo.directory import tokenizer
 
 
@@ -112,25 +115,50 @@ def test_tables_are_shared_where_scores_agree() -> None:
 def test_the_prompts_parts_come_in_its_order() -> None:
     said = [Word(c, False) for c in "ab..n..cd.e"]
     grids = [Grid(2, 2, (2, 3, 5, 6)), Grid(1, 1, (9,))]
-    found = parts(said, grids)
+    images = [Image.new("RGB", (4, 4))] * 2
+    found = parts(said, views_of(images, [ImageTokens(grid.places, (grid,)) for grid in grids]))
     shape = [part.get("image", "".join(w["text"] for w in part.get("words", []))) for part in found]
     assert shape == ["ab", 0, "ncd", 1, "e"]
     assert [w["at"] for w in found[2]["words"]] == [4, 7, 8]
-    assert found[1] == {"image": 0, "rows": 2, "columns": 2, "places": [2, 3, 5, 6]}
+    assert found[1] == {
+        "image": 0,
+        "name": "image 1",
+        "rows": 2,
+        "columns": 2,
+        "places": [2, 3, 5, 6],
+    }
+
+
+def test_an_image_in_tiles_has_two_parts_and_one_without_places_comes_first() -> None:
+    said = [Word(c, False) for c in "a........b"]
+    tiles = ImageTokens(tuple(range(1, 9)), (Grid(1, 2, (7, 8)), Grid(2, 2, (1, 2, 4, 5))))
+    image = Image.new("RGB", (4, 4))
+    found = parts(said, views_of([image], [tiles]))
+    names = [part.get("name", "".join(w["text"] for w in part.get("words", []))) for part in found]
+    assert names == ["a", "image 1 in tiles", "..", "image 1 whole", "b"]
+    first, second = parts(said, views_of([image], None))
+    assert first == {"image": 0, "name": "image 1", "rows": 0, "columns": 1, "places": []}
+    assert [word["at"] for word in second["words"]] == list(range(10))
 
 
 @pytest.mark.parametrize("size", [(90, 40), (40, 90), (60, 60)])
-def test_a_cropping_processors_image_is_shown_as_the_model_sees_it(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("pads", [False, True])
+def test_an_image_is_shown_as_the_processor_leaves_it(size: tuple[int, int], pads: bool) -> None:
     image = Image.linear_gradient("L").resize(size).convert("RGB")
-    image.paste((255, 0, 0), (0, 0, 6, 90))  # what is cut off
-    processor = CLIPImageProcessorPil(
-        size={"shortest_edge": 24}, crop_size={"height": 24, "width": 24}, do_normalize=False
+    image.paste((255, 0, 0), (0, 0, 6, 90))
+    processor = LlavaImageProcessorPil(
+        size={"shortest_edge": 24},
+        crop_size={"height": 24, "width": 24},
+        do_normalize=False,
+        do_pad=pads,
+        image_mean=[0.5] * 3,
     )
-    seen = processor(image, return_tensors="pt")["pixel_values"][0]
-    reader = type("Reader", (), {"image_processor": processor})
-    shown = np.asarray(as_seen(image, reader).resize((24, 24), Image.Resampling.BICUBIC)) / 255
-    assert float(np.abs(shown - seen.permute(1, 2, 0).numpy()).mean()) < 0.01
-    assert as_seen(image, tokenizer()) is image
+    pixels = processor(image, return_tensors="pt")["pixel_values"][0]
+    box, _ = seen_box(processor, size) or pytest.fail("a processor that is known")
+    view = View("image 1", image, Grid(1, 1, (0,), box))
+    shown = np.asarray(view.seen.resize((24, 24), Image.Resampling.BICUBIC)) / 255
+    assert float(np.abs(shown - pixels.permute(1, 2, 0).numpy()).mean()) < 0.015
+    assert View("image 1", image, None).seen is image
 
 
 def test_large_images_are_made_smaller_and_small_ones_left_alone() -> None:

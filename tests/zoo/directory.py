@@ -60,7 +60,14 @@ def save_llava(path: Path | str) -> Path:
     of any size becomes 9 tokens.
     """
     path = Path(path)
-    processor = LlavaProcessor(
+    fresh("llava").save_pretrained(path)
+    llava_processor().save_pretrained(path)
+    return path
+
+
+def llava_processor() -> LlavaProcessor:
+    """The processor of the tiny LLaVA: it crops images as LLaVA-1.5's does."""
+    return LlavaProcessor(
         image_processor=CLIPImageProcessorPil(
             size={"shortest_edge": IMAGE_SIZE},
             crop_size={"height": IMAGE_SIZE, "width": IMAGE_SIZE},
@@ -71,9 +78,6 @@ def save_llava(path: Path | str) -> Path:
         num_additional_image_tokens=1,
         chat_template=CHAT_TEMPLATE,
     )
-    fresh("llava").save_pretrained(path)
-    processor.save_pretrained(path)
-    return path
 
 
 def save_llama(path: Path | str) -> Path:

@@ -15,7 +15,8 @@ from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
-from foveate.report import Grid, grids, kept_picture
+from foveate.models.token_grids import ImageTokens, image_tokens, not_known
+from foveate.report import kept_picture
 
 
 def check(path: Path, images: int) -> None:
@@ -29,19 +30,31 @@ def check(path: Path, images: int) -> None:
         )
 
 
-def image_grids(loaded: Loaded, prompt: Prompt) -> list[Grid]:
-    """Where the visual tokens stand; raises InvalidInput if that is not known for this model."""
-    return grids(prompt.vision, prompt.inputs, prompt.images, loaded.model.config)
-
-
 def save(
-    path: Path, images: Sequence[Image.Image], where: Sequence[Grid], measured: Sequence[Measured]
+    path: Path,
+    images: Sequence[Image.Image],
+    loaded: Loaded,
+    prompt: Prompt,
+    measured: Sequence[Measured],
 ) -> None:
-    """Draws the picture and says where it is."""
-    page = kept_picture(images, where, [(*_words(one.row), one.held) for one in measured])
+    """Draws the picture and says where it is; the picture says where patches are not known."""
+    where, note = _places(images, loaded, prompt)
+    page = kept_picture(images, where, [(*_words(one.row), one.held) for one in measured], note)
     with files.replacing(path) as part:
         page.save(part)
     typer.echo(f"What was kept, on the images: {path}", err=True)
+    if note:
+        typer.echo(note, err=True)
+
+
+def _places(
+    images: Sequence[Image.Image], loaded: Loaded, prompt: Prompt
+) -> tuple[list[ImageTokens] | None, str]:
+    """Where the images' tokens stand, or None and what is said of it."""
+    sizes, config = [image.size for image in images], loaded.model.config
+    found = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
+    said = f"The images show no patches: {not_known(config, loaded.reader)}."
+    return found, said if found is None else ""
 
 
 def _words(row: Row) -> tuple[str, str]:

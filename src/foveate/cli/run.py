@@ -67,7 +67,6 @@ def run(
         with console.progress(hidden=json) as bars:
             loaded = _load(model, trust_remote_code, bars)
             asked = read(loaded, text, images)
-            where = pictures.image_grids(loaded, asked) if picture else []
             for measured in _measured(loaded, asked, chosen, max_new_tokens, bars):
                 done.append(measured)
     finally:
@@ -75,7 +74,7 @@ def run(
         if done and not json:  # also the rows before one that failed
             console.show(_head(loaded, asked, text, known), "", rendered(rows, known))
     if picture is not None:
-        pictures.save(picture, images, where, done)
+        pictures.save(picture, images, loaded, asked, done)
     if json:
         _print_json(loaded, asked, rows, known)
 

@@ -7,37 +7,60 @@ from collections.abc import Sequence
 import torch
 from PIL import Image
 
-from foveate.backends.hf.modality import Grid, grids, tokens_in
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
 from foveate.eval.sample import Span
+from foveate.models.token_grids import Box, ImageTokens, image_tokens, not_known
 
 
 def tokens_of(
     loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image], spans: Sequence[Span]
 ) -> list[tuple[int, ...]]:
-    """For every span the indices of its tokens in the prompt.
+    """For every span the indices of its tokens in the prompt; none where a processor crops an image
+    and cuts it off.
 
     Raises:
         InvalidInput: a text that the prompt does not hold, or images whose tokens are not known.
     """
-    where: list[Grid] = []
+    where: list[ImageTokens] = []
     if any(span.image is not None for span in spans):
-        where = grids(prompt.vision, prompt.inputs, len(images), loaded.model.config)
+        where = on_images(loaded, prompt, images)
     return [
         in_text(loaded, prompt, span.text)
         if span.image is None
-        else tokens_in(where[span.image], span.box, images[span.image].size)
+        else where[span.image].under(span.box, images[span.image].size)
         for span in spans
     ]
 
 
-def image_tokens(loaded: Loaded, prompt: Prompt) -> list[int]:
-    """How many tokens each image of a prompt is; evenly shared out where grids are not known."""
+def on_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[ImageTokens]:
+    """The tokens of each image of a prompt, and where on it they stand.
+
+    Raises:
+        InvalidInput: that is not known for this model and its processor.
+    """
+    sizes, config = [image.size for image in images], loaded.model.config
+    found = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
+    if found is None:
+        raise InvalidInput(f"{not_known(config, loaded.reader)}.")
+    return found
+
+
+def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Box | None:
+    """What the model sees of the first image as a whole, in the image's pixels: less where its
+    processor crops, more where it pads. None where that is not known.
+    """
     try:
-        found = grids(prompt.vision, prompt.inputs, prompt.images, loaded.model.config)
-        return [len(grid.places) for grid in found]
+        return on_images(loaded, prompt, images)[0].grids[0].on(images[0].size)
+    except InvalidInput:
+        return None
+
+
+def tokens_of_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> list[int]:
+    """How many tokens each image of a prompt is; evenly shared out where that is not known."""
+    try:
+        return [len(one.places) for one in on_images(loaded, prompt, images)]
     except InvalidInput:
         return [-(-prompt.visual_tokens // prompt.images)] * prompt.images
 

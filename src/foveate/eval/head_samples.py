@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from random import Random
 
 from foveate.core.heads import Shown
+from foveate.errors import InvalidInput
 from foveate.eval.evidence import tokens_of
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import read
@@ -38,9 +39,16 @@ def shown(loaded: Loaded, sample: Sample) -> Shown:
     """The model's inputs, and the tokens that each text stands on.
 
     Raises:
-        InvalidInput: a text that the prompt does not hold, or images whose tokens are not known.
+        InvalidInput: a text that the prompt does not hold, images whose tokens are not known, or
+            texts of which the model's processor leaves none.
     """
     prompt = read(loaded, sample.text, list(sample.images))
     where = tokens_of(loaded, prompt, sample.images, sample.evidence)
-    texts = [span.text for span in sample.evidence]
-    return Shown(prompt.inputs, list(zip(texts, where, strict=True)), *sample.answers)
+    spans = [(span.text, at) for span, at in zip(sample.evidence, where, strict=True) if at]
+    if not spans:
+        raise InvalidInput(
+            f"sample {sample.name}: the processor of {loaded.name} cuts "
+            f"{[span.text for span in sample.evidence]} off the image, so no head can look at it. "
+            "Give images of another shape."
+        )
+    return Shown(prompt.inputs, spans, *sample.answers)

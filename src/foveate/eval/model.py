@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -22,6 +22,7 @@ from transformers import (
 
 from foveate.backends.hf import compress
 from foveate.errors import InvalidParameter, MissingPackage, ModelNotFound, UnsupportedModel
+from foveate.eval.padding import padded
 
 SEES, READS = "demo", "smollm2"
 SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
@@ -46,19 +47,27 @@ DeviceMap = str | dict[str, int | str]
 """How weights are spread over devices, as transformers takes it: "auto", or by module."""
 
 
-def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | None = None) -> Loaded:
+def load(
+    name: str,
+    trust_remote_code: bool = False,
+    device_map: DeviceMap | None = None,
+    *,
+    pad_images: bool = False,
+) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
     It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
     each layer's cache stands where the layer does. The weights keep their dtype, but for float16 on
     a CPU. Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
+    ``pad_images`` has images padded to squares: :func:`foveate.eval.padding.padded`.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
             trusted; the message says why.
         MissingPackage: a ``device_map`` is given, and accelerate is not installed.
-        InvalidParameter: a ``device_map`` for a model that comes with Foveate.
+        InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
+            for one that is no LLaVA-1.5.
     """
     if name in SHIPPED and not Path(name).is_dir():
         if device_map is not None:
@@ -66,7 +75,8 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
                 f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
                 "out, or name a model of your own."
             )
-        return _shipped(name)
+        shipped = _shipped(name)
+        return replace(shipped, reader=padded(shipped.reader)) if pad_images else shipped
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
     source = _Source(name, _place(name), trust_remote_code)
@@ -76,7 +86,8 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
     model = _model(source, config, sees, device_map)
     compress(model, "full")  # refuses what cannot be compressed, before anything else is loaded
     placed = model.eval() if device_map else _placed(model)  # type: ignore[no-untyped-call]
-    return Loaded(name, placed, _reader(source, sees), sees)
+    reader = _reader(source, sees)
+    return Loaded(name, placed, padded(reader) if pad_images else reader, sees)
 
 
 class _Source(NamedTuple):

@@ -13,7 +13,7 @@ from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import is_oracle, resolved
-from foveate.eval.evidence import image_tokens, in_text, tokens_of
+from foveate.eval.evidence import in_text, tokens_of, tokens_of_images, view_of
 from foveate.eval.model import Loaded
 from foveate.eval.pixels import seen_sizes
 from foveate.eval.prompt import Prompt, read
@@ -111,10 +111,12 @@ def read_prompt(
     cut = prompt.tokens
     if protocol == "query-agnostic":
         cut = _asked_at(loaded, prompt, sample)
-    seen = {
+    seen: dict[str, Any] = {
         "seen": seen_sizes(prompt.inputs, loaded.model.config),
         "model_type": loaded.model.config.model_type,
     }
+    if "box" in sample.facts and sample.images:  # the answer is a place on the image
+        seen["view"] = view_of(loaded, prompt, sample.images)
     sample = replace(sample, facts={**sample.facts, **seen})
     return Reading(loaded, task, sample, prompt, cut, timed)
 
@@ -131,7 +133,7 @@ def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
     """
     costs: list[int] = []
     if sample.images:
-        costs = image_tokens(loaded, _read(loaded, task, sample))
+        costs = tokens_of_images(loaded, _read(loaded, task, sample), sample.images)
     text, images = without_middle(loaded.tokenizer, sample.text, sample.images, costs, most)
     if text == sample.text and len(images) == len(sample.images):
         return sample

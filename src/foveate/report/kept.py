@@ -1,68 +1,111 @@
-"""A picture of what was kept: the images, dark where no head holds their tokens any more."""
+"""A picture of what was kept: the images, in fog where no head holds their tokens any more."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
+import torch
 from jaxtyping import Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from foveate.backends.hf.modality import Grid
-from foveate.report.shown import short, shown, width
+from foveate.models.token_grids import Grid, ImageTokens
+from foveate.report.fog import canvas, lit
+from foveate.report.strips import FAINT, GAP, beside, stacked, text_strip
+from foveate.report.views import View, views_of
 
-_NIGHT = (14, 17, 27)
-_INK, _FAINT = (236, 238, 244), (150, 156, 172)
-_WIDE, _GAP, _MARGIN = 300, 14, 22  # pixels: an image, between images, around all
-LEGEND = "Brightness: the share of KV heads, over all layers, that still hold a token."
-_FLOOR = 0.10  # what is held by no head can still be made out
+_WIDE = 916  # pixels of all images beside each other, where they fit
+_LEAST, _MOST = 180, 420  # of one: its width, and at most its height
+_STEPS = (0, 10, 25, 50, 100)  # percent, in the legend
+_HAIR = 0.01  # of an image's length: less is not seen
+_HELD = "How many of the KV heads, over all layers, still hold the token of a patch."
+_CUT = "Hatched: the processor cuts it off, and no token sees it."
+_PADDED = "Grey around an image: the processor adds it, and tokens see it."
 
 
 def kept_picture(
     images: Sequence[Image.Image],
-    grids: Sequence[Grid],
+    found: Sequence[ImageTokens] | None,
     rows: Sequence[tuple[str, str, Float[Tensor, "t"]]],
+    note: str = "",
 ) -> Image.Image:
-    """Draws one row of images for every method.
+    """Draws one row of images for every method, and a legend below. An image that the model sees
+    whole and in tiles is there twice.
 
     Args:
         images: of the prompt.
-        grids: where their tokens stand, one for each image.
+        found: where their tokens stand, one for each image; None where that is not known, which
+            leaves the images as they are.
         rows: title, second line, and the share of heads that hold each token of the prompt, from
-            0 (dark) to 1 (as in the image). Lines that are wider than the images lose their middle.
+            0 (fog) to 1 (as in the image). Lines wider than the page are broken.
+        note: a sentence that stands above the legend.
     """
-    size = [(_WIDE, round(image.height * _WIDE / image.width)) for image in images]
-    high = max(height for _, height in size) + 46
-    wide = len(images) * (_WIDE + _GAP) - _GAP
-    page = Image.new("RGB", (wide + 2 * _MARGIN, _MARGIN + len(rows) * (high + _GAP) + 44), _NIGHT)
-    draw = ImageDraw.Draw(page)
-    y = _MARGIN
+    views = views_of(images, found)
+    most = max(_LEAST, min(_MOST, (_WIDE + GAP) // max(1, len(views)) - GAP))
+    sizes = [_fit(view, most) for view in views]
+    wide = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)
+    names = [text_strip(_name(v), 12, size[0], FAINT) for v, size in zip(views, sizes, strict=True)]
+    strips: list[tuple[int, Image.Image]] = []
     for title, words, share in rows:
-        for down, text, ink, size_of in ((0, title, _INK, 17), (21, words, _FAINT, 14)):
-            font = ImageFont.load_default(size_of)
-            draw.text((_MARGIN, y + down), _fitted(text, font, wide), fill=ink, font=font)
-        for i, (image, grid, fit) in enumerate(zip(images, grids, size, strict=True)):
-            page.paste(lit(image.resize(fit), grid, share), (_MARGIN + i * (_WIDE + _GAP), y + 44))
-        y += high + _GAP
-    font = ImageFont.load_default(13)
-    lines = LEGEND if font.getlength(LEGEND) <= wide else LEGEND.replace("layers, ", "layers,\n")
-    draw.text((_MARGIN, y), lines, fill=_FAINT, font=font)
-    return page
+        panels = [_panel(view, share, size) for view, size in zip(views, sizes, strict=True)]
+        strips += [
+            (28 if strips else 0, text_strip(title, 18, wide)),
+            (2, text_strip(words, 14, wide, FAINT)),
+            (8, beside(panels, wide)),
+            (3, beside(names, wide)),
+        ]
+    said = [(20, text_strip(note, 14, wide, most=6))] if note else []
+    return stacked([*strips, *said, *_legend(views, wide)], wide, margin=22)
 
 
-def _fitted(text: str, font: Any, wide: int) -> str:
-    """As much of the text as is no wider than so many pixels."""
-    letters = range(1, width(shown(text)) + 1)
-    most = bisect_right(letters, wide, key=lambda n: font.getlength(short(text, n)))
-    return short(text, most)
+def _fit(view: View, most: int) -> tuple[int, int]:
+    """The size at which a view stands on the page, in pixels."""
+    left, top, right, bottom = canvas(view.image, view.grid)
+    scale = min(most / (right - left), _MOST / (bottom - top))
+    return max(1, round((right - left) * scale)), max(1, round((bottom - top) * scale))
 
 
-def lit(image: Image.Image, grid: Grid, share: Float[Tensor, "t"]) -> Image.Image:
-    """The image as dark as its tokens are forgotten, cell by cell."""
-    held = share[list(grid.places)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
-    light = Image.fromarray((255 * (_FLOOR + (1 - _FLOOR) * held)).astype(np.uint8))
-    mask = light.resize(image.size, Image.Resampling.NEAREST)
-    return Image.composite(image.convert("RGB"), Image.new("RGB", image.size, _NIGHT), mask)
+def _name(view: View) -> str:
+    cells = f", {view.grid.rows} x {view.grid.columns} patches" if view.grid else ""
+    return f"{view.name}{cells}"
+
+
+def _panel(view: View, share: Float[Tensor, "t"], size: tuple[int, int]) -> Image.Image:
+    if view.grid is None:
+        return view.image.convert("RGB").resize(size)
+    return lit(view.image, view.grid, share, size)
+
+
+def _legend(views: Sequence[View], wide: int) -> list[tuple[int, Image.Image]]:
+    """How clear a patch is at which share, and what else there is on these views."""
+    if all(view.grid is None for view in views):
+        return []
+    around = [_around(view) for view in views if view.grid]
+    cut, padded = min(map(min, around)) < -_HAIR, max(map(max, around)) > _HAIR
+    lines = [_HELD, *([_CUT] if cut else []), *([_PADDED] if padded else [])]
+    return [
+        (22, beside([_sample(percent) for percent in _STEPS], wide)),
+        *((5 if i == 0 else 1, text_strip(line, 13, wide, FAINT)) for i, line in enumerate(lines)),
+    ]
+
+
+def _around(view: View) -> tuple[float, ...]:
+    """By what share of the image its grid reaches beyond each edge, or (below 0) ends before it."""
+    left, top, right, bottom = view.grid.on(view.image.size) if view.grid else (0, 0, 0, 0)
+    wide, high = view.image.size
+    return -left / wide, -top / high, right / wide - 1, bottom / high - 1
+
+
+def _sample(percent: int) -> Image.Image:
+    """A patch, a share of whose heads hold it: black on white beside white on black."""
+    image = Image.new("RGB", (96, 34), "white")
+    image.paste("black", (48, 0, 96, 34))
+    font = ImageFont.load_default(15)
+    for x, ink in ((24, "black"), (72, "white")):
+        ImageDraw.Draw(image).text((x, 17), f"{percent} %", fill=ink, font=font, anchor="mm")
+    return lit(
+        image,
+        Grid(1, 1, (0,)),
+        torch.full((1,), percent / 100, dtype=torch.float32, device="cpu"),
+        image.size,
+    )

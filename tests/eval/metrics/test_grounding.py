@@ -21,6 +21,15 @@ def scored(said: str, **facts: Any) -> float:
     return inside(said, Sample("0", "?", (), (SCREEN,), facts={"box": (100, 50, 20, 10), **facts}))
 
 
+def test_shares_are_of_what_the_model_sees() -> None:
+    """Of the middle where LLaVA-1.5's processor crops, of a square where it pads."""
+    for view, right, wrong in (
+        ((50, 0, 150, 100), "[0.68, 0.55]", "[0.48, 0.55]"),
+        ((0, -50, 200, 150), "[0.55, 0.545]", "[0.55, 0.56]"),
+    ):
+        assert (scored(right, view=view), scored(wrong, view=view)) == (1.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("said", "facts"),
     [

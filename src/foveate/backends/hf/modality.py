@@ -1,11 +1,11 @@
-"""Which tokens of a prompt are visual, and where on its image each of them stands."""
+"""Which tokens of a prompt are visual, and where one frame or image begins among them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int
@@ -167,71 +167,3 @@ def given_visual_tokens(
             f"{prompt_end} tokens."
         )
     return vision.bool().repeat_interleave(rows // vision.shape[0], dim=0)[:, columns]
-
-
-class Grid(NamedTuple):
-    """The visual tokens of one image: ``places`` are their indices in the prompt, row by row."""
-
-    rows: int
-    columns: int
-    places: tuple[int, ...]
-
-
-def grids(
-    vision: Bool[Tensor, "t"], inputs: Mapping[str, Any], images: int, config: PreTrainedConfig
-) -> list[Grid]:
-    """The grids of a prompt's images, in order.
-
-    Args:
-        vision: True at the prompt's visual tokens.
-        inputs: what the processor made: ``image_grid_thw`` (Qwen-VL) or ``image_sizes`` (Pixtral)
-            tell the grids; without either, every image is taken for one square of equal size.
-        images: how many there are.
-        config: the model's.
-
-    Raises:
-        InvalidInput: the visual tokens are not those of such grids (tiles, for example).
-    """
-    places: list[int] = torch.nonzero(vision).flatten().tolist()
-    if not places and not images:
-        return []
-    shapes = _shapes(inputs, config) or _squares(len(places), images)
-    if not shapes or sum(rows * columns for rows, columns in shapes) != len(places):
-        raise InvalidInput(
-            f"the places of the {len(places)} visual tokens on {images} image(s) are not known for "
-            f"{config.model_type}: only for models that make one grid of tokens of an image."
-        )
-    found, start = [], 0
-    for rows, columns in shapes:
-        end = start + rows * columns
-        found.append(Grid(rows, columns, tuple(places[start:end])))
-        start = end
-    return found
-
-
-def tokens_in(grid: Grid, box: tuple[int | float, ...], size: tuple[int, int]) -> tuple[int, ...]:
-    """The visual tokens that a box (left, top, right, bottom) touches on an image of that size, in
-    pixels (width, height).
-    """
-    left, top, right, bottom = box
-    across, down = grid.columns / size[0], grid.rows / size[1]
-    columns = range(max(0, int(left * across)), min(grid.columns, math.ceil(right * across)))
-    rows = range(max(0, int(top * down)), min(grid.rows, math.ceil(bottom * down)))
-    return tuple(grid.places[row * grid.columns + column] for row in rows for column in columns)
-
-
-def _shapes(inputs: Mapping[str, Any], config: PreTrainedConfig) -> list[tuple[int, int]]:
-    vision: Any = getattr(config, "vision_config", None)
-    if "image_grid_thw" in inputs and vision is not None:
-        merge = getattr(vision, "spatial_merge_size", 1)
-        return [(t * h // merge, w // merge) for t, h, w in inputs["image_grid_thw"].tolist()]
-    if "image_sizes" in inputs and vision and vision.model_type == "pixtral":
-        side = vision.patch_size * getattr(config, "spatial_merge_size", 1)
-        sizes = torch.as_tensor(inputs["image_sizes"], dtype=torch.long, device="cpu")
-        return [(h // side, w // side) for h, w in sizes.tolist()]
-    return []
-
-
-def _squares(tokens: int, images: int) -> list[tuple[int, int]]:
-    side = math.isqrt(tokens // images) if images else 0
-    return [(side, side)] * images

@@ -104,7 +104,9 @@ class CacheState:
     ):
         self.policy = policy
         self.most_heads = None if lends else most_heads  # of all layers: what others read stays
-        self.rewrites = policy.rewrites  # found now: a traced step could not
+        # found now, as a traced step could not: cached properties hold a lock until Python 3.12
+        self.rewrites = policy.rewrites
+        _ = policy.prunes, policy.compresses_again
         self.lends = lends  # whether other layers of the model read the pairs of some
         self.link = link
         self.depth = depth

@@ -26,7 +26,9 @@ MIXKV = (
 )
 SCREENS = ("mobile", "desktop", "web")
 Coordinates = Literal["model", "share", "thousand", "resized", "image"]
-"""Of an answer: shares of 1 or of 1000, pixels as the processor made them, or of the file."""
+"""Of an answer: shares of 1 or of 1000 of what the model sees of the image, pixels as the processor
+made them, or of the file.
+"""
 MODELS: dict[str, Coordinates] = {
     "glm4v": "thousand",
     "glm4v_moe": "thousand",
@@ -54,13 +56,16 @@ def inside(prediction: str, sample: Sample) -> float:
 def clicked(found: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tuple[float, float]:
     """Where on an image of that size the answer points, in its pixels.
 
-    ``facts`` may have the ``coordinates`` that the task was given, the ``model_type``, and the
-    sizes that the processor made of the images (``seen``).
+    ``facts`` may have the ``coordinates`` that the task was given, the ``model_type``, the sizes
+    that the processor made of the images (``seen``), and the box of the image that it leaves of it,
+    or pads it to (``view``).
     """
     (x, y), (wide, high) = found.centre, size
     scale = _scale(found, facts)
     if scale in WHOLE:
-        return x * wide / WHOLE[scale], y * high / WHOLE[scale]
+        left, top, right, bottom = facts.get("view") or (0, 0, wide, high)
+        across, down = x / WHOLE[scale], y / WHOLE[scale]
+        return left + across * (right - left), top + down * (bottom - top)
     seen = facts.get("seen")
     if scale == "resized" and seen:
         return x * wide / seen[0][0], y * high / seen[0][1]

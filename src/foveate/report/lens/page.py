@@ -7,23 +7,21 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from PIL import Image
-
-from foveate.backends.hf.modality import Grid
 from foveate.eval.contenders import budget_of, label
 from foveate.report.lens.chosen import Choice, Seen
 from foveate.report.lens.packed import Packet, planes, table, tables
 from foveate.report.lens.prompt import Word, data_uri
 from foveate.report.shown import shown
 from foveate.report.template import rendered, text_of
+from foveate.report.views import View
 
 
 def page(
     model: str,
     seen: Seen,
     words: Sequence[Word],
-    images: Sequence[Image.Image],
-    grids: Sequence[Grid],
+    views: Sequence[View],
+    note: str = "",
 ) -> str:
     """The HTML: everything in one file. Its content security policy lets it load nothing, and run
     and style itself by the script and the style sheet below alone, which it knows by their hashes.
@@ -37,7 +35,7 @@ def page(
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=page_data(model, seen, words, images, grids),
+        data=page_data(model, seen, words, views, note),
     )
 
 
@@ -45,8 +43,8 @@ def page_data(
     model: str,
     seen: Seen,
     words: Sequence[Word],
-    images: Sequence[Image.Image],
-    grids: Sequence[Grid],
+    views: Sequence[View],
+    note: str = "",
 ) -> dict[str, Any]:
     """All that the page shows.
 
@@ -63,8 +61,9 @@ def page_data(
             {"index": index, "heads": heads}
             for index, heads in zip(seen.layers, seen.heads, strict=True)
         ],
-        "parts": parts(words, grids),
-        "images": [data_uri(image) for image in images],
+        "note": shown(note),
+        "parts": parts(words, views),
+        "images": [data_uri(view.seen) for view in views],
         "methods": methods,
         "packet": packet.text(),
     }
@@ -90,33 +89,37 @@ def _method(choices: Sequence[Choice], packet: Packet) -> Mapping[str, Any]:
     }
 
 
-def parts(words: Sequence[Word], grids: Sequence[Grid]) -> list[dict[str, Any]]:
-    """The prompt in its order: runs of text, and images where they begin.
+def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:
+    """The prompt in its order: runs of text, and views of images where they begin.
 
-    What stands between the rows of an image, as Pixtral's line breaks do, follows it.
+    What stands between the rows of an image, as Pixtral's line breaks do, follows it. Images whose
+    tokens have no known place come first.
     """
-    image_of = {place: i for i, grid in enumerate(grids) for place in grid.places}
-    found: list[dict[str, Any]] = []
+    view_of = {place: i for i, view in enumerate(views) for place in view.places}
+    found = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
     begun: set[int] = set()
     for at, word in enumerate(words):
-        image = image_of.get(at)
-        if image is None:
+        number = view_of.get(at)
+        if number is None:
             if not found or "words" not in found[-1]:
                 found.append({"words": []})
             text = shown(word.text, keep="\n\t")  # which the page has signs for
             found[-1]["words"].append({"at": at, "text": text, "special": word.special})
-        elif image not in begun:
-            begun.add(image)
-            grid = grids[image]
-            found.append(
-                {
-                    "image": image,
-                    "rows": grid.rows,
-                    "columns": grid.columns,
-                    "places": list(grid.places),
-                }
-            )
+        elif number not in begun:
+            begun.add(number)
+            found.append(_view(number, views[number]))
     return found
+
+
+def _view(number: int, view: View) -> dict[str, Any]:
+    rows, columns = (0, 1) if view.grid is None else (view.grid.rows, view.grid.columns)
+    return {
+        "image": number,
+        "name": view.name,
+        "rows": rows,
+        "columns": columns,
+        "places": list(view.places),
+    }
 
 
 def _hash(text: str) -> str:

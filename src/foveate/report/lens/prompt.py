@@ -80,19 +80,6 @@ def data_uri(image: Image.Image) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
 
 
-def as_seen(image: Image.Image, reader: Any) -> Image.Image:
-    """What is left of an image by a processor that crops it: the middle, in the crop's shape."""
-    processor = getattr(reader, "image_processor", None)
-    size = getattr(processor, "crop_size", None)
-    if not getattr(processor, "do_center_crop", False) or size is None:
-        return image
-    across, down = size["width"], size["height"]
-    scale = min(image.width / across, image.height / down)
-    width, height = round(across * scale), round(down * scale)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return image.crop((left, top, left + width, top + height))
-
-
 def _encoded(image: Image.Image, kind: str, **options: Any) -> bytes:
     out = io.BytesIO()
     image.save(out, kind, **options)

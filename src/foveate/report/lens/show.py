@@ -13,15 +13,17 @@ from PIL import Image
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Session
-from foveate.backends.hf.modality import grids, visual_token_ids
+from foveate.backends.hf.modality import visual_token_ids
 from foveate.backends.hf.support import model_name
 from foveate.core import files
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import at_each
+from foveate.models.token_grids import image_tokens, not_known
 from foveate.report.lens.chosen import seen
 from foveate.report.lens.page import page
-from foveate.report.lens.prompt import as_seen, words
+from foveate.report.lens.prompt import words
+from foveate.report.views import views_of
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,8 @@ def lens(
 
     Args:
         session: of ``compress``; its policy is shown first.
-        reader: the processor, or the tokenizer, that made the inputs.
+        reader: the processor that made the inputs; of a text, the tokenizer. Images have patches on
+            the page where it is known what the processor does to them, and the page says where not.
         inputs: of one prompt, as ``generate`` takes them, with ``input_ids`` [1, tokens].
         images: the prompt's, in order.
         methods: policies or specs to stand beside it, such as "mixkv".
@@ -68,7 +71,7 @@ def lens(
             slider goes through them.
 
     Raises:
-        InvalidInput: a batch, padding, or images whose tokens make no grid.
+        InvalidInput: a batch, padding, or another number of images than the prompt's.
         AlreadyCompressing: called inside a block.
         MissingPackage: jinja2 is not installed.
     """
@@ -108,11 +111,11 @@ def lens_of(
     """
     ids = _one_prompt(inputs)
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
-    where = grids(visual, inputs, len(images), model.config)
+    where = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
+    note = "" if where is not None else f"No patches here: {not_known(model.config, reader)}."
     found = seen(model, inputs, policies, reader)
-    shown = [as_seen(image, reader) for image in images]
     said = words(getattr(reader, "tokenizer", reader), ids.tolist())
-    return Lens(page(name, found, said, shown, where))
+    return Lens(page(name, found, said, views_of(images, where), note))
 
 
 def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:

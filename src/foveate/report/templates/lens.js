@@ -195,7 +195,7 @@
       ...part.places.map((place) => token(place, "cell")));
     cells.style.gridTemplateColumns = `repeat(${part.columns}, minmax(0, 1fr))`;
     const image = make("img", { src: data.images[part.image], alt: "" });
-    return make("span", { class: "picture", role: "presentation" }, image, cells);
+    return make("span", { class: "picture", role: "presentation", title: part.name }, image, cells);
   }
 
   function build(method) {
@@ -224,7 +224,7 @@
       else part.places.forEach((place, index) => {
         const row = Math.floor(index / part.columns), column = index % part.columns;
         places[place] = { image: true, part, index,
-          said: `Token ${place}: image ${part.image + 1}, row ${row + 1}, column ${column + 1}` };
+          said: `Token ${place}: ${part.name}, row ${row + 1}, column ${column + 1}` };
       });
     }
   }
@@ -300,6 +300,8 @@
     const visual = places.filter((place) => place.image).length;
     at("facts").textContent = `${data.tokens} tokens, ${visual} of them visual; ` +
       `${data.layers.length} layers, ${rows} KV heads in all`;
+    at("note").textContent = data.note;
+    at("note").hidden = !data.note;
     at("budget").closest(".slider").hidden = at("budget").disabled;
     at("desk").hidden = at("legend").hidden = false;
     update();

@@ -1,0 +1,49 @@
+"""Images padded to squares, as the authors of LLaVA-1.5 did it; the hub's processor crops them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
+
+from foveate.errors import InvalidParameter
+from foveate.models.token_grids.processor import kind_of
+
+_PADDABLE = ("CLIPImageProcessor", "LlavaImageProcessor")
+_KEPT = (
+    "do_resize",
+    "size",
+    "resample",
+    "do_center_crop",
+    "crop_size",
+    "do_rescale",
+    "rescale_factor",
+    "do_normalize",
+    "image_mean",
+    "image_std",
+    "do_convert_rgb",
+)
+
+
+def padded(reader: Any) -> Any:
+    """A copy of a processor that first pads every image to a square, in the mean colour of what its
+    tower was trained on, and so cuts nothing off.
+
+    It is what ``foveate convert`` makes of the authors' directories (``image_aspect_ratio`` "pad"):
+    the same pixels, with Pillow.
+
+    Raises:
+        InvalidParameter: a processor of another kind than LLaVA-1.5's.
+    """
+    images = getattr(reader, "image_processor", None)
+    if kind_of(images) not in _PADDABLE:
+        kind = type(reader if images is None else images).__name__
+        raise InvalidParameter(
+            f"pad_images is for processors of LLaVA-1.5's kind ({' or '.join(_PADDABLE)}), and "
+            f"this is {kind}. Leave it out."
+        )
+    made = copy.copy(reader)
+    settings = {name: getattr(images, name) for name in _KEPT}
+    made.image_processor = LlavaImageProcessorPil(**settings, do_pad=True)
+    return made
