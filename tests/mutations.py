@@ -73,8 +73,8 @@ FAULTS = (
           "",
           ("tests/backends/test_attaching.py",)),
     # What is remembered, and for how long
-    Fault("images are those of the first pass", "backends/hf/state.py",
-          "if self._images is None or self._images[0] is not self.vision:",
+    Fault("images are those of the first pass", "backends/hf/shared.py",
+          "if self._images is None or self._images[0] is not vision:",
           "if self._images is None:",
           ("tests/backends/test_what_is_seen.py::"
            "test_an_image_that_comes_in_two_passes_is_one_image",)),

@@ -241,7 +241,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not isinstance(pairs, DensePairs) or pairs.compressed:
             return pairs.padded()
         k = pairs.k
-        return Padded(k, pairs.v, self.state.slots.columns(k))
+        return Padded(k, pairs.v, self.state.shared.columns(k))
 
     def in_order(self) -> None:
         """Holds its pairs, and what is remembered of them, in the order of their columns."""
@@ -285,7 +285,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if noted is not None:
             noted[self.ordinal] = kept
         if not pairs.compressed:
-            columns = self.state.slots.columns(kept.mask)
+            columns = self.state.shared.columns(kept.mask)
             self._pairs = policy.store(kept.store(columns, first=self.seen))
         elif isinstance(policy.merge, NoMerge) and isinstance(pairs, Coded):
             self._pairs = policy.store(pairs.only(kept.mask))

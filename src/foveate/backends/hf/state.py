@@ -1,7 +1,5 @@
-"""What the layers of one cache share: the prompt's end, padding, images, slots, and statistics.
-
-All layers that hold every column have the same slots, and share one object, so that what follows
-from them is worked out once a pass.
+"""What the layers of one cache know together of its prompt: where it ends, padding, which tokens
+are visual, statistics.
 """
 
 from __future__ import annotations
@@ -9,20 +7,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple, NoReturn
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
+from foveate.backends.hf.attention.masks import MaskFacts
+from foveate.backends.hf.shared import Images, SharedByLayers
 from foveate.backends.hf.stats import Stats
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import OneNumber, PromptReading
-from foveate.core.slots import Slots, once_for_heads
-from foveate.core.tensors import image_index, left_padding, spot_index
+from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedCache
-
-Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
-"""Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
 
 class Again(NamedTuple):
@@ -132,13 +127,7 @@ class CacheState:
             self.policy, self.depth, strict=self.link.strict, most_heads=self.most_heads
         )
         self.stats = Stats(self.policy.spec)
-        self.slots = SlotsOfPass()
-        self._images: tuple[Tensor, Images] | None = None  # of which vision
-        self._mask: Tensor | None = None
-        self._own: tuple[Any, int, int, int] | None = None  # a mask of the model's own kind
-        self._mask_of_own: Tensor | None = None
-        self._facts: MaskFacts | None = None
-        self._shape: tuple[int, int, int] | None = None
+        self.shared = SharedByLayers()
 
     def arm(self, end: int) -> None:
         """A prompt begins that is to be compressed, and ends at this column."""
@@ -172,23 +161,12 @@ class CacheState:
 
     def put_back(self, pads: Int[Tensor, "b"] | None) -> None:
         """Forgets the masks of a pass that does not stay."""
-        self.pads, self._facts, self._mask, self._own = pads, None, None, None
+        self.pads, self.shared = pads, SharedByLayers()
 
     @property
     def pad(self) -> int | None:
         """The padding in front of every row, where that is one number. The device is asked once."""
         return self._even.of(self.pads)
-
-    def over_columns(self, own_mask: Any, b: int, m: int, n: int) -> Tensor | None:
-        """The model's mask over queries and columns; made once for all layers of a pass. One that
-        needs no making is not remembered: a traced step would be traced anew for every length.
-        """
-        if own_mask is None or (isinstance(own_mask, Tensor) and own_mask.ndim == 4):
-            return own_mask
-        of = (own_mask, b, m, n)
-        if self._own is None or own_mask is not self._own[0] or of[1:] != self._own[1:]:
-            self._own, self._mask_of_own = of, over_columns(own_mask, b, m, n)
-        return self._mask_of_own
 
     def note_padding(self, mask: Any, b: int, n: int) -> None:
         """Notes where padding stands in a prompt, where the model's own mask tells it. Layers make
@@ -201,13 +179,12 @@ class CacheState:
         self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
     ) -> MaskFacts:
         """The facts of this pass's mask, read once for all layers."""
-        if self._facts is None or mask is not self._mask or shape != self._shape:
+        found = self.shared.known_facts(mask, shape)
+        if found is None:
             told = mask is None or self.prompt_end is None or self.pads_told
-            known = self.pads if told else None
-            self._facts = examine(mask, known, shape, device)
-            self._mask, self._shape = mask, shape
-            self.pads = self._facts.pads
-        return self._facts
+            found = self.shared.read_facts(mask, shape, self.pads if told else None, device)
+            self.pads = found.pads
+        return found
 
     def extend_vision(
         self, vision: Bool[Tensor, "b t"] | None, frames: Bool[Tensor, "b t"] | None = None
@@ -226,18 +203,10 @@ class CacheState:
             self.vision = torch.cat([self.vision, vision], dim=1)
 
     def images(self) -> Images | None:
-        """Image and spot of every token seen, worked out once for all layers of a pass; None if
-        nothing told which tokens are visual.
-        """
+        """Image and spot of every token seen; None if nothing told which tokens are visual."""
         if not self.vision_known or self.vision is None:
             return None
-        if self._images is None or self._images[0] is not self.vision:
-            found = (
-                image_index(self.vision, self.frames),
-                spot_index(self.vision, self.frames),
-            )
-            self._images = (self.vision, found)
-        return self._images[1]
+        return self.shared.images(self.vision, self.frames)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
@@ -248,80 +217,7 @@ class CacheState:
                 self.frames = self.frames.index_select(0, rows.to(self.frames.device))
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
-        self._facts = self._mask = None
+        self.shared = SharedByLayers()
         for key, value in self.extras.items():
             if isinstance(value, Tensor) and value.shape[0] > int(rows.max()):
                 self.extras[key] = value.index_select(0, rows.to(value.device))
-
-
-class SlotsOfPass:
-    """The slots of a pass's layers; those of layers that hold every column are remembered."""
-
-    def __init__(self) -> None:
-        self._columns: Int[Tensor, "b h n"] | None = None
-        self._of: tuple[object, object, object] = (None, None, None)
-        self._found: Slots | None = None
-
-    def columns(self, like: Shaped[Tensor, "b h n *d"]) -> Int[Tensor, "b h n"]:
-        """The columns of a layer that holds every column: one tensor for all that are alike."""
-        known, shape = self._columns, like.shape[:3]  # layers may differ in heads, in their device
-        if known is None or known.shape != shape or known.device != like.device:
-            columns = torch.arange(shape[2], dtype=torch.int32, device=like.device)  # as held
-            known = self._columns = columns.expand(shape)
-        return known
-
-    def of(
-        self,
-        columns: Int[Tensor, "b h n"],
-        span: tuple[int, int],
-        facts: MaskFacts,
-        images: Images | None,
-        mask: Tensor | None,
-    ) -> Slots:
-        """From the columns of the slots, and the ``span`` of those of the queries. Layers whose
-        columns are :meth:`columns` share the slots; ``facts`` are one object for all layers of a
-        pass, and so are ``images``. ``mask`` is the model's.
-        """
-        if columns is not self._columns:
-            return _slots(columns, True, span, facts, images, mask)
-        (held, known, of) = self._of
-        if self._found is None or columns is not held or facts is not known or images is not of:
-            self._of = columns, facts, images
-            self._found = _slots(columns, False, span, facts, images, mask)
-        return self._found
-
-
-def _slots(
-    columns: Int[Tensor, "b h n"],
-    compressed: bool,
-    span: tuple[int, int],
-    facts: MaskFacts,
-    images: Images | None,
-    mask: Tensor | None,
-) -> Slots:
-    queries = torch.arange(*span, device=columns.device)
-    pads = facts.pads.to(columns.device)[:, None]
-    some = once_for_heads(columns)
-    pos = torch.where(some < 0, -1, some - pads[:, None]).expand_as(columns)
-    seen = None if facts.causal else over_slots(mask, columns, queries)
-    if images is None:
-        return Slots(pos=pos, q_pos=queries - pads, mask=seen)
-    image, spot = (t.to(columns.device) for t in images)
-    return Slots(
-        pos=pos,
-        q_pos=queries - pads,
-        image=_of_slots(image, columns, compressed),
-        spot=_of_slots(spot, columns, compressed),
-        q_image=image[:, queries],
-        mask=seen,
-    )
-
-
-def _of_slots(
-    known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"], compressed: bool
-) -> Int[Tensor, "b h n"]:
-    everything = known[:, None].expand(*columns.shape[:2], -1)
-    if not compressed:  # drafted tokens may be known here before they are held
-        return everything[:, :, : columns.shape[2]]
-    index = columns.long().clamp_min(0)  # they may be as they are held, of 32 bits
-    return everything.gather(2, index).masked_fill(columns < 0, -1)

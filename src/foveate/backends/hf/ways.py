@@ -49,7 +49,7 @@ def attend(
     if layer.late is not None:
         return with_drafts(layer, layer.late, attention, query, own_mask, scale)
     b, m = query.shape[0], query.shape[2]
-    mask = layer.state.over_columns(own_mask, b, m, layer.seen)
+    mask = layer.state.shared.over_columns(own_mask, b, m, layer.seen)
     out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
     return out if whole else (refused(out[0]), out[1])
 
@@ -119,7 +119,7 @@ def with_drafts(
     """
     m, whole = query.shape[2], layer.seen + late[0].shape[2]
     split = m - late[0].shape[2]
-    mask = layer.state.over_columns(own_mask, query.shape[0], m, whole)
+    mask = layer.state.shared.over_columns(own_mask, query.shape[0], m, whole)
     cut = None if mask is None else mask[:, :, :split, : layer.seen]
     rest = None if mask is None else mask[:, :, split:]
     layer.late, attention = None, attention.with_masks()
@@ -150,7 +150,7 @@ def lend(
             f"layer {layer.model_index} is read by other layers, and drafted tokens arrived in "
             "the pass that completes its prompt. Use this model without assisted decoding."
         )
-    mask = layer.state.over_columns(own_mask, query.shape[0], query.shape[2], layer.seen)
+    mask = layer.state.shared.over_columns(own_mask, query.shape[0], query.shape[2], layer.seen)
     queries = _queries(layer, attention, query, own_mask, mask, scale)
     out = attended(queries, pairs, layer.policy.attend.n)
     return refused(out.output), out.weights
@@ -174,7 +174,7 @@ def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wa
 def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
     state, q, end = layer.state, queries.q, layer.seen
     span, facts = (end - q.shape[2], end), queries.facts()
-    slots = state.slots.of(columns, span, facts, state.images(), queries.mask)
+    slots = state.shared.slots(columns, span, facts, state.images(), queries.mask)
     form = partial(layer.form, q.shape[1])
     return Layer(
         q=q.detach(),
