@@ -12,11 +12,12 @@ from foveate.core.spec import print_value
 from foveate.eval.contenders import at_each
 from foveate_demo import PROFILES
 
-METHODS_BY_DEFAULT = ("snapkv", "lookm", "mixkv")
-# On the demo model: one that keeps its answers at 10 %, and two well-known ones beside it. How
-# often each of them does is measured for these very specs (benchmarks/first_minute.py).
+METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
+PROFILED = "recommended:profile=recommended.safetensors"  # on the demo model, whose profile ships
+# On the demo model, with two well-known methods beside it. How often each of them keeps the answers
+# at 10 % is measured for these very specs (benchmarks/first_minute.py).
 ON_THE_DEMO = (
-    "keydiff(recent=0.25)+headkv.budget:budget=10%,profile=headkv.json",
+    "recommended:budget=10%,profile=recommended.safetensors",
     "snapkv:budget=10%,window=0.25",
     "lookm:budget=10%",
 )

@@ -26,6 +26,9 @@ _METHOD, _STAGE = r"(?P<method>[A-Za-z_]\w*)\s*", r"(?:\.\s*(?P<stage>\w+)\s*)"
 _TERM = re.compile(rf"{_METHOD}{_STAGE}?(?:\((?P<arguments>.*)\))?", re.DOTALL)
 _STAGE_LAST = re.compile(rf"{_METHOD}\((?P<arguments>.*)\)\s*{_STAGE}", re.DOTALL)
 
+BY_DEFAULT = "recommended:budget=20%"
+"""What compresses where no policy is named."""
+
 
 class Term(NamedTuple):
     """One method of a sum: all that it adds, or one stage; and parameters of its own."""

@@ -29,6 +29,7 @@ from foveate.backends.hf.support import (
     known_state,
     text_config,
 )
+from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, NothingCompressed
@@ -36,7 +37,7 @@ from foveate.errors import InvalidInput, NothingCompressed
 
 def compress(
     model: nn.Module,
-    policy: Policy | str,
+    policy: Policy | str = BY_DEFAULT,
     *,
     vision: Tensor | None = None,
     tokenizer: Any = None,
@@ -53,7 +54,7 @@ def compress(
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
-        policy: a policy, or its spec string.
+        policy: a policy, or its spec string; left out it is "recommended:budget=20%".
         vision: True at visual tokens of the prompt, [batch, tokens]. Only needed with
             ``inputs_embeds``; otherwise it is read off ``input_ids``.
         tokenizer: the model's tokenizer or processor. Only needed by policies that ask the model

@@ -26,6 +26,7 @@ from foveate.stages.select import KeepsRecent
 VARIABLE = "FOVEATE_POLICY"
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
 _NAMES = ("policy", "policies", "tiers")
+_WITHOUT = "without a profile 'snapkv:budget=20%' or 'mixkv:budget=20%'"
 
 
 class Settings(NamedTuple):
@@ -159,7 +160,8 @@ def _check_budget(policy: Policy) -> None:
             policy,
             f"its budget {budget!r} gives the heads of a layer different numbers of tokens by "
             "each prompt's scores, and blocks are freed before these are known. Use headkv or "
-            "sparsemm, whose heads keep what a profile says, or recommended with heads=by_profile",
+            "sparsemm, whose heads keep what a profile says, or recommended with heads=by_profile; "
+            f"{_WITHOUT}",
         )
     if isinstance(budget, Foreseeable) and not budget.foreseeable:
         raise _refused(
@@ -172,7 +174,7 @@ def _check_budget(policy: Policy) -> None:
             policy,
             f"its budget {budget!r} depends on more than the prompt's length. "
             "Use uniform, pyramid, prefix_budget with a profile, head_table or head_levels "
-            "(recommended with heads=by_profile)",
+            f"(recommended with heads=by_profile); {_WITHOUT}",
         )
 
 
