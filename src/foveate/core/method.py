@@ -149,8 +149,10 @@ class Method:
 
 def _maker(name: str) -> str:
     """What makes a profile for that method, where a command does."""
-    calibrated = name in HEAD_READINGS or name in GATHERINGS
-    return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
+    from foveate.core.heading import IMPORTED, made_by  # which knows the methods
+
+    calibrated = name in HEAD_READINGS or name in GATHERINGS or name in IMPORTED
+    return f" {made_by(name)}." if calibrated else ""
 
 
 class Methods(Mapping[str, Method]):

@@ -22,6 +22,7 @@ from transformers import (
 
 from foveate.backends.hf import compress
 from foveate.errors import InvalidParameter, MissingPackage, ModelNotFound, UnsupportedModel
+from foveate.eval.lacking import missing_package
 
 SEES, READS = "demo", "smollm2"
 SHIPPED = {SEES: "Foveate-Demo-0.14B", READS: "SmolLM2-135M-Instruct"}
@@ -57,7 +58,8 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
             trusted; the message says why.
-        MissingPackage: a ``device_map`` is given, and accelerate is not installed.
+        MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
+            ``device_map`` is given, and accelerate is not installed.
         InvalidParameter: a ``device_map`` for a model that comes with Foveate.
     """
     if name in SHIPPED and not Path(name).is_dir():
@@ -73,10 +75,11 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
     _check_layout(source)
     config = _config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    reader = _reader(source, sees)  # first: a package that is missing is said before the wait
     model = _model(source, config, sees, device_map)
-    compress(model, "full")  # refuses what cannot be compressed, before anything else is loaded
+    compress(model, "full")  # refuses what cannot be compressed
     placed = model.eval() if device_map else _placed(model)  # type: ignore[no-untyped-call]
-    return Loaded(name, placed, _reader(source, sees), sees)
+    return Loaded(name, placed, reader, sees)
 
 
 class _Source(NamedTuple):
@@ -194,12 +197,14 @@ def _reader(source: _Source, sees: bool) -> Any:
     auto = AutoProcessor if sees else AutoTokenizer
     try:
         return auto.from_pretrained(source.place, **source.allowed)
-    except ImportError as error:
-        raise UnsupportedModel(
-            f"the {kind} of {name!r} needs a package that is not installed (often torchvision): "
-            f"{_first(error)}"
-        ) from error
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
+        if lacking := missing_package(f"the {kind} of {name!r}", error):
+            raise lacking from error
+        if isinstance(error, ImportError):
+            raise UnsupportedModel(
+                f"the {kind} of {name!r} needs a package that is not installed: "
+                f"{' '.join(str(error).split())}"
+            ) from error
         if isinstance(error, ValueError):
             source.check_code(error)
         raise ModelNotFound(f"no {kind} found at {name!r}: {_first(error)}") from error

@@ -19,6 +19,7 @@ from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.internals import CACHE, Cache, last_logits, take_cache
+from foveate.backends.hf.no_images import say_without_images
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -95,6 +96,7 @@ class Session:
             policy.check_strictly()
         self.model: PreTrainedModel = check_model(model)
         check_profiles(policy, self.model)
+        say_without_images(self.model, policy, vision)
         self.policy = policy
         asker = Asker.of(self.model, tokenizer, policy)
         self._calls = Calls(self.model, policy, vision, asker, strict)
