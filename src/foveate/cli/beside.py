@@ -16,7 +16,7 @@ directly in the directory for weights where these have no index.
 """
 
 
-def place_of(model: str) -> Path:
+def profile_place(model: str) -> Path:
     """Where the profile of the model in that directory lies, if it has one."""
     return Path(model).expanduser() / PLACE
 
@@ -28,7 +28,7 @@ def served(model: str, spec: str | None) -> str:
     Raises:
         InvalidInput: none is given, and no profile lies beside the model.
     """
-    place = place_of(model)
+    place = profile_place(model)
     if spec is None and not place.is_file():
         raise InvalidInput(
             "no policy is given: say --policy SPEC, such as --policy snapkv:budget=20%, or set "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib.metadata import version
 from importlib.util import find_spec
+from pathlib import Path
 
 from foveate.errors import MissingPackage
 
@@ -24,6 +25,8 @@ MODULES = {
     "accelerate": "accelerate",
 }
 """Packages that processors and tokenizers ask for, and the module that each one is."""
+VOCABULARIES = ("*.model", "*.tiktoken", "*.vocab", "spiece.*")
+OF_VOCABULARIES = ("sentencepiece", "tiktoken", "protobuf")
 OF_PYTORCH = ("torchvision", "torchaudio")
 
 
@@ -41,6 +44,14 @@ def named_in(message: str) -> list[str]:
     return [name for name, module in MODULES.items() if name in words and not there(module)]
 
 
+def has_vocabulary(place: str) -> bool:
+    """Whether a directory has a vocabulary that only a package reads; where it has none at all,
+    transformers' error names the same packages. Of a hub id that is not known.
+    """
+    folder = Path(place)
+    return not folder.is_dir() or any(next(folder.glob(one), None) for one in VOCABULARIES)
+
+
 def pip_line(packages: list[str]) -> str:
     """What installs them: those of PyTorch from its own index, of the build that is installed, as
     the package index has others, which would replace it.
@@ -55,12 +66,17 @@ def pip_line(packages: list[str]) -> str:
     return " && ".join(parts)
 
 
-def missing_package(what: str, error: Exception) -> MissingPackage | None:
-    """The error that names the packages, and how to install them; None where the error of
-    transformers is about none of them.
+def missing_package(what: str, error: Exception, place: str) -> MissingPackage | None:
+    """The error that names the packages which ``place``, a directory or hub id, needs, and how to
+    install them; None where the error of transformers is about none of them.
     """
-    if not (lacking := named_in(str(error))):
+    lacking = named_in(str(error))
+    if not has_vocabulary(place):
+        lacking = [name for name in lacking if name not in OF_VOCABULARIES]
+    if not lacking:
         return None
-    if len(lacking) == 2 and {"sentencepiece", "tiktoken"} == set(lacking):
-        lacking = ["sentencepiece"]  # transformers takes either
-    return MissingPackage(what, " and ".join(lacking), install=pip_line(lacking))
+    word = " and "
+    if "tiktoken" in lacking and not there("sentencepiece"):
+        # the first that transformers tries on a vocabulary, and the last, which alone it names
+        lacking, word = ["sentencepiece", "tiktoken"], " or "
+    return MissingPackage(what, word.join(lacking), install=pip_line(lacking))

@@ -21,7 +21,13 @@ from transformers import (
 )
 
 from foveate.backends.hf import compress
-from foveate.errors import InvalidParameter, MissingPackage, ModelNotFound, UnsupportedModel
+from foveate.errors import (
+    FoveateError,
+    InvalidParameter,
+    MissingPackage,
+    ModelNotFound,
+    UnsupportedModel,
+)
 from foveate.eval.lacking import missing_package
 
 SEES, READS = "demo", "smollm2"
@@ -71,18 +77,18 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
         return _shipped(name)
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
-    source = _Source(name, _place(name), trust_remote_code)
+    source = Source(name, place_of(name), trust_remote_code)
     _check_layout(source)
-    config = _config(source)
+    config = read_config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    reader = _reader(source, sees)  # first: a package that is missing is said before the wait
+    early = _reader_if_whole(source, sees)  # a missing package is said before the wait
     model = _model(source, config, sees, device_map)
     compress(model, "full")  # refuses what cannot be compressed
     placed = model.eval() if device_map else _placed(model)  # type: ignore[no-untyped-call]
-    return Loaded(name, placed, reader, sees)
+    return Loaded(name, placed, early or read_reader(source, sees), sees)
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """What was asked for, where transformers finds it, and whether its code may run.
 
     Every ``from_pretrained`` here gets ``allowed``: left out, transformers asks on standard input.
@@ -121,7 +127,7 @@ def _shipped(name: str) -> Loaded:
     return Loaded(SHIPPED[name], _placed(model), reader, sees=name == SEES)
 
 
-def _place(name: str) -> str:
+def place_of(name: str) -> str:
     """What transformers is to load: a directory that exists, or a name on the hub."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -138,7 +144,7 @@ def _place(name: str) -> str:
     return name
 
 
-def _check_layout(source: _Source) -> None:
+def _check_layout(source: Source) -> None:
     """Refuses a directory in its authors' layout, and lets transformers know the models that
     ``foveate convert`` makes of such; imported here, as loading their code takes a while.
     """
@@ -152,7 +158,7 @@ def _check_layout(source: _Source) -> None:
         )
 
 
-def _config(source: _Source) -> PreTrainedConfig:
+def read_config(source: Source) -> PreTrainedConfig:
     name, place, _ = source
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, **source.allowed)
@@ -175,7 +181,7 @@ def _kernel(config: PreTrainedConfig) -> str:
 
 
 def _model(
-    source: _Source, config: PreTrainedConfig, sees: bool, device_map: DeviceMap | None
+    source: Source, config: PreTrainedConfig, sees: bool, device_map: DeviceMap | None
 ) -> PreTrainedModel:
     name = source.name
     auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
@@ -191,14 +197,29 @@ def _model(
     return model
 
 
-def _reader(source: _Source, sees: bool) -> Any:
+def _reader_if_whole(source: Source, sees: bool) -> Any:
+    """What reads prompts; None where something else than a package is missing, which is said after
+    what is wrong with the model.
+
+    Raises:
+        MissingPackage: one that it needs.
+    """
+    try:
+        return read_reader(source, sees)
+    except MissingPackage:
+        raise
+    except FoveateError:
+        return None
+
+
+def read_reader(source: Source, sees: bool) -> Any:
     """The processor of a model that sees, the tokenizer of one that does not."""
     name, kind = source.name, "processor" if sees else "tokenizer"
     auto = AutoProcessor if sees else AutoTokenizer
     try:
         return auto.from_pretrained(source.place, **source.allowed)
     except (ImportError, OSError, ValueError) as error:
-        if lacking := missing_package(f"the {kind} of {name!r}", error):
+        if lacking := missing_package(f"the {kind} of {name!r}", error, source.place):
             raise lacking from error
         if isinstance(error, ImportError):
             raise UnsupportedModel(
