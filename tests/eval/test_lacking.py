@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
@@ -15,6 +14,7 @@ from foveate.eval import lacking
 from foveate.eval.model import load
 from tests import zoo
 from tests.zoo.directory import tokenizer
+
 VISION = """
 Qwen2VLVideoProcessor requires the Torchvision library but it was not found in your environment.
 Check out the instructions on the installation page: https://pytorch.org/get-started/locally/

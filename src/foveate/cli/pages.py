@@ -9,7 +9,7 @@ import typer
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option
-from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.cli.policies import by_default, with_shipped_profile
 from foveate.cli.prompt import check_writable, question
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
@@ -56,19 +56,22 @@ def lens(
         Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
     ] = Path("lens.html"),
     trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = "auto",
 ) -> None:
     """Make a page that shows which patches and words every head keeps. It needs no network.
 
-    Methods stand side by side (snapkv, lookm and mixkv if none is named), at the budgets given, or
-    at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
+    Methods stand side by side (recommended, snapkv, lookm and mixkv if none is named), at the
+    budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
     """
     check_writable("lens", "--out", out)
-    specs, budgets = method or METHODS_BY_DEFAULT, budget or []
+    specs = [with_shipped_profile(spec) for spec in method or by_default(model)]
+    budgets = budget or []
     policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
     text, images = question(model, prompt, image or [])
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
-        loaded = load(model, trust_remote_code)
+        loaded = load(model, trust_remote_code, device_map, dtype)
         asked = read(loaded, text, images)
         bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
         made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)

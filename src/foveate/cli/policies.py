@@ -10,6 +10,7 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
 from foveate.eval.contenders import at_each
+from foveate.eval.model import SEES, is_shipped
 from foveate_demo import PROFILES
 
 METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
@@ -23,6 +24,20 @@ ON_THE_DEMO = (
 )
 
 
+def is_demo(model: str) -> bool:
+    """Whether that is the model that the shipped profile is of."""
+    return model == SEES and is_shipped(model)
+
+
+def by_default(
+    model: str, on_the_demo: Sequence[str] = (PROFILED, *METHODS_BY_DEFAULT[1:])
+) -> Sequence[str]:
+    """The specs that a command compares on a model where none is named: on the demo model others,
+    which name its profile.
+    """
+    return on_the_demo if is_demo(model) else METHODS_BY_DEFAULT
+
+
 def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """The full cache, then each spec at each budget; equal ones once.
 
@@ -34,7 +49,7 @@ def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """
     found = [policy_of("full")]
     for spec in specs or METHODS_BY_DEFAULT:
-        found += at_each(_with_shipped_profile(spec), budgets)
+        found += at_each(with_shipped_profile(spec), budgets)
     return list({policy.spec: policy for policy in found}.values())
 
 
@@ -43,7 +58,11 @@ def short(spec: str) -> str:
     return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda found: found[1] or "", spec)
 
 
-def _with_shipped_profile(spec: str) -> str:
+def with_shipped_profile(spec: str) -> str:
+    """The spec, whose profile is the one that ships where it is named without a folder and is not
+    there.
+    """
+
     def placed(found: re.Match[str]) -> str:
         shipped = PROFILES / found[1]
         if Path(found[1]).exists() or not shipped.is_file():

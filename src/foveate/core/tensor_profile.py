@@ -96,7 +96,9 @@ def _read(path: Path, stamp: int) -> TensorProfile:
             note = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (InvalidInput, SafetensorError, OSError, ValueError) as error:
-        raise InvalidInput(f"{path} is not a profile of tensors: {str(error).rstrip('.')}.") from error
+        raise InvalidInput(
+            f"{path} is not a profile of tensors: {str(error).rstrip('.')}."
+        ) from error
     if note.get("schema") != SCHEMA:
         raise InvalidInput(
             f"{path} has the profile schema {shown(note.get('schema'))}, expected {SCHEMA!r}."

@@ -90,7 +90,9 @@ def _weights(folder: Path) -> Finding:
         names = {path.name for kind in kinds for path in folder.glob(kind)}
     lacking = sorted(name for name in names if not (folder / name).is_file())
     if not names or lacking:
-        what = f"{len(lacking)} of {len(names)} files are missing: {lacking[0]}" if names else "none"
+        what = (
+            f"{len(lacking)} of {len(names)} files are missing: {lacking[0]}" if names else "none"
+        )
         return Finding("weights", False, f"{what}. Download the model whole.")
     size = sum((folder / name).stat().st_size for name in names)
     return Finding("weights", True, f"{size / 1e9:,.1f} GB in {len(names)} file(s)")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -49,16 +49,22 @@ class Loaded:
         return self.reader.tokenizer if self.sees else self.reader
 
 
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceMap = str | dict[str, int | str]
 """How weights are spread over devices, as transformers takes it: "auto", or by module."""
 
 
-def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | None = None) -> Loaded:
+def load(
+    name: str,
+    trust_remote_code: bool = False,
+    device_map: DeviceMap | None = None,
+    dtype: DtypeName = "auto",
+) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
     It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
-    each layer's cache stands where the layer does. The weights keep their dtype, but for float16 on
-    a CPU. Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
+    each layer's cache stands where the layer does. The weights keep their dtype unless another one
+    is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
@@ -68,13 +74,13 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
             ``device_map`` is given, and accelerate is not installed.
         InvalidParameter: a ``device_map`` for a model that comes with Foveate.
     """
-    if name in SHIPPED and not Path(name).is_dir():
+    if is_shipped(name):
         if device_map is not None:
             raise InvalidParameter(
                 f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
                 "out, or name a model of your own."
             )
-        return _shipped(name)
+        return _shipped(name, dtype)
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
     source = Source(name, place_of(name), trust_remote_code)
@@ -82,10 +88,15 @@ def load(name: str, trust_remote_code: bool = False, device_map: DeviceMap | Non
     config = read_config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     early = _reader_if_whole(source, sees)  # a missing package is said before the wait
-    model = _model(source, config, sees, device_map)
+    model = _model(source, config, sees, device_map, dtype)
     compress(model, "full")  # refuses what cannot be compressed
-    placed = model.eval() if device_map else _placed(model)  # type: ignore[no-untyped-call]
+    placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
     return Loaded(name, placed, early or read_reader(source, sees), sees)
+
+
+def is_shipped(name: str) -> bool:
+    """Whether that names a model of Foveate's, and not a directory of the same name."""
+    return name in SHIPPED and not Path(name).is_dir()
 
 
 class Source(NamedTuple):
@@ -119,12 +130,13 @@ class Source(NamedTuple):
         ) from error
 
 
-def _shipped(name: str) -> Loaded:
+def _shipped(name: str, dtype: DtypeName) -> Loaded:
     """A model that comes with Foveate; imported here, as loading its code takes a while."""
     from foveate_demo import smollm2, vision
 
-    model, reader = vision.load() if name == SEES else smollm2.load()
-    return Loaded(SHIPPED[name], _placed(model), reader, sees=name == SEES)
+    made = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    model, reader = vision.load(made) if name == SEES else smollm2.load(made)
+    return Loaded(SHIPPED[name], _placed(model, dtype), reader, sees=name == SEES)
 
 
 def place_of(name: str) -> str:
@@ -181,13 +193,17 @@ def _kernel(config: PreTrainedConfig) -> str:
 
 
 def _model(
-    source: Source, config: PreTrainedConfig, sees: bool, device_map: DeviceMap | None
+    source: Source,
+    config: PreTrainedConfig,
+    sees: bool,
+    device_map: DeviceMap | None,
+    dtype: DtypeName,
 ) -> PreTrainedModel:
     name = source.name
     auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         model: PreTrainedModel = auto.from_pretrained(
-            source.place, config=config, dtype="auto", device_map=device_map, **source.allowed
+            source.place, config=config, dtype=dtype, device_map=device_map, **source.allowed
         )
     except (OSError, SafetensorError) as error:
         raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
@@ -231,12 +247,14 @@ def read_reader(source: Source, sees: bool) -> Any:
         raise ModelNotFound(f"no {kind} found at {name!r}: {_first(error)}") from error
 
 
-def _placed(model: PreTrainedModel) -> PreTrainedModel:
-    """On the GPU if there is one, otherwise on the CPU, whose float16 arithmetic is very slow."""
+def _placed(model: PreTrainedModel, dtype: DtypeName) -> PreTrainedModel:
+    """On the GPU if there is one, otherwise on the CPU, whose float16 arithmetic is very slow: it
+    has it only where it is asked for.
+    """
     model.eval()  # type: ignore[no-untyped-call]
     if torch.cuda.is_available():
         model.to("cuda")  # type: ignore[arg-type]
-    elif model.dtype == torch.float16:
+    elif model.dtype == torch.float16 and dtype == "auto":
         model.float()  # type: ignore[no-untyped-call]
     return model
 
