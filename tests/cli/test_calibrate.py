@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
@@ -40,7 +41,10 @@ def measured(result: Any, out: Path) -> dict[str, Any]:
     """The profile that was written."""
     assert result.exit_code == 0, (result.stderr, result.exception)
     profile: dict[str, Any] = json.loads(out.read_text())
-    assert result.stdout.count("\n") == 1
+    spec = f"{profile['method']}:budget={profile['budget'] or '20%'},profile={out}"
+    assert f"foveate.compress(model, {spec!r})" in result.stdout
+    assert " on average\n" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(f"--method {spec}")
     assert result.stdout.startswith(f"{out}: {profile['method']} on {profile['model']}, 3 layers, ")
     assert "\x1b" not in result.stderr
     return profile
@@ -230,7 +234,7 @@ def test_ten_prompts_are_read_unless_told_otherwise(
 def test_without_prompts_passages_of_the_packaged_text_are_read(
     foveate: Foveate, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[Any, Any]:
+    def load(_: torch.dtype) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(llama)
         return model, AutoTokenizer.from_pretrained(llama)
 

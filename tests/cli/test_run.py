@@ -40,8 +40,8 @@ def chosen(specs: list[str], budgets: list[str]) -> list[tuple[str, str | None]]
     return [(label(policy), budget_of(policy)) for policy in rest]
 
 
-def test_three_methods_run_at_20_percent_by_default() -> None:
-    assert chosen([], []) == [("snapkv", "20%"), ("lookm", "20%"), ("mixkv", "20%")]
+def test_recommended_and_three_methods_run_at_20_percent_by_default() -> None:
+    assert chosen([], []) == [(name, "20%") for name in ("recommended", "snapkv", "lookm", "mixkv")]
 
 
 def test_each_method_runs_at_each_budget() -> None:
@@ -343,7 +343,7 @@ def test_nothing_is_known_of_anything_else(as_json: Read, own: tuple[str, str]) 
 def test_without_a_prompt_a_text_model_answers_about_the_packaged_text(
     as_json: Read, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[Any, Any]:
+    def load(_: torch.dtype) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(llama)
         return model, AutoTokenizer.from_pretrained(llama)
 

@@ -187,4 +187,4 @@ def _end(method: list[str] | None, model: str, room: int | None, tokens: int) ->
     if tokens < LONG:
         left.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
     said = f"Left out: {', '.join(left)}.\n" if left else ""
-    return Text(f"{said}What it does to answers: foveate eval --model {model} --out results")
+    return Text(f"{said}Next: foveate eval --model {model} --out results")

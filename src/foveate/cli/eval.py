@@ -15,6 +15,7 @@ from foveate.cli import console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import by_default, short, with_shipped_profile
 from foveate.cli.rows import broken
+from foveate.cli.scores import scores
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, lacking, versions
@@ -168,6 +169,7 @@ def _say_what_came(out: Path, rows: Rows) -> None:
             f"{raised} of them keep more than was asked for: what their policies always keep. "
             "--strict refuses such budgets."
         )
+    console.show(*scores(rows))
     if refused:
         table = console.table("Task", "Policy", "Refused", "Sample", "Why")
         for one in refused:
@@ -184,7 +186,9 @@ def _say_what_came(out: Path, rows: Rows) -> None:
                     ),
                 )
             )
-        console.show(table)
+        console.show("", table)
+    console.show("", Text(f"Next: foveate report {out}"))
+    if refused:
         raise typer.Exit(REFUSED)
 
 

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from foveate.cli import console, options
+from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
 from foveate.cli.policies import by_default, with_shipped_profile
 from foveate.cli.prompt import check_writable, question
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
+from foveate.eval.bundle import read_bundles
 from foveate.eval.model import SEES, load
 from foveate.eval.prompt import read
 from foveate.report.lens import compared, lens_of
@@ -37,7 +39,10 @@ def report(
     path = out or folder[0] / "report.html"
     check_writable("report", "--out", path)
     files.write(path, page(*folder))
-    typer.echo(str(path))
+    rows = [row for one in folder for bundle in read_bundles(one) for row in bundle.stored.rows]
+    kinds = (("task", "task"), ("spec", "policy"), ("sample", "sample"))
+    said = [counted(len({row[key] for row in rows}), thing) for key, thing in kinds]
+    typer.echo(of_page(path, f"{counted(len(rows), 'answer')}, of {', '.join(said)}"))
 
 
 BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
@@ -75,7 +80,10 @@ def lens(
         asked = read(loaded, text, images)
         bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
         made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)
-    typer.echo(str(made.save(out)))
+    holds = f"{asked.tokens:,} tokens, {counted(len(policies), 'method')}"
+    steps = max(map(len, policies))
+    holds += f" at {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    typer.echo(of_page(made.save(out), f"what every head keeps of {holds}"))
 
 
 def _usual(spec: str) -> tuple[str, ...]:

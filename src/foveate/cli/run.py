@@ -12,6 +12,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options, pictures
+from foveate.cli.findings import after_run
 from foveate.cli.known import Known, known_answers
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
 from foveate.cli.options import model_option
@@ -80,6 +81,8 @@ def run(
         pictures.save(picture, images, where, done)
     if json:
         _print_json(loaded, asked, rows, known)
+    else:
+        console.show("", Text(after_run(model, known is not None, picture is not None)))
 
 
 def _load(name: str, bars: Progress, *how: Any) -> Loaded:

@@ -64,7 +64,8 @@ def load(
 
     It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
     each layer's cache stands where the layer does. The weights keep their dtype unless another one
-    is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
+    is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only
+    if ``trust_remote_code``; it is never asked about.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
@@ -171,6 +172,7 @@ def _check_layout(source: Source) -> None:
 
 
 def read_config(source: Source) -> PreTrainedConfig:
+    """What the model's configuration says; raises as ``load`` does."""
     name, place, _ = source
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, **source.allowed)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from foveate import METHOD_NAMES
 from foveate.backends.hf.modality import visual_token_ids
+from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.tensors import compress_tensors
 from foveate.errors import FoveateError, MissingModality
@@ -34,17 +35,22 @@ def _say_once(name: str, model: str) -> None:
     )
 
 
-@lru_cache(maxsize=128)
 def _is_about_images(policy: Policy) -> bool:
-    """Whether it asks which tokens are visual, tried on a prompt of which that is not known. What
-    runs there is Foveate's own: others' stages need not stand such a trial.
+    """Whether it asks which tokens are visual. Only Foveate's own methods are looked at: others'
+    stages need not stand the trial.
     """
     origin = policy.origin
     if origin is None or origin.overrides or not set(origin.build.names) <= set(METHOD_NAMES):
         return False
+    return _asks(policy.spec)
+
+
+@lru_cache(maxsize=128)
+def _asks(spec: str) -> bool:
+    """Whether that policy asks it, tried on a prompt of which it is not known."""
     k = torch.ones(1, 1, _TOKENS, 8, device="cpu", dtype=torch.float32)
     try:
-        compress_tensors(policy.but(budget="90%"), [(k, k, k)])
+        compress_tensors(policy_of(spec).but(budget="90%"), [(k, k, k)])
     except MissingModality:
         return True
     except FoveateError:  # it needs a model, or one of its profile's size
