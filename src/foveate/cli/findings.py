@@ -49,7 +49,7 @@ def _says(profile: Profile | TensorProfile, path: Path) -> list[str]:
 
 
 def _numbers(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
-    """ "0.1 (layer 3, head 2) to 0.9 (layer 0, head 1), 0.4 on average"."""
+    """In words: 0.1 (layer 3, head 2) to 0.9 (layer 0, head 1), 0.4 on average."""
     places = {
         f"layer {layer}" + (f", head {head}" if isinstance(row, Sequence) else ""): number
         for layer, row in enumerate(by_layer)
