@@ -2,8 +2,8 @@
 
 python docs/printed.py [--check] [COMMAND...]
 
-Where a page shows ``$ foveate ...`` in a block of text, the lines below are what it printed: all of
-them are run in one empty folder, page by page. Times and what belongs to a machine are not compared.
+Where a page shows ``$ foveate ...`` in a block of text, the lines below are what it printed: all
+are run in one empty folder, page by page. Times and what belongs to a machine are not compared.
 Some minutes; COMMAND chooses by what stands after ``foveate``.
 """
 

@@ -1,7 +1,7 @@
-"""Calibrate: what a second reading would attend to is measured on some prompts, and used on another.
+"""Calibrate: what a second reading would attend to, measured on some prompts for another.
 
 Prints how many tokens of the new prompt every layer keeps, as a bar, by the profile. A profile
-belongs to the model; two prompts are enough to show it, and `foveate calibrate recommended` takes 48.
+belongs to the model; two prompts show it, and `foveate calibrate recommended` takes 48.
 """
 
 from pathlib import Path
@@ -33,5 +33,7 @@ with TemporaryDirectory() as folder:
 print(f"a profile of {profile.layers} layers, fitted to {profile.samples} prompts")
 for layer in session.stats.layers:
     print(f"layer {layer.layer:2}  {layer.tokens:5.0f} tokens  {'#' * round(layer.tokens / 4)}")
-answer = processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
+answer = processor.decode(
+    output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+).strip()
 print(f"{answer} ({'right' if 'baker' in answer else 'wrong, he is a baker'})")

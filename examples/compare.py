@@ -1,8 +1,8 @@
 """Compare: the same question to several methods at one budget, beside the full cache.
 
 Prints a line for each method: the share of the cache's bytes that it holds, the seconds that
-choosing took, and its answer, right or wrong: a quarter of this prompt is little, and most methods
-were made for longer ones. Methods are written as specs; `foveate methods` lists them.
+choosing took, and its answer, right or wrong: tokens kept at random answer nothing. Methods are
+written as specs; `foveate methods` lists them.
 """
 
 import foveate

@@ -12,7 +12,7 @@ from foveate_demo import PROFILES, album, vision
 TURNS = {
     "What is Anna's city?": "Lisbon",
     "What is Bruno's room?": "371",
-    "What is Nora's phone?": "555 0163",
+    "What is Nora's city?": "Dublin",
 }
 SPEC = f"recommended:budget=50%,profile={PROFILES / 'recommended.safetensors'}"
 

@@ -1,6 +1,6 @@
 """Sweep: the prompt is read once, and methods at many budgets branch from that one prefill.
 
-Prints a table, methods down and budgets across: what the model answers from each cache, and how many
+Prints a table, methods down and budgets across: what is answered from each cache, and how many
 of the answers are right. All nine caches come from one reading of the prompt.
 """
 
@@ -39,4 +39,4 @@ for method in METHODS:
     answers = [answer(method, budget) for budget in BUDGETS]
     right += sum(RIGHT in each for each in answers)
     print(f"{method:15}", *(f"{each:26.26}" for each in answers))
-print(f"{right} of 9 say {RIGHT}, which is right: some methods need more than others of this prompt")
+print(f"{right} of 9 say {RIGHT}, which is right: methods need more or less of a prompt")

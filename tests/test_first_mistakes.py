@@ -64,7 +64,7 @@ MISTAKES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "20.0 for 20": (lambda _: foveate.snapkv(budget=20.0), "For 20 tokens write the integer 20"),
     "no profile": (
         lambda _: foveate.policy("headkv:budget=20%"),
-        "headkv needs a profile.*'foveate calibrate headkv --model MODEL'",
+        "headkv needs a profile.*'foveate calibrate headkv --model MODEL' makes one",
     ),
     "a profile that is not there": (
         lambda _: foveate.policy("recommended:budget=20%,profile=recommended.safetensors"),

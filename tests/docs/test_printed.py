@@ -27,9 +27,7 @@ def test_all_that_finds_something_is_shown() -> None:
     assert set(COMMANDS) >= SEEN
 
 
-@pytest.mark.parametrize(
-    ("command", "said"), [each for found in SHOWN.values() for each in found]
-)
+@pytest.mark.parametrize(("command", "said"), [each for found in SHOWN.values() for each in found])
 def test_it_fits_and_its_end_says_what_comes_next(command: str, said: str) -> None:
     lines = said.splitlines()
     assert "…" not in said
@@ -41,15 +39,15 @@ def test_it_fits_and_its_end_says_what_comes_next(command: str, said: str) -> No
 
 def test_times_are_not_compared_and_answers_are() -> None:
     one = "on AMD EPYC (AVX2) with 2 threads: 5.4 s\nVienna 10%\n"
-    assert printed.stable("foveate run", one) == printed.stable("foveate run", one.replace("5", "6"))
+    assert printed.stable("foveate run", one) == printed.stable(
+        "foveate run", one.replace("5", "6")
+    )
     assert printed.stable("foveate run", one) != printed.stable("foveate run", "Rome 10%\n")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", printed.PAGES, ids=lambda page: page.name)
-def test_it_is_what_they_print(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_what_they_print(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", str(printed.COLUMNS))
     for command, said in SHOWN[page.name]:

@@ -131,11 +131,14 @@ def benchmark(
         found = {"rows": [asdict(row) for row in rows], "kvpress": peers}
         console.print_json({**_environment(subject, rounds, steps), **found})
         return
-    console.show(_head(subject), "", *bench_table.of(rows), "", _end(method, model, room, tokens))
+    console.show(_head(subject), "", *bench_table.of(rows))
     if peers:
         console.show(Text("\nkvpress:"), bench_table.peers(peers))
     if peer_python is not None and (without := alone(chosen)):
         console.show(Text(f"kvpress has no press for {', '.join(without)}."))
+    console.show(_left_out(method, room, tokens))
+    if not dims:
+        typer.echo(f"Next: foveate eval --model {model} --out results")
 
 
 def _changed(values: Mapping[str, Any]) -> list[str]:
@@ -177,8 +180,8 @@ def _head(subject: Subject) -> Text:
     )
 
 
-def _end(method: list[str] | None, model: str, room: int | None, tokens: int) -> Text:
-    """What was left out, and what comes next."""
+def _left_out(method: list[str] | None, room: int | None, tokens: int) -> Text:
+    """What was not measured, and the options that measure it."""
     left = []
     if not method:
         left.append("other methods (--method mixkv --method kvzip)")
@@ -186,5 +189,4 @@ def _end(method: list[str] | None, model: str, room: int | None, tokens: int) ->
         left.append("batches (--memory 1GiB)")
     if tokens < LONG:
         left.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
-    said = f"Left out: {', '.join(left)}.\n" if left else ""
-    return Text(f"{said}Next: foveate eval --model {model} --out results")
+    return Text(f"\nLeft out: {', '.join(left)}." if left else "")

@@ -49,7 +49,7 @@ def of(rows: Sequence[Row]) -> list[RenderableType]:
     return [costs, "", batches]
 
 
-def peers(rows: Sequence[dict[str, Any]]) -> RenderableType:
+def peers(rows: Sequence[dict[str, Any]]) -> Any:
     """What another library's presses cost."""
     table = _table("KV\nMiB", "Prefill\nratio", "Peak\nMiB", "Decode\nms", "Decode\nratio")
     table.add_column("Press", overflow="fold")

@@ -47,8 +47,9 @@ def table(*columns: str, **options: Any) -> Table:
 
 
 @contextmanager
-def progress(hidden: bool) -> Iterator[Progress]:
-    """Progress bars on stderr, which vanish when the work is done; lines in a pipe.
+def progress(hidden: bool, lines: bool = True) -> Iterator[Progress]:
+    """Progress bars on stderr, which vanish when the work is done; in a pipe lines, if
+    ``lines``.
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
@@ -68,7 +69,7 @@ def progress(hidden: bool) -> Iterator[Progress]:
     if silent:
         disable_progress_bars()
     try:
-        with bars(TimeElapsedColumn(), hidden=hidden) as made:
+        with bars(TimeElapsedColumn(), hidden=hidden, lines=lines) as made:
             yield made
     finally:
         if loading:
@@ -82,13 +83,13 @@ def errors() -> Console:
     return Console(stderr=True)
 
 
-def bars(*more: ProgressColumn, hidden: bool = False) -> Progress:
-    """Progress bars on stderr, with these columns at their end; lines where no terminal shows them,
-    and nothing where they are ``hidden``.
+def bars(*more: ProgressColumn, hidden: bool = False, lines: bool = True) -> Progress:
+    """Progress bars on stderr, with these columns at their end; ``lines`` where no terminal shows
+    them, and nothing where they are ``hidden``.
     """
     what = TextColumn("{task.description}", markup=False)
     console = errors()
-    made = Lines if not hidden and not console.is_terminal else Progress
+    made = Lines if lines and not hidden and not console.is_terminal else Progress
     off = hidden or not console.is_terminal
     return made(
         SpinnerColumn(), what, BarColumn(), *more, console=console, disable=off, transient=True

@@ -187,7 +187,7 @@ def _say_what_came(out: Path, rows: Rows) -> None:
                 )
             )
         console.show("", table)
-    console.show("", Text(f"Next: foveate report {out}"))
+    typer.echo(f"\nNext: foveate report {out}")
     if refused:
         raise typer.Exit(REFUSED)
 

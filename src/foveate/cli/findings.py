@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-import torch
-
 from foveate.cli.beside import METHOD, profile_place
 from foveate.cli.policies import is_demo
 from foveate.core.profile import Profile
@@ -22,14 +20,14 @@ LENGTH = 1000  # tokens of the prompt that a profile's shares are told of
 def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
     """What it is of, what it says, the spec that uses it, and the command that tries it."""
     count = f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
-    lines = [f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, {count}"]
+    lines = [f"{path}: {profile.method} on {profile.model},", f"{profile.layers} layers, {count}"]
     lines += _says(profile, path)
     budget = profile.budget or BUDGET_BY_DEFAULT
     spec = f"{profile.method}:budget={budget},profile={print_value(path.as_posix())}"
-    lines += ["", f"In Python:  foveate.compress(model, {spec!r})"]
-    lines.append(f"Next:       foveate run --model {model} --method {spec}")
+    lines += ["", f"The spec with it: {spec}"]
+    lines.append(f"Next: foveate run --model {model} \\\n      --method {spec}")
     if profile.method == METHOD and Path(model).is_dir() and path != profile_place(model):
-        lines.append(f"To serve:   put it at {profile_place(model)}")
+        lines.append(f"To serve with it, put it at {profile_place(model)}")
     return "\n".join(lines)
 
 
@@ -42,10 +40,11 @@ def _says(profile: Profile | TensorProfile, path: Path) -> list[str]:
         return ["of each layer: " + ", ".join(f"{name} {shape}" for name, shape in named.items())]
     heads = len(profile.by_layer[0]["levels"])
     rule = HeadLevels(amount=BUDGET_BY_DEFAULT, profile=str(path), of=profile.method)
-    tokens = LENGTH // 5
-    kept = torch.tensor(rule.by_head(profile.layers, heads)(tokens, 1, LENGTH)).view(-1, heads)
-    shares = [[100 * number / LENGTH for number in row] for row in kept.tolist()]
-    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent of the prompt: {_numbers(shares)}"]
+    kept = rule.by_head(profile.layers, heads)(LENGTH // 5, 1, LENGTH)
+    shares = [
+        [100 * n / LENGTH for n in kept[at : at + heads]] for at in range(0, len(kept), heads)
+    ]
+    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent:", _numbers(shares)]
 
 
 def _numbers(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:

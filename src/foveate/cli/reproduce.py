@@ -116,7 +116,7 @@ def reproduce(
 
 def _perform(lab: Lab, json: bool) -> None:
     """Runs them one after the other, and writes the page."""
-    with console.progress(hidden=json) as bars:
+    with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         done = lab.run(Teller(bars, quiet=json))
     shown = [outcome(lab, one) for one in lab.experiments if one.id not in done.missing]
     page = write(lab, shown)

@@ -82,7 +82,7 @@ def run(
     if json:
         _print_json(loaded, asked, rows, known)
     else:
-        console.show("", Text(after_run(model, known is not None, picture is not None)))
+        typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
 
 
 def _load(name: str, bars: Progress, *how: Any) -> Loaded:

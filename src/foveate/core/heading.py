@@ -5,19 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from foveate.core.making import made_by
 from foveate.core.method import METHODS
 from foveate.errors import InvalidInput, ProfileMismatch
 
 SCHEMA = "foveate-profile-1"
-IMPORTED = ("duo_attention",)
-"""Methods whose profiles are trained, and only read from their authors' files here."""
-
-
-def made_by(method: str) -> str:
-    """How a profile of that method is made."""
-    if method in IMPORTED:
-        return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
-    return f"Make one with 'foveate calibrate {method} --model MODEL'"
 
 
 def check_there(path: Path, method: str) -> None:

@@ -17,6 +17,7 @@ from foveate.core import docstring
 from foveate.core.amount import Amount
 from foveate.core.gathering import GATHERINGS
 from foveate.core.heads import HEAD_READINGS
+from foveate.core.making import IMPORTED, made_by
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
 from foveate.core.registry import load_own, load_own_before
@@ -149,10 +150,10 @@ class Method:
 
 def _maker(name: str) -> str:
     """What makes a profile for that method, where a command does."""
-    from foveate.core.heading import IMPORTED, made_by  # which knows the methods
-
-    calibrated = name in HEAD_READINGS or name in GATHERINGS or name in IMPORTED
-    return f" {made_by(name)}." if calibrated else ""
+    if name in IMPORTED:
+        return f" {made_by(name)}."
+    calibrated = name in HEAD_READINGS or name in GATHERINGS
+    return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
 
 
 class Methods(Mapping[str, Method]):

@@ -21,8 +21,9 @@ from torch import Tensor
 
 from foveate.core import files
 from foveate.core.gathering import GATHERINGS
-from foveate.core.heading import SCHEMA, Heading, check_there, made_by
+from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
+from foveate.core.making import made_by
 from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
 from foveate.core.registry import Registry

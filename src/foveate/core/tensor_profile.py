@@ -18,8 +18,9 @@ from torch import Tensor
 
 from foveate.core import files
 from foveate.core.gathering import GATHERINGS
-from foveate.core.heading import SCHEMA, Heading, check_there, made_by
+from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
+from foveate.core.making import made_by
 from foveate.core.parameters import shown
 from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from foveate import METHOD_NAMES
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.core.composition import policy as policy_of
+from foveate.core.method import METHODS
 from foveate.core.policy import Policy
+from foveate.core.registry import OWN
 from foveate.core.tensors import compress_tensors
 from foveate.errors import FoveateError, MissingModality
 
@@ -40,9 +41,10 @@ def _is_about_images(policy: Policy) -> bool:
     stages need not stand the trial.
     """
     origin = policy.origin
-    if origin is None or origin.overrides or not set(origin.build.names) <= set(METHOD_NAMES):
+    if origin is None or origin.overrides:
         return False
-    return _asks(policy.spec)
+    places = [METHODS[name].function.__module__ for name in origin.build.names]
+    return all(place.startswith(f"{OWN}.") for place in places) and _asks(policy.spec)
 
 
 @lru_cache(maxsize=128)
