@@ -162,7 +162,8 @@ def test_what_is_no_json_file_is_refused_by_name(tmp_path, kind):
     path = unreadable(tmp_path, kind)
     with pytest.raises(InvalidInput) as refused:
         load(path, "mixkv")
-    assert f"{path} is not a profile: " in str(refused.value)
+    said = "the profile '{}' does not exist" if kind == "missing" else "{} is not a profile: "
+    assert said.format(path) in str(refused.value)
 
 
 @pytest.mark.parametrize("changes", [{"model": ...}, {"by_layer": ...}, {"heads": 2}])

@@ -135,11 +135,13 @@ def _held(shown: Sequence[Outcome]) -> str:
     tables = [table for one in shown for table in one.tables]
     cells = [cell for table in tables for line in table.lines for cell in line.cells]
     beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
-    figures = sum(len(one.figures) for one in shown)
-    return (
-        f"{counted(len(shown), 'experiment')}, {counted(len(tables), 'table')}, "
-        f"{counted(figures, 'figure')}, {counted(beside, 'number')} beside the paper's"
-    )
+    found = {
+        "experiment": len(shown),
+        "table": len(tables),
+        "figure": sum(len(one.figures) for one in shown),
+    }
+    said = [counted(number, thing) for thing, number in found.items() if number]
+    return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
 
 
 def _list(names: Sequence[str], json: bool) -> None:
