@@ -1,7 +1,7 @@
-"""Calibrate: PrefixKV's share of every layer is measured on some prompts, and used on another one.
+"""Calibrate: what a second reading would attend to, measured on some prompts for another.
 
-Prints how many tokens of the new prompt every layer keeps, as a bar, from the profile. A profile
-belongs to the model and to the budget that it was measured at.
+Prints how many tokens of the new prompt every layer keeps, as a bar, by the profile. A profile
+belongs to the model; two prompts show it, and `foveate calibrate recommended` takes 48.
 """
 
 from pathlib import Path
@@ -22,15 +22,18 @@ def prompt(image: Any, question: str) -> Any:
 
 
 samples = [prompt(anna, "What is Anna's city?"), prompt(nora, "What is Nora's room?")]
-profile = foveate.calibrate(model, "prefixkv:budget=20%", samples)
+profile = foveate.calibrate(model, "recommended", samples)
 
 inputs = prompt(bruno, "What is Bruno's profession?")
 with TemporaryDirectory() as folder:
-    path = profile.save(Path(folder) / "prefixkv.json")
-    with foveate.compress(model, f"prefixkv:budget=20%,profile={path}") as session:
+    path = profile.save(Path(folder) / "recommended.safetensors")
+    with foveate.compress(model, f"recommended:budget=20%,profile={path}") as session:
         output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
 
-print(f"a profile of {profile.layers} layers, the mean over {profile.samples} prompts")
+print(f"a profile of {profile.layers} layers, fitted to {profile.samples} prompts")
 for layer in session.stats.layers:
     print(f"layer {layer.layer:2}  {layer.tokens:5.0f} tokens  {'#' * round(layer.tokens / 4)}")
-print(processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip())
+answer = processor.decode(
+    output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+).strip()
+print(f"{answer} ({'right' if 'baker' in answer else 'wrong, he is a baker'})")

@@ -17,7 +17,7 @@ inputs = processor.apply_chat_template([{"role": "user", "content": parts}], tok
 # An answer under a policy. The session remembers the model and the policy, which the lens needs.
 
 # %%
-with foveate.compress(model, "keydiff:budget=20%") as session:
+with foveate.compress(model) as session:  # the policy: "recommended:budget=20%"
     output = model.generate(**inputs, max_new_tokens=16, do_sample=False)
 
 print(processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip())

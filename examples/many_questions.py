@@ -12,8 +12,8 @@ import torch
 import foveate
 from foveate_demo import PROFILES, album, vision
 
-SPEC = f"keydiff(recent=0.25)+headkv.budget:budget=25%,profile={PROFILES / 'headkv.json'}"
-QUESTIONS = ("city", "sport", "room", "birthday")
+SPEC = f"recommended:budget=25%,profile={PROFILES / 'recommended.safetensors'}"
+QUESTIONS = {"city": "Vienna", "sport": "tennis", "room": "371", "birthday": "2 November 1964"}
 
 model, processor = vision.load()
 tokenizer = processor.tokenizer
@@ -33,7 +33,7 @@ def ask(path: Path) -> None:
     """Loads the cache, and has each question answered from a fork of it."""
     with foveate.compress(model, SPEC) as session:
         context = session.load(path, tokenizer=tokenizer)
-        for what in QUESTIONS:
+        for what, right in QUESTIONS.items():
             question = f"Question: What is Bruno's {what}?\nAnswer:"
             words = tokenizer(question, return_tensors="pt")["input_ids"]
             whole = torch.cat([document["input_ids"], words], dim=1)
@@ -41,7 +41,8 @@ def ask(path: Path) -> None:
                 whole, past_key_values=session.fork(context), max_new_tokens=16, do_sample=False
             )
             answer = processor.decode(output[0, whole.shape[1] :], skip_special_tokens=True)
-            print(f"{what:10} {answer.strip()}")
+            verdict = "right" if right in answer else f"wrong, it is {right}"
+            print(f"{what:10} {answer.strip()} ({verdict})")
 
 
 with TemporaryDirectory() as folder:

@@ -1,7 +1,7 @@
 """Sweep: the prompt is read once, and methods at many budgets branch from that one prefill.
 
-Prints a table, methods down and budgets across: what the model answers from each cache. All nine
-caches come from one reading of the prompt.
+Prints a table, methods down and budgets across: what is answered from each cache, and how many
+of the answers are right. All nine caches come from one reading of the prompt.
 """
 
 import torch
@@ -10,7 +10,8 @@ import foveate
 from foveate.backends.hf import branch, record
 from foveate_demo import album, vision
 
-METHODS = ("snapkv:window=8", "keydiff", "lookm")
+METHODS = ("recommended", "snapkv:window=8", "lookm")
+RIGHT = "tennis"
 BUDGETS = ("10%", "25%", "50%")
 
 model, processor = vision.load()
@@ -33,5 +34,9 @@ def answer(method: str, budget: str) -> str:
 
 
 print(f"{'':15}", *(f"{budget:26}" for budget in BUDGETS))
+right = 0
 for method in METHODS:
-    print(f"{method:15}", *(f"{answer(method, budget):26.26}" for budget in BUDGETS))
+    answers = [answer(method, budget) for budget in BUDGETS]
+    right += sum(RIGHT in each for each in answers)
+    print(f"{method:15}", *(f"{each:26.26}" for each in answers))
+print(f"{right} of 9 say {RIGHT}, which is right: methods need more or less of a prompt")

@@ -1,8 +1,11 @@
 """A method of one's own: used by its name as any other, alone and in a sum with another.
 
-Install the package first: `pip install --no-deps -e examples/own_method`. Prints the method's
-summary, which `foveate methods` lists too, and what two policies with it keep and answer.
+Prints the method's summary, and what two policies with it keep and answer. Once the package is
+installed, `pip install --no-deps -e examples/own_method`, every program has the method by its name,
+and `foveate methods` lists it; here it is imported, as it lies beside this file.
 """
+
+import foveate_novelty  # noqa: F401  # its import registers the method
 
 import foveate
 from foveate_demo import album, vision
@@ -20,4 +23,5 @@ for spec in ("novelty:budget=50%", "novelty+adakv:budget=50%,recent=24"):
         output = model.generate(**inputs, max_new_tokens=12, do_sample=False)
     answer = processor.decode(output[0, prompt:], skip_special_tokens=True).strip()
     stats = session.stats
-    print(f"{spec:36} {stats.kept_tokens:5.1f} of {stats.seen} tokens: {answer}")
+    verdict = "right" if "Vienna" in answer else "wrong, it is Vienna"
+    print(f"{spec:36} {stats.kept_tokens:5.1f} of {stats.seen} tokens: {answer} ({verdict})")

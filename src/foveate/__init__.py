@@ -12,7 +12,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from foveate.errors import deprecated
+from foveate.errors import deprecated, suggest
 
 if TYPE_CHECKING:
     from foveate import analysis, methods, stages
@@ -100,7 +100,9 @@ def __getattr__(name: str) -> Any:
         deprecated(f"foveate.{name}", f"foveate.{new}", gone)
         return getattr(import_module(__name__), new)
     if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        meant = suggest(name.removesuffix("Press"), __all__)  # titles, and kvpress's names
+        known = f" {meant}" if meant.startswith("Did") and name[:1] != "_" else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
     if name in _PLACES:
         value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     else:

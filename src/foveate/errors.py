@@ -99,6 +99,7 @@ class MissingPackage(FoveateError, ImportError):
         """``install`` says how to get a package that no extra brings."""
         how = install or f"pip install 'foveate[{extra}]'"
         super().__init__(f"{what} needs the package {package!r}: {how}.")
+        self.install = how
         self._parts = what, package, extra, install
 
     def __reduce__(self) -> tuple[Any, ...]:

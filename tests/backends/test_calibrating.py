@@ -248,7 +248,7 @@ def test_another_model_is_refused_before_anything_happens(tmp_path, method, othe
     text = str(refused.value)
     assert "'LlamaForCausalLM-3x64'" in text
     assert f"'{type(model).__name__}-3x64'" in text
-    assert f"'foveate calibrate {method}'" in text
+    assert f"'foveate calibrate {method} --model MODEL'" in text
     assert attached(model) == before
 
 

@@ -155,9 +155,11 @@ def test_images_are_read_again_too(tmp_path, family):
 
 def test_without_a_profile_it_says_once_what_it_does_instead(caplog):
     say_once.cache_clear()
+    caplog.set_level("INFO", logger="foveate")
     policy = foveate.recommended(budget="30%")
     foveate.policy("recommended:budget=20%")
     (said,) = caplog.messages
+    assert caplog.records[0].levelname == "INFO"
     assert "foveate calibrate recommended" in said
     assert policy.score == KeyDifference(value=VALUE)
     assert (policy.select.sinks, policy.select.recent) == (1, 0.25)

@@ -18,15 +18,32 @@ from .conftest import Foveate, refused
 QUICK = ("--tokens", 128, "--rounds", 1, "--steps", 1, "--memory", "1MB")
 
 
-def test_it_prints_a_row_for_every_method(llama: Path, foveate: Foveate) -> None:
+def test_it_prints_a_row_for_every_method(
+    llama: Path, foveate: Foveate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     asked = ("--method", "knorm", "--method", "adakv:window=8", "--budget", "25%")
     result = foveate("bench", "--model", llama, *asked, *QUICK)
     assert result.exit_code == 0, result.stderr
     assert "a prompt of 128 tokens" in " ".join(result.stdout.split())
     lines = [line.split() for line in result.stdout.splitlines() if line.split()]
-    rows = {line[0]: line for line in lines if line[0] in ("full", "knorm")}
-    assert rows["full"][1] == "128"
-    assert rows["knorm"][1:3] == ["25%", "32"]
+    rows = [line for line in lines if line[0] in ("full", "knorm")]
+    assert [row[:3] for row in rows[:2]] == [["full", "-", "128"], ["knorm", "25%", "32"]]
+    assert len(rows) == 4  # and their batches
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert "…" not in result.stdout
+    assert f"Next: foveate eval --model {llama}" in " ".join(result.stdout.split())
+
+
+def test_by_default_it_measures_two_methods_and_says_what_it_left_out(
+    llama: Path, foveate: Foveate
+) -> None:
+    result = foveate("bench", "--model", llama, *QUICK[:-2])
+    assert result.exit_code == 0, result.stderr
+    said = result.stdout.splitlines()
+    assert [line.split()[0] for line in said if "20%" in line] == ["recommended", "snapkv"]
+    assert "Left out: other methods (--method" in result.stdout
+    assert "batches (--memory 1GiB)" in " ".join(result.stdout.split())
 
 
 def test_json_holds_the_machine_the_settings_and_the_rows(
@@ -71,7 +88,7 @@ def test_options_of_the_suite_and_of_one_model_do_not_mix(tmp_path: Path, foveat
     for arguments, words in (
         (("--quick",), "--quick belongs to --suite gpu"),
         (("--part", "steps"), "--part belongs to --suite gpu"),
-        (("--suite", "gpu", "--tokens", 512), "leave --tokens out"),
+        (("--suite", "gpu", "--tokens", 1024), "leave --tokens out"),
         (("--suite", "gpu", "--device", "cpu", "--quick"), "name a folder for them with --out"),
         (("--suite", "gpu", "--device", "cpu", "--out", tmp_path), "Add --quick"),
     ):

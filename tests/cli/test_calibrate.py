@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import foveate as library
@@ -40,8 +41,13 @@ def measured(result: Any, out: Path) -> dict[str, Any]:
     """The profile that was written."""
     assert result.exit_code == 0, (result.stderr, result.exception)
     profile: dict[str, Any] = json.loads(out.read_text())
-    assert result.stdout.count("\n") == 1
-    assert result.stdout.startswith(f"{out}: {profile['method']} on {profile['model']}, 3 layers, ")
+    spec = f"{profile['method']}:budget={profile['budget'] or '20%'},profile={out}"
+    assert f"\nThe spec with it: {spec}\n" in result.stdout
+    assert " on average\n" in result.stdout
+    assert result.stdout.splitlines()[-1].endswith(f"--method {spec}")
+    assert result.stdout.startswith(
+        f"{out}: {profile['method']} on {profile['model']},\n3 layers, "
+    )
     assert "\x1b" not in result.stderr
     return profile
 
@@ -230,7 +236,7 @@ def test_ten_prompts_are_read_unless_told_otherwise(
 def test_without_prompts_passages_of_the_packaged_text_are_read(
     foveate: Foveate, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[Any, Any]:
+    def load(_: torch.dtype) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(llama)
         return model, AutoTokenizer.from_pretrained(llama)
 
@@ -360,7 +366,9 @@ def test_profiles_of_tensors_are_made_by_name_and_read_by_run(
     asked = ("calibrate", method, "--model", llama, "--prompts", prompts(*TEXTS), "--out", out)
     result = foveate(*asked)
     assert result.exit_code == 0, (result.stderr, result.exception)
-    assert result.stdout == f"{out}: {method} on {llama.name}, 3 layers, 4 prompts\n"
+    head, count, says, *_ = result.stdout.splitlines()
+    assert (head, count) == (f"{out}: {method} on {llama.name},", "3 layers, 4 prompts")
+    assert says.startswith("at 20% a head keeps" if method == "recommended" else "of each layer: ")
     spec = f"{method}:profile={out},budget=50%"
     asked = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
     rows = as_json(*asked, "--method", spec)["rows"]

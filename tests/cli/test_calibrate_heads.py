@@ -65,7 +65,8 @@ def test_the_file_is_one_that_run_accepts(
     )
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert result.stdout.startswith(f"{out}: headkv on ")
-    assert result.stdout.endswith("3 layers, 2 prompts\n")
+    assert "3 layers, 2 prompts\n" in result.stdout
+    assert f"--method headkv:budget=20%,profile={out}" in result.stdout
     assert [path.name for path in tmp_path.iterdir() if ".part" in path.name] == []
     spec = f"headkv:budget=60%,window=4,profile='{out}'"
     asked = ("run", "--model", llama, "--prompt", TEXT, "--max-new-tokens", 2)

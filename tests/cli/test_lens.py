@@ -17,7 +17,8 @@ WORDS = "Which of these words is seen best, the first, the last, or the one that
 
 def made(result: Any, path: Path) -> Told:
     assert result.exit_code == 0, (result.stderr, result.exception)
-    assert result.stdout.strip() == str(path)
+    assert result.stdout.startswith(f"{path}: what every head keeps of ")
+    assert "Open it in a browser" in result.stdout
     return Told(path.read_text(encoding="utf-8"))
 
 
@@ -79,7 +80,7 @@ def test_a_spec_with_a_budget_keeps_it_and_the_others_have_four(
     assert shown == [("knorm", ["30%"]), ("vnorm", usual), ("full", [""])]
 
 
-def test_three_methods_stand_there_by_default(
+def test_recommended_and_three_methods_stand_there_by_default(
     foveate: Foveate, llava: Path, tmp_path: Path
 ) -> None:
     image = tmp_path / "image.png"
@@ -96,7 +97,12 @@ def test_three_methods_stand_there_by_default(
         tmp_path / "lens.html",
     )
     told = made(result, tmp_path / "lens.html")
-    assert [m["name"] for m in told.data["methods"]] == ["snapkv", "lookm", "mixkv"]
+    assert [m["name"] for m in told.data["methods"]] == [
+        "recommended",
+        "snapkv",
+        "lookm",
+        "mixkv",
+    ]
 
 
 def test_a_page_that_cannot_be_written_is_refused_before_anything_is_loaded(

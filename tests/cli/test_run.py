@@ -40,8 +40,8 @@ def chosen(specs: list[str], budgets: list[str]) -> list[tuple[str, str | None]]
     return [(label(policy), budget_of(policy)) for policy in rest]
 
 
-def test_three_methods_run_at_20_percent_by_default() -> None:
-    assert chosen([], []) == [("snapkv", "20%"), ("lookm", "20%"), ("mixkv", "20%")]
+def test_recommended_and_three_methods_run_at_20_percent_by_default() -> None:
+    assert chosen([], []) == [(name, "20%") for name in ("recommended", "snapkv", "lookm", "mixkv")]
 
 
 def test_each_method_runs_at_each_budget() -> None:
@@ -79,6 +79,16 @@ def test_files_are_named_without_their_folders(name: str, tmp_path: Path) -> Non
     spec = policy_of("headkv:budget=10%", profile=str(folder / "headkv.json")).spec
     assert str(folder) in spec
     assert short(spec) == "headkv:budget=10%,profile=headkv.json"
+
+
+def test_without_the_demos_package_the_line_that_brings_it_is_named(
+    foveate: Foveate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foveate.cli.policies.PROFILES", tmp_path)
+    for command in (["run"], ["lens"], ["eval", "--out", tmp_path / "results"]):
+        message = refused(foveate(*command))
+        assert "pip install 'foveate[demo]'" in message
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_figures_are_of_what_is_shown_by_default() -> None:
@@ -273,7 +283,10 @@ def test_the_table_fits_the_terminal_and_holds_the_answers(
     arguments = ("run", "--model", llama, "--prompt", WORDS, "--method", "streaming_llm:sinks=2")
     result = foveate(*arguments, "--max-new-tokens", 80)
     assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
+    table, _, after = result.stdout.partition("\n\nWith its profile: ")
+    assert f"foveate calibrate recommended --model {llama}\n" in after
+    assert f"foveate eval --model {llama} --out results\n" in after
+    lines = table.splitlines()
     assert max(len(line) for line in lines) <= columns
     assert any(line.startswith("full ") and "never" in line for line in lines)
     assert any(line.startswith("streaming_llm:sinks=2 ") and "20%" in line for line in lines)
@@ -343,7 +356,7 @@ def test_nothing_is_known_of_anything_else(as_json: Read, own: tuple[str, str]) 
 def test_without_a_prompt_a_text_model_answers_about_the_packaged_text(
     as_json: Read, llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load() -> tuple[Any, Any]:
+    def load(_: torch.dtype) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(llama)
         return model, AutoTokenizer.from_pretrained(llama)
 

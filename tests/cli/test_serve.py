@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,11 @@ from typing import Any
 
 import pytest
 
+from foveate.cli.beside import PLACE
 from foveate.cli.process import run
 from foveate.cli.serve import arguments, environment
+from foveate.core.composition import policy as policy_of
+from foveate_demo import PROFILES
 
 from .conftest import Foveate, refused
 
@@ -253,3 +257,58 @@ def test_signals_reach_the_server(tmp_path: Path, number: signal.Signals) -> Non
 def test_a_server_that_a_signal_ends_returns_what_a_shell_would() -> None:
     command = [sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 9)"]
     assert run(command, os.environ) == 128 + signal.SIGKILL
+
+
+# ---------------------------------------------------------------- the profile beside the model
+
+
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model's directory with a profile beside it."""
+    folder = tmp_path_factory.mktemp("my model")
+    (folder / PLACE).parent.mkdir()
+    shutil.copy(PROFILES / "recommended.safetensors", folder / PLACE)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ((), "20%"),
+        (("--policy", "recommended"), "20%"),
+        (("--policy", "recommended:budget=10%"), "10%"),
+        (("--policy", "snapkv:budget=30%", "--policies", "recommended:budget=5%"), "5%"),
+    ],
+)
+def test_recommended_takes_the_profile_that_lies_beside_the_model(
+    foveate: Foveate, profiled: Path, given: tuple[str, ...], share: str
+) -> None:
+    result = foveate("serve", str(profiled), *given, "--show")
+    assert result.exit_code == 0, result.stderr
+    ours = config_of(shlex.split(result.stdout))["foveate"]
+    (spec,) = ours.get("policies", [ours["policy"]])
+    policy = policy_of(spec)
+    assert str(policy.budget.amount) == share
+    assert policy.score.profile == policy.budget.profile == str(profiled / PLACE)
+
+
+def test_another_profile_or_policy_is_served_as_it_is_given(
+    foveate: Foveate, profiled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = f"recommended:budget=10%,heads=by_profile,profile={PROFILES}/recommended.safetensors"
+    line = foveate("serve", str(profiled), "--policy", spec, "--show").stdout
+    assert config_of(shlex.split(line)) == {"foveate": {"policy": spec}}
+    monkeypatch.setenv(VARIABLE, POLICY)
+    assert "--additional-config" not in foveate("serve", str(profiled), "--show").stdout
+
+
+def test_without_a_profile_the_refusal_names_what_makes_one_and_what_needs_none(
+    foveate: Foveate, tmp_path: Path
+) -> None:
+    message = refused(foveate("serve", str(tmp_path)))
+    made = f"foveate calibrate recommended --model {tmp_path} --out {tmp_path / PLACE}"
+    assert made in message
+    assert "snapkv:budget=20%" in message
+    message = refused(foveate("serve", str(tmp_path), "--policy", "recommended:budget=20%"))
+    assert "heads=by_profile" in message
+    assert "snapkv:budget=20%" in message

@@ -127,7 +127,7 @@ def test_another_schema_is_refused(written, changes, says):
     assert path in str(refused.value)
     assert says in str(refused.value)
     assert "expected 'foveate-profile-1'" in str(refused.value)
-    assert "'foveate calibrate prefixkv'" in str(refused.value)
+    assert "'foveate calibrate prefixkv --model MODEL'" in str(refused.value)
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"text"'])
@@ -162,7 +162,8 @@ def test_what_is_no_json_file_is_refused_by_name(tmp_path, kind):
     path = unreadable(tmp_path, kind)
     with pytest.raises(InvalidInput) as refused:
         load(path, "mixkv")
-    assert f"{path} is not a profile: " in str(refused.value)
+    said = "the profile '{}' does not exist" if kind == "missing" else "{} is not a profile: "
+    assert said.format(path) in str(refused.value)
 
 
 @pytest.mark.parametrize("changes", [{"model": ...}, {"by_layer": ...}, {"heads": 2}])
@@ -218,7 +219,7 @@ def test_what_is_no_list_of_numbers_is_refused(written, by_layer):
 def test_a_policy_reads_its_profile_when_it_is_made(tmp_path):
     missing = str(tmp_path / "missing.json")
     for method in (foveate.mixkv, foveate.prefixkv):
-        with pytest.raises(InvalidInput, match=r"missing\.json is not a profile"):
+        with pytest.raises(InvalidInput, match=r"the profile '.*missing\.json' does not exist"):
             method(budget="20%", profile=missing)
 
 
@@ -236,7 +237,9 @@ def test_a_profile_of_another_method_is_refused(tmp_path):
 
 def assert_way_out(refused, method):
     text = str(refused.value)
-    assert text.endswith(f"Make one with 'foveate calibrate {method}', or leave profile out.")
+    assert text.endswith(
+        f"Make one with 'foveate calibrate {method} --model MODEL', or leave profile out."
+    )
     return text
 
 

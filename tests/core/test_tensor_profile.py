@@ -16,7 +16,7 @@ from tests.profiles import saved, saved_tensors
 
 from .prompts import prompt
 
-WAY_OUT = "Make one with 'foveate calibrate q_filters'."
+WAY_OUT = "Make one with 'foveate calibrate q_filters --model MODEL'."
 HEADING = {
     "schema": "foveate-profile-1",
     "method": "q_filters",

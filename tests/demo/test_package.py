@@ -10,9 +10,11 @@ from foveate_demo import PROFILES
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_shipped_profile_is_that_of_the_benchmarks() -> None:
-    benchmarks = ROOT / "benchmarks" / "profiles"
-    assert (PROFILES / "headkv.json").read_bytes() == (benchmarks / "headkv.json").read_bytes()
+def test_the_shipped_profiles_are_those_of_the_benchmarks() -> None:
+    shipped = list(PROFILES.iterdir())
+    assert {path.name for path in shipped} == {"headkv.json", "recommended.safetensors"}
+    for path in shipped:
+        assert path.read_bytes() == (ROOT / "benchmarks" / "profiles" / path.name).read_bytes()
 
 
 def test_every_file_of_the_demo_is_in_one_of_its_packages() -> None:

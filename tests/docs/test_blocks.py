@@ -100,6 +100,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "questions": [longer(inputs, processor, text) for text in ("Which day?", "Where?")],
         "mask": inputs["input_ids"] == model.config.image_token_id,
         "layers": [tuple(torch.randn(1, heads, 170, 8) for heads in (4, 2, 2))],
+        "visual": torch.arange(170)[None] < 60,  # of these layers' tokens
         "torch": torch,
         "foveate": foveate,
     }

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import foveate
 from tests import zoo
@@ -15,43 +14,15 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-class Words:
-    """As much of a tokenizer as a fingerprint needs."""
-
-    @staticmethod
-    def get_vocab():
-        return {"a": 0}
-
-
-def names(tmp_path, monkeypatch):
-    """What the README's examples take as given."""
-    monkeypatch.chdir(tmp_path)
-    model, first = zoo.build("llava"), zoo.prompt("llava", lengths=(170,))
-    policy = foveate.snapkv(budget=0.2)
-    with foveate.compress(model, policy):
-        answer = model.generate(**first, max_new_tokens=64)[:, 170:]
-    told = zoo.append("llava", first, answer)
-    return {
-        "foveate": foveate,
-        "model": model,
-        "policy": policy,
-        "inputs": first,
-        "turn_1": first,
-        "turn_2": zoo.extend("llava", told, new_text=50, images=1).cached,
-        "questions": [zoo.extend("llava", first, new_text=5, seed=s).cached for s in (1, 2)],
-        "tokenizer": None,
-        "mask": first["input_ids"] == model.config.image_token_id,
-        "layers": [tuple(torch.randn(1, heads, 170, 8) for heads in (4, 2, 2))],
-    }
-
-
-def test_the_readmes_python_runs(tmp_path, monkeypatch, capsys):
-    given = names(tmp_path, monkeypatch)
-    assert len(BLOCKS) == 3
-    for block in BLOCKS:
-        exec(block, given)
+def test_the_readmes_python_runs(capsys):
+    model, inputs = zoo.build("llava"), zoo.prompt("llava", lengths=(170,))
+    (block,) = BLOCKS
+    exec(block, {"model": model, "inputs": inputs})
     assert "34.0 of 170 tokens kept" in capsys.readouterr().out
-    assert given["kept"][0].counts.tolist() == [[34, 34]]
+
+
+def test_the_readme_is_read_to_its_end():
+    assert len(README.encode()) < 9_000
 
 
 def test_generated_tables_are_up_to_date():

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
+import torch
 
 from foveate.backends.hf import compress
+from foveate.cli.bench import benchmark
+from foveate.cli.pages import lens
+from foveate.cli.run import run
 from foveate.errors import InvalidParameter
 from foveate.eval.executors import find_executor
 from foveate.eval.model import SEES, load
@@ -41,3 +47,13 @@ def test_what_stands_on_one_device_takes_no_map():
         load(SEES, device_map="auto")
     with pytest.raises(InvalidParameter, match="a worker of Ray has one device"):
         find_executor("ray", SEES, "query-aware", None, device_map="auto")
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_weights_have_the_dtype_that_is_asked_for(directory, name):
+    assert load(directory, dtype=name).model.dtype == getattr(torch, name)
+
+
+@pytest.mark.parametrize("command", [run, lens, benchmark])
+def test_commands_that_load_a_model_say_where_and_in_what_dtype(command):
+    assert {"device_map", "dtype"} <= set(signature(command).parameters)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,6 +108,10 @@ def test_a_budget_that_is_raised_is_told_by_its_row(directory: str, tmp_path: Pa
     result = evaluated(directory, tmp_path / "results", *asked)
     assert result.exit_code == 0, (result.stderr, result.exception)
     assert "9 answers\n2 of them keep more than was asked for" in result.stdout
+    told = [line.split() for line in result.stdout.splitlines() if line.startswith("random ")]
+    assert [words[1] for words in told] == ["50%"]
+    assert re.search(r" 0\.\d\d \(0\.\d\d to \d\.\d\d\) +\d+% +\d\.\d\d$", result.stdout, re.M)
+    assert result.stdout.endswith(f"Next: foveate report {tmp_path / 'results'}\n")
     rows = {(row["sample"], row["spec"]): row for row in rows_in(tmp_path / "results")}
     told = [
         tuple(rows[n, f"{spec}"][name] for name in ("asked_tokens", "kept_tokens", "raised"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from inspect import signature
 from typing import Annotated, Any, Literal
@@ -12,30 +12,20 @@ import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 from rich.text import Text
 
-from foveate.bench import Row, Subject, bench, of_dims, of_model, processor
+from foveate.bench import Subject, bench, of_dims, of_model, processor
 from foveate.bench.dims import DIMS
 from foveate.bench.measure import ticks
 from foveate.bench.peer import alone, kvpress
-from foveate.cli import bench_suite, console, options
+from foveate.cli import bench_suite, bench_table, console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import policies
-from foveate.cli.rows import broken
 from foveate.core.amount import Amount
 from foveate.errors import InvalidInput
 from foveate.eval.hardware import versions
 from foveate.eval.model import READS, load
 
-_HEADERS = (
-    "Tokens\nkept",
-    "KV\nMiB",
-    "Prefill\nratio",
-    "Compress\ns",
-    "Peak\nMiB",
-    "Decode\nms/token",
-    "ratio",
-    "Batch",
-    "tokens/s",
-)
+LONG = 4096
+METHODS = ("recommended", "snapkv")  # without one named: what two minutes on two cores are for
 
 
 def benchmark(
@@ -47,7 +37,7 @@ def benchmark(
     layers: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Only the first N layers of --dims.")
     ] = None,
-    tokens: Annotated[int, typer.Option(metavar="N", min=128, help="The prompt's length.")] = 1024,
+    tokens: Annotated[int, typer.Option(metavar="N", min=128, help="The prompt's length.")] = 512,
     method: options.Specs = None,
     budget: Annotated[
         list[str] | None,
@@ -60,7 +50,7 @@ def benchmark(
         typer.Option(
             metavar="BYTES",
             help="What a batch's caches may take, such as 8GB. [default: 80% of the GPU's free "
-            "memory, 1GiB on a CPU]",
+            "memory; on a CPU no batch is measured]",
             show_default=False,
         ),
     ] = None,
@@ -71,6 +61,8 @@ def benchmark(
         str | None, typer.Option(metavar="FILE", help="The Python that --against is installed in.")
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = "auto",
     suite: bench_suite.Suite = None,
     out: bench_suite.Out = None,
     part: bench_suite.PartNames = None,
@@ -84,7 +76,7 @@ def benchmark(
 
     Ratios are medians of what stood side by side in this run: to the stock prefill, and in decoding
     to a full cache that is preallocated. The prompt is prose, of which the middle half counts as
-    visual.
+    visual. Without a method it is recommended and snapkv, at 20%.
 
     With --suite gpu it measures all that a CUDA GPU is needed for instead, in parts, and writes
     them onto one page. What a run has measured the next one keeps. The exit status is 1 if a
@@ -103,18 +95,22 @@ def benchmark(
             json=json,
         )
         return
-    chosen = policies(method or [], budget or [])
+    chosen = policies(method or METHODS, budget or [])
     room = _bytes_of(memory)
+    if room is None and not torch.cuda.is_available():
+        room = 0
     if (against is None) != (peer_python is None):
         raise InvalidInput("--against and --peer-python go together: name the Python that has it.")
     if dims is None and layers is not None:
         raise InvalidInput(f"--layers {layers} needs --dims: a real model has all of its layers.")
+    if dims is not None and (device_map, dtype) != (None, "auto"):
+        raise InvalidInput("--dims draws weights in bfloat16: leave --device-map and --dtype out.")
     with console.progress(hidden=json) as bars:
         task = bars.add_task("loading", total=None)
         if dims:
             subject = of_dims(dims, tokens, layers=layers)
         else:
-            subject = of_model(load(model, trust_remote_code), tokens)
+            subject = of_model(load(model, trust_remote_code, device_map, dtype), tokens)
         bars.remove_task(task)
     with console.bars(MofNCompleteColumn(), TimeRemainingColumn(), hidden=json) as bars:
         task = bars.add_task("measuring", total=ticks(len(chosen), rounds))
@@ -135,11 +131,14 @@ def benchmark(
         found = {"rows": [asdict(row) for row in rows], "kvpress": peers}
         console.print_json({**_environment(subject, rounds, steps), **found})
         return
-    console.show(_head(subject), _table(rows))
+    console.show(_head(subject), "", *bench_table.of(rows))
     if peers:
-        console.show(Text("\nkvpress:"), _peers(peers))
+        console.show(Text("\nkvpress:"), bench_table.peers(peers))
     if peer_python is not None and (without := alone(chosen)):
         console.show(Text(f"kvpress has no press for {', '.join(without)}."))
+    console.show(_left_out(method, room, tokens))
+    if not dims:
+        typer.echo(f"Next: foveate eval --model {model} --out results")
 
 
 def _changed(values: Mapping[str, Any]) -> list[str]:
@@ -181,45 +180,13 @@ def _head(subject: Subject) -> Text:
     )
 
 
-def _table(rows: Sequence[Row]) -> Any:
-    table = console.table("Method", "Budget")
-    table.columns[0].overflow = "fold"
-    for header in _HEADERS:
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            Text(broken(row.method)),
-            row.budget or "",
-            f"{row.kept_tokens:,.0f}",
-            _mib(row.kv_bytes),
-            f"{row.prefill_ratio:.2f}",
-            f"{row.compress_s:.3f}",
-            _mib(row.peak_bytes),
-            f"{row.decode_ms_per_token:.1f}",
-            f"{row.decode_ratio:.2f}",
-            "" if row.batch is None else f"{row.batch:,}",
-            "" if row.tokens_per_s is None else f"{row.tokens_per_s:,.0f}",
-        )
-    return table
-
-
-def _peers(rows: Sequence[dict[str, Any]]) -> Any:
-    table = console.table("Method", "Budget", "Press")
-    for header in ("KV\nMiB", "Prefill\nratio", "Peak\nMiB", "Decode\nms/token", "ratio"):
-        table.add_column(header, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row["method"],
-            row["budget"] or "",
-            row["press"] or "",
-            _mib(row["kv_bytes"]),
-            f"{row['prefill_ratio']:.2f}",
-            _mib(row["peak_bytes"]),
-            f"{row['decode_ms_per_token']:.1f}",
-            f"{row['decode_ratio']:.2f}",
-        )
-    return table
-
-
-def _mib(count: int | None) -> str:
-    return "?" if count is None else f"{count / 2**20:,.1f}"
+def _left_out(method: list[str] | None, room: int | None, tokens: int) -> Text:
+    """What was not measured, and the options that measure it."""
+    left = []
+    if not method:
+        left.append("other methods (--method mixkv --method kvzip)")
+    if room == 0:
+        left.append("batches (--memory 1GiB)")
+    if tokens < LONG:
+        left.append(f"longer prompts, where decoding gains more (--tokens {LONG})")
+    return Text(f"\nLeft out: {', '.join(left)}." if left else "")

@@ -13,7 +13,9 @@ from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.gather import gathered_method
 from foveate.backends.hf.heads import calibrate_heads
 from foveate.cli import console, options
+from foveate.cli.beside import profile_place
 from foveate.cli.contexts import SAMPLES, contexts
+from foveate.cli.findings import of_profile
 from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
 from foveate.cli.prompt import QUESTION, Which, check_writable, passages, prompts_of, words_of
@@ -92,6 +94,8 @@ def calibrate(
     policy = None if of_heads or gathered else _policy(spec)
     name = gathered or (spec if policy is None else calibrated_method(policy))
     path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
+    if path == profile_place(model or ""):
+        path.parent.mkdir(exist_ok=True)
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
     draws = prompts is None and name == "recommended"
@@ -133,10 +137,7 @@ def calibrate(
             inputs = (read(loaded, text, images).inputs for text, images in texts)
             profile = measure(loaded.model, policy or name, inputs, progress=progress)
     profile.save(path)
-    typer.echo(
-        f"{path}: {profile.method} on {profile.model}, {profile.layers} layers, "
-        f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
-    )
+    typer.echo(of_profile(profile, path, chosen))
 
 
 def _policy(spec: str) -> Policy:

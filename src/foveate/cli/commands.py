@@ -49,6 +49,12 @@ COMMANDS = {
         "calibrate",
         "Measure a method's profile on a model, as the mean over several prompts.",
     ),
+    "doctor": Place(
+        "doctor",
+        "doctor",
+        "Say what is installed, what lacks, and the pip line that brings it; also of a model's "
+        "folder.",
+    ),
     "convert": Place(
         "convert",
         "convert",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -45,8 +47,9 @@ def table(*columns: str, **options: Any) -> Table:
 
 
 @contextmanager
-def progress(hidden: bool) -> Iterator[Progress]:
-    """Progress bars on stderr, which vanish when the work is done.
+def progress(hidden: bool, lines: bool = True) -> Iterator[Progress]:
+    """Progress bars on stderr, which vanish when the work is done; in a pipe lines, if
+    ``lines``.
 
     The bars of transformers give way to ours; those of hub downloads stay unless all are hidden.
     """
@@ -57,22 +60,21 @@ def progress(hidden: bool) -> Iterator[Progress]:
     )
     from transformers.utils import logging
 
-    console = errors()
-    hidden = hidden or not console.is_terminal
+    silent = hidden or not errors().is_terminal
     loading, downloads = (
         logging.is_progress_bar_enabled(),
         not are_progress_bars_disabled(),
     )
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    if hidden:
+    if silent:
         disable_progress_bars()
     try:
-        with bars(TimeElapsedColumn(), hidden=hidden) as made:
+        with bars(TimeElapsedColumn(), hidden=hidden, lines=lines) as made:
             yield made
     finally:
         if loading:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
-        if downloads and hidden:
+        if downloads and silent:
             enable_progress_bars()
 
 
@@ -81,14 +83,44 @@ def errors() -> Console:
     return Console(stderr=True)
 
 
-def bars(*more: ProgressColumn, hidden: bool = False) -> Progress:
-    """Progress bars on stderr, with these columns at their end."""
+def bars(*more: ProgressColumn, hidden: bool = False, lines: bool = True) -> Progress:
+    """Progress bars on stderr, with these columns at their end; ``lines`` where no terminal shows
+    them, and nothing where they are ``hidden``.
+    """
     what = TextColumn("{task.description}", markup=False)
     console = errors()
-    hidden = hidden or not console.is_terminal
-    return Progress(
-        SpinnerColumn(), what, BarColumn(), *more, console=console, disable=hidden, transient=True
+    made = Lines if lines and not hidden and not console.is_terminal else Progress
+    off = hidden or not console.is_terminal
+    return made(
+        SpinnerColumn(), what, BarColumn(), *more, console=console, disable=off, transient=True
     )
+
+
+EVERY = 30.0  # seconds between the lines
+
+
+class Lines(Progress):
+    """Progress in a pipe: now and then a line on stderr says how far the work is."""
+
+    def __init__(self, *columns: ProgressColumn, **settings: Any):
+        super().__init__(*columns, **settings)
+        self._began = self._said = monotonic()
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        self._say(task_id)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        super().advance(task_id, advance)
+        self._say(task_id)
+
+    def _say(self, task_id: TaskID) -> None:
+        at = monotonic()
+        if at - self._said < EVERY:
+            return
+        self._said, task = at, self._tasks[task_id]
+        done = f": {task.completed:.0f} of {task.total:.0f}" if task.total else ""
+        typer.echo(f"{(at - self._began) / 60:.1f} min, {task.description}{done}", err=True)
 
 
 @contextmanager

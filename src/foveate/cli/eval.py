@@ -13,8 +13,9 @@ from rich.text import Text
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option
-from foveate.cli.policies import METHODS_BY_DEFAULT, short
+from foveate.cli.policies import by_default, short, with_shipped_profile
 from foveate.cli.rows import broken
+from foveate.cli.scores import scores
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
 from foveate.eval.executors import Job, Name, find_executor, lacking, versions
@@ -33,8 +34,14 @@ def evaluate(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
     tasks: Annotated[str, typer.Option(metavar="T,...", help="What is asked.")] = "document",
     methods: Annotated[
-        str, typer.Option(metavar="SPEC,...", help="Also oracle: what shows the answer is kept.")
-    ] = ",".join(METHODS_BY_DEFAULT),
+        str | None,
+        typer.Option(
+            metavar="SPEC,...",
+            help="Also oracle: what shows the answer is kept. [default: recommended (on demo with "
+            "its profile), snapkv, lookm and mixkv]",
+            show_default=False,
+        ),
+    ] = None,
     budgets: Annotated[
         str, typer.Option(metavar="B,...", help="What each method keeps.")
     ] = BUDGET_BY_DEFAULT,
@@ -99,7 +106,8 @@ def evaluate(
     chosen = [task for name in names for task in find_tasks(name, asked, allow_outside)]
     if not judge:
         _say_what_has_no_score(chosen)
-    specs = contenders(separate(methods), separate(budgets))
+    named = by_default(model) if methods is None else separate(methods)
+    specs = contenders([with_shipped_profile(spec) for spec in named], separate(budgets))
     if strict:
         check_strictly(specs)
     configuration = {
@@ -161,6 +169,7 @@ def _say_what_came(out: Path, rows: Rows) -> None:
             f"{raised} of them keep more than was asked for: what their policies always keep. "
             "--strict refuses such budgets."
         )
+    console.show(*scores(rows))
     if refused:
         table = console.table("Task", "Policy", "Refused", "Sample", "Why")
         for one in refused:
@@ -177,7 +186,9 @@ def _say_what_came(out: Path, rows: Rows) -> None:
                     ),
                 )
             )
-        console.show(table)
+        console.show("", table)
+    typer.echo(f"\nNext: foveate report {out}")
+    if refused:
         raise typer.Exit(REFUSED)
 
 

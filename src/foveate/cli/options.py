@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from foveate.cli.completion import method_names
-from foveate.eval.model import READS, SEES
+from foveate.eval.model import READS, SEES, DtypeName
 
 Images = Annotated[
     list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
@@ -38,6 +38,10 @@ DeviceMap = Annotated[
         metavar="MAP",
         help="auto: layers on all GPUs, as transformers spreads them, the rest in main memory.",
     ),
+]
+Dtype = Annotated[
+    DtypeName,
+    typer.Option("--dtype", help="Of the weights; auto is as they are stored."),
 ]
 Specs = Annotated[
     list[str] | None,

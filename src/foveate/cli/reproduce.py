@@ -11,12 +11,13 @@ from rich.text import Text
 
 from foveate.cli import console, options
 from foveate.cli.eval import REFUSED
+from foveate.cli.findings import counted, of_page
 from foveate.cli.telling import Teller
 from foveate.errors import InvalidInput
 from foveate.eval.judge import find_judge
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.outcome import outcome, write
+from foveate.reproduce.outcome import Outcome, outcome, write
 from foveate.reproduce.perform import Lab
 from foveate.reproduce.registry import brought, folders
 from foveate.reproduce.stand_in import judge as stand_in_judge
@@ -115,17 +116,32 @@ def reproduce(
 
 def _perform(lab: Lab, json: bool) -> None:
     """Runs them one after the other, and writes the page."""
-    with console.progress(hidden=json) as bars:
+    with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         done = lab.run(Teller(bars, quiet=json))
-    page = write(lab, [outcome(lab, one) for one in lab.experiments if one.id not in done.missing])
+    shown = [outcome(lab, one) for one in lab.experiments if one.id not in done.missing]
+    page = write(lab, shown)
     lab.seal()
-    typer.echo(str(page))
+    typer.echo(of_page(page, _held(shown)))
     for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
     if done.refused or done.missing:
         counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
         typer.echo(counted, err=True)
         raise typer.Exit(REFUSED)
+
+
+def _held(shown: Sequence[Outcome]) -> str:
+    """What the page has."""
+    tables = [table for one in shown for table in one.tables]
+    cells = [cell for table in tables for line in table.lines for cell in line.cells]
+    beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
+    found = {
+        "experiment": len(shown),
+        "table": len(tables),
+        "figure": sum(len(one.figures) for one in shown),
+    }
+    said = [counted(number, thing) for thing, number in found.items() if number]
+    return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
 
 
 def _list(names: Sequence[str], json: bool) -> None:

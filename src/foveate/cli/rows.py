@@ -31,9 +31,11 @@ def rendered(rows: Sequence[Row], known: Known | None = None) -> Group:
 
 
 def broken(spec: str, width: int = 21) -> str:
-    """The spec on several lines, broken after a plus sign, colon or comma."""
+    """The spec on several lines, broken after a plus sign, colon or comma, and before a file's
+    ending.
+    """
     lines = [""]
-    for piece in re.split(r"(?<=[+:,])", spec):
+    for piece in re.split(r"(?<=[+:,])|(?=\.[a-z])", spec):
         if lines[-1] and len(lines[-1]) + len(piece) > width:
             lines.append("")
         lines[-1] += piece

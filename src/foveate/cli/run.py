@@ -12,15 +12,16 @@ from rich.progress import Progress
 from rich.text import Text
 
 from foveate.cli import console, options, pictures
+from foveate.cli.findings import after_run
 from foveate.cli.known import Known, known_answers
 from foveate.cli.measure import Measured, Row, against, measure, warm_up
 from foveate.cli.options import model_option
-from foveate.cli.policies import METHODS_BY_DEFAULT, ON_THE_DEMO, policies, short
+from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
 from foveate.cli.prompt import question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
-from foveate.eval.model import SEES, SHIPPED, Loaded, load
+from foveate.eval.model import SEES, Loaded, is_shipped, load
 from foveate.eval.prompt import Prompt, read
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
@@ -44,28 +45,30 @@ def run(
         typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
     ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
+    device_map: options.DeviceMap = None,
+    dtype: options.Dtype = "auto",
     json: console.Json = False,
 ) -> None:
     """Answer a prompt from the full cache and from compressed ones, and compare.
 
-    The full cache comes first, then each method at each budget (snapkv, lookm and mixkv at 20% if
-    none is named; on the demo model one that keeps its answers at 10%, and two that do not).
+    The full cache comes first, then each method at each budget (recommended, snapkv, lookm and
+    mixkv at 20% if none is named; on the demo model recommended with its profile, snapkv and lookm
+    at 10%).
     Without a prompt, the demo model is asked about three images that come along, and a model that
     reads text about a text of 1,000 words.
     """
-    on_demo = model == SEES and _is_shipped(model)
-    chosen = policies(method or (ON_THE_DEMO if on_demo else METHODS_BY_DEFAULT), budget or [])
-    by_default = on_demo and not (prompt or image or method or budget)
-    known = known_answers() if by_default else None
+    chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [])
+    as_shown = is_demo(model) and not (prompt or image or method or budget)
+    known = known_answers() if as_shown else None
     text, images = question(model, prompt, image or [])
     if picture is not None:
         pictures.check(picture, len(images))
     done: list[Measured] = []
-    if _is_shipped(model):
+    if is_shipped(model):
         typer.echo(_WAIT, err=True)
     try:
         with console.progress(hidden=json) as bars:
-            loaded = _load(model, trust_remote_code, bars)
+            loaded = _load(model, bars, trust_remote_code, device_map, dtype)
             asked = read(loaded, text, images)
             for measured in _measured(loaded, asked, chosen, max_new_tokens, bars):
                 done.append(measured)
@@ -77,16 +80,13 @@ def run(
         pictures.save(picture, images, loaded, asked, done)
     if json:
         _print_json(loaded, asked, rows, known)
+    else:
+        typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
 
 
-def _is_shipped(model: str) -> bool:
-    """Whether that names a model of Foveate's, and not a directory of the same name."""
-    return model in SHIPPED and not Path(model).is_dir()
-
-
-def _load(name: str, trust_remote_code: bool, bars: Progress) -> Loaded:
+def _load(name: str, bars: Progress, *how: Any) -> Loaded:
     task = bars.add_task(f"loading {name}", total=None)
-    loaded = load(name, trust_remote_code)
+    loaded = load(name, *how)
     bars.remove_task(task)
     return loaded
 

@@ -16,6 +16,7 @@ import typer
 
 from foveate.backends.vllm.metrics import FOLDER
 from foveate.backends.vllm.settings import VARIABLE, settings_from
+from foveate.cli.beside import PLACE, served
 from foveate.cli.process import run
 from foveate.errors import InvalidInput, MissingPackage
 
@@ -35,7 +36,12 @@ def serve(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(metavar="SPEC", help=f"mixkv:budget=20%. [default: {VARIABLE}]"),
+        typer.Option(
+            metavar="SPEC",
+            help=f"mixkv:budget=20%. [default: {VARIABLE}; else recommended:budget=20% with the "
+            f"profile that lies beside the model, in MODEL/{PLACE}]",
+            show_default=False,
+        ),
     ] = None,
     policies: Annotated[
         list[str] | None,
@@ -58,7 +64,8 @@ def serve(
     """
     if model.startswith("-"):
         raise InvalidInput(f"found {model!r} for a model: name it first, foveate serve MODEL ...")
-    given = {"policy": policy, "policies": policies, "tiers": tiers}
+    others = [served(model, spec) for spec in policies or []]
+    given = {"policy": policy, "policies": others, "tiers": tiers}
     ours = {name: value for name, value in given.items() if value}
     command = [sys.executable, "-m", _MODULE, *arguments(model, ours, options or [])]
     if show:
@@ -81,8 +88,8 @@ def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> lis
     for option, name in _CLASSES.items():
         if set_here.get(option, name) != name:
             raise InvalidInput(f"{option} {set_here[option]!r}: policies need {name!r}.")
-    config = merged(ours, set_here.get(_CONFIG))
-    _check(config)
+    config = _with_policy(model, merged(ours, set_here.get(_CONFIG)))
+    settings_from(config)
     classes = [word for pair in _CLASSES.items() for word in pair]
     extra = [_CONFIG, json.dumps(config)] if config else []
     return ["--model", model, *classes, *extra, *rest]
@@ -139,14 +146,14 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
     return {**config, "foveate": dict(ours)} if ours else config
 
 
-def _check(config: Mapping[str, Any]) -> None:
+def _with_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The configuration with the profile that lies beside the model, where it is asked for."""
     ours = config.get("foveate", {})
-    if isinstance(ours, dict) and "policy" not in ours and VARIABLE not in os.environ:
-        raise InvalidInput(
-            "no policy is given: say --policy SPEC, such as --policy mixkv:budget=20%, or set "
-            f"{VARIABLE}."
-        )
-    settings_from(config)
+    asked = ours.get("policy", os.environ.get(VARIABLE)) if isinstance(ours, dict) else ""
+    if not isinstance(asked, str | None) or asked == "":
+        return config
+    policy = served(model, asked)
+    return config if policy == asked else {**config, "foveate": {**ours, "policy": policy}}
 
 
 @contextmanager

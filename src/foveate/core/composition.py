@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -25,6 +25,9 @@ from foveate.errors import (
 _METHOD, _STAGE = r"(?P<method>[A-Za-z_]\w*)\s*", r"(?:\.\s*(?P<stage>\w+)\s*)"
 _TERM = re.compile(rf"{_METHOD}{_STAGE}?(?:\((?P<arguments>.*)\))?", re.DOTALL)
 _STAGE_LAST = re.compile(rf"{_METHOD}\((?P<arguments>.*)\)\s*{_STAGE}", re.DOTALL)
+
+BY_DEFAULT = "recommended:budget=20%"
+"""What compresses where no policy is named."""
 
 
 class Term(NamedTuple):
@@ -221,10 +224,9 @@ def find(name: str) -> Method | Sum:
 def _term(text: str, first: bool) -> Term:
     found = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
     if found is None:
-        meant = suggest(text, METHODS)
         raise InvalidSpec(
             f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
-            + (f" {meant}" if meant.startswith("Did") else "")
+            + _meant(text)
         )
     method, slot = METHODS[found["method"]], found["stage"]
     arguments = parse_arguments(found["arguments"] or "")
@@ -237,6 +239,15 @@ def _term(text: str, first: bool) -> Term:
     printed = f"({print_arguments(arguments)})" if arguments else ""
     label = f"{method.name}.{slot}" if slot else method.name
     return Term(method, (slot,) if slot else method.adds, arguments, label + printed)
+
+
+def _meant(text: str) -> str:
+    """The method that a text is like, or the text with a colon before its parameters."""
+    name, _, rest = text.partition(" ")
+    if rest and name in METHODS:
+        return f" A colon stands between a method and its parameters: '{name}:{rest.strip()}'."
+    meant = suggest(text, METHODS)
+    return f" {meant}" if meant.startswith("Did") else ""
 
 
 def name_and_arguments(spec: str) -> tuple[str, dict[str, Any]]:
@@ -296,6 +307,8 @@ def _check_text(spec: object) -> None:
             f"foveate.{spec.name}({budget})."
         )
     first = " The model comes first, the policy after it." if hasattr(spec, "forward") else ""
+    if isinstance(spec, Sequence):
+        first = " One policy; it comes first, the layers after it."
     raise InvalidSpec(
         f"{'None' if spec is None else f'this {type(spec).__name__}'} is no policy. Give a spec, "
         f"such as 'snapkv:budget=20%', or a policy, such as foveate.snapkv(budget=0.2).{first}"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from foveate.core.head_scores import HEAD_FILES
-from foveate.core.heads import HEAD_READINGS
+from foveate.core.making import made_by
 from foveate.core.method import METHODS
-from foveate.errors import ProfileMismatch
+from foveate.errors import InvalidInput, ProfileMismatch
 
 SCHEMA = "foveate-profile-1"
 
 
-def made_by(method: str) -> str:
-    """How a profile of that method is made."""
-    if method in HEAD_FILES and method not in HEAD_READINGS:  # trained: only its file is read here
-        return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
-    return f"Make one with 'foveate calibrate {method}'"
+def check_there(path: Path, method: str) -> None:
+    """Raises InvalidInput, which says how a profile is made, where there is no such file."""
+    if not path.exists():
+        raise InvalidInput(f"the profile {str(path)!r} does not exist. {made_by(method)}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from foveate.core import docstring
 from foveate.core.amount import Amount
 from foveate.core.gathering import GATHERINGS
 from foveate.core.heads import HEAD_READINGS
+from foveate.core.making import is_read, made_by
 from foveate.core.parameters import check, shown
 from foveate.core.policy import Origin, Policy
 from foveate.core.registry import load_all, load_own_before
@@ -148,6 +149,8 @@ class Method:
 
 def _maker(name: str) -> str:
     """What makes a profile for that method, where a command does."""
+    if is_read(name):
+        return f" {made_by(name)}."
     calibrated = name in HEAD_READINGS or name in GATHERINGS
     return f" 'foveate calibrate {name} --model MODEL' makes one." if calibrated else ""
 

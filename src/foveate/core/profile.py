@@ -21,8 +21,9 @@ from torch import Tensor
 
 from foveate.core import files
 from foveate.core.gathering import GATHERINGS
-from foveate.core.heading import SCHEMA, Heading, made_by
+from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
+from foveate.core.making import made_by
 from foveate.core.parameters import Range, shown
 from foveate.core.policy import Policy
 from foveate.core.registry import Registry
@@ -82,6 +83,7 @@ def load(path: str, method: str) -> Profile:
         ProfileMismatch: a profile of another method.
     """
     place = Path(path).absolute()
+    check_there(place, method)
     try:
         stamp = place.stat().st_mtime_ns if place.is_file() else 0
         profile = _read(place, stamp)

@@ -98,11 +98,16 @@ def parse_arguments(text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key.isidentifier() or not value.strip():
-            raise InvalidSpec(f"{shown(part)} is not of the form key=value.")
+            raise InvalidSpec(f"{shown(part)} is not of the form key=value.{_meant(part)}")
         if key in arguments:
             raise InvalidSpec(f"{shown(key)} is given twice in {shown(text)}.")
         arguments[key] = parse_value(value)
     return arguments
+
+
+def _meant(part: str) -> str:
+    """An amount alone is most often a budget."""
+    return f" Did you mean budget={part}?" if re.fullmatch(r"[\d.]+(%|[KMG]i?B)?", part) else ""
 
 
 def parse_value(text: str) -> Any:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from foveate.core import files
 from foveate.core.gathering import GATHERINGS
-from foveate.core.heading import SCHEMA, Heading
+from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
+from foveate.core.making import made_by
 from foveate.core.parameters import shown
 from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
@@ -75,14 +76,14 @@ def load_tensors(path: str, method: str) -> TensorProfile:
         ProfileMismatch: a profile of another method.
     """
     place = Path(path).absolute()
+    check_there(place, method)
     try:
         profile = _read(place, place.stat().st_mtime_ns if place.is_file() else 0)
     except (InvalidInput, OSError) as error:
-        raise InvalidInput(f"{error} Make one with 'foveate calibrate {method}'.") from error
+        raise InvalidInput(f"{error} {made_by(method)}.") from error
     if profile.method != method:
         raise ProfileMismatch(
-            f"{path} is a profile of {profile.method}, not of {method}. Make one with "
-            f"'foveate calibrate {method}'."
+            f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
         )
     return profile
 
@@ -96,7 +97,9 @@ def _read(path: Path, stamp: int) -> TensorProfile:
             note = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (InvalidInput, SafetensorError, OSError, ValueError) as error:
-        raise InvalidInput(f"{path} is not a profile of tensors: {error}.") from error
+        raise InvalidInput(
+            f"{path} is not a profile of tensors: {str(error).rstrip('.')}."
+        ) from error
     if note.get("schema") != SCHEMA:
         raise InvalidInput(
             f"{path} has the profile schema {shown(note.get('schema'))}, expected {SCHEMA!r}."

@@ -42,7 +42,13 @@ def layers_of(
     """
     if not layers:
         raise InvalidInput("layers is empty: give one (q, k, v) per layer.")
-    for index, (q, k, v) in enumerate(layers):
+    for index, one in enumerate(layers):
+        if not isinstance(one, Sequence) or len(one) != 3:
+            raise InvalidInput(
+                f"layer {index} is a {type(one).__name__}: give (q, k, v) of each layer, shapes "
+                "[b, hq, n, d], [b, h, n, d] and [b, h, n, e]."
+            )
+        q, k, v = one
         check_shapes(index, q, k, v)
         if (k.shape[0], k.shape[2]) != (layers[0][1].shape[0], layers[0][1].shape[2]):
             raise InvalidInput(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -21,7 +21,14 @@ from transformers import (
 )
 
 from foveate.backends.hf import compress
-from foveate.errors import InvalidParameter, MissingPackage, ModelNotFound, UnsupportedModel
+from foveate.errors import (
+    FoveateError,
+    InvalidParameter,
+    MissingPackage,
+    ModelNotFound,
+    UnsupportedModel,
+)
+from foveate.eval.lacking import missing_package
 from foveate.eval.padding import padded
 
 SEES, READS = "demo", "smollm2"
@@ -43,6 +50,7 @@ class Loaded:
         return self.reader.tokenizer if self.sees else self.reader
 
 
+DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceMap = str | dict[str, int | str]
 """How weights are spread over devices, as transformers takes it: "auto", or by module."""
 
@@ -51,46 +59,55 @@ def load(
     name: str,
     trust_remote_code: bool = False,
     device_map: DeviceMap | None = None,
+    dtype: DtypeName = "auto",
     *,
     pad_images: bool = False,
 ) -> Loaded:
     """The model in a directory or on the hub, or one that comes with Foveate.
 
     It goes to the GPU if there is one, or its layers to several devices as ``device_map`` says;
-    each layer's cache stands where the layer does. The weights keep their dtype, but for float16 on
-    a CPU. Code that comes with it runs only if ``trust_remote_code``; it is never asked about.
+    each layer's cache stands where the layer does. The weights keep their dtype unless another one
+    is given, and float16 becomes float32 on a CPU where none is. Code that comes with it runs only
+    if ``trust_remote_code``; it is never asked about.
     ``pad_images`` has images padded to squares: :func:`foveate.eval.padding.padded`.
 
     Raises:
         ModelNotFound: no model, no weights or no tokenizer at that place.
         UnsupportedModel: transformers or Foveate cannot use it, or only with code that is not
             trusted; the message says why.
-        MissingPackage: a ``device_map`` is given, and accelerate is not installed.
+        MissingPackage: the processor or tokenizer needs one (torchvision, sentencepiece), or a
+            ``device_map`` is given, and accelerate is not installed.
         InvalidParameter: a ``device_map`` for a model that comes with Foveate, or ``pad_images``
             for one that is no LLaVA-1.5.
     """
-    if name in SHIPPED and not Path(name).is_dir():
+    if is_shipped(name):
         if device_map is not None:
             raise InvalidParameter(
                 f"device_map={device_map!r}: {name!r} is small, and stands on one device. Leave it "
                 "out, or name a model of your own."
             )
-        shipped = _shipped(name)
+        shipped = _shipped(name, dtype)
         return replace(shipped, reader=padded(shipped.reader)) if pad_images else shipped
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
-    source = _Source(name, _place(name), trust_remote_code)
+    source = Source(name, place_of(name), trust_remote_code)
     _check_layout(source)
-    config = _config(source)
+    config = read_config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    model = _model(source, config, sees, device_map)
-    compress(model, "full")  # refuses what cannot be compressed, before anything else is loaded
-    placed = model.eval() if device_map else _placed(model)  # type: ignore[no-untyped-call]
-    reader = _reader(source, sees)
+    early = _reader_if_whole(source, sees)  # a missing package is said before the wait
+    model = _model(source, config, sees, device_map, dtype)
+    compress(model, "full")  # refuses what cannot be compressed
+    placed = model.eval() if device_map else _placed(model, dtype)  # type: ignore[no-untyped-call]
+    reader = early or read_reader(source, sees)
     return Loaded(name, placed, padded(reader) if pad_images else reader, sees)
 
 
-class _Source(NamedTuple):
+def is_shipped(name: str) -> bool:
+    """Whether that names a model of Foveate's, and not a directory of the same name."""
+    return name in SHIPPED and not Path(name).is_dir()
+
+
+class Source(NamedTuple):
     """What was asked for, where transformers finds it, and whether its code may run.
 
     Every ``from_pretrained`` here gets ``allowed``: left out, transformers asks on standard input.
@@ -121,15 +138,16 @@ class _Source(NamedTuple):
         ) from error
 
 
-def _shipped(name: str) -> Loaded:
+def _shipped(name: str, dtype: DtypeName) -> Loaded:
     """A model that comes with Foveate; imported here, as loading its code takes a while."""
     from foveate_demo import smollm2, vision
 
-    model, reader = vision.load() if name == SEES else smollm2.load()
-    return Loaded(SHIPPED[name], _placed(model), reader, sees=name == SEES)
+    made = torch.float32 if dtype == "auto" else getattr(torch, dtype)
+    model, reader = vision.load(made) if name == SEES else smollm2.load(made)
+    return Loaded(SHIPPED[name], _placed(model, dtype), reader, sees=name == SEES)
 
 
-def _place(name: str) -> str:
+def place_of(name: str) -> str:
     """What transformers is to load: a directory that exists, or a name on the hub."""
     path = Path(name).expanduser()
     if path.is_dir():
@@ -146,7 +164,7 @@ def _place(name: str) -> str:
     return name
 
 
-def _check_layout(source: _Source) -> None:
+def _check_layout(source: Source) -> None:
     """Refuses a directory in its authors' layout, and lets transformers know the models that
     ``foveate convert`` makes of such; imported here, as loading their code takes a while.
     """
@@ -160,7 +178,8 @@ def _check_layout(source: _Source) -> None:
         )
 
 
-def _config(source: _Source) -> PreTrainedConfig:
+def read_config(source: Source) -> PreTrainedConfig:
+    """What the model's configuration says; raises as ``load`` does."""
     name, place, _ = source
     try:
         config: PreTrainedConfig = AutoConfig.from_pretrained(place, **source.allowed)
@@ -183,13 +202,17 @@ def _kernel(config: PreTrainedConfig) -> str:
 
 
 def _model(
-    source: _Source, config: PreTrainedConfig, sees: bool, device_map: DeviceMap | None
+    source: Source,
+    config: PreTrainedConfig,
+    sees: bool,
+    device_map: DeviceMap | None,
+    dtype: DtypeName,
 ) -> PreTrainedModel:
     name = source.name
     auto = AutoModelForImageTextToText if sees else AutoModelForCausalLM
     try:
         model: PreTrainedModel = auto.from_pretrained(
-            source.place, config=config, dtype="auto", device_map=device_map, **source.allowed
+            source.place, config=config, dtype=dtype, device_map=device_map, **source.allowed
         )
     except (OSError, SafetensorError) as error:
         raise ModelNotFound(f"no weights found at {name!r}: {_first(error)}") from error
@@ -199,29 +222,48 @@ def _model(
     return model
 
 
-def _reader(source: _Source, sees: bool) -> Any:
+def _reader_if_whole(source: Source, sees: bool) -> Any:
+    """What reads prompts; None where something else than a package is missing, which is said after
+    what is wrong with the model.
+
+    Raises:
+        MissingPackage: one that it needs.
+    """
+    try:
+        return read_reader(source, sees)
+    except MissingPackage:
+        raise
+    except FoveateError:
+        return None
+
+
+def read_reader(source: Source, sees: bool) -> Any:
     """The processor of a model that sees, the tokenizer of one that does not."""
     name, kind = source.name, "processor" if sees else "tokenizer"
     auto = AutoProcessor if sees else AutoTokenizer
     try:
         return auto.from_pretrained(source.place, **source.allowed)
-    except ImportError as error:
-        raise UnsupportedModel(
-            f"the {kind} of {name!r} needs a package that is not installed (often torchvision): "
-            f"{_first(error)}"
-        ) from error
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
+        if lacking := missing_package(f"the {kind} of {name!r}", error, source.place):
+            raise lacking from error
+        if isinstance(error, ImportError):
+            raise UnsupportedModel(
+                f"the {kind} of {name!r} needs a package that is not installed: "
+                f"{' '.join(str(error).split())}"
+            ) from error
         if isinstance(error, ValueError):
             source.check_code(error)
         raise ModelNotFound(f"no {kind} found at {name!r}: {_first(error)}") from error
 
 
-def _placed(model: PreTrainedModel) -> PreTrainedModel:
-    """On the GPU if there is one, otherwise on the CPU, whose float16 arithmetic is very slow."""
+def _placed(model: PreTrainedModel, dtype: DtypeName) -> PreTrainedModel:
+    """On the GPU if there is one, otherwise on the CPU, whose float16 arithmetic is very slow: it
+    has it only where it is asked for.
+    """
     model.eval()  # type: ignore[no-untyped-call]
     if torch.cuda.is_available():
         model.to("cuda")  # type: ignore[arg-type]
-    elif model.dtype == torch.float16:
+    elif model.dtype == torch.float16 and dtype == "auto":
         model.float()  # type: ignore[no-untyped-call]
     return model
 

@@ -9,7 +9,8 @@ layers says what each head keeps, or where that has to be known before a prompt 
 vLLM, layer by layer), the ranking that comes out on average; the first token stays in all of them.
 
 Without a profile it is the best here that needs none and reads the prompt once: how a key differs
-from all others (KeyDiff) and how large its value is, in one ranking. It says so.
+from all others (KeyDiff) and how large its value is, in one ranking. The log, "foveate", says so
+once, at INFO.
 """
 
 from __future__ import annotations
@@ -217,7 +218,7 @@ GATHERINGS["recommended"] = SecondReading()
 @cache
 def say_once() -> None:
     """That a profile would do better."""
-    logging.getLogger("foveate").warning(
+    logging.getLogger("foveate").info(
         "recommended has no profile: it ranks pairs by how their keys differ and how large their "
         "values are. 'foveate calibrate recommended --model MODEL' makes one in minutes, and "
         "kvzip needs none, at the price of a second prefill."

@@ -131,7 +131,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
                 f"{self.state.policy} shares its budget over all layers, or reads the prompt "
                 "again, so it compresses after the whole prompt has passed through the model, and "
                 "drafted tokens arrived in the same pass. Use it without assisted (or prompt "
-                "lookup) decoding."
+                "lookup) decoding, or a policy that compresses layer by layer, such as "
+                "'snapkv:budget=20%' or 'keydiff:budget=20%,recent=0.25'."
             )
 
     def append(self, k: Tensor, v: Tensor) -> Pairs:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from foveate.backends.hf.gather import gather, gathered_method
+from foveate.backends.hf.gather import each_prompt, gather, gathered_method
 from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import (
@@ -61,7 +61,7 @@ def calibrate(
     how = CALIBRATIONS[name]
     title = model_name(check_model(model))
     ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
-    for inputs in prompts:
+    for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
             with undone(model), compress(model, policy) as session:
                 session.prefill(**inputs)
@@ -98,7 +98,7 @@ def calibrate_each(
     sums = any(policy.reads_column_sums for policy in chosen)
     readers = [_reader(policy) for policy in chosen]
     ledger = Ledger(progress, {"calibrating": [str(one) for one in chosen], "model": title})
-    for inputs in prompts:
+    for inputs in each_prompt(prompts):
         if ledger.lacks(fingerprint(inputs)):
             with undone(model):
                 recording = record(model, sums=sums, **inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,21 @@ def _watching(gathering: Gathering, turns: list[Rotation]) -> tuple[Gatherer, Po
     return watcher, policy
 
 
+def each_prompt(prompts: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The prompts, one after the other.
+
+    Raises:
+        InvalidInput: one of them is no inputs of a model, or all of it is the inputs of one prompt.
+    """
+    what = "give a list of inputs, each as generate takes it: [{'input_ids': ..., ...}, ...]"
+    if isinstance(prompts, Mapping):
+        raise InvalidInput(f"these are the inputs of one prompt: {what}.")
+    for place, inputs in enumerate(prompts):
+        if not isinstance(inputs, Mapping):
+            raise InvalidInput(f"prompt {place} is a {type(inputs).__name__}: {what}.")
+        yield inputs
+
+
 def gather(
     model: nn.Module,
     name: str,
@@ -103,7 +118,7 @@ def gather(
     gathering, title = GATHERINGS[name], model_name(check_model(model))
     turns: list[Rotation] = []
     ledger = SumsLedger(progress, {"calibrating": name, "model": title})
-    for inputs in prompts:
+    for inputs in each_prompt(prompts):
         if gathering.turns_back and not turns:
             with undone(model):
                 turns = rotations(model, inputs)

