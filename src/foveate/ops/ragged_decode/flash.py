@@ -90,7 +90,7 @@ def _one_by_one(
     lengths: Sequence[int],
     scale: float,
 ) -> Part:
-    """To attend to no pair is a division by zero, which would end the process."""
+    """A call for each head that has pairs: for none it would divide by zero and end the process."""
     g, apart = queries.shape[2], not _folds(queries, max(lengths))
     bodies = (torch.split(x, [*lengths], 2) for x in (keys, values))
     parts = []
