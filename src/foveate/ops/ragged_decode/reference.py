@@ -27,11 +27,26 @@ def ragged_decode(
     longest: int | None = None,
     tail_length: Int[Tensor, "1"] | None = None,
 ) -> Float[Tensor, "b hq 1 e"]:
-    """The products are in the inputs' dtype. ``starts`` and ``longest`` are not needed. Nothing is
-    asked of the device, so that a step can be captured: what does not count of a tail is masked.
-    """
+    """``starts`` and ``longest`` are not needed."""
     if tail_length is None and _may_flash(q, flat_k, flat_v, tail_k, tail_v):
         return flash.ragged_decode(q, flat_k, flat_v, lengths, tail_k, tail_v, scale, n)
+    return by_products(q, flat_k, flat_v, lengths, tail_k, tail_v, scale, n, tail_length)
+
+
+def by_products(
+    q: Float[Tensor, "b hq 1 d"],
+    flat_k: Float[Tensor, "f d"],
+    flat_v: Float[Tensor, "f e"],
+    lengths: Sequence[int],
+    tail_k: Float[Tensor, "b h t d"],
+    tail_v: Float[Tensor, "b h t e"],
+    scale: float,
+    n: float,
+    tail_length: Int[Tensor, "1"] | None = None,
+) -> Float[Tensor, "b hq 1 e"]:
+    """The products are in the inputs' dtype. Nothing is asked of the device, so that a step can be
+    captured: what does not count of a tail is masked.
+    """
     b, hq, _, d = q.shape
     h, t, most = tail_k.shape[1], tail_k.shape[2], max(lengths)
     queries = (q * scale).reshape(b * h, hq // h, d).transpose(1, 2)
@@ -53,8 +68,8 @@ def ragged_decode(
 
 def _may_flash(q: Tensor, *pairs: Tensor) -> bool:
     """Whether flash attention can do it: on a CPU, for keys and values of one width, where no
-    gradients are recorded. It takes .7 to .9 of the loop's time with one thread, .8 to 1.1 with
-    two (docs/kernels.md).
+    gradients are recorded. It takes .7 to .9 of the loop's time with one thread, .7 to 1.0 with
+    two (benchmarks/ragged_step.py).
     """
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (q, *pairs))
     return q.device.type == "cpu" and q.shape[3] == pairs[1].shape[1] and not recorded
