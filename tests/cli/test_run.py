@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from foveate.backends.hf.internals import CACHE
 from foveate.cli.known import known_answers, stored
-from foveate.cli.measure import Row, against, measure
+from foveate.cli.measure import Measured, Row, Times, against, measure
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.core.composition import policy as policy_of
@@ -111,6 +111,25 @@ def test_divergence_is_the_first_token_that_differs() -> None:
     row = Row("knorm", "20%", "", 1.0, 1, 0.0, 0.0, None, None)
     for ids, expected in (([5, 6, 7], None), ([5, 9, 7], 1), ([5, 6], 2), ([5, 6, 7, 8], 3)):
         assert against(row, ids, [5, 6, 7]).first_divergence == expected
+
+
+def test_rows_are_timed_in_turns_and_give_medians(
+    as_json: Read, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefills, order = iter([9.0, 8.0, 3.0, 1.0, 4.0, 2.0]), []
+
+    def drawn(loaded: Loaded, prompt: Any, policy: Any, *rest: Any) -> Measured:
+        order.append(policy.name)
+        one = measure(loaded, prompt, policy, *rest)
+        return one._replace(turns=(Times(next(prefills), 0.5, [0.002 * len(order)]),))
+
+    monkeypatch.setattr("foveate.cli.run.measure", drawn)
+    asked = ("run", "--model", llama, "--prompt", WORDS, "--method", "knorm:budget=50%")
+    full, knorm = as_json(*asked, "--max-new-tokens", 2)["rows"]
+    assert order == ["full", "knorm"] * 3
+    assert (full["prefill_s"], knorm["prefill_s"]) == (4.0, 2.0)
+    assert (full["decode_ms_per_token"], knorm["decode_ms_per_token"]) == (6.0, 8.0)
+    assert full["compress_s"] == knorm["compress_s"] == 0.5
 
 
 def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
@@ -303,7 +322,7 @@ def tiny_demo(llava: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def answers(loaded: Loaded, *rest: Any) -> Any:
         one = measure(loaded, *rest)
-        said = album.ANSWER if rest[2] > 2 and next(right) else one.row.answer
+        said = album.ANSWER if rest[2] > 2 and next(right, False) else one.row.answer
         return one._replace(row=replace(one.row, answer=said))
 
     monkeypatch.setattr("foveate.cli.run.load", lambda name, *_: tiny)

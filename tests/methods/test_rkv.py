@@ -68,6 +68,26 @@ PROMPTS = {
 }
 
 
+@pytest.mark.parametrize("newest", [1, 3, 400])
+@pytest.mark.parametrize("threshold", [0.1, 0.4, 0.9])
+def test_redundancy_of_many_tokens_is_that_of_all_cosines(newest, threshold):
+    """Of more tokens than are compared at a time, with padding, some alike and some like none."""
+    given = repeating([300, 170], h=2, d=16, seed=3)
+    k, valid = given.layers[0][1], (given.mask > 0)[:, None].expand(-1, 2, -1)
+    alone = torch.randn(k.shape, generator=torch.Generator().manual_seed(4))
+    k = torch.where(torch.arange(300)[:, None] % 3 == 0, alone, k)
+    unit = k.double() / k.double().norm(dim=-1, keepdim=True) * valid[..., None]
+    cosine = unit @ unit.mT
+    cosine.diagonal(0, 2, 3).fill_(0.0)
+    similar = cosine > threshold
+    assert (cosine[cosine != 0] - threshold).abs().min() > 1e-6  # that float32 tells apart
+    later = similar.flip(-1).cumsum(-1).flip(-1)
+    mean = cosine.masked_fill(similar & (later <= newest), 0.0).sum(2)
+    mean = mean / valid.sum(-1, keepdim=True)
+    expected = mean.masked_fill(~valid, -torch.inf).softmax(-1)
+    assert_close(redundancy(k, valid, threshold, newest).double(), expected, rtol=1e-4, atol=1e-8)
+
+
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=PROMPTS)
 @pytest.mark.parametrize("newest", [1, 3])
 @pytest.mark.parametrize("mix_lambda", [0.0, 0.1, 1.0])

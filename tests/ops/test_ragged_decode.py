@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from foveate.ops.ragged_decode import ragged_decode
+from foveate.ops.ragged_decode import flash, ragged_decode
 from tests.core.lean import lean
 
 
-def literal(q, bodies, tail_k, tail_v, scale):
+def literal(q, bodies, tail_k, tail_v, scale, n=0.0):
     """``bodies[row][head]`` is (k, v); query head i reads KV head i // g."""
     b, hq = q.shape[:2]
     g = hq // tail_k.shape[1]
@@ -20,7 +20,8 @@ def literal(q, bodies, tail_k, tail_v, scale):
             k, v = bodies[row][head // g]
             k = torch.cat([k, tail_k[row, head // g]]).double()
             v = torch.cat([v, tail_v[row, head // g]]).double()
-            weights = (scale * (k @ q[row, head, 0].double())).softmax(0)
+            logits = (scale * (k @ q[row, head, 0].double())).exp()
+            weights = logits / (n + logits.sum() or 1.0)
             out[row, head, 0] = weights @ v
     return out
 
@@ -52,27 +53,47 @@ def ragged(draw):
     t=st.integers(1, 5),
     g=st.integers(1, 3),
     d=st.integers(1, 5),
-    e=st.integers(1, 5),
+    e=st.integers(1, 5) | st.none(),  # as wide as keys
+    n=st.sampled_from([0.0, 1.5]),
     seed=st.integers(0, 99),
 )
-@example(lengths=[[0, 0]], t=1, g=1, d=2, e=2, seed=0)
-def test_it_is_one_softmax_per_head_over_body_and_tail(lengths, t, g, d, e, seed):
-    bodies, arguments = case(lengths, t, g, d, e, seed=seed)
-    ours = ragged_decode(*arguments, 0.5)
+@example(lengths=[[0, 0]], t=1, g=1, d=2, e=2, n=0.0, seed=0)
+def test_it_is_one_softmax_per_head_over_body_and_tail(lengths, t, g, d, e, n, seed):
+    bodies, arguments = case(lengths, t, g, d, e or d, seed=seed)
+    ours = ragged_decode(*arguments, 0.5, n)
     q, *_, tail_k, tail_v = arguments
-    assert_close(ours.double(), literal(q, bodies, tail_k, tail_v, 0.5), rtol=1e-5, atol=1e-6)
+    expected = literal(q, bodies, tail_k, tail_v, 0.5, n)
+    assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_tail_may_be_empty():
-    bodies, arguments = case([[3, 1], [5, 2]], t=0)
-    ours = ragged_decode(*arguments, 0.5)
+@pytest.mark.parametrize("e", [3, 4])
+@pytest.mark.parametrize("lengths", [[[3, 1], [5, 2]], [[0, 0], [5, 0]]])
+def test_the_tail_may_be_empty_and_so_may_heads(lengths, e):
+    bodies, arguments = case(lengths, t=0, e=e)
+    ours = ragged_decode(*arguments, 0.5, 1.0)
     q, *_, tail_k, tail_v = arguments
-    assert_close(ours.double(), literal(q, bodies, tail_k, tail_v, 0.5), rtol=1e-5, atol=1e-6)
+    expected = literal(q, bodies, tail_k, tail_v, 0.5, 1.0)
+    assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("n", [0.0, 2.0])
+@pytest.mark.parametrize("g", [1, 3, 4])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("lengths", [[[700, 5], [0, 513]], [[4100, 0]]])
+def test_flash_attention_gives_the_same(lengths, threads, g, n, monkeypatch):
+    """Of more pairs than its blocks have, with query heads apart and as one head's queries."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    bodies, (q, flat_k, *rest) = case(lengths, t=7, g=g, d=8, e=8)
+    columns_first = flat_k.T.contiguous().T
+    ours = flash.ragged_decode(q, columns_first, *rest, 0.35, n)
+    expected = literal(q, bodies, *rest[2:], 0.35, n)
+    assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("e", [12, 16])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_comes_back_in_its_own_type_and_close(dtype):
-    bodies, arguments = case([[30, 4], [12, 9]], t=3, d=16, e=16, dtype=dtype)
+def test_half_precision_comes_back_in_its_own_type_and_close(dtype, e):
+    bodies, arguments = case([[30, 4], [12, 9]], t=3, d=16, e=e, dtype=dtype)
     ours = ragged_decode(*arguments, 0.25)
     assert ours.dtype == dtype
     q, *_, tail_k, tail_v = arguments
@@ -80,9 +101,23 @@ def test_half_precision_comes_back_in_its_own_type_and_close(dtype):
     assert_close(ours.double(), expected, rtol=0.0, atol=6 * torch.finfo(dtype).eps)
 
 
-def test_it_works_while_gradients_are_recorded():
+@pytest.mark.parametrize("e", [3, 4])
+def test_gradients_are_those_of_the_softmax(e):
     """A model's forward pass outside of torch.no_grad, as a user may run it."""
-    bodies, (q, *rest) = case([[3, 1]], t=2)
-    ours = ragged_decode(q.clone().requires_grad_(), *rest, 0.5)
-    expected = literal(q, bodies, rest[3], rest[4], 0.5)
-    assert_close(ours.detach().double(), expected, rtol=1e-5, atol=1e-6)
+    bodies, (q, *rest) = case([[3, 1]], t=2, e=e)
+    ours, theirs = q.clone().requires_grad_(), q.clone().requires_grad_()
+    out = ragged_decode(ours, *rest, 0.5)
+    out.sum().backward()
+    parts = [
+        [torch.cat(pair) for pair in zip(body, (rest[3][0, i], rest[4][0, i]), strict=True)]
+        for i, body in enumerate(bodies[0])
+    ]
+    expected = torch.cat(
+        [
+            (0.5 * theirs[0, 2 * i : 2 * i + 2, 0] @ k.T).softmax(-1) @ v
+            for i, (k, v) in enumerate(parts)
+        ]
+    )
+    expected.sum().backward()
+    assert_close(out[0, :, 0], expected)
+    assert_close(ours.grad, theirs.grad)

@@ -1,9 +1,9 @@
-"""One answer under one policy, with its memory and its time."""
+"""One answer under one policy, with its memory and its times."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -25,9 +25,9 @@ from foveate.eval.prompt import Prompt
 class Row:
     """One line of the comparison. Bytes and kept tokens are those right after the compression.
 
-    ``decode_ms_per_token`` is the median (None if the answer is one token long),
-    ``first_divergence`` the index of the first token that differs from the full cache's (None if
-    none does).
+    Times are medians over the turns, and ``decode_ms_per_token`` over all tokens of all turns (None
+    if the answer is one token long). ``first_divergence`` is the index of the first token that
+    differs from the full cache's (None if none does).
     """
 
     method: str
@@ -41,12 +41,23 @@ class Row:
     first_divergence: int | None
 
 
+class Times(NamedTuple):
+    """Seconds of one answer: the prefill, what the policy adds to it, and each further token."""
+
+    prefill: float
+    compress: float
+    steps: list[float]
+
+
 class Measured(NamedTuple):
-    """A row, the answer's token ids, and the share of heads that hold each token of the prompt."""
+    """A row, the answer's token ids, the share of heads that hold each token of the prompt, and the
+    times of every turn so far.
+    """
 
     row: Row
     ids: list[int]
     held: Tensor
+    turns: tuple[Times, ...]
 
 
 class Clock(StoppingCriteria):
@@ -94,18 +105,33 @@ def measure(
         stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
     ids: list[int] = done[0, prompt.tokens :].tolist()
     steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
+    turns = (Times(clock.times[0] - start - stats.seconds, stats.seconds, steps),)
     row = Row(
         method=label(policy),
         budget=budget_of(policy),
         answer=loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(),
         kept_tokens=stats.kept_tokens,
         kv_bytes=stats.bytes_after,
-        prefill_s=round(clock.times[0] - start - stats.seconds, 4),
-        compress_s=round(stats.seconds, 4),
-        decode_ms_per_token=round(median(steps) * 1e3, 3) if steps else None,
+        **_medians(turns),
         first_divergence=None,
     )
-    return Measured(row, ids, held)
+    return Measured(row, ids, held, turns)
+
+
+def _medians(turns: Sequence[Times]) -> dict[str, Any]:
+    """A row's times."""
+    steps = [step for turn in turns for step in turn.steps]
+    return {
+        "prefill_s": round(median(turn.prefill for turn in turns), 4),
+        "compress_s": round(median(turn.compress for turn in turns), 4),
+        "decode_ms_per_token": round(median(steps) * 1e3, 3) if steps else None,
+    }
+
+
+def with_turn(before: Measured, latest: Measured) -> Measured:
+    """What was measured before, and the times of one more turn."""
+    turns = (*before.turns, *latest.turns)
+    return before._replace(row=replace(before.row, **_medians(turns)), turns=turns)
 
 
 def against(row: Row, ids: list[int], full: list[int]) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from rich.text import Text
 from foveate.cli import console, options, pictures
 from foveate.cli.findings import after_run
 from foveate.cli.known import Known, known_answers
-from foveate.cli.measure import Measured, Row, against, measure, warm_up
+from foveate.cli.measure import Measured, Row, against, measure, warm_up, with_turn
 from foveate.cli.options import model_option
 from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
 from foveate.cli.prompt import question
@@ -40,6 +40,12 @@ def run(
     max_new_tokens: Annotated[
         int, typer.Option(metavar="N", min=1, help="The most tokens of an answer.")
     ] = 64,
+    rounds: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="How often each answer is timed, in turns; times are medians."
+        ),
+    ] = 3,
     picture: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Save a picture that shows on the images what was kept."),
@@ -70,8 +76,7 @@ def run(
         with console.progress(hidden=json) as bars:
             loaded = _load(model, bars, trust_remote_code, device_map, dtype)
             asked = read(loaded, text, images)
-            for measured in _measured(loaded, asked, chosen, max_new_tokens, bars):
-                done.append(measured)
+            _measure_all(loaded, asked, chosen, max_new_tokens, rounds, bars, done)
     finally:
         rows = [one.row for one in done]
         if done and not json:  # also the rows before one that failed
@@ -91,21 +96,35 @@ def _load(name: str, bars: Progress, *how: Any) -> Loaded:
     return loaded
 
 
-def _measured(
-    loaded: Loaded, prompt: Prompt, chosen: Sequence[Policy], tokens: int, bars: Progress
-) -> Iterator[Measured]:
-    """One answer after the other; the first is that of the full cache."""
+def _measure_all(
+    loaded: Loaded,
+    prompt: Prompt,
+    chosen: Sequence[Policy],
+    tokens: int,
+    rounds: int,
+    bars: Progress,
+    done: list[Measured],
+) -> None:
+    """Fills ``done``: one answer after the other, of which the first is that of the full cache, and
+    all of them again in every further round, so that what slows the machine down meets all rows.
+    """
     task = bars.add_task("warming up", total=None)
     with console.quiet():
         warm_up(loaded, prompt)
-    full: list[int] | None = None
-    for number, policy in enumerate(chosen, start=1):
-        what = f"{short(label(policy))} {budget_of(policy) or ''} ({number} of {len(chosen)})"
-        bars.reset(task, description=what, total=tokens)
-        with console.quiet():
-            one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
-        full = one.ids if full is None else full
-        yield one._replace(row=against(one.row, one.ids, full))
+    for turn in range(rounds):
+        for number, policy in enumerate(chosen):
+            what = (
+                f"{short(label(policy))} {budget_of(policy) or ''} ({number + 1} of {len(chosen)}"
+            )
+            what += f", turn {turn + 1} of {rounds})"
+            bars.reset(task, description=what, total=tokens)
+            with console.quiet():
+                one = measure(loaded, prompt, policy, tokens, lambda: bars.advance(task))
+            if turn:
+                done[number] = with_turn(done[number], one)
+            else:
+                full = done[0].ids if done else one.ids
+                done.append(one._replace(row=against(one.row, one.ids, full)))
     bars.remove_task(task)
 
 

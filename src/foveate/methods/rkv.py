@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.amount import Amount
@@ -81,22 +81,38 @@ def redundancy(
     like that one: of similar tokens, the latest are not redundant.
     """
     unit = F.normalize(k.float(), dim=-1).masked_fill(~valid[..., None], 0.0)
-    n = k.shape[2]
-    place = torch.arange(n, device=k.device)
-    total = k.new_zeros(k.shape[:3], dtype=torch.float32)
-    for some in blocks(n):
-        cosine = unit[:, :, some] @ unit.mT
-        cosine.masked_fill_(place[some, None] == place, 0.0)
-        similar = cosine > threshold
-        found = torch.where(similar, place, -1)
-        nth = (
-            found.topk(min(newest, n), dim=-1).values[..., -1:]
-            if newest > 1
-            else found.amax(-1, keepdim=True)
-        )
-        total += cosine.masked_fill_(similar & (place >= nth), 0.0).sum(2)
+    total = (unit @ unit.sum(2, keepdim=True).mT).squeeze(-1) - unit.square().sum(-1)
+    total = total - repeated_by(unit, valid, threshold, newest)
     mean = total / valid.sum(-1, keepdim=True).clamp_min(1)
     return mean.masked_fill(~valid, -torch.inf).softmax(-1).masked_fill(~valid, 0.0)
+
+
+def repeated_by(
+    unit: Float[Tensor, "b h n d"], valid: Bool[Tensor, "b h n"], threshold: float, newest: int
+) -> Float[Tensor, "b h n"]:
+    """The sum of each token's cosines with those that it is one of the ``newest`` to resemble.
+
+    From the last tokens on, so that a token whose newest are found is not compared any further.
+    """
+    missing, found = valid * newest, torch.zeros_like(unit[..., 0])
+    for some in reversed([*blocks(unit.shape[2])]):
+        rest = _of_any_head(missing > 0)
+        cosine = unit[:, :, rest] @ unit[:, :, some].mT
+        itself = ((rest >= some.start) & (rest < some.stop)).nonzero()[:, 0]
+        cosine[:, :, itself, rest[itself] - some.start] = -1.0
+        alike = _of_any_head((cosine > threshold).any(-1))
+        rest, cosine = rest[alike], cosine[:, :, alike]
+        similar = cosine > threshold
+        later = similar.flip(-1).cumsum(-1).flip(-1)
+        counted = similar & (later <= missing[:, :, rest, None])
+        found[:, :, some] = cosine.masked_fill_(~counted, 0.0).sum(2)
+        missing[:, :, rest] -= counted.sum(-1)
+    return found
+
+
+def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:
+    """The slots for which it is true in some head of some row."""
+    return which.flatten(0, 1).any(0).nonzero()[:, 0]
 
 
 @stage("less_redundant")

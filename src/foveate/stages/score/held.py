@@ -33,6 +33,11 @@ class Span:
         return int(self.count.max())
 
     @cached_property
+    def shortest(self) -> int:
+        """The fewest tokens of a head."""
+        return int(self.count.min())
+
+    @cached_property
     def inside(self) -> Bool[Tensor, "b h l"]:
         """Of as many places as the longest head needs: True where a head has a token."""
         places = torch.arange(self.longest, device=self.count.device)

@@ -63,21 +63,29 @@ class NonCausalAttention:
 
     def _chunks(self, layer: Layer, part: Span) -> Iterator[Float[Tensor, "b h c"]]:
         """What the tokens of each part are paid."""
-        q, k, inside = part.take(own_queries(layer)), part.take(layer.k), part.inside
+        q, k = part.take(own_queries(layer)), part.take(layer.k)
         yield k.new_zeros((*k.shape[:2], 0), dtype=torch.float32)
         for first in range(0, part.longest, self.chunk):
             some = slice(first, first + self.chunk)
-            real = inside[:, :, some]
-            logits = torch.einsum("bhigd,bhjd->bhgij", q[:, :, some].float(), k[:, :, some].float())
-            logits = logits * (layer.scale if self.scaled else 1.0)
-            logits = logits.masked_fill(~real[:, :, None, None], -torch.inf)
+            queries = q[:, :, some].float().mul(layer.scale if self.scaled else 1.0)
+            weights = queries.flatten(2, 3) @ k[:, :, some].float().mT
+            if first + self.chunk <= part.shortest:
+                yield weights.softmax(-1).sum(2) / q.shape[3]
+            else:
+                yield self._short(weights.view(*queries.shape[:4], -1), part, first)
+
+    def _short(
+        self, logits: Float[Tensor, "b h c g c"], part: Span, first: int
+    ) -> Float[Tensor, "b h c"]:
+        """The same of a part that is not full in every head."""
+        real = part.inside[:, :, first : first + self.chunk]
+        logits = logits.masked_fill(~real[:, :, None, None], -torch.inf)
+        weights, missing = logits.softmax(-1), self._missing(part, first)[..., None]
+        if self.as_released:
             total = logits.logsumexp(-1, keepdim=True)
-            if self.as_released:
-                missing = self._missing(part, first)[..., None]
-                total = torch.logaddexp(total, missing.log()[..., None, None])
-            paid = (logits - total).exp().masked_fill(~real[:, :, None, :, None], 0.0)
-            paid = paid.sum(3).mean(2)
-            yield paid + missing / self.chunk if self.as_released else paid
+            weights = weights * (total - missing.log()[..., None, None]).sigmoid()
+        paid = weights.masked_fill(~real[..., None, None], 0.0).sum(2).mean(2)
+        return paid + missing / self.chunk if self.as_released else paid
 
     def _missing(self, part: Span, first: int) -> Float[Tensor, "b h"]:
         """Tokens that a head's last part lacks, if it begins there."""
