@@ -12,7 +12,7 @@ from foveate.core.profile import Profile
 from foveate.core.spec import print_value
 from foveate.core.tensor_profile import TensorProfile
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
-from foveate.stages.budget import HeadLevels
+from foveate.methods.recommended import HeadLevels
 
 LENGTH = 1000  # tokens of the prompt that a profile's shares are told of
 
