@@ -11,7 +11,7 @@ from foveate.core.method import Method, Paper
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.models import MODELS
+from foveate.reproduce.models import MODELS, padded
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Table
 
@@ -110,6 +110,11 @@ class Experiment:
         )
         return (*self.open_, *models, *self.of.open_)
 
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """What is done to its models' images as the authors did it."""
+        return tuple(said for name in self.models if (said := padded(name)))
+
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """What ``--list --json`` says of it."""
         return {
@@ -126,6 +131,7 @@ class Experiment:
             "bring": list(bring),
             "state": self.state,
             "cannot": self.cannot,
+            "settled": list(self.settled),
             "departs": list(self.departs),
             "unstated": [one._asdict() for one in self.unstated],
             "specs": sorted({*self.trial.specs()}),
