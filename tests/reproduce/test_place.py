@@ -64,5 +64,5 @@ def test_every_experiment_with_it_says_so():
 
 
 def test_a_model_that_is_no_llava_is_refused_by_what_is_known():
-    with pytest.raises(InvalidInput, match="'demo' stands for LLaVA-1.5, .* Give a LLaVA-1.5"):
+    with pytest.raises(InvalidInput, match=r"'demo' stands for LLaVA-1\.5, .* Give a LLaVA-1\.5"):
         Place("demo", True).load(False, None)

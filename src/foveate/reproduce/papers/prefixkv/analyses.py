@@ -22,6 +22,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PAPER,
     PPL,
     PUBLIC,
+    PYRAMID,
     SEVEN,
 )
 from foveate.reproduce.probes import Searches
@@ -97,7 +98,7 @@ EXPERIMENTS = (
                 name="Same size for each layer",
                 spec="prefixkv:budget=uniform(amount={B}),distance=25",
             ),
-            Arm(name="Pyramid", spec="prefixkv:budget=pyramid(amount={B}),distance=25"),
+            PYRAMID,
             OURS,
         ),
         ESTIMATED,

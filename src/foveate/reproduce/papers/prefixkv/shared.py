@@ -24,7 +24,7 @@ PAPER = Reproduced(
         Open(
             "settings of the baselines",
             "H2O: last token, the rest by attention; Local: first token, the rest recent; Elastic: "
-            "one anchor each; Pyramid: slope 20",
+            "one anchor each; Pyramid: slope 20, in the same-size baseline (L178)",
         ),
         Open("seeds and number of runs", "seed 0, one run"),
         Open("number type", "that of the weights"),
@@ -46,8 +46,8 @@ FULL = Arm(name="Full cache", spec="full")
 LOCAL = Arm(name="Local", spec="streaming_llm:budget={B},sinks=1,when=over_budget(growing=true)")
 H2O = Arm(name="H2O", spec="h2o:budget={B},recent=1,when=over_budget(growing=true)")
 ELASTIC = Arm(name="Elastic", spec="elastic_cache:budget={B},distance=25")
-PYRAMID = Arm(
-    name="Pyramid", spec="pyramidkv:budget={B},beta=20,window=8,kernel=7,pool=max", models=SEVEN
+PYRAMID = Arm(  # within the same-size baseline, as L178 says: Table 2's row is Table 4's
+    name="Pyramid", spec="prefixkv:budget=pyramid(amount={B},beta=20),distance=25", models=SEVEN
 )
 OURS = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={prefixes},distance=25")
 ONLINE = "prefixkv:budget={B},distance=25"
