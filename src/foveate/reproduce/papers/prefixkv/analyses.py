@@ -8,6 +8,7 @@ from math import inf
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
+    ALL_OF_MM_VET,
     BUDGETS,
     ELASTIC,
     ESTIMATE,
@@ -39,7 +40,7 @@ def _mm_vet(
         across=(PPL,),
         budgets=budgets,
         figures=f"prefixkv_table{number}",
-        samples=100,
+        samples=ALL_OF_MM_VET,
     )
 
 
@@ -61,7 +62,7 @@ LENGTHS = {
     "prefixes_longer": replace(ESTIMATE, words=(100, 500)),
     "prefixes_long": replace(ESTIMATE, words=(500, inf)),
 }
-WEIGHTS_OPEN = Open("which weights the analyses measure", "the public ones")
+WEIGHTS_OPEN = Open("which weights the analyses measure", "those of the hub's LLaVA-1.5")
 
 
 def _analysis(
@@ -232,13 +233,10 @@ EXPERIMENTS = (
         "Evicting, or merging by position or by feature.",
         (
             FULL,
+            OURS,
             *(
-                Arm(name=name, spec=f"{OURS.spec},merging={merging}")
-                for name, merging in (
-                    ("PrefixKV", "none"),
-                    ("Position", "position"),
-                    ("Feature", "feature"),
-                )
+                Arm(name=name, spec=f"{OURS.spec},merging={name.lower()}")
+                for name in ("Position", "Feature")
             ),
         ),
         ESTIMATED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
+    ALL_OF_MM_VET,
     BASELINES,
     BOTH,
     BUDGETS,
@@ -17,6 +18,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PYRAMID,
     SAMPLED,
     SEVEN,
+    WEIGHTS,
 )
 from foveate.reproduce.trials import Arm, Batch, Column, Grid, Throughput, View
 
@@ -64,8 +66,9 @@ EXPERIMENTS = (
             samples=1000,
         ),
         departs=(SAMPLED,),
-        cannot="the models that were measured, retrained without these samples (L143), were never "
-        "released; it runs with the public weights, which were trained on them.",
+        cannot="which weights were measured, retrained without these samples (L143), is not known: "
+        f"{WEIGHTS}. It runs with the hub's LLaVA-1.5, which was trained on these samples; name "
+        "the linked ones with --model.",
         calibrations=ESTIMATED,
     ),
     Experiment(
@@ -83,7 +86,7 @@ EXPERIMENTS = (
             across=_both("mm_vet"),
             budgets=BUDGETS,
             figures="prefixkv_table2",
-            samples=100,
+            samples=ALL_OF_MM_VET,
         ),
         departs=(PUBLIC, SAMPLED),
         calibrations=ESTIMATED,
