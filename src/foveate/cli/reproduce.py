@@ -177,6 +177,8 @@ def _tell(one: Experiment) -> None:
         *(f"  {said}" for said in one.settled),
         *(f"  {open_.what}: {open_.choice}" for open_ in one.unstated),
         *(f"  differs: {what}" for what in one.departs),
+        "where the paper, its code and Foveate differ:",
+        *(f"  {what}" for what in one.of.differences),
     ]
     console.show(Text("\n".join(lines) + "\n"))
 

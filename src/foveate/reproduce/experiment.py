@@ -11,6 +11,7 @@ from foveate.core.method import Method, Paper
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.differences import DIFFERENCES
 from foveate.reproduce.models import MODELS, padded
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Table
@@ -41,6 +42,11 @@ class Reproduced(NamedTuple):
     def paper(self) -> Paper:
         """The method's own."""
         return self.method.papers[0]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Where the paper, its authors' code and the method differ."""
+        return DIFFERENCES[self.method.name]
 
 
 class Trial(ABC):
@@ -133,6 +139,7 @@ class Experiment:
             "cannot": self.cannot,
             "settled": list(self.settled),
             "departs": list(self.departs),
+            "differences": list(self.of.differences),
             "unstated": [one._asdict() for one in self.unstated],
             "specs": sorted({*self.trial.specs()}),
         }
