@@ -14,7 +14,8 @@ SCHEMA = "foveate-profile-1"
 
 def made_by(method: str) -> str:
     """How a profile of that method is made."""
-    if method in HEAD_FILES and method not in HEAD_READINGS:  # trained: only its file is read here
+    trained = method in HEAD_FILES and method not in HEAD_READINGS and HEAD_FILES[method].only
+    if trained:  # only its file is read here
         return f"Make one with foveate.import_head_scores(model, '{method}', FILE)"
     return f"Make one with 'foveate calibrate {method}'"
 

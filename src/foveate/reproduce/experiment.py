@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +13,7 @@ from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.differences import DIFFERENCES
 from foveate.reproduce.models import MODELS, padded
+from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Table
 
@@ -99,7 +100,7 @@ class Experiment:
     departs: tuple[str, ...] = ()
     cannot: str = ""
     bring: tuple[str, ...] = ()
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    calibrations: Mapping[str, Calibration | Published] = field(default_factory=dict)
 
     @property
     def state(self) -> State:

@@ -21,6 +21,7 @@ from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import MODELS, places, stand_ins
 from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Done, Progress, Step
+from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Say, Setting
 
 STAND_IN = "stand-in"
@@ -170,7 +171,7 @@ class Lab(AbstractContextManager["Lab"]):
         ]
 
     @cached_property
-    def _calibrations(self) -> dict[str, Calibration]:
+    def _calibrations(self) -> dict[str, Calibration | Published]:
         """Of all experiments: a name is of one."""
         return {n: one for each in self.experiments for n, one in each.calibrations.items()}
 

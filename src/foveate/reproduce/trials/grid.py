@@ -107,7 +107,8 @@ class Grid(Trial):
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
-                for task in column.tasks if budget not in left_out else ():
+                left = budget in left_out or setting.lacks(arm.spec, budget)
+                for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
                     found.setdefault(self._ask(setting, task), {})[spec] = budget
         return found
@@ -175,6 +176,8 @@ class Grid(Trial):
         column: Column,
         of_paper: Printed,
     ) -> Cell:
+        if lacks := setting.lacks(arm.spec, budget):
+            return Cell(None, of_paper.values.get(column.name), lacks)
         mine = [
             row
             for task in column.tasks

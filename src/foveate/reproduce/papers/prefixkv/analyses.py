@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
@@ -10,6 +11,7 @@ from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
     ALL_OF_MM_VET,
     BUDGETS,
+    CONFIGURATIONS,
     ELASTIC,
     ESTIMATE,
     ESTIMATED,
@@ -23,10 +25,12 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PAPER,
     PPL,
     PUBLIC,
+    PUBLISHED,
     PYRAMID,
     SEVEN,
 )
 from foveate.reproduce.probes import Searches
+from foveate.reproduce.published import Published
 from foveate.reproduce.trials import Arm, Grid, Panels, Probe, View
 
 
@@ -69,7 +73,7 @@ def _analysis(
     number: int,
     shows: str,
     arms: tuple[Arm, ...],
-    calibrations: dict[str, Calibration],
+    calibrations: Mapping[str, Calibration | Published],
     *open_: Open,
     budgets: tuple[str, ...] = BUDGETS,
 ) -> Experiment:
@@ -101,8 +105,9 @@ EXPERIMENTS = (
             ),
             PYRAMID,
             OURS,
+            PUBLISHED,
         ),
-        ESTIMATED,
+        ESTIMATED | CONFIGURATIONS,
         Open("what the baseline is", "PrefixKV's score, as much in every layer"),
     ),
     _analysis(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from foveate.methods.prefixkv import prefixkv
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import Open, Reproduced
+from foveate.reproduce.published import Published
 from foveate.reproduce.trials import Arm, Column
 
 PAPER = Reproduced(
@@ -44,6 +45,20 @@ PUBLIC = f"the hub's LLaVA-1.5, which has seen LLaVA-Description: {WEIGHTS}"
 SAMPLED = (
     "the uncompressed ROUGE compares one greedy answer with itself, and so is 1: the paper "
     "compares two draws at temperature 0.2 (L145)"
+)
+CONFIGURATIONS = {
+    "published_prefixes": Published(
+        method="prefixkv",
+        files={
+            model: f"prefixkv_{model.replace('llava-', 'llava-v')}_{{F}}.json" for model in BOTH
+        },
+        source="confs/ of https://github.com/THU-MIG/PrefixKV",
+        at_a_budget=True,
+    )
+}
+PUBLISHED = Arm(
+    name="PrefixKV, the authors' configuration",
+    spec="prefixkv:budget={B},profile={published_prefixes},distance=25",
 )
 FULL = Arm(name="Full cache", spec="full")
 LOCAL = Arm(name="Local", spec="streaming_llm:budget={B},sinks=1,when=over_budget(growing=true)")

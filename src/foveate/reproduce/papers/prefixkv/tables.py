@@ -8,6 +8,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     BASELINES,
     BOTH,
     BUDGETS,
+    CONFIGURATIONS,
     ESTIMATED,
     FULL,
     MM_VET,
@@ -15,6 +16,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     OURS,
     PAPER,
     PUBLIC,
+    PUBLISHED,
     PYRAMID,
     SAMPLED,
     SEVEN,
@@ -59,7 +61,7 @@ EXPERIMENTS = (
         budgets=", ".join(BUDGETS),
         trial=Grid(
             title="Table 1: LLaVA-Description",
-            arms=(*BASELINES, PYRAMID, OURS),
+            arms=(*BASELINES, PYRAMID, OURS, PUBLISHED),
             across=_both("llava_description"),
             budgets=BUDGETS,
             figures="prefixkv_table1",
@@ -69,7 +71,7 @@ EXPERIMENTS = (
         cannot="which weights were measured, retrained without these samples (L143), is not known: "
         f"{WEIGHTS}. It runs with the hub's LLaVA-1.5, which was trained on these samples; name "
         "the linked ones with --model.",
-        calibrations=ESTIMATED,
+        calibrations=ESTIMATED | CONFIGURATIONS,
     ),
     Experiment(
         id="prefixkv:table2",
@@ -82,14 +84,14 @@ EXPERIMENTS = (
         budgets=", ".join(BUDGETS),
         trial=Grid(
             title="Table 2: MM-Vet",
-            arms=(*BASELINES, PYRAMID, OURS),
+            arms=(*BASELINES, PYRAMID, OURS, PUBLISHED),
             across=_both("mm_vet"),
             budgets=BUDGETS,
             figures="prefixkv_table2",
             samples=ALL_OF_MM_VET,
         ),
         departs=(PUBLIC, SAMPLED),
-        calibrations=ESTIMATED,
+        calibrations=ESTIMATED | CONFIGURATIONS,
     ),
     Experiment(
         id="prefixkv:table3",
