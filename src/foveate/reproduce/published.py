@@ -51,4 +51,5 @@ class Published:
     def said(self) -> str:
         """What is to be brought, in words; without it, its lines stay empty."""
         names = ", ".join(dict.fromkeys(self.files.values()))
-        return f"{FOLDER}/: {names.replace('{F}', '0.1 to 0.9')} of {self.source}, or without"
+        names = names.replace("{F}", "0.1 to 0.9")
+        return f"{FOLDER}/: {names} of {self.source}; without it its lines stay empty"
