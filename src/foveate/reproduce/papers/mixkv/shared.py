@@ -53,7 +53,7 @@ SPARSEMM = tuple(
         ("SparseMM + MixKV", f"mixkv({MIX})+sparsemm(profile={{S}}):budget={{B}}"),
     )
 )
-SCORES = {
+SCORES: dict[str, Calibration | Published] = {
     "sparsemm": Calibration(method="sparsemm", samples=100),
     "published_sparsemm": Published(
         method="sparsemm",

@@ -107,7 +107,7 @@ EXPERIMENTS = (
             OURS,
             PUBLISHED,
         ),
-        ESTIMATED | CONFIGURATIONS,
+        {**ESTIMATED, **CONFIGURATIONS},
         Open("what the baseline is", "PrefixKV's score, as much in every layer"),
     ),
     _analysis(
