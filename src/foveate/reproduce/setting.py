@@ -101,15 +101,15 @@ class Setting:
                 else:
                     calibration.measure(self.load(), paths, self.task, cut=self.small)
 
-    def lacks(self, template: str, budget: str) -> str:
-        """What a published file that a spec names is called, if it was not brought."""
+    def lacks(self, template: str, budget: str) -> Path | None:
+        """The published file that a spec names, if it was not brought."""
         for name, one in self.calibrations.items():
             if isinstance(one, Published) and "{" + name + "}" in template:
                 made = self.profiles / one.file(name, budget)
                 file = one.brought(self.data, self.model, budget)
                 if not made.exists() and not file.is_file():
-                    return f"not brought: {file}"
-        return ""
+                    return file
+        return None
 
     def calibrated(self, spec: str, budget: str) -> bool:
         """Whether all profiles are there that a spec names."""
