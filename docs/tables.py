@@ -16,6 +16,7 @@ from typing import Any
 
 import combinations
 import defaults
+import differences
 import equations
 import experiments
 import kvpress_names
@@ -279,7 +280,10 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     },
     ROOT / "docs" / "defaults.md": {"defaults": defaults.table},
     **{
-        ROOT / "docs" / "papers" / f"{name}.md": {"equations": partial(equations.table, name)}
+        ROOT / "docs" / "papers" / f"{name}.md": {
+            "equations": partial(equations.table, name),
+            "differences": partial(differences.listed, name),
+        }
         for name in equations.EQUATIONS
     },
     ROOT / "tests" / "README.md": {"map": tested_by.table},

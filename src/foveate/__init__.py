@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         calibrate_heads,
         compress,
         import_head_scores,
+        import_profile,
     )
     from foveate.core.composition import policy
     from foveate.core.heads import Shown
@@ -51,6 +52,7 @@ __all__ = [
     "compress",
     "compress_tensors",
     "import_head_scores",
+    "import_profile",
     "lens",
     "method",
     "methods",
@@ -73,6 +75,7 @@ _PLACES = {
     "compress": "backends.hf",
     "compress_tensors": "core.tensors",
     "import_head_scores": "backends.hf",
+    "import_profile": "backends.hf",
     "lens": "report.lens",
     "method": "core.method",
     "policy": "core.composition",

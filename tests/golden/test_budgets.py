@@ -77,7 +77,11 @@ def test_pyramidkvs_table_is_that_of_the_release():
         assert [tokens + window for tokens in ours] == theirs
         exact = line(base, room, layers, beta, False)
         assert sum(exact) == base * layers
-        assert max(abs(a - b) for a, b in zip(ours, exact, strict=True)) <= layers
+        if room >= 2 * base:  # of shorter prompts the release gives every layer the same
+            assert max(abs(a - b) for a, b in zip(ours, exact, strict=True)) <= layers
+        else:
+            assert len({*ours}) == 1
+            assert layers == 1 or min(room, 2 * base - base // beta) == exact[0] > exact[-1]
 
 
 def test_pyramidkv_keeps_what_the_release_keeps():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 
 import pytest
 
+from foveate.core.profile import load as load_profile
 from foveate.eval.model import load
 from foveate.eval.results import Results
 from foveate.reproduce.ask import Ask
+from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.trials import Arm, Batch, Latency, Throughput
+from foveate.reproduce.trials import Arm, Batch, Column, Grid, Latency, Throughput
 from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
@@ -50,6 +53,39 @@ def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
     found = setting.rows([Ask("a", 1), Ask("b", 5)])
     said = {name: [row["sample"] + row["spec"] for row in rows] for name, rows in found.items()}
     assert said == {"a": ["1f", "1s"], "b": ["1f", "2f"]}
+
+
+def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_without(setting):
+    one = Published(
+        method="prefixkv", files={"m": "conf_{F}.json"}, source="a place", at_a_budget=True
+    )
+    setting = replace(
+        setting,
+        calibrations={"theirs": one},
+        load=lambda: load(str(save_llava(setting.data / "llava"))),
+    )
+    template = "prefixkv:budget={B},profile={theirs}"
+    grid = Grid(
+        title="t",
+        arms=(Arm(name="Theirs", spec=template), Arm(name="Ours", spec="prefixkv:budget={B}")),
+        across=(Column(name="c", tasks=("textvqa",)),),
+        budgets=("30%",),
+    )
+    file = setting.data / "published" / "conf_0.7.json"
+    assert setting.lacks(template, "30%") == file
+    assert [*grid.asks(setting).values()] == [{"prefixkv:budget=30%": "30%"}]
+    (table,) = grid.shown([setting])
+    assert [line.cells[0].note for line in table.lines] == [f"not brought: {file}", "0 samples"]
+    assert table.shrunk[-1] == "lines stay empty without published/: conf_0.7.json"
+    file.parent.mkdir()
+    file.write_text("[0.7, 0.8, 0.6]")
+    assert not setting.lacks(template, "30%")
+    ((theirs, *_),) = grid.asks(setting).values()
+    setting.calibrate({theirs: "30%"})
+    assert load_profile(str(setting.profiles / "theirs-30pct.json"), "prefixkv").by_layer == [
+        pytest.approx(x) for x in (0.3, 0.2, 0.4)
+    ]
+    assert setting.calibrated(theirs, "30%")
 
 
 @pytest.mark.parametrize("kind", COSTS)

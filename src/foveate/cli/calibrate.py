@@ -12,6 +12,7 @@ from PIL import Image
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.gather import gathered_method
 from foveate.backends.hf.heads import calibrate_heads
+from foveate.backends.hf.published import import_profile
 from foveate.cli import console, options
 from foveate.cli.beside import profile_place
 from foveate.cli.contexts import SAMPLES, contexts
@@ -30,7 +31,7 @@ from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.head_samples import generated, shown
-from foveate.eval.model import READS, SEES, load
+from foveate.eval.model import READS, SEES, DeviceMap, load
 from foveate.eval.prompt import read
 
 
@@ -80,6 +81,15 @@ def calibrate(
         int | None,
         typer.Option(metavar="N", min=1, help="Of --prompts, those of at most N letters."),
     ] = None,
+    published: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Make it of a file that the method's authors publish, and measure nothing: of "
+            "prefixkv:budget=20%, sparsemm, headkv, mixkv or duo_attention, for --model.",
+        ),
+    ] = None,
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
@@ -89,6 +99,14 @@ def calibrate(
     Use it with profile=FILE in the method's spec. A profile belongs to the model, and where it
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
+    if published is not None:
+        if prompts or any(one is not None for one in (samples, seed, longer_than, up_to)):
+            raise InvalidInput(
+                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than "
+                "and --up-to."
+            )
+        _import(spec, published, out, model, trust_remote_code, device_map)
+        return
     of_heads = spec in HEAD_READINGS
     gathered = gathered_method(spec)
     policy = None if of_heads or gathered else _policy(spec)
@@ -138,6 +156,24 @@ def calibrate(
             profile = measure(loaded.model, policy or name, inputs, progress=progress)
     profile.save(path)
     typer.echo(of_profile(profile, path, chosen))
+
+
+def _import(
+    spec: str,
+    published: Path,
+    out: Path | None,
+    model: str | None,
+    trust_remote_code: bool,
+    device_map: DeviceMap | None,
+) -> None:
+    """Makes a profile of what authors publish."""
+    if model is None:
+        raise InvalidInput(f"--from {published}: say with --model PLACE which model it is of.")
+    path = out or Path(f"{name_and_arguments(spec)[0]}.json")
+    check_writable("profile", "--out", path)
+    made = import_profile(load(model, trust_remote_code, device_map).model, spec, published)
+    made.save(path)
+    typer.echo(f"{path}: {made.method} on {made.model}, {made.layers} layers, from {published}")
 
 
 def _policy(spec: str) -> Policy:

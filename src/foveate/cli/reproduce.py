@@ -190,8 +190,11 @@ def _tell(one: Experiment) -> None:
         *(f"  {what}" for what in brought(one)),
         f"state: {one.state}",
         *((f"  {one.cannot}",) if one.cannot else ()),
+        *(f"  {said}" for said in one.settled),
         *(f"  {open_.what}: {open_.choice}" for open_ in one.unstated),
         *(f"  differs: {what}" for what in one.departs),
+        "where the paper, its code and Foveate differ:",
+        *(f"  {what}" for what in one.of.differences),
     ]
     console.show(Text("\n".join(lines) + "\n"))
 

@@ -24,10 +24,12 @@ from foveate.errors import InvalidInput
 class HeadFile(NamedTuple):
     """``read`` gives the scores of all ``kind`` heads of a file, [layers, heads] in float64 on the
     CPU, and how many samples they are the mean of; it raises InvalidInput for what is no such file.
+    ``only``: the file is the one way to such scores, as they are not measured here.
     """
 
     kind: Literal["query", "KV"]
     read: Callable[[str | Path], tuple[Float[Tensor, "L h"], int]]
+    only: bool = True
 
 
 HEAD_FILES: Registry[HeadFile] = Registry()

@@ -8,7 +8,8 @@ from foveate.core.heads import HEAD_READINGS
 
 def is_read(method: str) -> bool:
     """Whether its profiles are trained, and only read from their authors' files here."""
-    return method in HEAD_FILES and method not in HEAD_READINGS
+    trained = method in HEAD_FILES and method not in HEAD_READINGS
+    return trained and HEAD_FILES[method].only
 
 
 def made_by(method: str) -> str:

@@ -58,6 +58,7 @@ def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
         "asked_tokens": _asked(stats),
         "kept_tokens": stats.kept_tokens,
         "raised": bool(stats.raised.any()),
+        **{f"{name}_layers": int(layers.sum()) for name, layers in stats.noted.items()},
         "kv_bytes": stats.bytes_after,
         "kv_bytes_full": stats.bytes_before,
         "prefill_s": round(answer.prefill_s, 4),

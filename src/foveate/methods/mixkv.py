@@ -29,12 +29,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
+from foveate.core.head_scores import HEAD_FILES, HeadFile
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Kernel, Recent, Window
 from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import Score
+from foveate.core.published import read_redundancies
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.ops.mix_statistics import mix_statistics
@@ -179,6 +181,9 @@ class MixDiversity:
 def redundancies(run: Run) -> Numbers:
     """The redundancy of every layer and KV head: the offline weights of Table 4."""
     return [note["redundancy"].mean(0).tolist() for note in run.notes]
+
+
+HEAD_FILES["mixkv"] = HeadFile("KV", read_redundancies, only=False)
 
 
 @method(

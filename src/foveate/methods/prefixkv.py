@@ -35,6 +35,7 @@ from foveate.core.parameters import Count, Factor, Positive, Range, Recent
 from foveate.core.policy import Policy
 from foveate.core.profile import Numbers, Profile, Run, calibration, load
 from foveate.core.protocols import NoMerge, Scope
+from foveate.core.published import LAYER_FILES, read_forgotten
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
 from foveate.stages.budget.exact import by_layer, fill
@@ -213,6 +214,9 @@ def ratios(run: Run) -> Numbers:
     """Section 3.3: each layer's share of the prompt, which samples agree on."""
     lengths = run.lengths[:, None]
     return [float((kept.cpu().float() / lengths.cpu()).mean()) for kept in run.kept]
+
+
+LAYER_FILES["prefixkv"] = read_forgotten
 
 
 @method(

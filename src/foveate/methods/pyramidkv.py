@@ -1,7 +1,9 @@
 """PyramidKV: SnapKV with more tokens in the early layers, where attention is spread out.
 
-Departs from the authors' code in the total, which is exact; the release rounds the step between
-layers down and keeps up to 5 % more (``as_released``). One kept set per KV head.
+Departs from the authors' code in the total, which is exact: the release rounds the step between
+layers down and keeps up to 5 % more. And in what prompts shorter than twice the budget get: the
+release shares it out evenly there, here the line goes on, from a first layer that is full. Both
+are the release's under ``as_released``. One kept set per KV head.
 """
 
 from __future__ import annotations
@@ -36,9 +38,10 @@ class Pyramid:
     """Layers keep numbers on a falling line, beside what is protected; a layer's heads the same.
 
     The last layer keeps a ``beta``-th of the average, the first the rest of twice the average, at
-    most the whole prompt; prompts shorter than twice the average are shared out evenly. The counts
-    add up to the budget, so the line is rounded to it; with ``as_released`` its step is rounded
-    down, as in the authors' code, which keeps up to 5 % more than was asked for.
+    most the whole prompt: what a full layer does not need goes to the others. The counts add up to
+    the budget, so the line is rounded to it. With ``as_released`` its step is rounded down, as in
+    the authors' code, which keeps up to 5 % more than was asked for, and prompts shorter than twice
+    the average are shared out evenly.
 
     Source: PyramidKV (arXiv:2406.02069), section 4.2 and the release.
     """
@@ -93,7 +96,7 @@ class Line(NamedTuple):
 @lru_cache(maxsize=256)
 def line(base: int, room: int, layers: int, beta: int, as_released: bool) -> tuple[int, ...]:
     """Tokens of each layer, ``base`` on average and at most ``room``."""
-    if room < 2 * base or layers == 1:
+    if layers == 1 or base >= room or (as_released and room < 2 * base):
         return (min(base, room),) * layers
     last = base // beta
     if (first := 2 * base - last) >= room:

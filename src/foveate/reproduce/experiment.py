@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -11,7 +11,9 @@ from foveate.core.method import Method, Paper
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.models import MODELS
+from foveate.reproduce.differences import DIFFERENCES
+from foveate.reproduce.models import MODELS, padded
+from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Table
 
@@ -41,6 +43,11 @@ class Reproduced(NamedTuple):
     def paper(self) -> Paper:
         """The method's own."""
         return self.method.papers[0]
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Where the paper, its authors' code and the method differ."""
+        return DIFFERENCES[self.method.name]
 
 
 class Trial(ABC):
@@ -93,7 +100,7 @@ class Experiment:
     departs: tuple[str, ...] = ()
     cannot: str = ""
     bring: tuple[str, ...] = ()
-    calibrations: dict[str, Calibration] = field(default_factory=dict)
+    calibrations: Mapping[str, Calibration | Published] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -109,6 +116,11 @@ class Experiment:
             Open(*MODELS[name].open_.split(": ", 1)) for name in self.models if MODELS[name].open_
         )
         return (*self.open_, *models, *self.of.open_)
+
+    @property
+    def settled(self) -> tuple[str, ...]:
+        """What is done to its models' images as the authors did it."""
+        return tuple(said for name in self.models if (said := padded(name)))
 
     def to_json(self, bring: Sequence[str]) -> dict[str, Any]:
         """What ``--list --json`` says of it."""
@@ -126,7 +138,9 @@ class Experiment:
             "bring": list(bring),
             "state": self.state,
             "cannot": self.cannot,
+            "settled": list(self.settled),
             "departs": list(self.departs),
+            "differences": list(self.of.differences),
             "unstated": [one._asdict() for one in self.unstated],
             "specs": sorted({*self.trial.specs()}),
         }

@@ -12,17 +12,21 @@ from foveate.eval.model import SEES
 @dataclass(frozen=True, kw_only=True)
 class Model:
     """``hub`` is the checkpoint that is loaded where no other place is named; ``open_`` what the
-    papers leave open about it, with what is taken here.
+    papers leave open about it, with what is taken here. ``pad_images``: every paper that has it
+    pads images to squares, where the hub's processor crops them.
     """
 
     hub: str
     convert: bool = False  # its files have to be converted first
+    pad_images: bool = False
     open_: str = ""
 
 
 MODELS: dict[str, Model] = {
-    "llava-1.5-7b": Model(hub="llava-hf/llava-1.5-7b-hf"),
-    "llava-1.5-13b": Model(hub="llava-hf/llava-1.5-13b-hf"),
+    # PrefixKV's commands say pad; LOOK-M and CSP (MileBench) and VLMEvalKit, which DAVID measures
+    # with, do what the checkpoint's own configuration says, which is pad
+    "llava-1.5-7b": Model(hub="llava-hf/llava-1.5-7b-hf", pad_images=True),
+    "llava-1.5-13b": Model(hub="llava-hf/llava-1.5-13b-hf", pad_images=True),
     "llava-next-mistral-7b": Model(hub="llava-hf/llava-v1.6-mistral-7b-hf"),
     "llava-next-7b": Model(
         hub="llava-hf/llava-v1.6-vicuna-7b-hf",
@@ -81,6 +85,16 @@ def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
             f"none of its models is given: it has {', '.join(names)}. Add --model {names[0]}=PLACE."
         )
     return found
+
+
+def padded(name: str) -> str:
+    """What is said of a model whose images are padded; of another nothing."""
+    if not MODELS[name].pad_images:
+        return ""
+    return (
+        f"images of {name} are padded to squares in the mean colour, as the authors' code does; "
+        "the hub's processor alone would crop them"
+    )
 
 
 def _named(one: str, names: Sequence[str]) -> tuple[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -10,17 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-from foveate.errors import CannotWrite, FoveateError, InvalidInput
+from foveate.errors import CannotWrite, FoveateError
 from foveate.eval.bundle import seal
 from foveate.eval.executors import versions
 from foveate.eval.judge import Judge
-from foveate.eval.model import DeviceMap, Loaded, load
+from foveate.eval.model import DeviceMap, Loaded
 from foveate.eval.results import CONFIGURATION, Results, read
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.models import places, stand_ins
+from foveate.reproduce.models import MODELS, places, stand_ins
+from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Done, Progress, Step
+from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Say, Setting
 
 STAND_IN = "stand-in"
@@ -50,8 +51,8 @@ class Lab(AbstractContextManager["Lab"]):
     outside: bool = False
     trust_remote_code: bool = False
     device_map: DeviceMap | None = None
-    _loaded: dict[str, Loaded] = field(default_factory=dict, repr=False)
-    _opened: dict[str, Results] = field(default_factory=dict, repr=False)
+    _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
+    _opened: dict[Place, Results] = field(default_factory=dict, repr=False)
 
     def __exit__(self, *error: object) -> None:
         for results in self._opened.values():
@@ -91,22 +92,23 @@ class Lab(AbstractContextManager["Lab"]):
         found = [one for step in self._steps(experiment) for one in self._settings(step)]
         return sorted(found, key=lambda one: experiment.models.index(one.model))
 
-    def _plan(self, done: Done) -> dict[str, list[Step]]:
+    def _plan(self, done: Done) -> dict[Place, list[Step]]:
         """All steps, place by place."""
-        found: dict[str, list[Step]] = {}
+        found: dict[Place, list[Step]] = {}
         for experiment in self.experiments:
             with self._noting(experiment, done):
                 for step in self._steps(experiment):
-                    found.setdefault(step.place, []).append(step)
+                    found.setdefault(Place(step.place, step.pad_images), []).append(step)
         return found
 
     def _steps(self, experiment: Experiment) -> list[Step]:
         names = experiment.models
         where = stand_ins(names) if self.small else places(names, self.models)
-        found: dict[str, list[str]] = {}
+        found: dict[Place, list[str]] = {}
         for name, place in where.items():
-            found.setdefault(place, []).append(name)
-        return [Step(experiment, place, tuple(mine)) for place, mine in found.items()]
+            pads = MODELS[name].pad_images and not self.small  # the stand-in has its own processor
+            found.setdefault(Place(place, pads), []).append(name)
+        return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in found.items()]
 
     def _asked(self, steps: Sequence[Step]) -> Asked:
         """All that is asked of the model of these steps."""
@@ -146,18 +148,18 @@ class Lab(AbstractContextManager["Lab"]):
     def _settings(
         self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
     ) -> list[Setting]:
-        place = step.place
+        place = Place(step.place, step.pad_images)
         return [
             Setting(
                 model=name,
-                place=place,
+                place=place.at,
                 data=self.data,
                 results=self._results(place),
                 limit=self.limit,
                 seed=self.seed,
                 small=self.small,
                 load=lambda: self._load(place),
-                profiles=(self.out / "profiles" / slug(place)).resolve(),
+                profiles=(self.out / "profiles" / place.folder).resolve(),
                 calibrations=self._calibrations,
                 along=along,
                 raised=self._raised,
@@ -169,7 +171,7 @@ class Lab(AbstractContextManager["Lab"]):
         ]
 
     @cached_property
-    def _calibrations(self) -> dict[str, Calibration]:
+    def _calibrations(self) -> dict[str, Calibration | Published]:
         """Of all experiments: a name is of one."""
         return {n: one for each in self.experiments for n, one in each.calibrations.items()}
 
@@ -178,29 +180,22 @@ class Lab(AbstractContextManager["Lab"]):
         """Of all experiments: answers are shared."""
         return frozenset(spec for one in self.experiments for spec in one.trial.raised())
 
-    def _results(self, place: str) -> Results:
+    def _results(self, place: Place) -> Results:
         configuration = {
-            "model": place,
+            "model": place.at,
+            **({"pad_images": True} if place.pad_images else {}),
             "limit": self.limit,
             "seed": self.seed,
             STAND_IN: self.small,
             "versions": versions(),
         }
         if place not in self._opened:
-            folder = self.out / "rows" / slug(place)
+            folder = self.out / "rows" / place.folder
             self._opened[place] = Results(folder, configuration, resume=True)
         return self._opened[place]
 
-    def _load(self, place: str) -> Loaded:
+    def _load(self, place: Place) -> Loaded:
         if place not in self._loaded:
             self._loaded.clear()
-            self._loaded[place] = load(place, self.trust_remote_code, self.device_map)
+            self._loaded[place] = place.load(self.trust_remote_code, self.device_map)
         return self._loaded[place]
-
-
-def slug(place: str) -> str:
-    """A place as the name of a folder."""
-    found = re.sub(r"[^\w.-]+", "_", place.rstrip("/").rpartition("/")[2]).strip("._")
-    if not found:
-        raise InvalidInput(f"{place!r} is no place of a model.")
-    return found

@@ -11,11 +11,12 @@ from foveate.reproduce.experiment import Experiment
 
 
 class Step(NamedTuple):
-    """An experiment with those of its models that are at one place."""
+    """An experiment with those of its models that are at one place, and read images alike."""
 
     experiment: Experiment
     place: str
     models: tuple[str, ...]
+    pad_images: bool = False
 
 
 class Progress(NamedTuple):

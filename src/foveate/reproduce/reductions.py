@@ -62,6 +62,12 @@ def gib(rows: Sequence[Row]) -> float | None:
     return mean(found) / 2**30 if found else None
 
 
+def decoupled(rows: Sequence[Row]) -> float | None:
+    """Layers in which DAVID ranked vision and text apart, mean over the samples."""
+    found = _numbers(rows, "decoupled_layers")
+    return mean(found) if found else None
+
+
 REDUCTIONS: dict[str, Reduction] = {
     "score": score,
     "percent": percent,
@@ -71,4 +77,5 @@ REDUCTIONS: dict[str, Reduction] = {
     "ROUGE": rouge,
     "ms/token": milliseconds,
     "GiB": gib,
+    "decoupled layers": decoupled,
 }

@@ -8,6 +8,7 @@ from foveate.errors import InvalidInput, suggest
 from foveate.reproduce.experiment import Experiment, Facts
 from foveate.reproduce.models import where_found
 from foveate.reproduce.papers import csp, david, lookm, mixkv, prefixkv
+from foveate.reproduce.published import Published
 from foveate.reproduce.setting import folder_of
 from foveate.reproduce.sources import where_data
 
@@ -53,4 +54,5 @@ def brought(experiment: Experiment) -> list[str]:
         *where_found(experiment.models),
         *map(where_data, folders(experiment)),
         *experiment.bring,
+        *(one.said() for one in experiment.calibrations.values() if isinstance(one, Published)),
     ]

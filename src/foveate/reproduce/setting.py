@@ -16,6 +16,7 @@ from foveate.eval.tasks import find_task
 from foveate.reproduce import small
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.published import Published
 
 Say = Callable[[str], None]
 SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
@@ -40,7 +41,7 @@ class Setting:
     small: bool
     load: Callable[[], Loaded]
     profiles: Path
-    calibrations: Mapping[str, Calibration] = field(default_factory=dict)
+    calibrations: Mapping[str, Calibration | Published] = field(default_factory=dict)
     along: Asked = field(default_factory=dict)
     raised: frozenset[str] = frozenset()
     say: Say = lambda what: None
@@ -95,7 +96,20 @@ class Setting:
                     paths[path] = budget
             if paths:
                 self.say(f"profile {name}")
-                calibration.measure(self.load(), paths, self.task, cut=self.small)
+                if isinstance(calibration, Published):
+                    calibration.make(self.load(), paths, self.data, self.model)
+                else:
+                    calibration.measure(self.load(), paths, self.task, cut=self.small)
+
+    def lacks(self, template: str, budget: str) -> Path | None:
+        """The published file that a spec names, if it was not brought."""
+        for name, one in self.calibrations.items():
+            if isinstance(one, Published) and "{" + name + "}" in template:
+                made = self.profiles / one.file(name, budget)
+                file = one.brought(self.data, self.model, budget)
+                if not made.exists() and not file.is_file():
+                    return file
+        return None
 
     def calibrated(self, spec: str, budget: str) -> bool:
         """Whether all profiles are there that a spec names."""

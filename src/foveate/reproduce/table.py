@@ -39,7 +39,9 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Table:
-    """Cells beside the paper's figures. ``shrunk`` says what of it is smaller than in the paper."""
+    """Cells beside the paper's figures. ``shrunk`` says what of it is smaller than in the paper,
+    or empty.
+    """
 
     title: str
     columns: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from foveate.backends.hf.calibrate import calibrate, calibrate_each
 from foveate.backends.hf.heads import calibrate_heads, import_head_scores
+from foveate.backends.hf.published import import_profile
 from foveate.backends.hf.record import Recording, branch, chosen, record
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.stats import LayerStats, Stats
@@ -18,5 +19,6 @@ __all__ = [
     "chosen",
     "compress",
     "import_head_scores",
+    "import_profile",
     "record",
 ]

@@ -53,7 +53,7 @@ from foveate.backends.hf.modality import starts_in_runs
 from foveate.backends.hf.next_prompt import Asked, Declared, NextPrompt, Told
 from foveate.backends.hf.projection import output_projections
 from foveate.backends.hf.state import CacheState, Link, Ongoing
-from foveate.backends.hf.stats import Stats
+from foveate.backends.hf.stats import Stats, counted
 from foveate.backends.hf.support import (
     check_attention,
     compressible_layers,
@@ -439,4 +439,5 @@ def _note_stats(cache: DynamicCache) -> None:
     for layer in layers:
         layer.cut_to_bytes()
     asked = state.reading.asked
-    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers], asked)
+    noted = counted(state.reading.notes)
+    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers], asked, noted)

@@ -107,19 +107,21 @@ def import_head_scores(model: nn.Module, method: str, path: str | Path) -> Profi
 
     Args:
         model: the model that the scores were measured on.
-        method: whose scores: "headkv", "sparsemm", "duo_attention", or one that registered its
-            ``foveate.core.head_scores.HeadFile``.
+        method: whose scores: "headkv", "sparsemm", "mixkv", "duo_attention", or one that registered
+            its ``foveate.core.head_scores.HeadFile``.
         path: a file as that method's authors write it: for HeadKV and SparseMM a JSON object that
             maps "layer-head", of query heads, to a list of scores; for DuoAttention a table
-            (``full_attention_heads.tsv``), a line a layer and a column a KV head. KV heads get the
-            mean of the query heads that share them.
+            (``full_attention_heads.tsv``), a line a layer and a column a KV head; for MixKV a JSON
+            object that maps "layer-head-key", of KV heads, to a list of redundancies, or a list of
+            layers with a redundancy a KV head. KV heads get the mean of the query heads that share
+            them.
 
     Raises:
         InvalidInput: another method, no such file, or one that does not fit the model.
     """
     if method not in HEAD_FILES:
         raise InvalidInput(f"{method!r} reads no scores of heads. {suggest(method, HEAD_FILES)}")
-    kind, read = HEAD_FILES[method]
+    kind, read, _ = HEAD_FILES[method]
     checked = check_model(model)
     config = text_config(checked)
     layers = config.num_hidden_layers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,12 +42,15 @@ class Stats:
     are listed (sliding-window and cross-attention layers are left alone).
 
     ``asked`` [b] are the tokens per KV head and layer that the budget comes to in each row; None
-    where it follows from scores (auto), or the prompt was read elsewhere.
+    where it follows from scores (auto), or the prompt was read elsewhere. ``noted`` has the facts
+    that a score notes of a layer as true or false ("decoupled" of DAVID): in how many layers they
+    are true, [b]; none where nothing was scored.
     """
 
     policy: str
     layers: list[LayerStats] = field(default_factory=list)
     asked: Int[Tensor, "b"] | None = None
+    noted: Mapping[str, Int[Tensor, "b"]] = field(default_factory=dict)
 
     @property
     def seen(self) -> int:
@@ -161,3 +164,13 @@ def now(device: torch.device) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def counted(notes: Sequence[Mapping[str, Tensor]]) -> dict[str, Int[Tensor, "b"]]:
+    """Of what layers note of their rows as true or false: in how many layers it is true."""
+    facts = {
+        name: [layer[name].cpu() for layer in notes if name in layer]
+        for name, note in (notes[-1] if notes else {}).items()
+        if note.dtype == torch.bool and note.dim() == 1
+    }
+    return {name: torch.stack(found).sum(0) for name, found in facts.items()}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foveate.methods.csp import csp
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Reproduced
+from foveate.reproduce.papers.csp_arms import CSP, OURS, READINGS, RETRIEVAL, SMOOTHED, SMOOTHING
 from foveate.reproduce.papers.lookm import BASELINES as LOOKM_BASELINES
 from foveate.reproduce.papers.lookm import FULL, MERGED, MILEBENCH, some
 from foveate.reproduce.probes import Smoothing
@@ -21,6 +24,12 @@ PAPER = Reproduced(
             "until it is used up; with the 7B also as eqs. 2 to 4 say, and as released",
         ),
         Open(
+            "where n-softmax acts: in the selection (Algorithm 1; Fig. 2, L86), or in attention "
+            "over what is kept (eqs. 6 and 7, L128-170)",
+            "in the selection, n = 1, as the authors' code has it, in every experiment; in the "
+            "attention while decoding as well, in lines of their own",
+        ),
+        Open(
             "padding of batches, which are of 24",
             "none: every prompt is read and pruned alone",
         ),
@@ -29,49 +38,13 @@ PAPER = Reproduced(
     ),
 )
 SEVEN, THIRTEEN = ("llava-1.5-7b",), ("llava-1.5-13b",)
-CSP = "csp:budget={B},recent=0.5,n=1.0"
-BIASED = {
-    "milebench_t3(set=EgocentricNavigation)": {"": "bias=0.5"},
-    "milebench_s2(set=SlideVQA)": {"": "bias=1.5"},
-}
-CROSS = {
-    **{task: {"": "cross_ratio=0.9"} for task in ("milebench_i1",)},
-    "milebench_t4": {"llava-1.5-7b": "cross_ratio=0.1"},
-    **BIASED,
-}
-OURS = Arm(name="CSP", spec=CSP, also=CROSS)
-READINGS = (
-    Arm(name="CSP, eqs. 2 to 4", spec=f"{CSP},combine=and,fill=false,head_mean=true", also=CROSS),
-    Arm(name="CSP, as released", spec=f"{CSP},combine=concat,fill=false", also=CROSS),
-)
-# the sets whose bias differs are asked one by one
-ACROSS = tuple(
-    {
-        "T-3": Column(
-            name="T-3",
-            tasks=(
-                "milebench_t3(set=EgocentricNavigation)",
-                "milebench_t3(set=MovingDirection)",
-            ),
-            value="over sets",
-        ),
-        "S-2": Column(
-            name="S-2",
-            tasks=(
-                "milebench_s2(set=SlideVQA)",
-                "milebench_s2(set=OCR-VQA)",
-                "milebench_s2(set=DocVQA)",
-            ),
-            value="over sets",
-        ),
-    }.get(column.name, column)
-    for column in MILEBENCH
-)
 ALFRED = "milebench_s4(set=ALFRED)"
 RATIO_OPEN = Open(
     "the ratio of S-5, which Table 4 leaves out, and what Table 4's ratio is", "0.5; cross's share"
 )
-BIAS_OPEN = Open('what "bias" is', "the weight of recent tokens' attention, as the authors' code")
+BIAS_OPEN = Open(
+    'what "bias" is', "how many times R the recent tokens are that are kept, as the authors' code"
+)
 SETS_OPEN = Open("whether 200 samples are of a set or of a task", "all of each set")
 SAMPLE_OPEN = Open("model and samples", "LLaVA-1.5-7B, the first of each set")
 NAMED = (
@@ -95,8 +68,15 @@ def _table1(model: tuple[str, ...], size: str) -> Experiment:
         budgets="20%",
         trial=Grid(
             title=f"Table 1: LLaVA-1.5-{size}, MileBench",
-            arms=(FULL, *LOOKM_BASELINES, *MERGED, OURS, *(READINGS if size == "7b" else ())),
-            across=ACROSS,
+            arms=(
+                FULL,
+                *LOOKM_BASELINES,
+                *MERGED,
+                OURS,
+                SMOOTHED,
+                *(READINGS if size == "7b" else ()),
+            ),
+            across=MILEBENCH,
             budgets=("20%",),
             figures=f"csp_table1-{size}",
         ),
@@ -128,7 +108,7 @@ def _table3(name: str, model: str) -> Experiment:
                 FULL,
                 *LOOKM_BASELINES,
                 Arm(name="LOOK-M", spec=MERGED[-1].spec),
-                Arm(name="CSP", spec=CSP, also={"milebench_i1": {"": "cross_ratio=0.9"}}),
+                *(replace(arm, also=RETRIEVAL) for arm in (OURS, SMOOTHED)),
             ),
             across=some("T-2", "T-4", "S-4", "IR"),
             budgets=("20%",),
@@ -174,7 +154,7 @@ EXPERIMENTS = (
         budgets="86.4%",
         trial=Grid(
             title="Figure 1 (a): ALFRED",
-            arms=(*PRUNED, OURS),
+            arms=(*PRUNED, OURS, SMOOTHED),
             across=(Column(name="ALFRED", tasks=(ALFRED,)),),
             budgets=("86.4%",),
         ),
@@ -245,7 +225,7 @@ EXPERIMENTS = (
         budgets="60%, 30%, 20%, 10%",
         trial=Grid(
             title="Table 2: ALFRED",
-            arms=(FULL, OURS),
+            arms=(FULL, OURS, SMOOTHED),
             across=(
                 Column(name="ms/token", tasks=(ALFRED,), value="ms/token"),
                 Column(name="GiB", tasks=(ALFRED,), value="GiB"),
@@ -272,21 +252,16 @@ EXPERIMENTS = (
         budgets="20%",
         trial=Grid(
             title="Figure 5: n-softmax, ALFRED",
-            arms=(
-                Arm(name="top-k, softmax", spec="h2o:budget={B},recent=0.5"),
-                Arm(
-                    name="top-k, n-softmax",
-                    spec="h2o:budget={B},recent=0.5,attend=softmax_n(n=1.0)",
-                ),
-                Arm(name="CSP, softmax", spec="csp:budget={B},recent=0.5,n=0.0"),
-                Arm(name="CSP, n-softmax", spec="csp:budget={B},recent=0.5,n=1.0,decode_n=1.0"),
-            ),
+            arms=SMOOTHING,
             across=(Column(name="ALFRED", tasks=(ALFRED,)),),
             budgets=("20%",),
         ),
         open_=(
             Open("budget", "20%"),
-            Open("what plain top-k is", "accumulated attention with half of the budget recent"),
+            Open(
+                "what plain top-k is (L299)",
+                "one ranking by CSP's score; half of it recent",
+            ),
             UNREADABLE,
         ),
     ),
@@ -301,7 +276,7 @@ EXPERIMENTS = (
         budgets="5% to 60%",
         trial=Grid(
             title="Figure 6: score against budget",
-            arms=(*PRUNED, OURS),
+            arms=(*PRUNED, OURS, SMOOTHED),
             across=(
                 Column(name="ALFRED", tasks=(ALFRED,)),
                 Column(name="Spot-the-Diff", tasks=("milebench_s3(set=Spot-the-Diff)",)),

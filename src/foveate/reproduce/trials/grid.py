@@ -107,7 +107,8 @@ class Grid(Trial):
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
-                for task in column.tasks if budget not in left_out else ():
+                left = budget in left_out or setting.lacks(arm.spec, budget)
+                for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
                     found.setdefault(self._ask(setting, task), {})[spec] = budget
         return found
@@ -135,7 +136,8 @@ class Grid(Trial):
         lines = [line for setting in settings for line in self._filled(setting)]
         small = any(setting.small for setting in settings)
         names = [column.name for column in self.across] + ([self.average] if self.average else [])
-        yield Table(self.title, tuple(names), tuple(lines), self._shrunk() if small else ())
+        shrunk = (*(self._shrunk() if small else ()), *self._missing(settings))
+        yield Table(self.title, tuple(names), tuple(lines), shrunk)
         for setting in settings:
             asked = self.asks(setting)
             there = setting.rows(asked)
@@ -150,6 +152,16 @@ class Grid(Trial):
     def _shrunk(self) -> tuple[str, ...]:
         few = len(some(self.budgets)), len(self.budgets)
         return (SMALL, *([f"stand-in: {few[0]} of {few[1]} budgets"] if few[0] < few[1] else []))
+
+    def _missing(self, settings: Sequence[Setting]) -> Sequence[str]:
+        """What was not brought, in a line."""
+        files = dict.fromkeys(
+            lacks.name
+            for setting in settings
+            for arm, budget in self._lines(setting.model)
+            if (lacks := setting.lacks(arm.spec, budget))
+        )
+        return [f"lines stay empty without published/: {', '.join(files)}"] if files else []
 
     def _filled(self, setting: Setting) -> Iterator[Line]:
         figures = printed(self.figures)
@@ -175,6 +187,8 @@ class Grid(Trial):
         column: Column,
         of_paper: Printed,
     ) -> Cell:
+        if lacks := setting.lacks(arm.spec, budget):
+            return Cell(None, of_paper.values.get(column.name), f"not brought: {lacks}")
         mine = [
             row
             for task in column.tasks

@@ -9,11 +9,13 @@ from foveate.reproduce.papers.mixkv.shared import (
     FULL,
     IMAGE_SETS,
     IMAGES,
+    MEASURED,
     METRICS,
     METRICS_OPEN,
     MIX,
     PAPER,
     PYRAMIDKV,
+    REDUNDANCIES,
     SCORES,
     SNAPKV,
     SPARSEMM_OPEN,
@@ -22,11 +24,14 @@ from foveate.reproduce.trials import Arm, Grid, Latency
 
 
 def _ablated(mixes: dict[str, str]) -> tuple[Arm, ...]:
-    """What is ablated, over each of three base methods. {M} is where MixKV's arguments go."""
+    """What is ablated, over each of three base methods, one of them with two tables of scores.
+    {M} is where MixKV's arguments go.
+    """
     bases = {
         "SnapKV": f"mixkv:budget={{B}},{{M}},{MIX}",
         "AdaKV": f"mixkv({{M}},{MIX})+adakv:budget={{B}},floor=0.2,normalised=true",
-        "SparseMM": f"mixkv({{M}},{MIX})+sparsemm(profile={{sparsemm}}):budget={{B}}",
+        "SparseMM": f"mixkv({{M}},{MIX})+sparsemm(profile={{published_sparsemm}}):budget={{B}}",
+        f"SparseMM{MEASURED}": f"mixkv({{M}},{MIX})+sparsemm(profile={{sparsemm}}):budget={{B}}",
     }
     return tuple(
         Arm(name=f"{base}, {name}", spec=spec.replace("{M}", mix))
@@ -51,6 +56,11 @@ MIXING = _ablated(
         "offline head weights": "mix=headwise,profile={weights}",
         "online head weights": "mix=headwise",
     }
+)
+PUBLISHED = Arm(
+    name="SnapKV, offline head weights as published",
+    spec=f"mixkv:budget={{B}},mix=headwise,profile={{published_weights}},{MIX}",
+    models=("qwen2-vl-7b",),
 )
 ABLATED = ("llava-next-mistral-7b", "qwen2-vl-7b")
 COST_OPEN = (
@@ -99,7 +109,7 @@ EXPERIMENTS = (
         budgets="64",
         trial=Grid(
             title="Table 4: how importance and diversity are mixed",
-            arms=MIXING,
+            arms=(*MIXING, PUBLISHED),
             across=IMAGE_SETS,
             budgets=("64",),
             figures="mixkv_table4-mixing",
@@ -108,10 +118,15 @@ EXPERIMENTS = (
             METRICS_OPEN,
             SPARSEMM_OPEN,
             Open("samples of the offline weights", "100 of OCRBench"),
+            Open(
+                "which model the published redundancies are of",
+                "of Qwen2-VL-7B: 28 layers with 4 KV heads, as it and Qwen2.5-VL-7B have",
+            ),
             Open("LLaVA-NeXT's lines with weights, not in the text", "nothing to compare with"),
         ),
         calibrations={
             **SCORES,
+            **REDUNDANCIES,
             "weights": Calibration(
                 method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100
             ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from foveate.methods.mixkv import mixkv
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import Open, Reproduced
+from foveate.reproduce.published import Published
 from foveate.reproduce.trials import Arm, Column, Grid, columns
 
 PAPER = Reproduced(
@@ -43,22 +44,34 @@ ADAKV = (
     Arm(name="AdaKV + MixKV", spec=f"mixkv({MIX})+adakv:budget={{B}},floor=0.2,normalised=true"),
 )
 NOT_INTERNVL = ("llava-next-mistral-7b", "qwen2-vl-7b")
-SPARSEMM = (
-    Arm(
-        name="SparseMM",
-        spec=f"sparsemm:budget={{B}},profile={{sparsemm}},{MIX}",
-        models=NOT_INTERNVL,
-    ),
-    Arm(
-        name="SparseMM + MixKV",
-        spec=f"mixkv({MIX})+sparsemm(profile={{sparsemm}}):budget={{B}}",
-        models=NOT_INTERNVL,
-    ),
+MEASURED = ", scores measured here"
+SPARSEMM = tuple(
+    Arm(name=f"{name}{where}", spec=spec.replace("{S}", f"{{{scores}}}"), models=NOT_INTERNVL)
+    for where, scores in (("", "published_sparsemm"), (MEASURED, "sparsemm"))
+    for name, spec in (
+        ("SparseMM", f"sparsemm:budget={{B}},profile={{S}},{MIX}"),
+        ("SparseMM + MixKV", f"mixkv({MIX})+sparsemm(profile={{S}}):budget={{B}}"),
+    )
 )
-SCORES = {"sparsemm": Calibration(method="sparsemm", samples=100)}
+SCORES: dict[str, Calibration | Published] = {
+    "sparsemm": Calibration(method="sparsemm", samples=100),
+    "published_sparsemm": Published(
+        method="sparsemm",
+        files={"llava-next-mistral-7b": "llava-mistral-v1.6.json", "qwen2-vl-7b": "qwen.json"},
+        source="visual_head/head_score/ of https://github.com/CR400AF-A/SparseMM",
+    ),
+}
+REDUNDANCIES = {
+    "published_weights": Published(
+        method="mixkv",
+        files={"qwen2-vl-7b": "qwen_kv_similarity.json"},
+        source="visual_head/head_score/ of https://github.com/xuyang-liu16/MixKV",
+    )
+}
 SPARSEMM_OPEN = Open(
-    "where SparseMM's head scores come from",
-    "measured on a hundred drawn documents (foveate calibrate sparsemm)",
+    "which of the published head scores SparseMM has (L244)",
+    "those of its repository, if they are brought; in lines of their own such as are measured here "
+    "on a hundred drawn documents (foveate calibrate sparsemm)",
 )
 IMAGE_SETS = (
     *columns(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
 from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
+    ALL_OF_MM_VET,
     BUDGETS,
+    CONFIGURATIONS,
     ELASTIC,
     ESTIMATE,
     ESTIMATED,
@@ -22,9 +25,12 @@ from foveate.reproduce.papers.prefixkv.shared import (
     PAPER,
     PPL,
     PUBLIC,
+    PUBLISHED,
+    PYRAMID,
     SEVEN,
 )
 from foveate.reproduce.probes import Searches
+from foveate.reproduce.published import Published
 from foveate.reproduce.trials import Arm, Grid, Panels, Probe, View
 
 
@@ -38,7 +44,7 @@ def _mm_vet(
         across=(PPL,),
         budgets=budgets,
         figures=f"prefixkv_table{number}",
-        samples=100,
+        samples=ALL_OF_MM_VET,
     )
 
 
@@ -60,14 +66,14 @@ LENGTHS = {
     "prefixes_longer": replace(ESTIMATE, words=(100, 500)),
     "prefixes_long": replace(ESTIMATE, words=(500, inf)),
 }
-WEIGHTS_OPEN = Open("which weights the analyses measure", "the public ones")
+WEIGHTS_OPEN = Open("which weights the analyses measure", "those of the hub's LLaVA-1.5")
 
 
 def _analysis(
     number: int,
     shows: str,
     arms: tuple[Arm, ...],
-    calibrations: dict[str, Calibration],
+    calibrations: Mapping[str, Calibration | Published],
     *open_: Open,
     budgets: tuple[str, ...] = BUDGETS,
 ) -> Experiment:
@@ -97,10 +103,11 @@ EXPERIMENTS = (
                 name="Same size for each layer",
                 spec="prefixkv:budget=uniform(amount={B}),distance=25",
             ),
-            Arm(name="Pyramid", spec="prefixkv:budget=pyramid(amount={B}),distance=25"),
+            PYRAMID,
             OURS,
+            PUBLISHED,
         ),
-        ESTIMATED,
+        {**ESTIMATED, **CONFIGURATIONS},
         Open("what the baseline is", "PrefixKV's score, as much in every layer"),
     ),
     _analysis(
@@ -231,13 +238,10 @@ EXPERIMENTS = (
         "Evicting, or merging by position or by feature.",
         (
             FULL,
+            OURS,
             *(
-                Arm(name=name, spec=f"{OURS.spec},merging={merging}")
-                for name, merging in (
-                    ("PrefixKV", "none"),
-                    ("Position", "position"),
-                    ("Feature", "feature"),
-                )
+                Arm(name=name, spec=f"{OURS.spec},merging={name.lower()}")
+                for name in ("Position", "Feature")
             ),
         ),
         ESTIMATED,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.longbench import LONGBENCH
 from foveate.reproduce.papers.prefixkv.shared import (
+    ALL_OF_MM_VET,
     BASELINES,
     BUDGETS,
     ESTIMATE,
@@ -67,7 +68,7 @@ EXPERIMENTS = (
             across=(PPL,),
             budgets=BUDGETS,
             figures="prefixkv_table13",
-            samples=100,
+            samples=ALL_OF_MM_VET,
         ),
         calibrations=ESTIMATED,
     ),
@@ -205,7 +206,7 @@ EXPERIMENTS = (
             across=(PPL,),
             budgets=("50%",),
             figures="prefixkv_table17",
-            samples=100,
+            samples=ALL_OF_MM_VET,
         ),
         calibrations=ESTIMATED,
     ),
