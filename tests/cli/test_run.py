@@ -27,7 +27,7 @@ from foveate.eval.prompt import read
 from foveate_demo import PROFILES, album
 from tests.answers import certain
 
-from .conftest import Foveate
+from .conftest import Foveate, refused
 
 WORDS = "Which of these words is seen best, the first, the last, or the one that is looked at?"
 Read = Callable[..., Any]
