@@ -129,6 +129,33 @@ def test_what_there_is_is_listed():
     assert "0.9" in run("csp:table4").output
 
 
+def test_data_are_checked_without_a_model(tmp_path):
+    write(tmp_path, 2, ["ocrbench", "milebench"])
+    done = run("--check", str(tmp_path), "--json")
+    assert done.exit_code == 3, done.output
+    found = json.loads(done.stdout)
+    data = {one["task"]: one for one in found["data"]}
+    by_id = {one["id"]: one for one in found["experiments"]}
+    assert list(by_id) == list(EXPERIMENTS)
+    assert by_id["david:table6"]["missing"] == []
+    assert data["ocrbench"]["parts"][0] | {"count": 0} == {
+        "name": "",
+        "form": "the authors",
+        "split": "test",
+        "count": 0,
+        "missing": "",
+    }
+    assert data["ocrbench"]["parts"][0]["count"] >= 2
+    assert " -> " in data["ocrbench"]["first"]
+    assert "docvqa' does not exist" in data["docvqa"]["missing"]
+    assert data["docvqa"]["address"].startswith("docvqa/: https://")
+    assert run("david:table6", "--check", str(tmp_path)).exit_code == 0
+    (tmp_path / "milebench" / "ALFRED" / "ALFRED.json").unlink()
+    done = run("lookm:fig2", "--check", str(tmp_path))
+    assert done.exit_code == 3
+    assert "holds no MileBench ALFRED" in " ".join(done.output.split())
+
+
 def test_an_unknown_id_is_an_error_that_names_a_near_one():
     done = run("lookm:tabel4")
     assert done.exit_code == 2

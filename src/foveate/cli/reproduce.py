@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from foveate.cli import console, options
+from foveate.cli import console, options, reproduce_check
 from foveate.cli.eval import REFUSED
 from foveate.cli.telling import Teller
 from foveate.errors import InvalidInput
 from foveate.eval.judge import find_judge
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate.reproduce.check import check
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.outcome import outcome, write
 from foveate.reproduce.perform import Lab
@@ -37,6 +38,15 @@ def reproduce(
     listed: Annotated[
         bool, typer.Option("--list", help="Only say what there is; with ids, all about those.")
     ] = False,
+    checked: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="DIR",
+            help="Only say what this folder holds of the data, without a model.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -81,6 +91,10 @@ def reproduce(
     What is in --out already is gone on with. The exit code is 3 if something was refused.
     """
     names = ids or []
+    if checked is not None:
+        found = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
+        reproduce_check.tell(list(found), json)
+        return
     if listed or not names:
         _list(names, json)
         return

@@ -83,6 +83,10 @@ class Benchmark:
             unjudged=self.judged is not None and not judge and "rules" not in taken.own.values(),
         )
 
+    def forms(self, given: Mapping[str, Any] = NONE) -> Mapping[str, Forms[Any]]:
+        """The data sets that it reads by the options ``given``, by name."""
+        return self.parts(**options(self.name, self.read, given).own)
+
     def _another(self, folder: Folder) -> str:
         """A sentence on the other data set that a folder holds, if it is known by its files, and
         nothing of this one is there.
