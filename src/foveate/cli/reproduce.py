@@ -136,7 +136,9 @@ def _perform(lab: Lab, json: bool) -> None:
     typer.echo(str(page))
     for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
-    if done.refused or done.missing:
+    for name, why in done.left_out.items():
+        typer.echo(f"{name} is left out: {why}", err=True)
+    if done.refused or done.missing or done.left_out:
         counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
         typer.echo(counted, err=True)
         raise typer.Exit(REFUSED)

@@ -52,6 +52,8 @@ class Lab(AbstractContextManager["Lab"]):
     device_map: DeviceMap | None = None
     _loaded: dict[str, Loaded] = field(default_factory=dict, repr=False)
     _opened: dict[str, Results] = field(default_factory=dict, repr=False)
+    _read: dict[str, dict[Ask, str]] = field(default_factory=dict, repr=False)  # by experiment
+    _unmeasured: dict[str, dict[str, str]] = field(default_factory=dict, repr=False)  # by place
 
     def __exit__(self, *error: object) -> None:
         for results in self._opened.values():
@@ -75,7 +77,21 @@ class Lab(AbstractContextManager["Lab"]):
                 number += 1
                 if step.experiment.id not in done.missing:
                     self._do(Progress(number, count, step), along, tell, done)
+        self._sum_up(done)
         return done
+
+    def _sum_up(self, done: Done) -> None:
+        """Notes what data were missing: some leave cells empty, all leave nothing to show."""
+        for experiment in self.experiments:
+            read = self._read.get(experiment.id, {})
+            lacking = {ask.task: why for ask, why in read.items() if why}
+            if lacking and all(read.values()) and experiment.id not in done.missing:
+                with self._noting(experiment, done):
+                    raise InvalidInput(next(iter(lacking.values())))
+            else:
+                done.left_out.update(lacking)
+        for specs in self._unmeasured.values():
+            done.left_out.update(specs)
 
     def seal(self) -> None:
         """Gives the rows of each model a manifest, so that they can be handed on.
@@ -164,6 +180,8 @@ class Lab(AbstractContextManager["Lab"]):
                 say=say,
                 judge=self.judge,
                 outside=self.outside,
+                read=self._read.setdefault(step.experiment.id, {}),
+                unmeasured=self._unmeasured.setdefault(place, {}),
             )
             for name in step.models
         ]

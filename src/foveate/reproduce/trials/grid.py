@@ -187,6 +187,12 @@ class Grid(Trial):
             )
             if column.holds(row)
         ]
+        asked = [self._ask(setting, task) for task in column.tasks]
+        if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
+            return Cell(None, of_paper.values.get(column.name), f"no data: {why}")
+        specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
+        if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
+            return Cell(None, of_paper.values.get(column.name), f"no profile: {why}")
         there = [row for row in mine if "error" not in row]
         refused = len(mine) - len(there)
         raised = sum(bool(row.get("raised")) for row in there)

@@ -75,8 +75,7 @@ class Probe(Trial):
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
         for ask in self._each(setting):
-            task = setting.task(ask.task)
-            for sample in task.samples(ask.samples, setting.seed):
+            for task, sample in setting.samples(ask):
                 key = (ask.name, sample.name, "full")
                 if key not in setting.results:
                     found = self._measured(setting, task, sample)
