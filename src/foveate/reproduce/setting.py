@@ -12,7 +12,7 @@ from foveate.errors import InvalidInput
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
 from foveate.eval.results import Results
-from foveate.eval.sample import Sample, Task
+from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
 from foveate.reproduce.ask import Ask, Asked
@@ -59,7 +59,8 @@ class Setting:
         if not self.small:
             return replace(task, name=name)
         longest = min(task.longest, small.ANSWER)
-        return replace(task, name=name, longest=longest, told=small.ANSWER)
+        # a stand-in makes images of one size
+        return replace(task, name=name, longest=longest, told=small.ANSWER, pixels=AS_THEY_ARE)
 
     def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
         """What is asked, sample by sample. Data that are missing, or not as published, end it, and

@@ -52,6 +52,9 @@ MIXING = _ablated(
         "online head weights": "mix=headwise",
     }
 )
+WEIGHTS = {
+    "weights": Calibration(method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100)
+}
 ABLATED = ("llava-next-mistral-7b", "qwen2-vl-7b")
 COST_OPEN = (
     Open("the prompt", "prose, whose middle half counts as visual"),
@@ -112,9 +115,7 @@ EXPERIMENTS = (
         ),
         calibrations={
             **SCORES,
-            "weights": Calibration(
-                method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100
-            ),
+            **WEIGHTS,
         },
     ),
     Experiment(
