@@ -138,14 +138,14 @@ def test_data_are_checked_without_a_model(tmp_path):
     by_id = {one["id"]: one for one in found["experiments"]}
     assert list(by_id) == list(EXPERIMENTS)
     assert by_id["david:table6"]["missing"] == []
-    assert data["ocrbench"]["parts"][0] | {"count": 0} == {
+    assert data["ocrbench"]["parts"][0] | {"questions": 0} == {
         "name": "",
         "form": "the authors",
         "split": "test",
-        "count": 0,
+        "questions": 0,
         "missing": "",
     }
-    assert data["ocrbench"]["parts"][0]["count"] >= 2
+    assert data["ocrbench"]["parts"][0]["questions"] >= 2
     assert " -> " in data["ocrbench"]["first"]
     assert "docvqa' does not exist" in data["docvqa"]["missing"]
     assert data["docvqa"]["address"].startswith("docvqa/: https://")

@@ -40,7 +40,7 @@ def _show(found: Sequence[Found], checked: Sequence[Checked]) -> None:
     for one in found:
         for number, part in enumerate(one.parts or ()):
             what = f"{one.task} {part.name}".strip()
-            count = "missing" if part.missing else str(part.count)
+            count = "missing" if part.missing else str(part.questions)
             table.add_row(
                 *map(Text, (what, part.form, part.split, count, "" if number else one.first))
             )

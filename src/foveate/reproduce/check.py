@@ -20,14 +20,14 @@ LETTERS = 60  # of a question that are shown
 
 class Part(NamedTuple):
     """A data set that a benchmark reads; ``name`` tells it from others of the same benchmark.
-    ``form`` is who publishes it so, ``count`` the number of its questions, and of files where a
-    text is read whole. ``missing`` says what is wrong; the rest is empty then.
+    ``form`` is who publishes it so, ``questions`` their number, and that of files where a text is
+    read whole. ``missing`` says what is wrong; the rest is empty then.
     """
 
     name: str
     form: str = ""
     split: str = ""
-    count: int = 0
+    questions: int = 0
     missing: str = ""
 
 

@@ -28,6 +28,11 @@ LLM_OPEN = (
     Open("which sets", "the 16 English ones"),
     Open("samples of the estimation for language models", "10 of LongBench's Qasper"),
 )
+LLM_SET_TO = Open(
+    "settings of the baselines",
+    "Local: four first tokens, the rest recent; H2O: half recent; Pyramid: slope 20, window 8, "
+    "kernel 7, pooled by the largest",
+)
 LLM_ESTIMATED = {"text_prefixes": replace(ESTIMATE, task="longbench_qasper", longest_prompt=CUT)}
 LLM_OURS = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={text_prefixes},distance=25")
 LLM_BASELINES = (
@@ -86,7 +91,7 @@ EXPERIMENTS = (
             (*LLM_BASELINES, LLM_OURS),
             ("128",),
         ),
-        open_=LLM_OPEN,
+        open_=(*LLM_OPEN, LLM_SET_TO),
         calibrations=LLM_ESTIMATED,
     ),
     Experiment(
@@ -109,6 +114,7 @@ EXPERIMENTS = (
             Open("lengths and depths", "1,000, 2,000, 4,000 and 7,500 tokens; ten depths"),
             Open("the needle, and how answers are scored", "one of foveate's own; words found"),
             LLM_OPEN[2],
+            LLM_SET_TO,
         ),
         calibrations=LLM_ESTIMATED,
     ),
