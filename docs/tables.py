@@ -230,10 +230,36 @@ def _drawn_by(task: Task) -> str:
 
 
 def benchmarks() -> str:
-    """One row a benchmark: what is asked, and what has to be in its folder."""
-    rows = [f"| `{one.name}` | {one.summary} | {one.holds} |" for one in BENCHMARKS.values()]
-    head = "| `NAME=FOLDER` | what is asked | the folder holds |"
+    """One row a benchmark: what is asked, and of which data set, whose forms :func:`forms` has."""
+    rows = [f"| `{one.name}` | {one.summary} | `{one.data}` |" for one in BENCHMARKS.values()]
+    head = "| `NAME=FOLDER` | what is asked | the folder is of |"
     return "\n".join([head, "|---|---|---|", *rows])
+
+
+def forms() -> str:
+    """One row for each form of each data set; sets with many files have one for all."""
+    rows: dict[tuple[str, str], str] = {}
+    for one in BENCHMARKS.values():
+        several = sum(other.data == one.data for other in BENCHMARKS.values()) > 1
+        for parts in one.parts().values():
+            for form in parts.forms:
+                by, holds, address = form.published
+                if several:
+                    holds = FAMILIES[one.data, by]
+                rows.setdefault((one.data, f"{by}: {holds}"), f"<{address}>")
+    lines = [f"| `{data}` | {what} | {where} |" for (data, what), where in rows.items()]
+    return "\n".join(["| data | published by: the folder holds | from |", "|---|---|---|", *lines])
+
+
+FAMILIES = {
+    ("longbench", "the authors"): "data/SET.jsonl (or SET.jsonl) and config/dataset2prompt.json",
+    ("loogle", "the authors"): "LooGLE-testdata/SET.jsonl (or data/, as data.zip had them) and "
+    "config/task2prompt.json: a document a line",
+    ("loogle", "bigai-nlco"): "data/SET.jsonl of bigai-nlco/LooGLE, and config/task2prompt.json of "
+    "the authors' repository: a question a line",
+    ("milebench", "the authors"): "SET/SET.json and SET/images/, from all archives, there or in "
+    "MileBench/",
+}
 
 
 def _share(row: dict[str, Any]) -> str:
@@ -268,7 +294,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "agnostic": partial(leaderboard.table, "query-agnostic"),
         "refused": leaderboard.refused,
     },
-    ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks},
+    ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks, "forms": forms},
     ROOT / "docs" / "reproduce.md": {
         "experiments": experiments.experiments,
         "facts": experiments.facts,

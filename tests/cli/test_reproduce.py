@@ -101,13 +101,13 @@ def test_another_model_and_data_of_ones_own_and_what_is_missing_keeps_nothing_el
         *("--out", str(tmp_path / "out")),
     )
     assert done.exit_code == 3, done.output
-    *_, model, data, last = done.stderr.splitlines()
-    assert model.startswith("csp:table2: none of its models is given")
-    assert data.startswith("mixkv:fig2: ")
-    assert "docvqa' does not exist" in data
-    assert last == "0 answers refused, 2 experiments not run"
+    said = done.stderr.splitlines()
+    assert any(one.startswith("csp:table2: none of its models is given") for one in said)
+    (docvqa,) = [one for one in said if one.startswith("docvqa is left out: ")]
+    assert "docvqa' does not exist" in docvqa
+    assert said[-1] == "0 answers refused, 1 experiments not run"
     page = (tmp_path / "out" / "reproduced.html").read_text()
-    assert page.count("<section") == 1
+    assert page.count("<section") == 2
     assert "STAND-IN" not in page
 
 
@@ -127,6 +127,33 @@ def test_what_there_is_is_listed():
     assert any(what.startswith("docvqa/: https://") for what in one["bring"])
     assert "mistral" in run("--list", "mixkv:table1").output
     assert "0.9" in run("csp:table4").output
+
+
+def test_data_are_checked_without_a_model(tmp_path):
+    write(tmp_path, 2, ["ocrbench", "milebench"])
+    done = run("--check", str(tmp_path), "--json")
+    assert done.exit_code == 3, done.output
+    found = json.loads(done.stdout)
+    data = {one["task"]: one for one in found["data"]}
+    by_id = {one["id"]: one for one in found["experiments"]}
+    assert list(by_id) == list(EXPERIMENTS)
+    assert by_id["david:table6"]["missing"] == []
+    assert data["ocrbench"]["parts"][0] | {"questions": 0} == {
+        "name": "",
+        "form": "the authors",
+        "split": "test",
+        "questions": 0,
+        "missing": "",
+    }
+    assert data["ocrbench"]["parts"][0]["questions"] >= 2
+    assert " -> " in data["ocrbench"]["first"]
+    assert "docvqa' does not exist" in data["docvqa"]["missing"]
+    assert data["docvqa"]["address"].startswith("docvqa/: https://")
+    assert run("david:table6", "--check", str(tmp_path)).exit_code == 0
+    (tmp_path / "milebench" / "ALFRED" / "ALFRED.json").unlink()
+    done = run("lookm:fig2", "--check", str(tmp_path))
+    assert done.exit_code == 3
+    assert "holds no MileBench ALFRED" in " ".join(done.output.split())
 
 
 def test_an_unknown_id_is_an_error_that_names_a_near_one():

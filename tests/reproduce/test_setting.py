@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,11 @@ from foveate.core.profile import load as load_profile
 from foveate.eval.model import load
 from foveate.eval.results import Results
 from foveate.reproduce.ask import Ask
+from foveate.reproduce.calibrations import Calibration
 from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.trials import Arm, Batch, Column, Grid, Latency, Throughput
+from foveate.reproduce.stand_in import write
+from foveate.reproduce.trials import Arm, Batch, Column, Grid, Latency, Throughput, columns
 from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
@@ -86,6 +88,32 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
         pytest.approx(x) for x in (0.3, 0.2, 0.4)
     ]
     assert setting.calibrated(theirs, "30%")
+
+
+def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(setting):
+    write(setting.data, 1, ["ocrbench", "textvqa"])
+    long = Calibration(method="prefixkv", task="textvqa", words=(500, inf), at_a_budget=True)
+    setting = replace(setting, calibrations={"long": long})
+    by_profile = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={long}")
+    grid = Grid(
+        title="t",
+        arms=(*ARMS, by_profile),
+        across=columns({"OCRBench": "ocrbench", "DocVQA": "docvqa"}),
+        budgets=("50%",),
+        average="Average",
+    )
+    for row in grid.run(setting):
+        setting.results.add(row)
+    (table,) = grid.shown([setting])
+    read, unread = zip(*(line.cells[:2] for line in table.lines), strict=True)
+    assert [cell.measured is None for cell in read] == [False, False, True]
+    assert read[2].note.startswith("no profile: textvqa has no prompt of 500 to inf words")
+    assert all(cell.measured is None for cell in unread)
+    assert all("docvqa' does not exist" in cell.note for cell in unread)
+    assert {ask.task: bool(why) for ask, why in setting.read.items()} == {
+        "ocrbench": False,
+        "docvqa": True,
+    }
 
 
 @pytest.mark.parametrize("kind", COSTS)

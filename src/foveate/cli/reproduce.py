@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from foveate.cli import console, options
+from foveate.cli import console, options, reproduce_check
 from foveate.cli.eval import REFUSED
 from foveate.cli.findings import counted, of_page
 from foveate.cli.telling import Teller
 from foveate.errors import InvalidInput
 from foveate.eval.judge import find_judge
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate.reproduce.check import check
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.outcome import Outcome, outcome, write
 from foveate.reproduce.perform import Lab
@@ -38,6 +39,15 @@ def reproduce(
     listed: Annotated[
         bool, typer.Option("--list", help="Only say what there is; with ids, all about those.")
     ] = False,
+    checked: Annotated[
+        Path | None,
+        typer.Option(
+            "--check",
+            metavar="DIR",
+            help="Only say what this folder holds of the data, without a model.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,6 +92,10 @@ def reproduce(
     What is in --out already is gone on with. The exit code is 3 if something was refused.
     """
     names = ids or []
+    if checked is not None:
+        found = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
+        reproduce_check.tell(list(found), json)
+        return
     if listed or not names:
         _list(names, json)
         return
@@ -124,7 +138,9 @@ def _perform(lab: Lab, json: bool) -> None:
     typer.echo(of_page(page, _held(shown)))
     for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
-    if done.refused or done.missing:
+    for name, why in done.left_out.items():
+        typer.echo(f"{name} is left out: {why}", err=True)
+    if done.refused or done.missing or done.left_out:
         counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
         typer.echo(counted, err=True)
         raise typer.Exit(REFUSED)

@@ -10,6 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 from foveate.data.images import read_image
+from foveate.data.leftovers import leftovers
 from foveate.data.records import Record, read_named, read_record, read_records
 from foveate.data.texts import reason
 from foveate.errors import InvalidInput
@@ -61,7 +62,8 @@ class Folder:
         return read_named(self._first(patterns))
 
     def image(self, record: Record, field: str, *places: str) -> Image.Image:
-        """The image that a record's field names; ``places`` are where it may be ("png/{}").
+        """The image that a record's field names; ``places`` are where it may be ("png/{}", or
+        "png/{base}" for the end of a name that has folders of its own).
 
         Raises:
             InvalidInput: it is at none of them, leads out of the folder, or is no image.
@@ -74,17 +76,23 @@ class Folder:
         return tuple(self._image(name, (place,), where) for name in record.texts(field))
 
     def _image(self, name: str, places: Sequence[str], where: str) -> Image.Image:
-        names = [place.format(name) for place in places]
+        base = name.rpartition("/")[2]
+        names = [place.format(name, base=base) for place in places]
         for one in names:
             path = self.file(one, where)
             if os.path.exists(path):  # false as well for what is no name of a file
                 return read_image(path, where)
-        raise InvalidInput(f"{where}: {str(self.path)!r} holds no {' or '.join(names)}.")
+        raise InvalidInput(
+            f"{where}: {str(self.path)!r} holds no {' or '.join(dict.fromkeys(names))}."
+            f"{leftovers(self.path)}"
+        )
 
     def _first(self, patterns: Sequence[str]) -> Path:
         if found := self.find(*patterns):
             return found[0]
-        raise InvalidInput(f"{str(self.path)!r} holds no {' or '.join(patterns)}.")
+        raise InvalidInput(
+            f"{str(self.path)!r} holds no {' or '.join(patterns)}.{leftovers(self.path)}"
+        )
 
     def _inside(self, path: Path, name: str) -> Path:
         if self.outside:

@@ -25,17 +25,38 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Record]
         InvalidInput: a file that is no parquet, or has not all of the columns.
         MissingPackage: pyarrow is not installed.
     """
+    for path in paths:
+        with _opened(path) as file:
+            for number, row in enumerate(_rows(path, file, columns)):
+                yield Record(row, f"{path}, row {number}")
+
+
+def columns_of(path: Path) -> list[str]:
+    """The names of a file's columns; raises as :func:`read_rows` does."""
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
+
+
+def count_rows(paths: Sequence[Path]) -> int:
+    """How many rows files have, which none is read for; raises as :func:`read_rows` does."""
+    total = 0
+    for path in paths:
+        with _opened(path) as file:
+            total += file.metadata.num_rows
+    return total
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise MissingPackage("a benchmark in parquet files", "pyarrow", "parquet") from error
-    for path in paths:
-        check_file(path)
-        with _parquet(path):
-            file = ParquetFile(path)
-        with file:
-            for number, row in enumerate(_rows(path, file, columns)):
-                yield Record(row, f"{path}, row {number}")
+    check_file(path)
+    with _parquet(path):
+        file = ParquetFile(path)
+    with file:
+        yield file
 
 
 def _rows(path: Path, file: Any, columns: Sequence[str]) -> Iterator[dict[str, Any]]:

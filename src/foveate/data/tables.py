@@ -14,7 +14,7 @@ from PIL import Image
 
 from foveate.data.images import decode_base64
 from foveate.data.records import Record
-from foveate.data.texts import read_text
+from foveate.data.texts import check_file, read_text, reason
 from foveate.errors import InvalidInput
 
 LONGEST_NUMBER = 64  # characters of a cell that names another row's image, rather than being one
@@ -38,6 +38,23 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Record]:
             f"{str(path)!r} has no column {', '.join(missing)}; it has {', '.join(header)}."
         )
     return [_row(path, number, header, cells) for number, cells in enumerate(rest) if cells]
+
+
+def count_table(path: Path) -> int:
+    """How many rows a table has below its header, of which none is kept.
+
+    Raises:
+        InvalidInput: it cannot be read.
+    """
+    csv.field_size_limit(2**31 - 1)
+    check_file(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return max(0, sum(bool(cells) for cells in csv.reader(file, delimiter="\t")) - 1)
+    except (OSError, csv.Error, ValueError) as error:
+        raise InvalidInput(
+            f"{str(path)!r} cannot be read as a table: {reason(error)}. Is it whole?"
+        ) from error
 
 
 def _row(path: Path, number: int, header: Sequence[str], cells: Sequence[str]) -> Record:

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from foveate.data.leftovers import is_pointer
 from foveate.errors import InvalidInput
 
 # UTF-32's little-endian mark begins with UTF-16's, so it is looked for first.
@@ -42,15 +43,21 @@ def read_bytes(path: Path, name: str = "") -> bytes:
     """What a file holds.
 
     Raises:
-        InvalidInput: see :func:`check_file`; or it cannot be read.
+        InvalidInput: see :func:`check_file`; or it cannot be read, or is a pointer of Git LFS.
     """
     check_file(path, name)
     try:
-        return path.read_bytes()
+        held = path.read_bytes()
     except (OSError, MemoryError) as error:
         raise InvalidInput(
             f"{name or repr(str(path))} cannot be read: {reason(error)}. Check the file."
         ) from error
+    if is_pointer(held):
+        raise InvalidInput(
+            f"{name or repr(str(path))} is a pointer of Git LFS to a file that was not downloaded. "
+            "Run git lfs pull, or download the file itself."
+        )
+    return held
 
 
 def read_text(path: Path) -> str:

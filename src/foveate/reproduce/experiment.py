@@ -21,10 +21,13 @@ State = Literal["as the paper", "as far as the paper says", "cannot"]
 
 
 class Open(NamedTuple):
-    """Something that a paper does not say, and what is taken here."""
+    """Something that a paper does not say, and what is taken here. ``method`` is what has to be
+    among the policies that are run, where it is about that one.
+    """
 
     what: str
     choice: str
+    method: str = ""
 
 
 UNREADABLE = Open("plotted values", "none is in the text: drawn, with nothing to compare with")
@@ -115,7 +118,13 @@ class Experiment:
         models = tuple(
             Open(*MODELS[name].open_.split(": ", 1)) for name in self.models if MODELS[name].open_
         )
-        return (*self.open_, *models, *self.of.open_)
+        specs = self.trial.specs()
+        shared = (
+            one
+            for one in self.of.open_
+            if not one.method or any(spec.startswith(one.method) for spec in specs)
+        )
+        return (*self.open_, *models, *shared)
 
     @property
     def settled(self) -> tuple[str, ...]:
@@ -141,7 +150,7 @@ class Experiment:
             "settled": list(self.settled),
             "departs": list(self.departs),
             "differences": list(self.of.differences),
-            "unstated": [one._asdict() for one in self.unstated],
+            "unstated": [{"what": one.what, "choice": one.choice} for one in self.unstated],
             "specs": sorted({*self.trial.specs()}),
         }
 

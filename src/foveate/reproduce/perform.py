@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
-from foveate.errors import CannotWrite, FoveateError
+from foveate.errors import CannotWrite, FoveateError, InvalidInput
 from foveate.eval.bundle import seal
 from foveate.eval.executors import versions
 from foveate.eval.judge import Judge
@@ -53,6 +53,8 @@ class Lab(AbstractContextManager["Lab"]):
     device_map: DeviceMap | None = None
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
     _opened: dict[Place, Results] = field(default_factory=dict, repr=False)
+    _read: dict[str, dict[Ask, str]] = field(default_factory=dict, repr=False)  # by experiment
+    _unmeasured: dict[Place, dict[str, str]] = field(default_factory=dict, repr=False)  # by place
 
     def __exit__(self, *error: object) -> None:
         for results in self._opened.values():
@@ -76,7 +78,21 @@ class Lab(AbstractContextManager["Lab"]):
                 number += 1
                 if step.experiment.id not in done.missing:
                     self._do(Progress(number, count, step), along, tell, done)
+        self._sum_up(done)
         return done
+
+    def _sum_up(self, done: Done) -> None:
+        """Notes what data were missing: some leave cells empty, all leave nothing to show."""
+        for experiment in self.experiments:
+            read = self._read.get(experiment.id, {})
+            lacking = {ask.task: why for ask, why in read.items() if why}
+            if lacking and all(read.values()) and experiment.id not in done.missing:
+                with self._noting(experiment, done):
+                    raise InvalidInput(next(iter(lacking.values())))
+            else:
+                done.left_out.update(lacking)
+        for specs in self._unmeasured.values():
+            done.left_out.update(specs)
 
     def seal(self) -> None:
         """Gives the rows of each model a manifest, so that they can be handed on.
@@ -166,6 +182,8 @@ class Lab(AbstractContextManager["Lab"]):
                 say=say,
                 judge=self.judge,
                 outside=self.outside,
+                read=self._read.setdefault(step.experiment.id, {}),
+                unmeasured=self._unmeasured.setdefault(place, {}),
             )
             for name in step.models
         ]

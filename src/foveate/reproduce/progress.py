@@ -34,10 +34,13 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class Done:
-    """Rows that were refused, and why experiments were not run, by id."""
+    """Rows that were refused, why experiments were not run, by id, and why benchmarks, or the
+    specs whose profiles need them, are left out of those that were.
+    """
 
     refused: dict[Key, Mapping[str, Any]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def note(self, row: Mapping[str, Any]) -> None:
         """One more row; an answer takes the place of what was refused before."""

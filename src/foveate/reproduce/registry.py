@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from foveate.errors import InvalidInput, suggest
+from foveate.reproduce.check import read_by
 from foveate.reproduce.experiment import Experiment, Facts
 from foveate.reproduce.models import where_found
 from foveate.reproduce.papers import csp, david, lookm, mixkv, prefixkv
@@ -44,8 +45,7 @@ def _near(name: str) -> str:
 
 def folders(experiment: Experiment) -> list[str]:
     """The folders of data that it reads."""
-    measured = [one.task for one in experiment.calibrations.values() if one.task]
-    return list(dict.fromkeys(map(folder_of, (*experiment.trial.tasks(), *measured))))
+    return list(dict.fromkeys(map(folder_of, read_by(experiment))))
 
 
 def brought(experiment: Experiment) -> list[str]:

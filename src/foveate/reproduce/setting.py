@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from foveate.errors import InvalidInput
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
 from foveate.eval.results import Results
-from foveate.eval.sample import Task
+from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
 from foveate.reproduce.ask import Ask, Asked
@@ -30,6 +31,8 @@ class Setting:
     answers, texts and batches are cut. ``calibrations`` are those of all experiments of the run,
     ``along`` is what all of them ask this model. ``raised`` are the specs whose budgets are raised
     to what they always keep; all others are refused there. ``say`` is told what takes long.
+    ``read`` has what was asked, with what kept its data from being read, or "" where nothing did;
+    ``unmeasured`` the specs whose profiles cannot be measured, with the reason.
     """
 
     model: str
@@ -47,6 +50,8 @@ class Setting:
     say: Say = lambda what: None
     judge: Judge | None = None
     outside: bool = False
+    read: dict[Ask, str] = field(default_factory=dict)
+    unmeasured: dict[str, str] = field(default_factory=dict)
 
     def task(self, name: str) -> Task:
         """The benchmark of that name in the data folder, called as it is asked for."""
@@ -55,7 +60,29 @@ class Setting:
         if not self.small:
             return replace(task, name=name)
         longest = min(task.longest, small.ANSWER)
-        return replace(task, name=name, longest=longest, told=small.ANSWER)
+        # a stand-in makes images of one size
+        return replace(task, name=name, longest=longest, told=small.ANSWER, pixels=AS_THEY_ARE)
+
+    def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
+        """What is asked, sample by sample. Data that are missing, or not as published, end it, and
+        that is noted in ``read``.
+        """
+        self.read[ask] = ""
+        try:
+            task = replace(self.task(ask.task), name=ask.name)
+            samples = iter(task.samples(ask.samples, self.seed))
+        except InvalidInput as error:
+            self.read[ask] = str(error)
+            return
+        while (sample := self._next(ask, samples)) is not None:
+            yield task, sample
+
+    def _next(self, ask: Ask, samples: Iterator[Sample]) -> Sample | None:
+        try:
+            return next(samples, None)
+        except InvalidInput as error:
+            self.read[ask] = str(error)
+            return None
 
     def rows(self, asks: Iterable[Ask]) -> dict[str, list[dict[str, Any]]]:
         """What there is of each, by the name that its rows call the task: of its first samples, as

@@ -11,14 +11,17 @@ SOURCES = {
     "https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K, and its images",
     "longbench": "data.zip of https://huggingface.co/datasets/THUDM/LongBench, and "
     "LongBench/config of https://github.com/THUDM/LongBench",
-    "loogle": "https://huggingface.co/datasets/bigainlco/LooGLE",
+    "loogle": "https://huggingface.co/datasets/bigai-nlco/LooGLE, and config/ of "
+    "https://github.com/bigai-nlco/LooGLE, whose LooGLE-testdata/ also says the kinds of questions",
     "mathvista": "https://huggingface.co/datasets/AI4Math/MathVista or lupantech/MathVista on "
     "GitHub",
     "milebench": "https://huggingface.co/datasets/FreedomIntelligence/MileBench",
     "mm_vet": "mm-vet.zip, from https://github.com/yuweihao/MM-Vet",
     "needle": "a long text: https://github.com/gkamradt/LLMTest_NeedleInAHaystack",
-    "ocrbench": "https://huggingface.co/datasets/echo840/OCRBench",
-    "screenspot_v2": "https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2",
+    "ocrbench": "https://huggingface.co/datasets/echo840/OCRBench or "
+    "https://github.com/Yuliang-Liu/MultimodalOCR",
+    "screenspot_v2": "https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2 or "
+    "https://huggingface.co/datasets/lmms-lab/ScreenSpot-v2",
     "textcaps": "https://huggingface.co/datasets/lmms-lab/TextCaps or "
     "https://textvqa.org/textcaps/dataset",
     "textvqa": "https://huggingface.co/datasets/lmms-lab/textvqa or https://textvqa.org/dataset",

@@ -73,6 +73,12 @@ FILES: dict[str, tuple[str, Any, str]] = {
         "train_images/a.jpg",
     ),
 }
+# and the files without which it is not whole
+BESIDE: dict[str, dict[str, Any]] = {
+    "chartqa": {"test_augmented.json": []},
+    "mathvista": {"query.json": {"1": "q"}},
+    "screenspot_v2": {f"screenspot_{name}_v2.json": [] for name in ("desktop", "web")},
+}
 
 
 def written(path: Path, name: str) -> tuple[Path, Path]:
@@ -81,8 +87,8 @@ def written(path: Path, name: str) -> tuple[Path, Path]:
     for place in (file, image):
         (path / place).parent.mkdir(parents=True, exist_ok=True)
     (path / file).write_text(json.dumps(held))
-    if name == "mathvista":
-        (path / "query.json").write_text(json.dumps({"1": "q"}))
+    for other, beside in BESIDE.get(name, {}).items():
+        (path / other).write_text(json.dumps(beside))
     for place in {image, image.replace("a.jpg", "b.jpg")}:
         Image.effect_noise((90, 60), 90).save(path / place)
     return path / file, path / image

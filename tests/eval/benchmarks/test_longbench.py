@@ -71,7 +71,7 @@ def test_there_are_21_sets_and_what_is_missing_is_named(folder: Folder) -> None:
     with pytest.raises(InvalidInput, match=r"no prompt with \{context\} for 'qasper'"):
         samples(find_task(f"longbench_qasper={path}"))
     path = folder([], dataset2prompt={"trec": "{context}"})
-    with pytest.raises(InvalidInput, match=r"holds no trec.jsonl or data/trec.jsonl"):
+    with pytest.raises(InvalidInput, match=r"holds no LongBench trec: there is"):
         samples(find_task(f"longbench_trec={path}"))
     (path / "trec.jsonl").write_text('{"input": ')
     with pytest.raises(InvalidInput, match=r"trec.jsonl, line 1: no JSON"):

@@ -65,5 +65,5 @@ def test_what_is_missing_or_no_number_is_named(essays: Path, tmp_path: Path) -> 
         samples(find_task(f"needle_grid(depths=0/101)={essays}"))
     for path in essays.glob("*.txt"):
         path.write_text(" ")
-    with pytest.raises(InvalidInput, match=r"holds no text files \(\*.txt\)"):
+    with pytest.raises(InvalidInput, match=r"holds no text to hide a needle in"):
         samples(find_task(f"needle_grid={essays}"))

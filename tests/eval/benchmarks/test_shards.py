@@ -259,12 +259,16 @@ def test_what_a_folder_holds_decides_and_both_is_an_error(shards: Write, folder:
     row = {"type": "human_test", "question": "?", "answer": "1", "image": drawn("red")}
     path = shards("chartqa", "data/test", [row])
     assert [one.name for one in samples(find_task(f"chartqa={path}"))] == ["human/0"]
-    (path / "test_human.json").write_text(json.dumps([]))
+    for part in ("human", "augmented"):
+        (path / f"test_{part}.json").write_text(json.dumps([]))
     with pytest.raises(InvalidInput, match=r"both test_human\.json and test-00000-of"):
         samples(find_task(f"chartqa={path}"))
-    (path / "test_human.json").unlink()
+    for part in ("human", "augmented"):
+        (path / f"test_{part}.json").unlink()
     (path / "data" / "test-00000-of-00001.parquet").unlink()
-    with pytest.raises(InvalidInput, match=r"no \*_human.json or .* and no test-\*\.parquet of"):
+    with pytest.raises(
+        InvalidInput, match=r"no ChartQA: there is data, .* test-\*\.parquet of lmms"
+    ):
         samples(find_task(f"chartqa={path}"))
 
 

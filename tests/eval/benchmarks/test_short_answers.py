@@ -172,6 +172,7 @@ def test_a_record_that_is_not_as_released_and_a_missing_image_are_named(folder: 
         InvalidInput, match=r"OCRBench.json, record 0: there is no field 'image_path'"
     ):
         samples(find_task(f"ocrbench={path}"))
-    path = folder([], test_human=[{"imgname": "no.png", "query": "?", "label": "1"}])
+    human = [{"imgname": "no.png", "query": "?", "label": "1"}]
+    path = folder([], test_human=human, test_augmented=[])
     with pytest.raises(InvalidInput, match=r"holds no png/no.png or no.png"):
         samples(find_task(f"chartqa={path}"))

@@ -9,19 +9,44 @@ the answer against the description, which the papers do not do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from foveate.data import Folder
+from foveate.data import Folder, read_records
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.forms import Forms, Published, Row
 from foveate.eval.benchmarks.mm_vet import GRADE, graded
+from foveate.eval.benchmarks.release import Release
 from foveate.eval.sample import PLACE, Sample
 
 MARK = "<image>"
+PLACES = ("{}", "coco/train2017/{base}", "train2017/{base}")
+
+
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    for record in read_records(paths[0]):
+        yield Row(record, folder.image(record, "image", *PLACES))
+
+
+FORMS = Forms(
+    "LLaVA-Description",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "detail_1k.json and coco/train2017/ (or train2017/)",
+                "https://github.com/THU-MIG/PrefixKV",
+            ),
+            splits={"train": ("detail_1k.json",)},
+            read=_released,
+        ),
+    ),
+)
 
 
 @benchmark(
     "llava_description",
-    holds="detail_1k.json and coco/train2017/",
+    forms=FORMS,
     judged=graded,
     longest=1024,
     reference=True,
@@ -29,13 +54,13 @@ MARK = "<image>"
 )
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
-    for record in folder.records("detail_1k.json", "*.json"):
+    for record, image in FORMS.rows(folder):
         asked, answered = record.records("conversations", at_least=2)[:2]
         yield Sample(
             name=record.text_or_number("id"),
             question=_with_place(asked.text("value")),
             answers=(answered.text("value"),),
-            images=(folder.image(record, "image", "{}"),),
+            images=(image,),
             facts={"prompt": GRADE},
         )
 

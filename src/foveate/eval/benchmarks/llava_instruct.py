@@ -8,27 +8,49 @@ with the earlier rounds before it; conversations without an image are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from foveate.data import Folder
+from foveate.data import Folder, Record, read_records
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.forms import Forms, Published
+from foveate.eval.benchmarks.release import Release
 from foveate.eval.sample import Sample
 
 MARK = "<image>"
 
 
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
+    return (record for record in read_records(paths[0]) if record.has("image"))
+
+
+FORMS: Forms[Record] = Forms(
+    "LLaVA-Instruct",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "llava_v1_5_mix665k.json and the images that it names (coco/, gqa/, ocr_vqa/, "
+                "textvqa/, vg/)",
+                "https://huggingface.co/datasets/liuhaotian/LLaVA-Instruct-150K",
+            ),
+            splits={"train": ("llava_v1_5_mix665k.json",)},
+            read=_released,
+        ),
+    ),
+)
+
+
 @benchmark(
     "llava_instruct",
-    holds="llava_v1_5_mix665k.json and the images that it names",
+    forms=FORMS,
     longest=1024,
     reference=True,
     divisible=False,
 )
 def llava_instruct(folder: Folder) -> Iterator[Sample]:
     """Conversations about images, by perplexity of the last answer."""
-    for record in folder.records("llava_v1_5_mix665k.json", "*.json"):
-        if not record.has("image"):
-            continue
+    for record in FORMS.rows(folder):
         said = [
             one.text("value").replace(MARK, "").strip()
             for one in record.records("conversations", at_least=2)

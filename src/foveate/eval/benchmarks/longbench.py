@@ -9,13 +9,15 @@ An answer to samsum may go on behind its first line, which alone is scored; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from foveate.data import Folder, Record
+from foveate.data import Folder, Record, read_records
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.forms import Forms, Published
+from foveate.eval.benchmarks.release import Release
 from foveate.eval.metrics import longbench as score
 from foveate.eval.sample import Sample
 
@@ -42,6 +44,11 @@ SETS: dict[str, tuple[Any, int]] = {
     "lcc": (score.code, 64),
     "repobench-p": (score.code, 64),
 }
+PROMPTS = (
+    "dataset2prompt.json",
+    "config/dataset2prompt.json",
+    "LongBench/config/dataset2prompt.json",
+)
 FIRST_LINE = {"trec", "triviaqa", "samsum", "lsht"}  # what follows it is not looked at
 PLAIN = FIRST_LINE | {"lcc", "repobench-p"}  # read without a chat template
 
@@ -58,10 +65,10 @@ def scored(prediction: str, sample: Sample) -> float:
 
 def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
     """The samples of one set, or with ``e`` of its part of LongBench-E."""
+    records = forms_of(name, e=e)[""].rows(folder)
     prompt = _prompt(folder, name)
     before, _, after = prompt.partition("{context}")
-    file = f"{name}_e.jsonl" if e else f"{name}.jsonl"
-    for record in folder.records(file, f"data/{file}"):
+    for record in records:
         classes = record.texts("all_classes") if record.has("all_classes") else ()
         yield Sample(
             name=f"{name}/{record.text_or_number('_id')}",
@@ -75,6 +82,22 @@ def read(name: str, folder: Folder, *, e: bool = False) -> Iterator[Sample]:
         )
 
 
+def forms_of(name: str, *, e: bool = False) -> Mapping[str, Forms[Record]]:
+    """A set's file, or that of its part of LongBench-E."""
+    file = f"{name}_e.jsonl" if e else f"{name}.jsonl"
+    release: Release[Record] = Release(
+        published=Published(
+            "the authors",
+            f"data/{file} (or {file}) and config/dataset2prompt.json",
+            "https://huggingface.co/datasets/THUDM/LongBench",
+        ),
+        splits={"test": (file,)},
+        places=("", "data/"),
+        read=lambda folder, paths: iter(read_records(paths[0])),
+    )
+    return {"": Forms(f"LongBench {name}", (release,))}
+
+
 def _labels(name: str, record: Record) -> dict[str, str]:
     """Set and language, and the length in words in the classes of LongBench-E."""
     words = record.number("length")
@@ -83,7 +106,7 @@ def _labels(name: str, record: Record) -> dict[str, str]:
 
 
 def _prompt(folder: Folder, name: str) -> str:
-    prompts = folder.record("dataset2prompt.json", "config/dataset2prompt.json")
+    prompts = folder.record(*PROMPTS)
     prompt = prompts.text(name) if prompts.has(name) else ""
     if prompt.count("{context}") != 1:
         raise InvalidInput(f"{prompts.where}: there is no prompt with {{context}} for {name!r}.")
@@ -93,7 +116,8 @@ def _prompt(folder: Folder, name: str) -> str:
 for _name, (_metric, _longest) in SETS.items():
     benchmark(
         f"longbench_{_name}",
-        holds=f"data/{_name}.jsonl and config/dataset2prompt.json",
+        data="longbench",
+        forms=partial(forms_of, _name),
         metric=scored,
         longest=_longest,
         divisible=False,

@@ -1,11 +1,10 @@
 """LooGLE: long documents after 2022, with questions on one place in them, or on several.
 
-Li et al., arXiv:2311.04939. The sets are the files of LooGLE-testdata, the prompts those of
-config/task2prompt.json in https://github.com/bigai-nlco/LooGLE: a document a line, with all its
-questions, as data.zip on the hub had them. A prompt is read without a chat template, and with
-``--longest-prompt`` it loses its middle, both as the authors do. Departures: answers are greedy
-without their repetition penalty of 2; of their scores there are ROUGE-L's recall and the cloze's
-matches, whose mean is over questions, theirs over masks.
+Li et al., arXiv:2311.04939; its forms are in loogle_forms.py. The prompts are those of
+config/task2prompt.json in https://github.com/bigai-nlco/LooGLE. A prompt is read without a chat
+template, and with ``--longest-prompt`` it loses its middle, both as the authors do. Departures:
+answers are greedy without their repetition penalty of 2; of their scores there are ROUGE-L's recall
+and the cloze's matches, whose mean is over questions, theirs over masks.
 
 MixKV's Table 5 takes ``longdep_qa`` as HeadKV does (arXiv:2410.19258): ``metric=f1``, LongBench's,
 with ``chat=true`` and answers of 64 tokens, 32 for computations and timelines (``longest``).
@@ -13,13 +12,13 @@ with ``chat=true`` and answers of 64 tokens, 32 for computations and timelines (
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from foveate.data import Folder, Record
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.loogle_forms import PROMPTS, forms_of
 from foveate.eval.metrics import longbench, loogle
 from foveate.eval.sample import Sample
 
@@ -47,41 +46,40 @@ def scored(prediction: str, sample: Sample) -> float:
     return TEXT_METRICS[metric](prediction, sample.answers[0])
 
 
-def _samples(name: str, folder: Folder, metric: str, chat: bool) -> Iterator[Sample]:
+def _samples(
+    name: str, folder: Folder, metric: str, chat: bool, kind: str | None = None
+) -> Iterator[Sample]:
+    records = forms_of(name)[""].rows(folder)
     prompt = _prompt(folder, name)
     before, _, after = prompt.partition("{input}")
-    places = (f"{name}.jsonl", f"LooGLE-testdata/{name}.jsonl", f"data/{name}.jsonl")
-    for number, record in enumerate(folder.records(*places)):
-        for place, asked in enumerate(_asked(record)):
-            masks = _masks(asked) if metric in CLOZE_METRICS else {}
-            answer = str(masks) if masks else asked.text_or_number("A")
-            yield Sample(
-                name=f"{number}/{place}",
-                question=after.replace("{Q}", asked.text("Q")),
-                answers=(answer,),
-                context=f"{before}{record.text('input')}",
-                facts={"metric": metric, "masks": masks},
-                labels={"type": asked.text("type")} if asked.has("type") else {},
-                between="",
-                plain=not chat,
-            )
+    for asked in _of_kind(records, kind, folder):
+        masks = _masks(asked) if metric in CLOZE_METRICS else {}
+        answer = str(masks) if masks else asked.text_or_number("A")
+        yield Sample(
+            name=asked.text("name"),
+            question=after.replace("{Q}", asked.text("Q")),
+            answers=(answer,),
+            context=f"{before}{asked.text('input')}",
+            facts={"metric": metric, "masks": masks},
+            labels={"type": asked.text("type")} if asked.has("type") else {},
+            between="",
+            plain=not chat,
+        )
 
 
-def _asked(record: Record) -> list[Record]:
-    """The questions of a document: a list, or as the files have it, the Python text of one; a
-    document without any is to be summarized.
-    """
-    held = record.held.get("qa_pairs", "none")
-    if held == "none":
-        return [record.also(Q="", A=record.text("output"))]
-    if isinstance(held, str):
-        try:
-            held = ast.literal_eval(held)
-        except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-            raise InvalidInput(
-                f"{record.where}: the field 'qa_pairs' is no list of questions ({error})."
-            ) from error
-    return record.also(qa_pairs=held).records("qa_pairs", at_least=1)
+def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Iterator[Record]:
+    """Those of a kind; a file that says no kind of any question is refused."""
+    known = False
+    for record in records:
+        said = record.text("type") if record.has("type") else ""
+        known = known or said in get_args(Kind)
+        if kind in (None, said):
+            yield record
+    if kind and not known:
+        raise InvalidInput(
+            f"{str(folder.path)!r} has no question that says its kind (the field 'type'): give "
+            "LooGLE-testdata/longdep_qa.jsonl of the authors' repository, which does."
+        )
 
 
 def _masks(asked: Record) -> Mapping[str, str]:
@@ -96,7 +94,7 @@ def _masks(asked: Record) -> Mapping[str, str]:
 
 
 def _prompt(folder: Folder, name: str) -> str:
-    prompts = folder.record("task2prompt.json", "config/task2prompt.json")
+    prompts = folder.record(*PROMPTS)
     prompt = prompts.text(name) if prompts.has(name) else ""
     if prompt.count("{input}") != 1:
         raise InvalidInput(f"{prompts.where}: there is no prompt with {{input}} for {name!r}.")
@@ -106,7 +104,8 @@ def _prompt(folder: Folder, name: str) -> str:
 def _of(name: str, summary: str) -> dict[str, Any]:
     return {
         "name": f"loogle_{name}",
-        "holds": f"LooGLE-testdata/{name}.jsonl and config/task2prompt.json",
+        "data": "loogle",
+        "forms": lambda **own: forms_of(name),
         "metric": scored,
         "longest": LONGEST[name],
         "divisible": False,
@@ -131,8 +130,7 @@ def longdep_qa(
     chat: bool = False,
 ) -> Iterator[Sample]:
     """LooGLE's long dependency, of one kind of question or of all."""
-    found = _samples("longdep_qa", folder, metric, chat)
-    return (one for one in found if kind is None or one.labels.get("type") == kind)
+    return _samples("longdep_qa", folder, metric, chat, kind)
 
 
 @benchmark(**_of("longdep_summarization", "Summaries of papers, by ROUGE-L's recall."))

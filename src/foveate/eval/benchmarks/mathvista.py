@@ -11,40 +11,24 @@ put the authors' examples into the folder as extract.txt and it is asked as they
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
-from PIL import Image
-
-from foveate.data import Folder, Record, listed, read_text
+from foveate.data import Folder, Record, listed, read_record, read_text
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.shards import Hub
+from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.release import Release, first_of
+from foveate.eval.benchmarks.shards import Shards, on_hub
+from foveate.eval.benchmarks.tabled import Tabled, in_kit
 from foveate.eval.judge import Judge, said_by
 from foveate.eval.metrics.mathvista import normalised, plain_answer, quoted
 from foveate.eval.sample import Sample
 
 FACTS = ("question_type", "answer_type", "precision")
+TABLED = ("answer", "choices", "question_type", "answer_type", "task", "skills")
 LABELS = ("task", "category", "context", "grade", "language", "source")
-FILES = ("testmini.json", "data/testmini.json")
-HUB = Hub(
-    repository="AI4Math/MathVista",
-    split="testmini",
-    image="decoded_image",
-    released=FILES,
-    columns=("pid", "query", "answer", "choices", *FACTS, "metadata"),
-    table="MathVista_MINI.tsv",
-    table_columns={
-        "index": "pid",
-        "question": "query",
-        "answer": "answer",
-        "choices": "choices",
-        "question_type": "question_type",
-        "answer_type": "answer_type",
-        "task": "task",
-        "skills": "skills",
-    },
-)
 EXTRACT = """\
 Read a question and the response to it, and copy the final answer out of the response: the
 letter or text of a choice, a number, or a list, without unit and without any other word.
@@ -91,10 +75,48 @@ def right(found: str, sample: Sample) -> float:
     return float(normalised(found, sample.facts) == sample.facts["answer"])
 
 
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    problems, queries = map(read_record, paths)
+    for name, problem in problems.items():
+        if not queries.has(name):
+            raise InvalidInput(f"{queries.where}: there is no prompt for {name!r}.")
+        image = folder.image(problem, "image", "{}")
+        yield Row(problem.also(pid=name, query=queries.text(name)), image)
+
+
+FORMS = Forms(
+    "MathVista",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "testmini.json, query.json (or data/ with both) and images/",
+                "https://github.com/lupantech/MathVista",
+            ),
+            splits={"testmini": ("testmini.json", "query.json")},
+            places=("", "data/"),
+            read=_released,
+            counted=first_of,
+        ),
+        Shards(
+            published=on_hub("AI4Math/MathVista", "testmini"),
+            asked="testmini",
+            image="decoded_image",
+            columns=("pid", "query", "answer", "choices", *FACTS, "metadata"),
+        ),
+        Tabled(
+            published=in_kit("MathVista_MINI.tsv"),
+            table="MathVista_MINI.tsv",
+            asked="testmini",
+            columns={"index": "pid", "question": "query", **dict(zip(TABLED, TABLED, strict=True))},
+        ),
+    ),
+)
+
+
 @benchmark(
     "mathvista",
-    holds="testmini.json, query.json (or data/ with both) and images/",
-    hub=HUB,
+    forms=FORMS,
     metric=by_rules,
     judged=extracted,
     longest=512,
@@ -106,7 +128,7 @@ def mathvista(
     """Mathematics in pictures; a judge finds the answer in what is said."""
     own = folder.find("extract.txt")
     examples = read_text(own[0]) if own else ""
-    for problem, image in HUB.rows(folder) or _released(folder):
+    for problem, image in FORMS.rows(folder):
         facts = _facts(problem)
         yield Sample(
             name=problem.text_or_number("pid"),
@@ -120,15 +142,6 @@ def mathvista(
                 **_labels(problem),
             },
         )
-
-
-def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
-    queries = folder.record("query.json", "data/query.json")
-    for name, problem in folder.record(*FILES).items():
-        if not queries.has(name):
-            raise InvalidInput(f"{queries.where}: there is no prompt for {name!r}.")
-        image = folder.image(problem, "image", "{}")
-        yield problem.also(pid=name, query=queries.text(name)), image
 
 
 def _facts(problem: Record) -> dict[str, Any]:

@@ -9,17 +9,19 @@ rule out; and a task's score here is the mean over samples, over sets in a repor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from PIL import Image
 
 from foveate.core.parameters import Positive
-from foveate.data import Folder, Record
+from foveate.data import Folder, Record, read_record
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import alternating, benchmark
+from foveate.eval.benchmarks.forms import Forms, Published
 from foveate.eval.benchmarks.joined import joined
 from foveate.eval.benchmarks.milebench_prompt import Cut, fitted, parts, read_context
+from foveate.eval.benchmarks.release import Release
 from foveate.eval.metrics import milebench as score
 from foveate.eval.sample import Metric, Sample
 
@@ -56,11 +58,12 @@ def read(sets: Sequence[str], folder: Folder, cut: Cut, combined: bool) -> Itera
 
     Prompts are cut as ``cut`` says. ``combined``: all images of a sample are joined to one.
     """
-    return alternating(*(_set(folder.within(name), name, cut, combined) for name in sets))
+    return alternating(*(_set(folder, name, cut, combined) for name in sets))
 
 
 def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample]:
-    content = _content(folder, name, combined)
+    ((path,),) = (forms_of((name,), combined)[name].chosen(folder).paths,)
+    content, folder = read_record(path), folder.within(str(path.parent.relative_to(folder.path)))
     meta = content.record("meta_data")
     kind = _kind(name, meta.text("question_type"))
     for record in content.records("data"):
@@ -82,17 +85,36 @@ def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample
             labels={
                 "set": name,
                 "kind": kind,
-                "level": record.text("image_quantity_level"),
                 "images": len(asked.texts("images_path")),
+                **_level(record),
             },
             **parts(instruction, context, combined),
         )
 
 
-def _content(folder: Folder, name: str, combined: bool) -> Record:
-    """The set's file; the authors' file for joined images where they are there already."""
-    made = folder.find(f"{name}_combined_1.json") if combined else []
-    return folder.record(made[0].name if made else f"{name}.json")
+def forms_of(sets: Sequence[str], combined: bool = False) -> Mapping[str, Forms[Record]]:
+    """Each set's file; the authors' file for joined images where that is asked, and there."""
+    return {name: Forms(f"MileBench {name}", (_release(name, combined),)) for name in sets}
+
+
+def _release(name: str, combined: bool) -> Release[Record]:
+    joined = {"joined images": (f"{name}_combined_1.json",)} if combined else {}
+    return Release(
+        published=Published(
+            "the authors",
+            f"{name}/{name}.json and {name}/images/ (there, or in MileBench/)",
+            "https://huggingface.co/datasets/FreedomIntelligence/MileBench",
+        ),
+        splits={**joined, "test": (f"{name}.json",)},
+        places=(f"{name}/", f"MileBench/{name}/"),
+        read=lambda folder, paths: iter(read_record(paths[0]).records("data")),
+    )
+
+
+def _level(record: Record) -> dict[str, str]:
+    """How many images it counts as having; some sets do not say it."""
+    there = record.has("image_quantity_level")
+    return {"level": record.text("image_quantity_level")} if there else {}
 
 
 def _images(folder: Folder, asked: Record, combined: bool) -> tuple[Image.Image, ...]:
@@ -128,7 +150,10 @@ def _register(short: str, sets: tuple[str, ...]) -> None:
     reader.__annotations__["set"] = Literal[sets] | None
     benchmark(
         f"milebench_{short.replace('-', '').lower()}",
-        holds=f"SET/SET.json and SET/images/, SET being {' and '.join(sets)}",
+        data="milebench",
+        holds=f"SET/SET.json and SET/images/ (there, or in MileBench/), SET being "
+        f"{' and '.join(sets)}",
+        forms=lambda set=None, combined=False, **own: forms_of((set,) if set else sets, combined),
         metric=scored,
         longest=LONGEST,
         divisible=False,

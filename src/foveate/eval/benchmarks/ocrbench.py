@@ -9,25 +9,18 @@ which MixKV was measured, lowers the case of what is said of a formula and not o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from PIL import Image
-
-from foveate.data import Folder, Record, listed
+from foveate.data import Folder, Record, listed, read_records
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.shards import Hub
+from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.release import Release
+from foveate.eval.benchmarks.shards import Shards, on_hub
+from foveate.eval.benchmarks.tabled import Tabled, in_kit
 from foveate.eval.metrics import contains
 from foveate.eval.sample import Sample
 
-FILES = ("OCRBench*.json", "*.json")
-HUB = Hub(
-    repository="echo840/OCRBench",
-    split="test",
-    released=FILES,
-    columns=("dataset", "question", "question_type", "answer"),
-    table="OCRBench.tsv",
-    table_columns={"question": "question", "answer": "answers", "category": "question_type"},
-)
 FORMULAE = "Handwritten Mathematical Expression Recognition"
 
 
@@ -43,39 +36,58 @@ def _bare(text: str) -> str:
     return text.strip().replace("\n", "").replace(" ", "")
 
 
-@benchmark(
-    "ocrbench", holds="OCRBench.json and the images", hub=HUB, metric=read_right, longest=128
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    (path,) = paths
+    places = ("{}", "images/{}", "OCRBench_Images/{}")
+    for record in read_records(path):
+        yield Row(record, folder.image(record, "image_path", *places))
+
+
+FORMS = Forms(
+    "OCRBench",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "OCRBench.json (or OCRBench/ with it) beside OCRBench_Images/, or with the images",
+                "https://github.com/Yuliang-Liu/MultimodalOCR",
+            ),
+            splits={"test": ("OCRBench.json",)},
+            places=("", "OCRBench/"),
+            read=_released,
+        ),
+        Shards(
+            published=on_hub("echo840/OCRBench", "test"),
+            asked="test",
+            columns=("dataset", "question", "question_type", "answer"),
+        ),
+        Tabled(
+            published=in_kit("OCRBench.tsv"),
+            table="OCRBench.tsv",
+            asked="test",
+            columns={"question": "question", "answer": "answers", "category": "question_type"},
+            made=lambda record: listed(record, "answers"),
+        ),
+    ),
 )
+
+
+@benchmark("ocrbench", forms=FORMS, metric=read_right, longest=128)
 def ocrbench(folder: Folder, *, lowered: bool = False) -> Iterator[Sample]:
     """Reading of many kinds: an answer has to stand in what is said."""
-    for number, (record, image) in enumerate(HUB.rows(folder) or _released(folder)):
+    for number, (record, image) in enumerate(FORMS.rows(folder)):
         kind = record.text("question_type", "type")
         yield Sample(
             name=record.text_or_number("id") if record.has("id") else str(number),
             question=record.text("question"),
-            answers=_answers(record),
+            answers=record.one_or_more("answers", "answer"),
             images=(image,),
             facts={"type": kind, "lowered": lowered},
             labels={"type": kind, **_set(record)},
         )
 
 
-def _answers(record: Record) -> tuple[str, ...]:
-    """A list, or in a table the Python text of one."""
-    in_table = "index" in record.held
-    return (
-        listed(record, "answers").one_or_more("answers")
-        if in_table
-        else record.one_or_more("answer", "answers")
-    )
-
-
 def _set(record: Record) -> dict[str, str]:
     """The data set that the question comes from, which a table does not say."""
     in_table = "index" in record.held
     return {} if in_table else {"set": record.text("dataset", "dataset_name")}
-
-
-def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
-    for record in folder.records(*FILES):
-        yield record, folder.image(record, "image_path", "{}", "images/{}")

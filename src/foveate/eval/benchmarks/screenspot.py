@@ -1,6 +1,6 @@
 """ScreenSpot-v2: where on a screen is what is to be clicked?
 
-Wu et al., arXiv:2410.23218. From https://huggingface.co/datasets/OS-Copilot/ScreenSpot-v2. Asked in
+Wu et al., arXiv:2410.23218; its forms are in screenspot_forms.py. Asked in
 the words of MixKV's authors (https://github.com/sakura-gui/GUI-grounding-MixKV), who bound images
 to 2,000,000 to 4,800,000 pixels: ``min_pixels`` and ``max_pixels``. They read an answer that is one
 list of four numbers, in pixels of the resized image, and nothing else; here every form is read.
@@ -8,11 +8,13 @@ list of four numbers, in pixels of the resized image, and nothing else; here eve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from foveate.data import Folder, Record
 from foveate.eval.benchmarks.folder import benchmark
+from foveate.eval.benchmarks.screenspot_forms import forms_of
 from foveate.eval.metrics.grounding import WHOLE, Found, located
 from foveate.eval.sample import Sample
 
@@ -24,7 +26,6 @@ MIXKV = (
     "Outline the position corresponding to the instruction: {}. The output should be only "
     "[x1,y1,x2,y2]."
 )
-SCREENS = ("mobile", "desktop", "web")
 Coordinates = Literal["model", "share", "thousand", "resized", "image"]
 """Of an answer: shares of 1 or of 1000 of what the model sees of the image, pixels as the processor
 made them, or of the file.
@@ -84,7 +85,7 @@ def _scale(found: Found, facts: Mapping[str, Any]) -> str:
 
 @benchmark(
     "screenspot_v2",
-    holds="screenspot_*_v2.json and screenspotv2_image/",
+    forms=lambda screen=None, **own: forms_of(screen),
     metric=inside,
     longest=128,
     divisible=False,
@@ -98,18 +99,19 @@ def screenspot_v2(
 ) -> Iterator[Sample]:
     """Where on a screen is what is to be clicked? The centre has to be in the box."""
     words = MIXKV if prompt == "mixkv" else ASK
-    for name in (screen,) if screen else SCREENS:
-        for number, record in enumerate(folder.records(f"screenspot_{name}_v2.json")):
-            box = record.numbers("bbox", 4)
-            image = folder.image(record, "img_filename", "screenspotv2_image/{}", "{}")
+    numbers = Counter[str]()
+    for record, image in forms_of(screen)[""].rows(folder):
+        name, box = record.text("screen"), record.numbers("bbox", 4)
+        if screen in (None, name):
             yield Sample(
-                name=f"{name}/{number}",
+                name=f"{name}/{numbers[name]}",
                 question=words.format(record.text("instruction")),
                 answers=(str(list(box)),),
                 images=(image,),
                 facts={"box": box, "coordinates": coordinates},
                 labels=_labels(name, record),
             )
+            numbers[name] += 1
 
 
 def _labels(screen: str, record: Record) -> dict[str, str]:

@@ -6,57 +6,34 @@ https://huggingface.co/datasets/lmms-lab/TextCaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from PIL import Image
-
-from foveate.data import Folder, Record
+from foveate.data import Folder, Record, read_record
+from foveate.data.parquet import read_rows
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.shards import Hub
+from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.release import Release
+from foveate.eval.benchmarks.shards import Shards, on_hub
+from foveate.eval.benchmarks.textvqa import PHOTOGRAPHS
 from foveate.eval.metrics.cider import Corpus, cider
 from foveate.eval.sample import Sample
 
 ASK = "Provide a one-sentence caption for the provided image."
+SPLITS = ("val", "train")
 
 
-FILES = ("TextCaps_*_val.json",)
-HUB = Hub(
-    repository="lmms-lab/TextCaps", split="val", columns=("image_id", "caption_str"), released=FILES
-)
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    (path,) = paths
+    for record in _images(path):
+        yield Row(record, folder.image(record, "image_id", *PHOTOGRAPHS))
 
 
-@benchmark(
-    "textcaps",
-    holds="TextCaps_0.1_val.json and train_images/",
-    hub=HUB,
-    metric=cider,
-    longest=64,
-    reference=True,
-)
-def textcaps(folder: Folder) -> Iterator[Sample]:
-    """Captions of photographs with text, by CIDEr (0 to 10); what is rare, all captions say."""
-    rows = HUB.rows(folder)
-    captions = list(HUB.values(folder, "image_id", "caption_str")) if rows else _images(folder)
-    corpus = Corpus.of(_captions(record) for record in captions)
-    for record, image in rows or _released(folder, captions):
-        yield Sample(
-            name=record.text_or_number("image_id"),
-            question=ASK,
-            answers=_captions(record),
-            images=(image,),
-            facts={"corpus": corpus},
-        )
-
-
-def _captions(record: Record) -> tuple[str, ...]:
-    return record.texts("reference_strs", "caption_str", at_least=1)
-
-
-def _images(folder: Folder) -> list[Record]:
+def _images(path: Path) -> list[Record]:
     """A record for each image. Those of the release are one for each caption, and each has all."""
     found: dict[str, Record] = {}
-    for record in folder.record(*FILES).records("data"):
+    for record in read_record(path).records("data"):
         first = found.setdefault(record.text_or_number("image_id"), record)
         if _captions(first) != _captions(record):
             raise InvalidInput(
@@ -66,6 +43,37 @@ def _images(folder: Folder) -> list[Record]:
     return list(found.values())
 
 
-def _released(folder: Folder, captions: Iterable[Record]) -> Iterator[tuple[Record, Image.Image]]:
-    for record in captions:
-        yield record, folder.image(record, "image_id", "train_images/{}.jpg")
+def _captions(record: Record) -> tuple[str, ...]:
+    return record.texts("reference_strs", "caption_str", at_least=1)
+
+
+RELEASE = Release(
+    published=Published(
+        "the authors",
+        "TextCaps_0.1_val.json and train_images/",
+        "https://textvqa.org/textcaps/dataset",
+    ),
+    splits={split: (f"TextCaps_*_{split}.json",) for split in SPLITS},
+    read=_released,
+    counted=lambda paths: len(_images(paths[0])),
+)
+SHARDS = Shards(
+    published=on_hub("lmms-lab/TextCaps", "val"), asked="val", columns=("image_id", "caption_str")
+)
+FORMS = Forms("TextCaps", (RELEASE, SHARDS))
+
+
+@benchmark("textcaps", forms=FORMS, metric=cider, longest=64, reference=True)
+def textcaps(folder: Folder) -> Iterator[Sample]:
+    """Captions of photographs with text, by CIDEr (0 to 10); what is rare, all captions say."""
+    form, paths = FORMS.chosen(folder)
+    captions = read_rows(paths, SHARDS.columns) if form is SHARDS else _images(paths[0])
+    corpus = Corpus.of(_captions(record) for record in captions)
+    for record, image in form.rows(folder, paths):
+        yield Sample(
+            name=record.text_or_number("image_id"),
+            question=ASK,
+            answers=_captions(record),
+            images=(image,),
+            facts={"corpus": corpus},
+        )

@@ -1,52 +1,70 @@
 """TextVQA: questions about text in photographs.
 
 Singh et al., arXiv:1904.08920. From https://textvqa.org/dataset, version 0.5.1, or from
-https://huggingface.co/datasets/lmms-lab/textvqa. Asked as by lmms-eval, with which MixKV was
-measured: of a question the first letter alone is large.
+https://huggingface.co/datasets/lmms-lab/textvqa, or as VLMEvalKit's TextVQA_VAL.tsv. Asked as by
+lmms-eval, with which MixKV was measured: of a question the first letter alone is large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from PIL import Image
-
-from foveate.data import Folder, Record
+from foveate.data import Folder, read_record
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.shards import Hub
+from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.release import Release
+from foveate.eval.benchmarks.shards import Shards, on_hub
+from foveate.eval.benchmarks.tabled import Tabled, in_kit
 from foveate.eval.metrics import vqa_accuracy
 from foveate.eval.sample import Sample
 
 ASK = "\nAnswer the question using a single word or phrase."
+PHOTOGRAPHS = ("train_images/{}.jpg", "train_val_images/train_images/{}.jpg", "{}.jpg")
+SPLITS = ("val", "train", "test")
 
 
-FILES = ("TextVQA_*_val.json",)
-HUB = Hub(
-    repository="lmms-lab/textvqa",
-    split="validation",
-    released=FILES,
-    columns=("question_id", "question", "answers"),
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    (path,) = paths
+    for record in read_record(path).records("data"):
+        yield Row(record, folder.image(record, "image_id", *PHOTOGRAPHS))
+
+
+FORMS = Forms(
+    "TextVQA",
+    (
+        Release(
+            published=Published(
+                "the authors",
+                "TextVQA_0.5.1_val.json and train_images/",
+                "https://textvqa.org/dataset",
+            ),
+            splits={split: (f"TextVQA_*_{split}.json",) for split in SPLITS},
+            read=_released,
+        ),
+        Shards(
+            published=on_hub("lmms-lab/textvqa", "validation"),
+            asked="validation",
+            columns=("question_id", "question", "answers"),
+        ),
+        Tabled(
+            published=in_kit("TextVQA_VAL.tsv"),
+            table="TextVQA_VAL.tsv",
+            asked="val",
+            columns={"index": "question_id", "question": "question", "answer": "answers"},
+            lists=("answers",),
+        ),
+    ),
 )
 
 
-@benchmark(
-    "textvqa",
-    holds="TextVQA_0.5.1_val.json and train_images/",
-    hub=HUB,
-    metric=vqa_accuracy,
-    longest=128,
-)
+@benchmark("textvqa", forms=FORMS, metric=vqa_accuracy, longest=128)
 def textvqa(folder: Folder) -> Iterator[Sample]:
     """Questions about text in photographs, by what ten people answered."""
-    for record, image in HUB.rows(folder) or _released(folder):
+    for record, image in FORMS.rows(folder):
         yield Sample(
             name=record.text_or_number("question_id"),
             question=f"{record.text('question').capitalize()}{ASK}",
             answers=record.texts("answers", at_least=1),
             images=(image,),
         )
-
-
-def _released(folder: Folder) -> Iterator[tuple[Record, Image.Image]]:
-    for record in folder.record(*FILES).records("data"):
-        yield record, folder.image(record, "image_id", "train_images/{}.jpg")

@@ -3,12 +3,14 @@ packages that come with real text, photographs and pages.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from foveate.core.spec import parse_arguments
 from foveate.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
+from foveate.eval.benchmarks.forms import Forms
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
 from foveate.eval.tasks import (
@@ -22,6 +24,7 @@ from foveate.eval.tasks import (
 
 __all__ = [
     "drawn",
+    "find_forms",
     "find_task",
     "find_tasks",
     "gui_icon",
@@ -81,6 +84,20 @@ def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> T
     if name not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
     return TASKS[name]
+
+
+def find_forms(name: str) -> Mapping[str, Forms[Any]]:
+    """The data sets that a benchmark reads, "milebench_s4(set=ALFRED)" with its options, by name,
+    each in the forms in which it is published.
+
+    Raises:
+        InvalidInput: there is no such benchmark.
+        InvalidParameter: no such option, or a value that it does not take.
+    """
+    kind, rest = _kind(name)
+    if kind not in BENCHMARKS:
+        raise InvalidInput(f"no benchmark named {kind!r}. {suggest(kind, BENCHMARKS)}")
+    return BENCHMARKS[kind].forms(_options_and_folder(rest)[0])
 
 
 def _kind(name: str) -> tuple[str, str]:

@@ -20,7 +20,7 @@ from foveate.reproduce.trials.probe import Seen
 @dataclass(frozen=True)
 class Searches:
     """The search at each budget, with each tolerance. ``spread`` and ``steps`` are the paper's
-    tables of how far sizes spread, around their mean, and of how long the search takes.
+    tables of how far sizes spread, and lie from the estimate, and of how long the search takes.
     """
 
     budgets: tuple[str, ...]
@@ -70,12 +70,17 @@ class Searches:
         lines = []
         for budget in self.budgets:
             ratios = self._ratios(rows, budget)
-            apart = np.abs(ratios - ratios.mean(0)).mean()
+            estimate = rows[0].get("estimates", {}).get(budget)
+            apart = None if estimate is None else float(np.abs(ratios - estimate).mean())
             of_paper = printed(self.spread).get((model, "PrefixKV", budget), Printed("", {}))
             note = f"{len(rows)} samples"
             cells = (
                 Cell(float(ratios.std(0).mean()), of_paper.values.get("std"), note),
-                Cell(float(apart), of_paper.values.get("mad"), note),
+                Cell(
+                    apart,
+                    of_paper.values.get("mad"),
+                    note if estimate is not None else "no profile to compare with",
+                ),
             )
             lines.append(Line(model, "PrefixKV", budget, "", of_paper.source, cells))
         return Table(f"Spread of layers' sizes: {task}", ("std", "mad"), tuple(lines))

@@ -15,7 +15,8 @@ from foveate.reproduce.probes.numbers import rows_of
 from foveate.reproduce.table import Row
 from foveate.reproduce.trials.probe import Seen
 
-BINS = 20
+BINS = 40
+ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def _map(mean: Any) -> str:
     drawn = axis.imshow(
         mean.T,
         cmap="cividis",
-        vmin=0,
+        vmin=min(0.0, float(mean.min())),
         vmax=1,
         aspect="auto",
         origin="lower",
@@ -75,14 +76,15 @@ def _map(mean: Any) -> str:
 def _distribution(keys: Any, values: Any) -> str:
     figure, axis = axes()
     for found, name in ((keys, "keys"), (values, "values")):
-        counts, edges = np.histogram(found, BINS, (0.0, 1.0))
+        counts, edges = np.histogram(found, BINS, ALL)
         axis.stairs(100 * counts / counts.sum(), edges, label=name, fill=True, alpha=0.45)
-    axis.set(xlabel="mean cosine in a head", ylabel="share of the heads, %", xlim=(0, 1))
+    axis.set(xlabel="mean cosine in a head", ylabel="share of the heads, %")
+    axis.set_xlim(min(0.0, float(min(keys.min(), values.min()))), 1)
     axis.legend(frameon=False, fontsize=8)
     return svg(figure)
 
 
 def _peak(found: Any) -> str:
-    counts, edges = np.histogram(found, BINS, (0.0, 1.0))
+    counts, edges = np.histogram(found, BINS, ALL)
     place = int(counts.argmax())
     return f"{edges[place]:.2f} to {edges[place + 1]:.2f}"

@@ -1,6 +1,7 @@
 """What experiments run: one file for each kind."""
 
 from foveate.reproduce.trials.cost import Batch, Latency, Throughput
+from foveate.reproduce.trials.gains import Gains, paired
 from foveate.reproduce.trials.grid import Arm, Column, Grid, columns
 from foveate.reproduce.trials.panels import Panels
 from foveate.reproduce.trials.probe import Measure, Probe, Seen
@@ -10,6 +11,7 @@ __all__ = [
     "Arm",
     "Batch",
     "Column",
+    "Gains",
     "Grid",
     "Latency",
     "Measure",
@@ -19,4 +21,5 @@ __all__ = [
     "Throughput",
     "View",
     "columns",
+    "paired",
 ]

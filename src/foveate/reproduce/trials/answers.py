@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-from foveate.errors import FoveateError
+from foveate.errors import FoveateError, InvalidInput
 from foveate.eval.executors.job import Job, answered, lacking
 from foveate.reproduce.ask import Ask
 from foveate.reproduce.setting import Setting
@@ -21,8 +20,7 @@ def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[di
     """The missing rows of these specs, which are given with their budgets; and, of samples that
     have some, those of what is asked along.
     """
-    task = replace(setting.task(ask.task), name=ask.name)
-    for sample in task.samples(ask.samples, setting.seed):
+    for task, sample in setting.samples(ask):
         job = Job(
             task,
             sample,
@@ -33,10 +31,29 @@ def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[di
             raised=setting.raised,
         )
         if left := lacking(job, setting.results):
-            setting.calibrate({spec: specs[spec] for spec in left.specs})
-            whole = job._replace(specs=(*specs, *_along(setting, ask)))
+            calibrate(setting, {spec: specs[spec] for spec in left.specs})
+            mine = tuple(spec for spec in specs if spec not in setting.unmeasured)
+            if left.specs and not {*left.specs} & {*mine}:
+                continue
+            left = left._replace(specs=tuple(one for one in left.specs if one in mine))
+            whole = job._replace(specs=(*mine, *_along(setting, ask)))
             left = lacking(whole, setting.results) or left
             yield from answered(setting.load(), left, "query-aware")
+
+
+def calibrate(setting: Setting, specs: Mapping[str, str]) -> None:
+    """Measures the profiles of these specs, in one go where all can be, and notes of others why
+    they cannot.
+    """
+    left = {spec: budget for spec, budget in specs.items() if spec not in setting.unmeasured}
+    try:
+        setting.calibrate(left)
+    except InvalidInput:
+        for spec, budget in left.items():
+            try:
+                setting.calibrate({spec: budget})
+            except InvalidInput as error:
+                setting.unmeasured[spec] = str(error)
 
 
 def _along(setting: Setting, ask: Ask) -> Iterator[str]:

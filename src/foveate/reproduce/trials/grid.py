@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foveate.report.analyses import Figure
 from foveate.report.heat import heat_maps
+from foveate.reproduce import small
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.experiment import Trial
 from foveate.reproduce.printed import Printed, printed
@@ -16,6 +17,7 @@ from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
 from foveate.reproduce.table import Cell, Line, Row, Table
 from foveate.reproduce.trials.answers import answers
+from foveate.reproduce.trials.warm_up import warmed_up
 
 SMALL = (
     f"stand-in: answers of at most {ANSWER} tokens, prompts of at most {PROMPT}; profiles of at "
@@ -74,8 +76,8 @@ def columns(tasks: Mapping[str, str], value: str = "percent") -> tuple[Column, .
 @dataclass(frozen=True, kw_only=True)
 class Grid(Trial):
     """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
-    others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own.
-    ``prompt`` is the most tokens of a text.
+    others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
+    after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
     """
 
     title: str
@@ -86,6 +88,7 @@ class Grid(Trial):
     average: str = ""
     samples: int | None = None
     timed: bool = False
+    warm_up: int = 0
     prompt: int | None = None
 
     def tasks(self) -> Sequence[str]:
@@ -115,8 +118,10 @@ class Grid(Trial):
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
+        warm = small.STEPS if setting.small else self.warm_up
+        load = warmed_up(setting.load, warm) if self.warm_up else setting.load
         for ask, specs in self.asks(setting).items():
-            yield from answers(setting, ask, specs)
+            yield from answers(replace(setting, load=load), ask, specs)
 
     def _ask(self, setting: Setting, task: str) -> Ask:
         """Rows that are timed, or of shortened prompts, are other rows."""
@@ -201,6 +206,12 @@ class Grid(Trial):
             )
             if column.holds(row)
         ]
+        asked = [self._ask(setting, task) for task in column.tasks]
+        if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
+            return Cell(None, of_paper.values.get(column.name), f"no data: {why}")
+        specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
+        if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
+            return Cell(None, of_paper.values.get(column.name), f"no profile: {why}")
         there = [row for row in mine if "error" not in row]
         refused = len(mine) - len(there)
         raised = sum(bool(row.get("raised")) for row in there)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from foveate.backends.hf import Recording, record
+from foveate.core.profile import load
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
 from foveate.eval.reading import read_prompt
@@ -19,6 +20,7 @@ from foveate.reproduce.experiment import Trial
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import PROMPT
 from foveate.reproduce.table import Row, Table
+from foveate.reproduce.trials.answers import calibrate
 
 
 @dataclass(frozen=True)
@@ -55,13 +57,15 @@ class Measure(Protocol):
 @dataclass(frozen=True, kw_only=True)
 class Probe(Trial):
     """A measure of the prompts of some benchmarks. ``given`` names those of single models: text
-    for one that reads, images for one that sees.
+    for one that reads, images for one that sees. ``samples`` is how many of each are read, None
+    for all. ``estimate`` is a profile at each of the measure's budgets, for what it shows.
     """
 
     measure: Measure
     each: tuple[str, ...] = ()
     given: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    samples: int = 100
+    samples: int | None = 100
+    estimate: str = ""
 
     def tasks(self) -> Sequence[str]:
         """The benchmarks that it reads."""
@@ -74,9 +78,10 @@ class Probe(Trial):
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
+        if self.estimate:
+            calibrate(setting, {self._estimated(setting, b): b for b in self._budgets()})
         for ask in self._each(setting):
-            task = setting.task(ask.task)
-            for sample in task.samples(ask.samples, setting.seed):
+            for task, sample in setting.samples(ask):
                 key = (ask.name, sample.name, "full")
                 if key not in setting.results:
                     found = self._measured(setting, task, sample)
@@ -94,8 +99,29 @@ class Probe(Trial):
         """What the rows so far show, benchmark by benchmark."""
         for setting in settings:
             for ask in self._each(setting):
-                if rows := setting.rows([ask])[ask.name]:
+                found = setting.rows([ask])[ask.name]
+                estimates = self._estimates(setting)
+                if rows := [{**row, "estimates": estimates} for row in found]:
                     yield from self.measure.shown(setting.model, ask.task, rows)
+
+    def _budgets(self) -> Sequence[str]:
+        return getattr(self.measure, "budgets", ())
+
+    def _estimated(self, setting: Setting, budget: str) -> str:
+        """The spec that names the profile at a budget."""
+        method = setting.calibrations[self.estimate].method
+        return setting.spec(f"{method}:budget={{B}},profile={{{self.estimate}}}", budget)
+
+    def _estimates(self, setting: Setting) -> dict[str, Any]:
+        """By budget what a profile holds of the layers, of those that are there."""
+        if not self.estimate:
+            return {}
+        calibration, found = setting.calibrations[self.estimate], {}
+        for budget in self._budgets():
+            path = setting.profiles / calibration.file(self.estimate, budget)
+            if path.exists():
+                found[budget] = load(str(path), calibration.method).by_layer
+        return found
 
     def _each(self, setting: Setting) -> list[Ask]:
         count, marks = setting.count(self.samples), (self.measure.name,)

@@ -1,12 +1,13 @@
 """MixKV: Mixing Importance with Diversity (arXiv:2510.20707)."""
 
-from foveate.reproduce.papers.mixkv import ablations, appendix, keys, tables
+from foveate.reproduce.papers.mixkv import ablations, appendix, claims, keys, tables
 from foveate.reproduce.papers.mixkv.shared import PAPER
 
 EXPERIMENTS = (
     *keys.EXPERIMENTS,
     *tables.EXPERIMENTS,
     *ablations.EXPERIMENTS,
+    *claims.EXPERIMENTS,
     *appendix.EXPERIMENTS,
 )
 

@@ -62,6 +62,9 @@ PUBLISHED = Arm(
     spec=f"mixkv:budget={{B}},mix=headwise,profile={{published_weights}},{MIX}",
     models=("qwen2-vl-7b",),
 )
+WEIGHTS = {
+    "weights": Calibration(method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100)
+}
 ABLATED = ("llava-next-mistral-7b", "qwen2-vl-7b")
 COST_OPEN = (
     Open("the prompt", "prose, whose middle half counts as visual"),
@@ -127,9 +130,7 @@ EXPERIMENTS = (
         calibrations={
             **SCORES,
             **REDUNDANCIES,
-            "weights": Calibration(
-                method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100
-            ),
+            **WEIGHTS,
         },
     ),
     Experiment(

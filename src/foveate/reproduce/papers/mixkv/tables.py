@@ -22,7 +22,10 @@ from foveate.reproduce.papers.mixkv.shared import (
 )
 from foveate.reproduce.trials import Column, Grid, columns
 
-SCREENS = {screen: f"screenspot_v2(screen={screen})" for screen in ("mobile", "desktop", "web")}
+PIXELS = "min_pixels=2000000,max_pixels=4800000"  # as the authors' code
+SCREENS = {
+    screen: f"screenspot_v2(screen={screen},{PIXELS})" for screen in ("mobile", "desktop", "web")
+}
 
 EXPERIMENTS = (
     Experiment(
@@ -73,7 +76,7 @@ EXPERIMENTS = (
         open_=(
             Open('what "average precision" is', "the share of clicks inside the box"),
             Open("the average", "over all samples, as the benchmark's authors"),
-            Open("prompt and pixels", "the model's own prompt for boxes; its processor's bounds"),
+            Open("prompt and pixels", "those of the authors' code: 2,000,000 to 4,800,000 pixels"),
             Open("the full cache's line, which has 5 of 7 values", "nothing to compare with"),
         ),
     ),

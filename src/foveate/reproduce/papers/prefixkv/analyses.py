@@ -163,12 +163,11 @@ EXPERIMENTS = (
         trial=Probe(
             measure=Searches(budgets=BUDGETS, spread="prefixkv_table7"),
             each=("mm_vet",),
+            samples=None,
+            estimate="prefixes",
         ),
-        open_=(
-            FIRST,
-            Open("unit, and the mean over layers", "share of the prompt's tokens; all alike"),
-            Open("the estimate that samples are compared with", "the mean of all of them"),
-        ),
+        open_=(Open("unit, and the mean over layers", "share of the prompt's tokens; all alike"),),
+        calibrations=ESTIMATED,
     ),
     _analysis(
         8,

@@ -26,6 +26,7 @@ PAPER = Reproduced(
             "settings of the baselines",
             "H2O: last token, the rest by attention; Local: first token, the rest recent; Elastic: "
             "one anchor each; Pyramid: slope 20, in the same-size baseline (L178)",
+            method="elastic_cache",  # which stands wherever these do
         ),
         Open("seeds and number of runs", "seed 0, one run"),
         Open("number type", "that of the weights"),
