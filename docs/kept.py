@@ -14,7 +14,7 @@ from foveate.eval.evidence import on_images
 from foveate.eval.model import SEES, Loaded, load
 from foveate.eval.prompt import read
 from foveate.models.token_grids import Grid
-from foveate.report.lens.chosen import seen
+from foveate.report.lens.chosen import Readings, seen
 from foveate.report.lens.prompt import words
 from foveate_demo import album
 
@@ -72,7 +72,8 @@ def held(specs: Sequence[str], question: str = QUESTION) -> dict[str, Held]:
     or twice, whatever the number of policies.
     """
     policies = [foveate.policy(spec) for spec in specs]
-    found = seen(demo().model, example(question).inputs, [policies], demo().reader)
+    readings = Readings(demo().model, example(question).inputs)
+    found = seen(readings, [policies], demo().reader)
     return {
         spec: Held(choice.kept.float().unflatten(0, (len(found.layers), -1)))
         for spec, choice in zip(specs, found.choices[0], strict=True)

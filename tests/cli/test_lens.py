@@ -80,6 +80,26 @@ def test_a_spec_with_a_budget_keeps_it_and_the_others_have_four(
     assert shown == [("knorm", ["30%"]), ("vnorm", usual), ("full", [""])]
 
 
+def test_answers_are_shown_if_they_are_asked_for(
+    foveate: Foveate, llava: Path, picture: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "lens.html"
+    methods = ("--method", "knorm", "--method", "full", "--budget", "25%", "--budget", "100%")
+    asked = ("lens", "--model", llava, "--image", picture, "--prompt", WORDS, *methods, "-o", out)
+    told = made(foveate(*asked), out)
+    assert told.data["answer"] is None
+    result = foveate(*asked, "--answers", "--max-new-tokens", 5)
+    told = made(result, out)
+    given = [[c["answer"] for c in m["choices"]] for m in told.data["methods"]]
+    assert [len(each) for each in given] == [2, 1]
+    assert given[1] == [told.data["answer"]]
+    same = sum(answer["same"] for each in given for answer in each)
+    assert f"\n{same} of 3 answers are the full cache's.\n" in result.stdout
+    message = refused(foveate(*asked, "--max-new-tokens", 5))
+    assert "--max-new-tokens 5 is of answers" in message
+    assert "Add --answers" in message
+
+
 def test_recommended_and_three_methods_stand_there_by_default(
     foveate: Foveate, llava: Path, tmp_path: Path
 ) -> None:

@@ -166,7 +166,7 @@ def _say_what_came(out: Path, rows: Rows) -> None:
     typer.echo(f"{out}: {len(rows) - count} answers" + (f", {count} refused" if count else ""))
     if raised := sum(bool(row.get("raised")) for row in rows):
         typer.echo(
-            f"{raised} of them keep more than was asked for: what their policies always keep. "
+            f"{raised} of them keep more than was asked for: what their policies always keep.\n"
             "--strict refuses such budgets."
         )
     console.show(*scores(rows))

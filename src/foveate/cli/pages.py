@@ -10,14 +10,17 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
-from foveate.cli.policies import by_default, with_shipped_profile
+from foveate.cli.policies import by_default, short, with_shipped_profile
 from foveate.cli.prompt import check_writable, question
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
+from foveate.core.policy import Policy
+from foveate.errors import InvalidParameter
 from foveate.eval.bundle import read_bundles
+from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, load
 from foveate.eval.prompt import read
-from foveate.report.lens import compared, lens_of
+from foveate.report.lens import Lens, compared, lens_of
 from foveate.report.page import page
 
 
@@ -45,6 +48,7 @@ def report(
     typer.echo(of_page(path, f"{counted(len(rows), 'answer')}, of {', '.join(said)}"))
 
 
+TOKENS_BY_DEFAULT = 24  # of an answer on a lens
 BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
 
 
@@ -60,6 +64,19 @@ def lens(
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")
     ] = Path("lens.html"),
+    answers: Annotated[
+        bool,
+        typer.Option("--answers", help="Show what the model answers, too: a generation for each."),
+    ] = False,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help=f"The most tokens of an answer. [default: {TOKENS_BY_DEFAULT}]",
+            show_default=False,
+        ),
+    ] = None,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
@@ -67,9 +84,11 @@ def lens(
     """Make a page that shows which patches and words every head keeps. It needs no network.
 
     Methods stand side by side (recommended, snapkv, lookm and mixkv if none is named), at the
-    budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated.
+    budgets given, or at 20, 33, 50 and 75 % where a spec names none. No answer is generated, but
+    with --answers: the full cache's, and one for each method at each budget.
     """
     check_writable("lens", "--out", out)
+    longest = _longest(answers, max_new_tokens)
     specs = [with_shipped_profile(spec) for spec in method or by_default(model)]
     budgets = budget or []
     policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
@@ -79,11 +98,37 @@ def lens(
         loaded = load(model, trust_remote_code, device_map, dtype)
         asked = read(loaded, text, images)
         bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
-        made = lens_of(loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name)
+
+        def tell(policy: Policy, done: int, of: int) -> None:
+            what = f"{short(label(policy))} {budget_of(policy) or ''} answers"
+            bars.update(task, description=what, total=of, completed=done)
+
+        made = lens_of(
+            loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name, longest, tell
+        )
     holds = f"{asked.tokens:,} tokens, {counted(len(policies), 'method')}"
     steps = max(map(len, policies))
-    holds += f" at {counted(steps, 'step')} of the budget" if steps > 1 else ""
-    typer.echo(of_page(made.save(out), f"what every head keeps of {holds}"))
+    holds += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    typer.echo(of_page(made.save(out), f"what every head keeps of {holds}{_told(made)}"))
+
+
+def _longest(answers: bool, max_new_tokens: int | None) -> int | None:
+    """The most tokens of an answer; None where there is to be none."""
+    if not answers and max_new_tokens is not None:
+        raise InvalidParameter(
+            f"--max-new-tokens {max_new_tokens} is of answers, which a lens has with --answers "
+            "alone. Add --answers, or leave it out."
+        )
+    return (max_new_tokens or TOKENS_BY_DEFAULT) if answers else None
+
+
+def _told(made: Lens) -> str:
+    """How many answers are the full cache's, if there are any."""
+    if made.answers is None:
+        return ""
+    given = [answer for each in made.answers.choices for answer in each]
+    same = sum(answer.same for answer in given)
+    return f".\n{same} of {counted(len(given), 'answer')} are the full cache's"
 
 
 def _usual(spec: str) -> tuple[str, ...]:

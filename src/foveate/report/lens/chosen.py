@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -39,28 +40,34 @@ class Seen(NamedTuple):
     choices: list[list[Choice]]
 
 
-def seen(
-    model: PreTrainedModel,
-    inputs: Mapping[str, Any],
-    policies: Sequence[Sequence[Policy]],
-    tokenizer: Any = None,
-) -> Seen:
-    """Reads the prompt, and has every policy choose.
-
-    The prompt is read as the policy's own block would read it: those that need column sums share a
-    reading whose attention adds them up, and the others one that does not. So each keeps what its
-    block keeps, to the last token.
+@dataclass(frozen=True)
+class Readings:
+    """A prompt, which is read as the block of a policy would read it: policies that need column
+    sums share a reading whose attention adds them up, and the others one that does not. So each
+    keeps what its block keeps, to the last token.
     """
-    readings: dict[bool, Recording] = {}
+
+    model: PreTrainedModel
+    inputs: Mapping[str, Any]
+    _read: dict[bool, Recording] = field(default_factory=dict, repr=False)
+
+    def of(self, policy: Policy) -> Recording:
+        """The prompt as this policy reads it; read when it is asked for the first time."""
+        sums = policy.reads_column_sums
+        if sums not in self._read:
+            self._read[sums] = record(self.model, sums=sums, **self.inputs)
+        return self._read[sums]
+
+
+def seen(readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None) -> Seen:
+    """Has every policy choose from the prompt."""
+    model = readings.model
 
     def choice(policy: Policy) -> Choice:
-        sums = policy.reads_column_sums
-        if sums not in readings:
-            readings[sums] = record(model, sums=sums, **inputs)
-        return _choice(compress(model, policy, tokenizer=tokenizer), readings[sums])
+        return _choice(compress(model, policy, tokenizer=tokenizer), readings.of(policy))
 
     choices = [[choice(policy) for policy in each] for each in policies]
-    layers = next(iter(readings.values())).layers
+    layers = readings.of(policies[0][0]).layers
     heads = [layer.k.shape[1] for layer in layers]
     return Seen(compressible_layers(text_config(model)), heads, choices)
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foveate.eval.contenders import budget_of, label
+from foveate.report.lens.answers import Answer, Answers
 from foveate.report.lens.chosen import Choice, Seen
 from foveate.report.lens.packed import Packet, planes, table, tables
 from foveate.report.lens.prompt import Word, data_uri
-from foveate.report.shown import shown
+from foveate.report.shown import shown, without_folders
 from foveate.report.template import rendered, text_of
 from foveate.report.views import View
 
@@ -22,6 +23,7 @@ def page(
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
+    said: Answers | None = None,
 ) -> str:
     """The HTML: everything in one file. Its content security policy lets it load nothing, and run
     and style itself by the script and the style sheet below alone, which it knows by their hashes.
@@ -35,7 +37,7 @@ def page(
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=page_data(model, seen, words, views, note),
+        data=page_data(model, seen, words, views, note, said),
     )
 
 
@@ -45,15 +47,19 @@ def page_data(
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
+    said: Answers | None = None,
 ) -> dict[str, Any]:
     """All that the page shows.
 
     ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`): ``kept`` and
     ``protected`` say where a method's planes begin in it, ``scores`` where a choice's table does;
-    None where nothing was scored.
+    None where nothing was scored. ``answer`` is None where nobody was asked.
     """
     packet = Packet()
-    methods = [_method(choices, packet) for choices in seen.choices]
+    methods = [
+        _method(choices, None if said is None else said.choices[place], packet)
+        for place, choices in enumerate(seen.choices)
+    ]
     return {
         "model": model,
         "tokens": len(words),
@@ -62,6 +68,7 @@ def page_data(
             for index, heads in zip(seen.layers, seen.heads, strict=True)
         ],
         "note": shown(note),
+        "answer": None if said is None else _answer(said.full),
         "parts": parts(words, views),
         "images": [data_uri(view.seen) for view in views],
         "methods": methods,
@@ -69,11 +76,13 @@ def page_data(
     }
 
 
-def _method(choices: Sequence[Choice], packet: Packet) -> Mapping[str, Any]:
+def _method(
+    choices: Sequence[Choice], answers: Sequence[Answer] | None, packet: Packet
+) -> Mapping[str, Any]:
     found, which = tables([choice.scores for choice in choices])
     places = [packet.add(table(one)) for one in found]
     return {
-        "name": shown(label(choices[0].policy)),
+        "name": shown(without_folders(label(choices[0].policy))),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
         "protected": [
             packet.add(plane) for plane in planes([c.scores.isposinf() for c in choices])
@@ -83,10 +92,15 @@ def _method(choices: Sequence[Choice], packet: Packet) -> Mapping[str, Any]:
                 "spec": choice.policy.spec,
                 "budget": budget_of(choice.policy) or "",
                 "scores": None if bool(choice.scores.isnan().all()) else places[place],
+                "answer": None if answers is None else _answer(answers[step]),
             }
-            for choice, place in zip(choices, which, strict=True)
+            for step, (choice, place) in enumerate(zip(choices, which, strict=True))
         ],
     }
+
+
+def _answer(answer: Answer) -> dict[str, Any]:
+    return {"text": shown(answer.text, keep="\n\t"), "cut": answer.cut, "same": answer.same}
 
 
 def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:

@@ -17,10 +17,11 @@ from foveate.backends.hf.modality import visual_token_ids
 from foveate.backends.hf.support import model_name
 from foveate.core import files
 from foveate.core.policy import Policy
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.contenders import at_each
 from foveate.models.token_grids import image_tokens, not_known
-from foveate.report.lens.chosen import seen
+from foveate.report.lens.answers import Answers, Tell, answers
+from foveate.report.lens.chosen import Readings, seen
 from foveate.report.lens.page import page
 from foveate.report.lens.prompt import words
 from foveate.report.views import views_of
@@ -28,9 +29,12 @@ from foveate.report.views import views_of
 
 @dataclass(frozen=True)
 class Lens:
-    """A page on what policies keep of a prompt. A notebook shows it; ``html`` is all of it."""
+    """A page on what policies keep of a prompt. A notebook shows it; ``html`` is all of it, and
+    ``answers`` what the model says on it, if it was asked.
+    """
 
     html: str = field(repr=False)
+    answers: Answers | None = field(default=None, repr=False)
 
     def _repr_html_(self) -> str:
         """The page in a frame that can run its script, and reach nothing of the notebook."""
@@ -54,6 +58,7 @@ def lens(
     *,
     methods: Sequence[str | Policy] = (),
     budgets: Sequence[str] = (),
+    max_new_tokens: int | None = None,
 ) -> Lens:
     """What a session's policy keeps of a prompt, and what others would: a page to look around in.
 
@@ -69,9 +74,12 @@ def lens(
         methods: policies or specs to stand beside it, such as "mixkv".
         budgets: what each of them keeps, and the session's policy too, instead of its own budget; a
             slider goes through them.
+        max_new_tokens: the most tokens of a greedy answer, which the page then has of the full
+            cache and of each method at each budget: a generation for each. Without it, none.
 
     Raises:
         InvalidInput: a batch, padding, or another number of images than the prompt's.
+        InvalidParameter: answers of less than a token.
         AlreadyCompressing: called inside a block.
         MissingPackage: jinja2 is not installed.
     """
@@ -81,7 +89,8 @@ def lens(
             "foveate.lens(session, processor, inputs), with session = foveate.compress(...)."
         )
     policies = compared([session.policy, *methods], budgets)
-    return lens_of(session.model, reader, inputs, images, policies, model_name(session.model))
+    name = model_name(session.model)
+    return lens_of(session.model, reader, inputs, images, policies, name, max_new_tokens)
 
 
 def compared(methods: Sequence[str | Policy], budgets: Sequence[str]) -> list[list[Policy]]:
@@ -102,20 +111,30 @@ def lens_of(
     images: Sequence[Image.Image],
     policies: Sequence[Sequence[Policy]],
     name: str,
+    max_new_tokens: int | None = None,
+    tell: Tell = lambda policy, done, of: None,
 ) -> Lens:
     """The same, of a model of that name and of policies: as many of each method as it has budgets.
+    ``tell`` is told of every answer before it is given.
 
     Raises:
-        InvalidInput: as ``lens`` does.
+        InvalidInput, InvalidParameter: as ``lens`` does.
         MissingPackage: jinja2 is not installed.
     """
+    if max_new_tokens is not None and max_new_tokens < 1:
+        raise InvalidParameter(
+            f"max_new_tokens={max_new_tokens}: an answer has a token at least. Leave it out for a "
+            "page without answers."
+        )
     ids = _one_prompt(inputs)
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
     where = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
     note = "" if where is not None else f"No patches here: {not_known(model.config, reader)}."
-    found = seen(model, inputs, policies, reader)
-    said = words(getattr(reader, "tokenizer", reader), ids.tolist())
-    return Lens(page(name, found, said, views_of(images, where), note))
+    readings = Readings(model, inputs)
+    found = seen(readings, policies, reader)
+    said = answers(readings, policies, reader, max_new_tokens, tell) if max_new_tokens else None
+    read = words(getattr(reader, "tokenizer", reader), ids.tolist())
+    return Lens(page(name, found, read, views_of(images, where), note, said), said)
 
 
 def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:

@@ -136,6 +136,7 @@
       });
       panel.line.textContent = sum(panel);
       profile(panel);
+      answered(panel);
     }
     const most = Math.max(...panels.flatMap((panel) => panel.shares));
     for (const panel of panels) draw(panel, most);
@@ -145,6 +146,19 @@
     name("budget", [...budgets].join(", "));
     tell();
   }
+
+  // What the model answers from what is kept
+
+  function answered(panel) {
+    const { answer } = choiceOf(panel);
+    if (!answer) return;
+    panel.answer.classList.toggle("same", answer.same);
+    const mark = answer.same ? "✓ The full cache's answer" : "Not the full cache's answer";
+    panel.answer.replaceChildren(make("span", { class: "mark" }, mark), ...words(answer));
+  }
+
+  const words = ({ text, cut }) => [make("span", { class: "text", dir: "auto" }, text || "(nothing)"),
+    ...(cut ? [make("span", { class: "sign", title: "it would go on" }, " …")] : [])];
 
   function name(slider, text) {
     at(`${slider}-now`).textContent = text;
@@ -200,6 +214,8 @@
 
   function build(method) {
     const line = make("p", { class: "sum" }), state = make("dd");
+    const answer = make("p", { class: "answer" });
+    answer.hidden = !data.answer;
     const bars = make("div", { class: "bars", role: "img" }, ...data.layers.map(() => make("i")));
     const range = make("span", { class: "range" });
     const prompt = make("div", { class: "prompt", role: "listbox",
@@ -211,9 +227,9 @@
     for (const element of prompt.querySelectorAll("[data-at]")) tokens[element.dataset.at] = element;
     tokens[0].tabIndex = 0;
     at("methods").append(make("section", { class: "method", "aria-label": method.name },
-      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), prompt));
+      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), answer, prompt));
     at("states").append(make("div", {}, make("dt", { title: method.name }, method.name), state));
-    const panel = { ...method, tokens, line, state, prompt, bars, range, held: [] };
+    const panel = { ...method, tokens, line, state, answer, prompt, bars, range, held: [] };
     panels.push(panel);
     listen(panel);
   }
@@ -302,6 +318,8 @@
       `${data.layers.length} layers, ${rows} KV heads in all`;
     at("note").textContent = data.note;
     at("note").hidden = !data.note;
+    if (data.answer) at("answer").append(...words(data.answer));
+    at("answer").hidden = !data.answer;
     at("budget").closest(".slider").hidden = at("budget").disabled;
     at("desk").hidden = at("legend").hidden = false;
     update();
