@@ -63,4 +63,4 @@ def interval(found: Estimate) -> str:
 
 def _same(rows: Sequence[Mapping[str, Any]]) -> float:
     """The share of answers that never leave the full cache's."""
-    return mean(row["first_divergence"] is None for row in rows)
+    return float(mean(row["first_divergence"] is None for row in rows))

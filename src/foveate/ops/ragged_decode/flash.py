@@ -118,7 +118,9 @@ def _folds(queries: Float[Tensor, "heads 1 g d"], longest: int) -> bool:
     return longest >= 4096 and not compiling and torch.get_num_threads() == 1
 
 
-def _nothing(query: Float[Tensor, "1 m q d"]) -> Part:
+def _nothing(
+    query: Float[Tensor, "1 m q d"],
+) -> tuple[Float[Tensor, "1 m q d"], Float[Tensor, "1 m q"]]:
     dtype = torch.promote_types(query.dtype, torch.float32)
     return torch.zeros_like(query), query.new_full(query.shape[:3], -torch.inf, dtype=dtype)
 
