@@ -174,6 +174,11 @@ class Scored:
         return self.layer.slots.available
 
     @cached_property
+    def slots_held(self) -> int:
+        """How many slots all rows and heads can keep. The device is asked once."""
+        return int(self.available.sum())
+
+    @cached_property
     def protected(self) -> Int[Tensor, "b h"]:
         """Slots that are kept whatever their score."""
         return (self.scores.values == float("inf")).sum(-1) if self.always is None else self.always

@@ -24,7 +24,7 @@ from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, EvenPruning, Moment
-from foveate.core.shedding import shed
+from foveate.core.shedding import shed, to_the_right
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
 from foveate.errors import InvalidInput
@@ -479,6 +479,4 @@ def right_aligned(
     values: Float[Tensor, "b h n"], kept: Bool[Tensor, "b h n"]
 ) -> Float[Tensor, "b h s"]:
     """The kept slots' values, right-aligned; zeros stand in front."""
-    most = int(kept.sum(-1).max())
-    order = kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - most :]
-    return (values * kept).gather(-1, order)
+    return (values * kept).gather(-1, to_the_right(kept, int(kept.sum(-1).max())))

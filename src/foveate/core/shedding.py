@@ -19,7 +19,7 @@ from foveate.core.layer import Scored
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 
-WORTH = 4  # a layer is stored anew when so many parts of it, or more, become one fewer
+WORTH = 4  # of so many parts of what is held one at least has to go, or nothing is stored anew
 
 
 def shed(
@@ -31,13 +31,13 @@ def shed(
     is kept. The layers come back without that part, and without their pairs, which are where they
     are held.
     """
-    if policy.sheds is None:
-        return list(waiting), {}
+    held, kept = sum(one.slots_held for one in waiting), int(waiting[0].tokens.sum()) * heads
+    if policy.sheds is None or (held - kept) * WORTH < held:
+        return list(waiting), {}  # which asks the device for two numbers a layer
     counts = policy.sheds.at_most(waiting, waiting[0].tokens, heads)
     left, found = list(waiting), {}
     for place, (one, most) in enumerate(zip(waiting, counts, strict=True)):
-        held = int(one.available.sum())
-        if (held - int(most.sum())) * WORTH < held:
+        if (one.slots_held - int(most.sum())) * WORTH < one.slots_held:
             continue
         mask = policy.select(one, most)
         k, v = one.layer.k, one.layer.v
@@ -49,7 +49,7 @@ def shed(
 def only(one: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Scored:
     """The layer with these slots alone, right-aligned, and without its pairs."""
     most = int(counts.max())
-    order = kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - most :]
+    order = to_the_right(kept, most)
     empty = torch.arange(most, device=order.device) < most - counts[..., None]
 
     def taken(t: Shaped[Tensor, "b h n"], where_empty: float | int) -> Shaped[Tensor, "b h s"]:
@@ -74,6 +74,11 @@ def only(one: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -
         raw=taken(one.raw, 0),
         held=True,
     )
+
+
+def to_the_right(kept: Bool[Tensor, "b h n"], most: int) -> Int[Tensor, "b h s"]:
+    """Where the last ``most`` slots come from if the kept ones move to the right, in order."""
+    return kept.int().argsort(dim=-1, stable=True)[..., kept.shape[-1] - most :]
 
 
 def _of_no_memory(t: Float[Tensor, "b h n d"], slots: int) -> Float[Tensor, "b h s d"]:

@@ -16,9 +16,8 @@ from foveate.ops.softmax_n import share
 # What scaled_dot_product_attention calls on a CPU. It keeps the log-sum-exps to itself.
 _attention = torch._scaled_dot_product_flash_attention_for_cpu
 
-FEW = (
-    2**17
-)  # pairs of all heads times the numbers of a KV head's queries; below, one call is faster
+# pairs of all heads times the numbers of a KV head's queries; below, one call is faster
+FEW = 2**17
 
 Part = tuple[Float[Tensor, "heads 1 g e"], Float[Tensor, "heads 1 g"]]
 """Attention over some of the pairs, and the log-sum-exps of their logits."""
