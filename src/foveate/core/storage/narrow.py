@@ -7,16 +7,16 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from foveate.core.storage.dense import DensePairs, Padded
+from foveate.core.storage.pairs import BodyAndRest, Exact
 from foveate.core.storage.ragged import RaggedPairs, only, store
 
-Exact = DensePairs | RaggedPairs
-"""Pairs with all channels."""
 
-
-class NarrowPairs:
+class NarrowPairs(BodyAndRest):
     """A ``body`` whose keys have some ``channels`` only, which never changes, and pairs with all
     channels that came later (``rest``). The channels that are not held are zero.
     """
+
+    body: Exact
 
     def __init__(self, body: Exact, channels: Int[Tensor, "b h c"], rest: Exact):
         self.body, self.channels, self.rest = body, channels, rest
@@ -40,29 +40,9 @@ class NarrowPairs:
         return cls(body, channels.to(torch.int16), only(pairs, slots & ~early))
 
     @property
-    def counts(self) -> Int[Tensor, "b h"]:
-        """Pairs held per row and KV head."""
-        return self.body.counts + self.rest.counts
-
-    @property
-    def longest(self) -> int:
-        """The most pairs that one head holds."""
-        return int(self.counts.max())
-
-    @property
-    def compressed(self) -> bool:
-        """Always True: they are not what the model wrote."""
-        return True
-
-    @property
     def nbytes(self) -> int:
         """Bytes of every tensor held."""
         return self.body.nbytes + self.channels.nbytes + self.rest.nbytes
-
-    @property
-    def first(self) -> int:
-        """The column of the first pair of the rest that is not listed."""
-        return self.rest.first
 
     @property
     def columns(self) -> Int[Tensor, "b h n"]:

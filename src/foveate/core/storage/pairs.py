@@ -64,3 +64,43 @@ class Coded(Pairs, Protocol):
     def only(self, kept: Bool[Tensor, "b h n"]) -> Pairs:
         """A copy that holds the kept slots."""
         ...
+
+
+Exact = DensePairs | RaggedPairs
+"""Pairs in full precision."""
+
+
+class Counted(Protocol):
+    """What knows how many pairs each row and KV head has."""
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]: ...
+
+
+class BodyAndRest:
+    """Pairs of which a ``body`` is held in a form of its own, and those that came later (``rest``)
+    in full precision.
+    """
+
+    body: Counted
+    rest: Exact
+
+    @property
+    def counts(self) -> Int[Tensor, "b h"]:
+        """Pairs held per row and KV head."""
+        return self.body.counts + self.rest.counts
+
+    @property
+    def longest(self) -> int:
+        """The most pairs that one head holds."""
+        return int(self.counts.max())
+
+    @property
+    def compressed(self) -> bool:
+        """Always True: they are not what the model wrote."""
+        return True
+
+    @property
+    def first(self) -> int:
+        """The column of the first pair of the rest that is not listed."""
+        return self.rest.first

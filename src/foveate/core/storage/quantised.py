@@ -16,20 +16,20 @@ from torch import Tensor
 
 from foveate.core.storage.body import Body, joined, of_rows, owners, quantised, restored, some
 from foveate.core.storage.dense import DensePairs, Padded
+from foveate.core.storage.pairs import BodyAndRest, Exact
 from foveate.core.storage.ragged import RaggedPairs, only
 from foveate.ops.heads import starts_of
 from foveate.ops.quantised_decode import Coded, Rest
 
-Exact = DensePairs | RaggedPairs
-"""Pairs in full precision."""
 
-
-class QuantisedPairs:
+class QuantisedPairs(BodyAndRest):
     """A quantised body, and pairs in full precision that came later (``rest``).
 
     Pairs move from the rest to the body before new ones arrive, as soon as ``residual + group`` of
     a head are in it; so those that came last can always be taken back.
     """
+
+    body: Body
 
     def __init__(self, body: Body, rest: Exact, bits: int, group: int, residual: int):
         self.body, self.rest = body, rest
@@ -45,29 +45,9 @@ class QuantisedPairs:
         return made
 
     @property
-    def counts(self) -> Int[Tensor, "b h"]:
-        """Pairs held per row and KV head."""
-        return self.body.counts + self.rest.counts
-
-    @property
-    def longest(self) -> int:
-        """The most pairs that one head holds."""
-        return int(self.counts.max())
-
-    @property
-    def compressed(self) -> bool:
-        """Always True: they are not what the model wrote."""
-        return True
-
-    @property
     def nbytes(self) -> int:
         """Bytes of every tensor held: codes, scales, and what is in full precision."""
         return sum(t.nbytes for t in self.body) + self.rest.nbytes
-
-    @property
-    def first(self) -> int:
-        """The column of the first pair of the rest that is not listed."""
-        return self.rest.first
 
     @property
     def columns(self) -> Int[Tensor, "b h n"]:
