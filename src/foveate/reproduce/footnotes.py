@@ -46,11 +46,7 @@ class Counts:
         remarks: dict[str, set[str]] = {}
         for column, cell in self._cells:
             remarks.setdefault(column, set()).add(cell.remark)
-        self._alike = {
-            name: found.pop()
-            for name, found in remarks.items()
-            if len(found) == 1 and "" not in found
-        }
+        self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
 
     def exceptions(self, column: str, cell: Cell) -> tuple[str, ...]:
         """What is to be said of a cell, and is not said of its whole column."""

@@ -181,7 +181,7 @@ def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
 
 
 def _labels(layout: Layout, names: Sequence[str], mine: Sequence[Piece]) -> tuple[str, ...]:
-    """ "+ MixKV" below SnapKV, as the papers have it; 100% where there is no budget."""
+    """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
     found = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
     if over and "method" in found and found["method"].startswith(f"{over} "):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from foveate.reproduce.pages import Outcome
+from foveate.reproduce.experiment import Outcome
 from foveate.reproduce.table import Cell, Line, Table
 
 

@@ -11,12 +11,14 @@ from foveate.core import files
 from foveate.eval.executors import versions
 from foveate.report.analyses import Figure
 from foveate.report.template import rendered, text_of
-from foveate.reproduce.experiment import Experiment
+from foveate.reproduce.experiment import Experiment, Outcome
 from foveate.reproduce.numbers import in_numbers
-from foveate.reproduce.pages import Outcome, front, paper
+from foveate.reproduce.pages import front, paper
 from foveate.reproduce.perform import Lab
 from foveate.reproduce.sections import in_order
 from foveate.reproduce.table import Table
+
+__all__ = ["NUMBERS", "PAGE", "Outcome", "outcome", "write"]
 
 PAGE, NUMBERS = "reproduced.html", "reproduced.json"
 WHAT = "a page of reproductions"

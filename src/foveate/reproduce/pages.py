@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from foveate.report.analyses import Figure
 from foveate.report.charts import described
 from foveate.reproduce.digits import difference, measured, of_paper
-from foveate.reproduce.experiment import Experiment
+from foveate.reproduce.experiment import Outcome
 from foveate.reproduce.footnotes import Counts, Marks
 from foveate.reproduce.layout import Block, Laid, LaidRow, Placed, laid
 from foveate.reproduce.table import BUDGETS_LAST, Table
-
-
-class Outcome(NamedTuple):
-    """An experiment's tables and figures."""
-
-    experiment: Experiment
-    tables: tuple[Table, ...]
-    figures: tuple[Figure, ...]
-
 
 Held = Mapping[str, Sequence[Outcome]]
 """By the heading of the paper's section."""
