@@ -40,11 +40,14 @@ class Piece(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What stands in one or several columns of a row, if anything; ``gain`` of a line of gains."""
+    """What stands in one or several columns of a row, if anything; ``gain`` of a line of gains;
+    ``begins`` a group of columns.
+    """
 
     piece: Piece | None
     span: int = 1
     gain: bool = False
+    begins: bool = False
 
 
 class Head(NamedTuple):
@@ -163,12 +166,19 @@ def _rows(
         if block != last and layout.blocks:
             yield Block(_named(layout.blocks, block))
         last = block
-        source = ", ".join(dict.fromkeys(one.line.source for one in mine if one.line.source))
+        source = ", ".join(dict.fromkeys(_sources(mine)))
         yield LaidRow(_labels(layout, names, mine), tuple(_cells(mine, layout, keys)), source)
         gained = [gain for one in mine if one.line.over and (gain := _gain(one, pieces))]
         if gained:
             cells = tuple(one._replace(gain=True) for one in _cells(gained, layout, keys))
             yield LaidRow((GAINS, *[""] * (len(names) - 1)), cells, "")
+
+
+def _sources(mine: Sequence[Piece]) -> Iterator[str]:
+    """Of the cells that the paper says something of."""
+    for one in mine:
+        if one.line.source and (one.cell.printed or one.cell.paper is not None):
+            yield one.line.source
 
 
 def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
@@ -199,10 +209,11 @@ def _cells(
     if keys and not any(key in there for key in keys):
         at = layout.across.index("budget")
         for begin, group in groupby(keys, key=lambda key: key[:at]):
-            yield Placed(there.get((*begin, "")), len(list(group)))
+            yield Placed(there.get((*begin, "")), len(list(group)), begins=True)
         return
-    for key in keys:
-        yield Placed(there.get(key))
+    for before, key in zip((None, *keys), keys, strict=False):
+        begins = len(key) > 1 and (before is None or before[0] != key[0])
+        yield Placed(there.get(key), begins=begins)
 
 
 def _gain(piece: Piece, pieces: Sequence[Piece]) -> Piece | None:

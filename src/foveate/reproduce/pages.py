@@ -14,6 +14,8 @@ from foveate.reproduce.footnotes import Counts, Marks
 from foveate.reproduce.layout import Block, Laid, LaidRow, Placed, laid
 from foveate.reproduce.table import BUDGETS_LAST, Table
 
+NARROW = 8  # columns of a table that has a figure beside it
+
 Held = Mapping[str, Sequence[Outcome]]
 """By the heading of the paper's section."""
 
@@ -24,6 +26,14 @@ def paper(sections: Held, small: bool) -> dict[str, Any]:
     return {
         "paper": first,
         "small": small,
+        "settled": list(
+            dict.fromkeys(
+                said
+                for mine in sections.values()
+                for one in mine
+                for said in one.experiment.settled
+            )
+        ),
         "sections": [
             {"heading": heading, "experiments": [_experiment(one) for one in mine]}
             for heading, mine in sections.items()
@@ -53,10 +63,13 @@ def front(path: str, sections: Held) -> dict[str, Any]:
 
 
 def _experiment(one: Outcome) -> dict[str, Any]:
+    """``beside``: its tables leave room for figures to stand beside them."""
+    tables = [laid_out(table) for table in one.tables]
     return {
         **one.experiment.to_json(()),
-        "tables": [_table(table) for table in one.tables],
+        "tables": tables,
         "figures": [_figure(figure) for figure in one.figures],
+        "beside": all(table["grid"]["width"] <= NARROW for table in tables),
     }
 
 
@@ -64,8 +77,10 @@ def _figure(figure: Figure) -> Figure:
     return figure._replace(svg=described(figure.svg, f"{figure.title}. {figure.caption}"))
 
 
-def _table(table: Table) -> dict[str, Any]:
-    """As the paper has it; what the paper does not print of it is a table of its own."""
+def laid_out(table: Table) -> dict[str, Any]:
+    """A table in text, as the paper has it; what the paper does not print of it is one of its own:
+    ``grid`` and ``aside``, each with the rows of its heading, its rows, and what stands below.
+    """
     aside = replace(table, layout=BUDGETS_LAST)
     budgets = list(dict.fromkeys(line.budget for line in table.lines if line.budget))
     return {
@@ -110,12 +125,13 @@ def _row(row: Block | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:
 def _cell(placed: Placed, counts: Counts, marks: Marks) -> dict[str, Any]:
     """Its numbers as text; marks of what is measured, and of what the paper prints."""
     if placed.piece is None:
-        return {"span": placed.span}
+        return {"span": placed.span, "begins": placed.begins}
     _, _, cell, like = placed.piece
     said = () if placed.gain else counts.exceptions(placed.piece.at["column"], cell)
     wrong = cell.misprint if placed.gain or not cell.delta else ""
     return {
         "span": placed.span,
+        "begins": placed.begins,
         "measured": measured(cell, like, placed.gain),
         "mark": marks.of(*said),
         "paper": of_paper(cell, placed.gain),

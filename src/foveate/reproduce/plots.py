@@ -66,6 +66,7 @@ def _lines(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
         for name in mine:
             _whole(axis, table, name)
         axis.set(xlabel=plot.xlabel, ylabel=plot.ylabel)
+        axis.set_ylim(0, max(1, axis.get_ylim()[1]))
         axis.set_title(title, fontsize=9)
     for axis in each[len(panels) :]:
         axis.set_visible(False)
@@ -123,7 +124,8 @@ def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
     high = INCHES * len(lines) + 0.8
     _, grid = axes(1, len(names), height=high)
     each = np.atleast_1d(grid).ravel()
-    labels = [" ".join(filter(None, (line.method, line.budget))) for line in lines]
+    several = len({line.budget for line in lines if line.budget}) > 1
+    labels = [f"{line.method} {line.budget if several else ''}".strip() for line in lines]
     places = list(range(len(lines)))
     for axis, name in zip(each, names, strict=True):
         cells = [line.cells[table.columns.index(name)] for line in lines]

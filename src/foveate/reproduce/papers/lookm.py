@@ -221,7 +221,7 @@ EXPERIMENTS = (
             plot=Plot(
                 "lines",
                 x="recent",
-                xlabel="share of recent tokens in the budget",
+                xlabel="recent share of the budget",
                 ylabel="score, %",
             ),
         ),

@@ -91,8 +91,11 @@ class Latency(Trial):
                 row = rows.get(setting.spec(arm.spec, budget))
                 cells = tuple(Cell(value(row) if row else None, None) for _, value in MEASURED)
                 whole = ((arm.spec, ""),)
-                line = Line(setting.model, arm.name, budget, arm.spec, "", cells, specs=whole)
-                lines.append(line)
+                lines.append(
+                    Line(
+                        setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=whole
+                    )
+                )
         shrunk = [self._shrunk(setting) for setting in settings if setting.small][:1]
         names = tuple(name for name, _ in MEASURED)
         return Table(
