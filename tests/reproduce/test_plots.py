@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from foveate.report.analyses import Figure
@@ -37,6 +39,11 @@ BY_BUDGET = Table(
     ),
 )
 
+UNKNOWN = tuple(
+    line._replace(cells=tuple(cell._replace(paper=None) for cell in line.cells))
+    for line in BY_BUDGET.lines
+)
+
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_it_is_drawn_beside_its_table_also_before_anything_was_run(name, unrun):
@@ -54,12 +61,15 @@ def test_no_experiment_that_is_a_figure_is_a_table_alone():
             assert one.trial.plot, name
 
 
-def test_lines_have_what_was_measured_joined_and_the_papers_hollow(monkeypatch):
+def test_lines_have_what_was_measured_joined_and_the_papers_hollow():
     figure = plotted(Plot("lines", columns=("A",)), BY_BUDGET)
     assert [entry.name for entry in figure.key] == ["SnapKV", "CSP <x>", "full cache"]
     assert "Hollow marks" in figure.caption
+    alone = plotted(Plot("lines", columns=("A",)), replace(BY_BUDGET, lines=UNKNOWN))
+    assert "Hollow marks" not in alone.caption
+    assert figure.svg.count("<use") == alone.svg.count("<use") + 1  # SnapKV's 58.5
     nothing = plotted(Plot("lines", columns=("B",)), BY_BUDGET)
-    assert len(figure.svg) > len(nothing.svg)
+    assert nothing.svg.count("<use") < alone.svg.count("<use")
 
 
 def test_bars_are_named_by_their_lines():
