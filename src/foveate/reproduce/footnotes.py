@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 from foveate.reproduce.layout import Piece
-from foveate.reproduce.table import Cell
+from foveate.reproduce.table import NOT_BROUGHT, Cell
 
 
 @dataclass
@@ -39,20 +39,22 @@ class Counts:
     def __init__(self, pieces: Iterable[Piece]) -> None:
         self._cells = [(piece.at["column"], piece.cell) for piece in pieces]
         by_column: dict[str, Counter[int]] = {}
-        for column, cell in self._cells:
-            if cell.samples is not None:
-                by_column.setdefault(column, Counter())[cell.samples] += 1
-        self._usual = {name: found.most_common(1)[0][0] for name, found in by_column.items()}
         remarks: dict[str, set[str]] = {}
         for column, cell in self._cells:
+            if cell.samples:
+                by_column.setdefault(column, Counter())[cell.samples] += 1
             remarks.setdefault(column, set()).add(cell.remark)
+        self._usual = {name: found.most_common(1)[0][0] for name, found in by_column.items()}
         self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
 
-    def exceptions(self, column: str, cell: Cell) -> tuple[str, ...]:
-        """What is to be said of a cell, and is not said of its whole column."""
-        few = cell.samples is not None and cell.samples != self._usual[column]
-        said = (f"{cell.samples} samples" if few else "", *cell.exceptions)
-        return tuple(one for one in said if one and one != self._alike.get(column))
+    def exceptions(self, column: str, cell: Cell) -> Iterator[str]:
+        """What is to be said of a cell, and is not said of its whole column or above the table."""
+        there = cell.samples is not None and (cell.samples or cell.refused)
+        if there and cell.samples != self._usual.get(column, 0):
+            yield f"{cell.samples} samples"
+        for one in cell.exceptions:
+            if one != self._alike.get(column):
+                yield f"{NOT_BROUGHT}: see above" if one.startswith(NOT_BROUGHT) else one
 
     def said(self) -> Iterator[str]:
         """In sentences: samples of a cell, refusals, what kept more, what is empty."""
@@ -70,3 +72,5 @@ class Counts:
             yield f"Answers that kept more than was asked: {raised:,}."
         if empty := sum(cell.measured is None for _, cell in self._cells):
             yield f"Cells without a number of ours: {empty:,} of {len(self._cells):,}."
+        if idle := sum(cell.samples == 0 and not cell.refused for _, cell in self._cells):
+            yield f"Not asked, of them: {idle:,}."

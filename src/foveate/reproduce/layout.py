@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -124,9 +125,10 @@ def _pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
 
 
 def _like(table: Table, at: int) -> str:
-    """The number of a column that is printed with most digits."""
+    """A printed number of a column, with as many digits as most of its numbers have."""
     texts = [line.cells[at].printed for line in table.lines if line.cells[at].paper is not None]
-    return max(texts, key=decimals, default="")
+    count = Counter(map(decimals, texts))
+    return max(texts, key=lambda text: count[decimals(text)], default="")
 
 
 def _key(piece: Piece, dimensions: Sequence[Dimension]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ Dimension = Literal["model", "method", "budget", "column", "group", "member"]
 """What tells the cells of a table apart; "group" and "member" are a method's name before and after
 its last comma ("SnapKV, diversity")."""
 
+NOT_BROUGHT = "not brought"  # begins the remark of what needs a file that was not
 OOM = "out of memory"  # the remark of what does not fit; the papers print "OOM"
 
 

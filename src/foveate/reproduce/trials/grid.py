@@ -16,7 +16,7 @@ from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.reductions import COSTS, REDUCTIONS
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate.reproduce.table import Cell, Layout, Line, Row, Table
+from foveate.reproduce.table import NOT_BROUGHT, Cell, Layout, Line, Row, Table
 from foveate.reproduce.trials.answers import answers
 from foveate.reproduce.trials.warm_up import warmed_up
 
@@ -234,7 +234,7 @@ class Grid(Trial):
         column: Column,
     ) -> Cell:
         if lacks := setting.lacks(arm.spec, budget):
-            return Cell(None, None, f"not brought: {lacks}")
+            return Cell(None, None, f"{NOT_BROUGHT}: {lacks}")
         asked = [self._ask(setting, task) for task in column.tasks]
         if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
             return Cell(None, None, f"no data: {why}")
