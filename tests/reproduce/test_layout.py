@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from foveate.reproduce import EXPERIMENTS
-from foveate.reproduce.layout import LaidRow, laid
+from foveate.reproduce.layout import laid
 from foveate.reproduce.pages import laid_out
+from foveate.reproduce.placed import LaidRow
 from foveate.reproduce.printed import printed
 from foveate.reproduce.sections import SECTIONS
 from foveate.reproduce.table import (
@@ -52,6 +53,8 @@ TABLE = Table(
     costs=("B",),
 )
 
+REFUSED = Cell(None, 50.0, samples=0, refused=4)
+
 
 def text(row):
     """A row in words: block, or names and cells, with their spans."""
@@ -91,6 +94,9 @@ def test_what_is_below_says_samples_refusals_and_every_mark():
         "Answers that kept more than was asked: 3.",
         "Cells without a number of ours: 1 of 10.",
     ]
+    refused = Table("T", ("A",), (TABLE.lines[0]._replace(cells=(REFUSED,)),))
+    assert laid_out(refused)["grid"]["counts"][0] == "Answers refused: 4."
+    assert laid_out(refused)["grid"]["marks"] == [("a", "4 refused")]
     assert grid["marks"] == [
         ("a", "198 samples"),
         ("b", "2 refused"),

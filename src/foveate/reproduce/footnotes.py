@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
-from foveate.reproduce.layout import Piece
+from foveate.reproduce.placed import Piece
 from foveate.reproduce.table import NOT_BROUGHT, Cell
 
 
@@ -65,7 +65,7 @@ class Counts:
             each = (f"{name} {count:,}" for name, count in self._usual.items())
             yield f"Samples in a cell: {'; '.join(each)}."
         yield from (f"{name}: {remark}." for name, remark in self._alike.items())
-        if self._usual:
+        if any(cell.samples is not None for _, cell in self._cells):
             refused = sum(cell.refused for _, cell in self._cells)
             yield f"Answers refused: {refused:,}."
         if raised := sum(cell.raised for _, cell in self._cells):
@@ -73,4 +73,4 @@ class Counts:
         if empty := sum(cell.measured is None for _, cell in self._cells):
             yield f"Cells without a number of ours: {empty:,} of {len(self._cells):,}."
         if idle := sum(cell.samples == 0 and not cell.refused for _, cell in self._cells):
-            yield f"Not asked, of them: {idle:,}."
+            yield f"Without any sample, of them: {idle:,}."

@@ -1,20 +1,19 @@
-"""Tables as the paper lays them out: blocks, lines of gains, and spanned cells, without HTML."""
+"""Lays a table out as the paper does: blocks, lines of gains, and spanned cells, without HTML."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
 
 from foveate.reproduce.digits import decimals
+from foveate.reproduce.placed import Block, Coordinates, Head, Laid, LaidRow, Piece, Placed
 from foveate.reproduce.table import (
     BUDGETS_ACROSS,
     METHODS_DOWN,
     Cell,
     Dimension,
     Layout,
-    Line,
     Table,
 )
 
@@ -28,63 +27,6 @@ HEADS: Mapping[Dimension, str] = {
     "group": "",
     "member": "setting",
 }
-Coordinates = Mapping[Dimension, str]
-
-
-class Piece(NamedTuple):
-    """A cell at its place; ``like`` is a printed number of its column, for its digits."""
-
-    at: Coordinates
-    line: Line
-    cell: Cell
-    like: str
-
-
-class Placed(NamedTuple):
-    """What stands in one or several columns of a row, if anything; ``gain`` of a line of gains;
-    ``begins`` a group of columns.
-    """
-
-    piece: Piece | None
-    span: int = 1
-    gain: bool = False
-    begins: bool = False
-
-
-class Head(NamedTuple):
-    """A heading over so many columns."""
-
-    text: str
-    span: int
-
-
-class Block(NamedTuple):
-    """A heading between the rows ("llava-1.5-7b, budget 128"), or none ("")."""
-
-    text: str
-
-
-class LaidRow(NamedTuple):
-    """Names, cells, and the lines of the paper's text that its numbers are from."""
-
-    names: tuple[str, ...]
-    cells: tuple[Placed, ...]
-    source: str
-
-
-class Laid(NamedTuple):
-    """A table with the rows of its heading; ``names`` are those of the first columns."""
-
-    names: tuple[str, ...]
-    heads: tuple[tuple[Head, ...], ...]
-    rows: tuple[Block | LaidRow, ...]
-
-    @property
-    def pieces(self) -> Iterator[Piece]:
-        """Every cell that was placed, but those of gains, in the order of reading."""
-        for row in self.rows:
-            if isinstance(row, LaidRow):
-                yield from (one.piece for one in row.cells if one.piece and not one.gain)
 
 
 def laid(table: Table, columns: Sequence[str]) -> Laid:

@@ -11,7 +11,8 @@ from foveate.report.charts import described
 from foveate.reproduce.digits import difference, measured, of_paper
 from foveate.reproduce.experiment import Outcome
 from foveate.reproduce.footnotes import Counts, Marks
-from foveate.reproduce.layout import Block, Laid, LaidRow, Placed, laid
+from foveate.reproduce.layout import laid
+from foveate.reproduce.placed import Block, Laid, LaidRow, Placed
 from foveate.reproduce.table import BUDGETS_LAST, Table
 
 NARROW = 8  # columns of a table that has a figure beside it

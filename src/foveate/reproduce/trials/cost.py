@@ -20,7 +20,7 @@ from foveate.reproduce.plots import Plot, plotted
 from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import BUDGETS_LAST, MEMBERS_ACROSS, OOM, Cell, Line, Row, Table
-from foveate.reproduce.trials.grid import Arm
+from foveate.reproduce.trials.arms import Arm
 
 SMALL = (
     f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"

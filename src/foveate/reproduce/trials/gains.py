@@ -9,7 +9,8 @@ from foveate.report.analyses import Figure
 from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Cell, Line, Table
-from foveate.reproduce.trials.grid import Arm, Grid
+from foveate.reproduce.trials.arms import Arm
+from foveate.reproduce.trials.grid import Grid
 
 MEAN = "Mean"
 
