@@ -136,6 +136,7 @@ def test_methods_stand_across_and_what_is_not_printed_aside():
     assert [[head.text for head in row] for row in found["grid"]["heads"]] == [["Full", "Snap"]]
     assert [text(row)[0] for row in found["grid"]["rows"]] == ["llava", "B"]
     assert [head.text for head in found["aside"]["heads"][0]] == ["A"]
+    assert found["grid"]["counts"][0] == "Samples in a cell: A 200; B 9."
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -95,9 +95,9 @@ def laid_out(table: Table) -> dict[str, Any]:
 
 
 def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
-    """Rows of text, with what stands below them."""
+    """Rows of text, with what stands below them: counts are of what a mean is made of, too."""
     found, marks = laid(table, columns), Marks()
-    counts = Counts(found.pieces)
+    counts = Counts(laid(table, table.columns).pieces)
     costs = [name for name in columns if name in table.costs]
     return {
         "names": found.names,
