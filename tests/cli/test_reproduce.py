@@ -47,21 +47,44 @@ def test_cells_stand_beside_the_papers(out):
     assert final["paper"] == 285
     assert final["difference"] == final["measured"] - 285
     assert final["note"] == "1 samples"
+    assert (final["printed"], final["samples"], final["cost"]) == ("285", 1, False)
     for name in set(ONE_A_PAPER) - {"david:table6"}:
         assert by_id[name]["figures"], name
 
 
-def test_the_page_opens_with_every_table_and_figure(out, open_page: OpenPage):
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_of_a_paper_has_every_table_and_figure(out, open_page: OpenPage, width):
     found = json.loads((out / "reproduced.json").read_text())["experiments"]
-    tables = sum(len(one["tables"]) for one in found)
-    figures = sum(len(one["figures"]) for one in found)
+    for one in found:
+        tables, figures = len(one["tables"]), len(one["figures"])
+        with open_page(out / f"{one['id'].partition(':')[0]}.html", width) as page:
+            assert page.locator("section").count() == 1
+            assert page.locator("table").count() == tables
+            assert page.locator("figure > svg[role=img][aria-label]").count() == figures
+            assert page.locator("h4 .mark").count() == tables + figures
+            assert set(page.locator("h4 .mark").all_inner_texts()) == {"STAND-IN"}
+            assert page.locator(".below", has_text="Samples in a cell: ").count() == tables
+            assert not overflow(page)
+
+
+def test_what_is_folded_and_counted_is_printed_too(out, open_page: OpenPage):
+    with open_page(out / "david.html") as page:
+        specs = page.locator(".specs code").first
+        assert not specs.is_visible()
+        page.emulate_media(media="print")
+        assert specs.is_visible()
+        assert "h2o:budget=20%" in specs.inner_text()
+        assert page.get_by_text("Answers refused: 0.").is_visible()
+
+
+def test_the_front_leads_to_every_experiment(out, open_page: OpenPage):
     with open_page(out / "reproduced.html") as page:
-        assert page.locator("section").count() == len(ONE_A_PAPER)
-        assert page.locator("table").count() == tables
-        assert page.locator("figure > svg").count() == figures
-        assert page.locator("h3 .mark").count() == tables + figures
-        assert set(page.locator("h3 .mark").all_inner_texts()) == {"STAND-IN"}
+        links = [one.get_attribute("href") for one in page.locator("li a").all()]
+        assert sorted(links) == sorted(f"{one.split(':')[0]}.html#{one}" for one in ONE_A_PAPER)
         assert not overflow(page)
+    for link in links:
+        path, _, name = link.partition("#")
+        assert f'id="{name}"' in (out / path).read_text()
 
 
 def test_it_goes_on_with_what_is_there(out):
@@ -106,7 +129,7 @@ def test_another_model_and_data_of_ones_own_and_what_is_missing_keeps_nothing_el
     (docvqa,) = [one for one in said if one.startswith("docvqa is left out: ")]
     assert "docvqa' does not exist" in docvqa
     assert said[-1] == "0 answers refused, 1 experiments not run"
-    page = (tmp_path / "out" / "reproduced.html").read_text()
+    page = (tmp_path / "out" / "mixkv.html").read_text()
     assert page.count("<section") == 2
     assert "STAND-IN" not in page
 
@@ -170,6 +193,8 @@ def test_all_of_them_run(tmp_path, open_page: OpenPage):
     assert [one["id"] for one in found] == list(EXPERIMENTS)
     for one in found:
         assert one["tables"] or one["figures"], one["id"]
-    with open_page(tmp_path / "reproduced.html") as page:
-        assert page.locator("section").count() == len(EXPERIMENTS)
-        assert page.locator("figure > svg").count() == sum(len(one["figures"]) for one in found)
+    for paper in ("mixkv", "prefixkv", "csp", "david", "lookm"):
+        mine = [one for one in found if one["id"].startswith(f"{paper}:")]
+        with open_page(tmp_path / f"{paper}.html") as page:
+            assert page.locator("section").count() == len(mine)
+            assert page.locator("figure > svg").count() == sum(len(one["figures"]) for one in mine)

@@ -62,5 +62,5 @@ def test_deltas_of_a_table_are_its_differences():
 
 def test_a_table_without_figures_is_empty_and_a_file_that_is_missing_an_error():
     assert printed("") == {}
-    with pytest.raises(InvalidInput, match=r"csp_fig4\.tsv is missing.*Install foveate anew"):
-        printed("csp_fig4")
+    with pytest.raises(InvalidInput, match=r"csp_fig3\.tsv is missing.*Install foveate anew"):
+        printed("csp_fig3")

@@ -6,6 +6,7 @@ import io
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from html import escape
 from typing import Any, NamedTuple
 
 from foveate.errors import MissingPackage
@@ -136,8 +137,9 @@ def _draw_front(axis: Any, best: Sequence[Cell]) -> None:
     axis.plot(shares, worth, linewidth=7, alpha=0.4, zorder=0, **FRONT)
 
 
-def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
-    """A figure, and its axes: one, or an array of them.
+def axes(rows: int = 1, columns: int = 1, height: float = 0) -> tuple[Any, Any]:
+    """A figure, and its axes: one, or an array of them. ``height`` is in inches, 0 for what suits
+    their number.
 
     Raises:
         MissingPackage: matplotlib is not installed.
@@ -146,7 +148,7 @@ def axes(rows: int = 1, columns: int = 1) -> tuple[Any, Any]:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingPackage("a report", "matplotlib", "report") from error
-    height = 3.6 if rows == columns == 1 else WIDTH / columns * rows + 0.3
+    height = height or (3.6 if rows == columns == 1 else WIDTH / columns * rows + 0.3)
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
     grid = figure.subplots(rows, columns)
     for axis in figure.axes:
@@ -174,3 +176,8 @@ def svg(figure: Any) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None}, transparent=True)
     drawn = out.getvalue()[out.getvalue().index("<svg") :]
     return drawn.replace("<svg ", '<svg fill="currentColor" ', 1).replace(BLACK, "currentColor")
+
+
+def described(drawn: str, text: str) -> str:
+    """A drawing with a text in its place for those who do not see it."""
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{escape(text)}" ', 1)

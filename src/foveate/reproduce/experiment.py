@@ -155,6 +155,14 @@ class Experiment:
         }
 
 
+class Outcome(NamedTuple):
+    """What an experiment ended in."""
+
+    experiment: Experiment
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """A table that holds no result: settings, counts, examples. ``rows`` are its lines."""

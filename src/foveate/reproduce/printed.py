@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
 from foveate.errors import InvalidInput
+from foveate.reproduce.table import Cell
+
+NOTHING = "-"  # the paper's table has no cell there
+WORDS = (NOTHING, "OOM")
+
+
+class Misprint(NamedTuple):
+    """What is known to be wrong with a printed number, and the number as it would be; ``delta`` is
+    the gain that the paper prints there, where it is the gain that is wrong.
+    """
+
+    said: str
+    delta: str = ""
 
 
 class Printed(NamedTuple):
-    """A line of a paper's table: where it stands, and its values by column."""
+    """A line of a paper's table: where it stands, and its values by column; ``texts`` as they are
+    printed, words among them.
+    """
 
     source: str
     values: dict[str, float]
+    texts: Mapping[str, str] = {}
+    misprints: Mapping[str, Misprint] = {}
+
+    def cell(self, column: str, cell: Cell) -> Cell:
+        """A measured cell beside what the paper says in that column."""
+        found = self.misprints.get(column, Misprint(""))
+        return cell._replace(
+            paper=self.values.get(column),
+            printed=self.texts.get(column, ""),
+            misprint=found.said,
+            delta=found.delta,
+        )
 
 
 Key = tuple[str, str, str]
 """Model, method, budget."""
+BLANK = Printed("", {})
 
 
 @cache
@@ -29,6 +58,33 @@ def printed(name: str) -> dict[Key, Printed]:
     """
     if not name:
         return {}
+    columns, lines = _read(name)
+    known, found = _misprints(), {}
+    for source, model, method, budget, *values in lines:
+        texts = dict(zip(columns[4:], values, strict=True))
+        numbers = {column: float(text) for column, text in texts.items() if text not in WORDS}
+        found[model, method, budget] = Printed(
+            source,
+            numbers,
+            {column: text for column, text in texts.items() if text != NOTHING},
+            known.get((name, model, method, budget), {}),
+        )
+    return found
+
+
+@cache
+def _misprints() -> dict[tuple[str, str, str, str], dict[str, Misprint]]:
+    """By table, model, method and budget, and then by column."""
+    found: dict[tuple[str, str, str, str], dict[str, Misprint]] = {}
+    for table, model, method, budget, column, delta, said in _read("misprints")[1]:
+        mine = found.setdefault((table, model, method, budget), {})
+        for one in column.split(", "):
+            mine[one] = Misprint(said, delta)
+    return found
+
+
+def _read(name: str) -> tuple[list[str], list[list[str]]]:
+    """The names of its columns, and its lines."""
     path = files("foveate.reproduce").joinpath("figures", f"{name}.tsv")
     if not path.is_file():
         raise InvalidInput(
@@ -36,14 +92,4 @@ def printed(name: str) -> dict[Key, Printed]:
             "or give the name of a file that is there."
         )
     head, *lines = path.read_text("utf-8").splitlines()
-    columns = head.split("\t")[4:]
-    found: dict[Key, Printed] = {}
-    for line in lines:
-        source, model, method, budget, *values = line.split("\t")
-        numbers = {
-            column: float(value)
-            for column, value in zip(columns, values, strict=True)
-            if value not in ("-", "OOM")
-        }
-        found[model, method, budget] = Printed(source, numbers)
-    return found
+    return head.split("\t"), [line.split("\t") for line in lines]

@@ -79,3 +79,4 @@ REDUCTIONS: dict[str, Reduction] = {
     "GiB": gib,
     "decoupled layers": decoupled,
 }
+COSTS = ("ms/token", "GiB")  # measured time and memory: others on another machine

@@ -9,7 +9,9 @@ from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Re
 from foveate.reproduce.papers.csp_arms import CSP, OURS, READINGS, RETRIEVAL, SMOOTHED, SMOOTHING
 from foveate.reproduce.papers.lookm import BASELINES as LOOKM_BASELINES
 from foveate.reproduce.papers.lookm import FULL, MERGED, MILEBENCH, some
+from foveate.reproduce.plots import Plot
 from foveate.reproduce.probes import Smoothing
+from foveate.reproduce.table import BUDGETS_LAST
 from foveate.reproduce.trials import Arm, Column, Grid, Probe, View
 
 PAPER = Reproduced(
@@ -157,6 +159,7 @@ EXPERIMENTS = (
             arms=(*PRUNED, OURS, SMOOTHED),
             across=(Column(name="ALFRED", tasks=(ALFRED,)),),
             budgets=("86.4%",),
+            plot=Plot("bars", ylabel="ROUGE-L, %"),
         ),
         cannot='the plot cannot be read, and the text does not say what "41%" is relative to, '
         "nor which budget was cut by 13.6%; the methods are compared at 86.4%.",
@@ -207,11 +210,20 @@ EXPERIMENTS = (
             ),
             across=some("T-4", "S-1", "S-3", "S-4", "IR"),
             budgets=("20%",),
+            figures="csp_fig4",
+            plot=Plot(
+                "lines",
+                x="cross_ratio",
+                xlabel="share of the list by cross-attention",
+                ylabel="score, %",
+                together=True,
+                caption="What the paper has of it is Table 1, at the ratios of Table 4.",
+            ),
         ),
         open_=(
             Open("model, tasks and steps of the ratio", "LLaVA-1.5-7B, five tasks, seven steps"),
             Open("the axis, 1 for self alone (L266)", "given as the share of cross, its opposite"),
-            UNREADABLE,
+            Open("plotted values", "none is in the text: those of Table 1, at Table 4's ratios"),
         ),
     ),
     Experiment(
@@ -235,6 +247,7 @@ EXPERIMENTS = (
             samples=20,
             timed=True,
             warm_up=100,
+            layout=BUDGETS_LAST,
         ),
         open_=(
             Open("number of samples and lengths", "the first 20, as long as they are"),
@@ -256,6 +269,7 @@ EXPERIMENTS = (
             arms=SMOOTHING,
             across=(Column(name="ALFRED", tasks=(ALFRED,)),),
             budgets=("20%",),
+            plot=Plot("bars", ylabel="ROUGE-L, %"),
         ),
         open_=(
             Open("budget", "20%"),
@@ -284,6 +298,7 @@ EXPERIMENTS = (
                 Column(name="CLEVR-Change", tasks=("milebench_s3(set=CLEVR-Change)",)),
             ),
             budgets=("5%", "10%", "20%", "40%", "60%"),
+            plot=Plot("lines", ylabel="ROUGE-L, %"),
         ),
         open_=(
             Open("budgets and methods", "five up to 60% (L303); those of Table 3"),

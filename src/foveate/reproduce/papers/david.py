@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from foveate.methods.david import david
 from foveate.reproduce.experiment import Experiment, Open, Reproduced
+from foveate.reproduce.plots import Plot
 from foveate.reproduce.probes import TokenMap
+from foveate.reproduce.table import (
+    BUDGETS_LAST,
+    METHODS_ACROSS,
+    METHODS_DOWN,
+    MODELS_ACROSS,
+    Layout,
+)
 from foveate.reproduce.trials import Arm, Column, Grid, Probe, View
 
 PAPER = Reproduced(
@@ -124,13 +132,14 @@ PAID = (
 TYPES_OPEN = Open("the five sub-scores", "OCRBench's kinds of questions, as its authors sum them")
 
 
-def _ocrbench(number: int, arms: tuple[Arm, ...]) -> Grid:
+def _ocrbench(number: int, arms: tuple[Arm, ...], layout: Layout = METHODS_DOWN) -> Grid:
     return Grid(
         title=f"Table {number}: OCRBench",
         arms=arms,
         across=OCRBENCH,
         budgets=("20%",),
         figures=f"david_table{number}",
+        layout=layout,
     )
 
 
@@ -180,7 +189,7 @@ EXPERIMENTS = (
         data="OCRBench",
         metric="right answers, of 1,000",
         budgets="20%",
-        trial=_ocrbench(1, _compared(2)),
+        trial=_ocrbench(1, _compared(2), MODELS_ACROSS),
         open_=(TYPES_OPEN,),
     ),
     Experiment(
@@ -198,6 +207,7 @@ EXPERIMENTS = (
             across=MM_VET,
             budgets=("20%",),
             figures="david_table2",
+            layout=MODELS_ACROSS,
         ),
         cannot=PAID,
         bring=(JUDGE,),
@@ -217,6 +227,7 @@ EXPERIMENTS = (
             across=MATHVISTA,
             budgets=("20%",),
             figures="david_table3",
+            layout=MODELS_ACROSS,
         ),
         open_=(Open("split", "testmini"),),
         cannot=PAID,
@@ -255,6 +266,13 @@ EXPERIMENTS = (
             arms=_compared(2),
             across=MM_VET[-2:],
             budgets=("10%", "20%", "40%", "60%", "80%"),
+            figures="david_fig3",
+            plot=Plot(
+                "lines",
+                columns=("Overall Score",),
+                ylabel="score, %",
+                caption="What the paper has of it is Table 2, at 20%.",
+            ),
         ),
         open_=(Open("model and budgets", "LLaVA-1.5-7B, five from 10% to 80%"),),
         cannot=f"no plotted value is in the text, and {PAID}",
@@ -281,6 +299,7 @@ EXPERIMENTS = (
             figures="david_table5",
             samples=20,
             timed=True,
+            layout=BUDGETS_LAST,
         ),
         open_=(
             Open("model", "LLaVA-1.5-7B"),
@@ -329,6 +348,7 @@ EXPERIMENTS = (
             ),
             budgets=("40%",),
             figures="david_table7",
+            layout=METHODS_ACROSS,
         ),
         open_=(Open("rho and threshold for this model", "2, 0.3"),),
         departs=("MM-Vet is graded by the judge that you bring; without one that column is empty",),

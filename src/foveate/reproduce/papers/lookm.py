@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from foveate.methods.lookm import lookm
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Reproduced
+from foveate.reproduce.plots import Plot
+from foveate.reproduce.table import BUDGETS_FIRST, BUDGETS_LAST, METHODS_DOWN, Layout
 from foveate.reproduce.trials import Arm, Column, Grid, View
 
 PAPER = Reproduced(
@@ -86,7 +88,7 @@ def _milebench(
     across: tuple[Column, ...],
     budgets: tuple[str, ...],
     *open_: Open,
-    departs: tuple[str, ...] = (),
+    layout: Layout = METHODS_DOWN,
 ) -> Experiment:
     return Experiment(
         id=f"lookm:{name}",
@@ -103,9 +105,9 @@ def _milebench(
             across=across,
             budgets=budgets,
             figures=f"lookm_{name}",
+            layout=layout,
         ),
         open_=open_,
-        departs=departs,
     )
 
 
@@ -181,6 +183,7 @@ EXPERIMENTS = (
             arms=COMPARED,
             across=FOUR,
             budgets=("5%", "10%", "20%", "35%", "50%"),
+            plot=Plot("lines", ylabel="score, %"),
         ),
         open_=(
             Open("budgets between 5% and all, and baselines", "five; those of Table 2"),
@@ -215,6 +218,12 @@ EXPERIMENTS = (
                 *(column for column in FOUR if column.name != "TextNeedle"),
             ),
             budgets=("20%",),
+            plot=Plot(
+                "lines",
+                x="recent",
+                xlabel="recent share of the budget",
+                ylabel="score, %",
+            ),
         ),
         open_=(
             Open("budget, ratios and baselines", "20%, five ratios, H2O"),
@@ -242,6 +251,7 @@ EXPERIMENTS = (
             figures="lookm_table4",
             samples=20,
             timed=True,
+            layout=BUDGETS_LAST,
         ),
         open_=(
             Open("model", "LLaVA-1.5-7B: the formula's numbers (L371-373) are a 7B's"),
@@ -295,6 +305,7 @@ EXPERIMENTS = (
         Open("merging", "pivotal"),
         SPLIT,
         Open("S-2 at 60%, whose cell is empty", "nothing to compare with"),
+        layout=BUDGETS_FIRST,
     ),
 )
 FACTS = (

@@ -11,9 +11,9 @@ import numpy as np
 from foveate.analysis import prefix_search
 from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
-from foveate.reproduce.printed import Printed, printed
+from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.probes.numbers import short
-from foveate.reproduce.table import Cell, Line, Row, Table
+from foveate.reproduce.table import BUDGETS_ONLY, METHODS_ACROSS, Cell, Line, Row, Table
 from foveate.reproduce.trials.probe import Seen
 
 
@@ -72,18 +72,16 @@ class Searches:
             ratios = self._ratios(rows, budget)
             estimate = rows[0].get("estimates", {}).get(budget)
             apart = None if estimate is None else float(np.abs(ratios - estimate).mean())
-            of_paper = printed(self.spread).get((model, "PrefixKV", budget), Printed("", {}))
-            note = f"{len(rows)} samples"
+            of_paper = printed(self.spread).get((model, "PrefixKV", budget), BLANK)
+            why = "" if estimate is not None else "no profile to compare with"
             cells = (
-                Cell(float(ratios.std(0).mean()), of_paper.values.get("std"), note),
-                Cell(
-                    apart,
-                    of_paper.values.get("mad"),
-                    note if estimate is not None else "no profile to compare with",
-                ),
+                of_paper.cell("std", Cell(float(ratios.std(0).mean()), None, samples=len(rows))),
+                of_paper.cell("mad", Cell(apart, None, why, len(rows))),
             )
             lines.append(Line(model, "PrefixKV", budget, "", of_paper.source, cells))
-        return Table(f"Spread of layers' sizes: {task}", ("std", "mad"), tuple(lines))
+        return Table(
+            f"Spread of layers' sizes: {task}", ("std", "mad"), tuple(lines), layout=BUDGETS_ONLY
+        )
 
     def _steps(self, model: str, task: str, rows: Sequence[Row]) -> Table:
         lines = []
@@ -91,12 +89,13 @@ class Searches:
             for delta in self.deltas:
                 steps = [row["searched"][f"{budget}, {delta}"]["steps"] for row in rows]
                 name = f"delta {delta}"
-                of_paper = printed(self.steps).get((model, name, budget), Printed("", {}))
-                cell = Cell(
-                    float(np.mean(steps)), of_paper.values.get("steps"), f"{len(rows)} samples"
-                )
+                of_paper = printed(self.steps).get((model, name, budget), BLANK)
+                cell = Cell(float(np.mean(steps)), None, samples=len(rows))
+                cell = of_paper.cell("steps", cell)
                 lines.append(Line(model, name, budget, "", of_paper.source, (cell,)))
-        return Table(f"Steps of the search: {task}", ("steps",), tuple(lines))
+        return Table(
+            f"Steps of the search: {task}", ("steps",), tuple(lines), layout=METHODS_ACROSS
+        )
 
     def _sizes(self, model: str, task: str, rows: Sequence[Row]) -> Figure:
         figure, axis = axes()

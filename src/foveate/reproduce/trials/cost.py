@@ -13,21 +13,27 @@ from foveate.bench.subject import Subject
 from foveate.bench.timing import Tick, prefill, prefills, seconds, steps
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
+from foveate.report.analyses import Figure
 from foveate.reproduce import small
 from foveate.reproduce.experiment import Trial
-from foveate.reproduce.printed import Printed, printed
+from foveate.reproduce.plots import Plot, plotted
+from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.table import Cell, Line, Row, Table
-from foveate.reproduce.trials.grid import Arm
+from foveate.reproduce.table import BUDGETS_LAST, MEMBERS_ACROSS, OOM, Cell, Line, Row, Table
+from foveate.reproduce.trials.arms import Arm
 
 SMALL = (
     f"stand-in: prompts of {small.PROMPT} tokens, {small.STEPS} new ones, batches of {small.BATCH}"
 )
 
+COLUMNS = ("s", "tokens/s")  # of Throughput
+
 
 @dataclass(frozen=True, kw_only=True)
 class Latency(Trial):
-    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more."""
+    """Total latency and peak memory of one prompt of ``tokens`` and ``new`` more, drawn as the
+    ``plot`` says.
+    """
 
     title: str
     arms: tuple[Arm, ...]
@@ -35,6 +41,7 @@ class Latency(Trial):
     tokens: int
     new: int = 64
     rounds: int = 3
+    plot: Plot | None = None
 
     def specs(self) -> Sequence[str]:
         """What is compared."""
@@ -65,8 +72,14 @@ class Latency(Trial):
             row = asdict(by_policy[policy.spec])
             yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
 
-    def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
+    def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """Seconds in all, and GiB at the peak of the prefill."""
+        table = self._table(settings)
+        yield table
+        if self.plot:
+            yield plotted(self.plot, table)
+
+    def _table(self, settings: Sequence[Setting]) -> Table:
         lines = []
         for setting in settings:
             rows = {
@@ -77,9 +90,22 @@ class Latency(Trial):
             for arm, budget in self._lines():
                 row = rows.get(setting.spec(arm.spec, budget))
                 cells = tuple(Cell(value(row) if row else None, None) for _, value in MEASURED)
-                lines.append(Line(setting.model, arm.name, budget, arm.spec, "", cells))
+                whole = ((arm.spec, ""),)
+                lines.append(
+                    Line(
+                        setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=whole
+                    )
+                )
         shrunk = [self._shrunk(setting) for setting in settings if setting.small][:1]
-        yield Table(self.title, tuple(name for name, _ in MEASURED), tuple(lines), tuple(shrunk))
+        names = tuple(name for name, _ in MEASURED)
+        return Table(
+            self.title,
+            names,
+            tuple(lines),
+            tuple(shrunk),
+            costs=names,
+            layout=BUDGETS_LAST,
+        )
 
     def _lines(self) -> Iterator[tuple[Arm, str]]:
         for arm in self.arms:
@@ -164,16 +190,32 @@ class Throughput(Trial):
                 for arm, budget in self._lines():
                     name = f"{batch.name}, {arm.name}"
                     row = rows.get((_task(batch), setting.spec(arm.spec, budget)), {})
-                    of_paper = figures.get((setting.model, name, budget), Printed("", {}))
+                    of_paper = figures.get((setting.model, name, budget), BLANK)
                     cells = tuple(
-                        Cell(row.get(key), of_paper.values.get(key), row.get("note", ""))
-                        for key in ("s", "tokens/s")
+                        of_paper.cell(key, Cell(row.get(key), None, row.get("note", "")))
+                        for key in COLUMNS
                     )
+                    whole = ((arm.spec, ""),)
                     lines.append(
-                        Line(setting.model, name, budget, arm.spec, of_paper.source, cells)
+                        Line(
+                            setting.model,
+                            name,
+                            budget,
+                            arm.spec,
+                            of_paper.source,
+                            cells,
+                            specs=whole,
+                        )
                     )
         cut = any(setting.small for setting in settings)
-        yield Table(self.title, ("s", "tokens/s"), tuple(lines), (SMALL,) if cut else ())
+        yield Table(
+            self.title,
+            COLUMNS,
+            tuple(lines),
+            (SMALL,) if cut else (),
+            costs=COLUMNS,
+            layout=MEMBERS_ACROSS,
+        )
 
     def _batches(self, setting: Setting) -> Iterator[Batch]:
         for one in self.batches:
@@ -209,6 +251,6 @@ def _loaded_fully(subject: Subject, spec: str, batch: Batch) -> dict[str, Any]:
         each = steps(subject, filled[0], batch.new, batch.rows)
     except torch.cuda.OutOfMemoryError:
         torch.cuda.empty_cache()
-        return {"note": "out of memory"}
+        return {"note": OOM}
     whole = batch.new * each
     return {"prefill_s": first, "s": whole, "tokens/s": batch.rows * batch.new / whole}

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foveate.report.analyses import Figure
-from foveate.reproduce.printed import Printed, printed
+from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Cell, Line, Table
-from foveate.reproduce.trials.grid import Arm, Grid
+from foveate.reproduce.trials.arms import Arm
+from foveate.reproduce.trials.grid import Grid
 
 MEAN = "Mean"
 
@@ -38,14 +39,16 @@ class Gains(Grid):
         filled = list(self._filled(setting))
         for base, more in zip(filled[::2], filled[1::2], strict=True):
             papers = [
-                figures.get((setting.model, one.method, one.budget), Printed("", {}))
-                for one in (base, more)
+                figures.get((setting.model, one.method, one.budget), BLANK) for one in (base, more)
             ]
             cells = [
                 Cell(
                     relative(one.measured, other.measured),
                     relative(*(paper.values.get(column.name) for paper in papers)),
-                    other.note,
+                    other.remark,
+                    other.samples,
+                    other.refused,
+                    other.raised,
                 )
                 for column, one, other in zip(self.across, base.cells, more.cells, strict=True)
             ]
@@ -53,7 +56,7 @@ class Gains(Grid):
             cells.append(
                 Cell(_mean([c.measured for c in cells]), _mean([c.paper for c in cells]), "mean")
             )
-            yield Line(setting.model, more.method, more.budget, more.spec, source, tuple(cells))
+            yield more._replace(source=source, cells=tuple(cells), over="")
 
     def _total(self, lines: Sequence[Line]) -> Line:
         """The mean, where every cell has a number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foveate.report.analyses import Figure
@@ -11,12 +11,14 @@ from foveate.report.heat import heat_maps
 from foveate.reproduce import small
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.experiment import Trial
-from foveate.reproduce.printed import Printed, printed
-from foveate.reproduce.reductions import REDUCTIONS
+from foveate.reproduce.plots import Plot, plotted
+from foveate.reproduce.printed import BLANK, printed
+from foveate.reproduce.reductions import COSTS, REDUCTIONS
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate.reproduce.table import Cell, Line, Row, Table
+from foveate.reproduce.table import NOT_BROUGHT, Cell, Layout, Line, Row, Table
 from foveate.reproduce.trials.answers import answers
+from foveate.reproduce.trials.arms import Arm, Column
 from foveate.reproduce.trials.warm_up import warmed_up
 
 SMALL = (
@@ -24,53 +26,7 @@ SMALL = (
     f"most {PROFILE} samples"
 )
 
-
-@dataclass(frozen=True, kw_only=True)
-class Arm:
-    """A line of a table: what the paper calls it, and its spec, with {B} for the budget and {NAME}
-    for a profile. ``models`` are those that have it, all if none is named; ``budgets`` its own.
-    ``also`` are more arguments with some benchmarks, by model ("" for every one). ``raised`` are
-    budgets of the paper's own tables that are less than what is always kept of some prompts.
-    """
-
-    name: str
-    spec: str
-    models: tuple[str, ...] = ()
-    budgets: tuple[str, ...] = ()
-    also: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    raised: tuple[str, ...] = ()
-
-    def spec_for(self, task: str, model: str) -> str:
-        """Its spec with a benchmark."""
-        mine = self.also.get(task, {})
-        more = mine.get(model, mine.get("", ""))
-        return f"{self.spec}{',' if ':' in self.spec else ':'}{more}" if more else self.spec
-
-
-@dataclass(frozen=True, kw_only=True)
-class Column:
-    """A column: a number that is made of the answers to some benchmarks, or to the part of one
-    whose ``label`` has a value of ``part``.
-    """
-
-    name: str
-    tasks: tuple[str, ...]
-    value: str = "percent"
-    label: str = ""
-    part: tuple[str, ...] = ()
-
-    def holds(self, row: Row) -> bool:
-        """Whether a row of its benchmarks belongs to it."""
-        if not self.label:
-            return True
-        found = row.get("labels", {}).get(self.label)
-        values = found if isinstance(found, list) else [found]
-        return any(str(value) in self.part for value in values)
-
-
-def columns(tasks: Mapping[str, str], value: str = "percent") -> tuple[Column, ...]:
-    """A column for each benchmark, by the name that the paper gives it."""
-    return tuple(Column(name=name, tasks=(task,), value=value) for name, task in tasks.items())
+AVERAGED = "mean of the columns"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +34,7 @@ class Grid(Trial):
     """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
     others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
     after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
+    ``layout`` is the paper's, ``plot`` how it is drawn where the paper has a figure.
     """
 
     title: str
@@ -90,6 +47,8 @@ class Grid(Trial):
     timed: bool = False
     warm_up: int = 0
     prompt: int | None = None
+    layout: Layout | None = None
+    plot: Plot | None = None
 
     def tasks(self) -> Sequence[str]:
         """The benchmarks that it reads."""
@@ -138,11 +97,10 @@ class Grid(Trial):
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """The table, with the models one below the other; maps of where needles lay."""
-        lines = [line for setting in settings for line in self._filled(setting)]
-        small = any(setting.small for setting in settings)
-        names = [column.name for column in self.across] + ([self.average] if self.average else [])
-        shrunk = (*(self._shrunk() if small else ()), *self._missing(settings))
-        yield Table(self.title, tuple(names), tuple(lines), shrunk)
+        table = self._table(settings)
+        yield table
+        if self.plot:
+            yield plotted(self.plot, table)
         for setting in settings:
             asked = self.asks(setting)
             there = setting.rows(asked)
@@ -153,6 +111,23 @@ class Grid(Trial):
                 if row["spec"] in specs
             )
             yield from heat_maps([row for row in mine if "error" not in row])
+
+    def _table(self, settings: Sequence[Setting]) -> Table:
+        names = [column.name for column in self.across]
+        small = any(setting.small for setting in settings)
+        return Table(
+            self.title,
+            tuple(names + ([self.average] if self.average else [])),
+            tuple(line for setting in settings for line in self._filled(setting)),
+            shrunk=(*(self._shrunk() if small else ()), *self._missing(settings)),
+            costs=tuple(column.name for column in self.across if column.value in COSTS),
+            aside=tuple(names) if self._prints_only_the_average() else (),
+            layout=self.layout,
+        )
+
+    def _prints_only_the_average(self) -> bool:
+        lines = printed(self.figures).values()
+        return bool(lines) and all({*line.texts} == {self.average} for line in lines)
 
     def _shrunk(self) -> tuple[str, ...]:
         few = len(some(self.budgets)), len(self.budgets)
@@ -175,13 +150,31 @@ class Grid(Trial):
             for row in there:
                 rows.setdefault((task, row["spec"]), []).append(row)
         for arm, budget in self._lines(setting.model):
-            of_paper = figures.get((setting.model, arm.name, budget), Printed("", {}))
+            of_paper = figures.get((setting.model, arm.name, budget), BLANK)
             cells = [
-                self._cell(setting, rows, arm, budget, column, of_paper) for column in self.across
+                of_paper.cell(column.name, self._cell(setting, rows, arm, budget, column))
+                for column in self.across
             ]
             if self.average:
-                cells.append(_average(cells, of_paper.values.get(self.average)))
-            yield Line(setting.model, arm.name, budget, arm.spec, of_paper.source, tuple(cells))
+                cells.append(of_paper.cell(self.average, _average(cells)))
+            yield Line(
+                setting.model,
+                arm.name,
+                budget,
+                arm.spec,
+                of_paper.source,
+                tuple(cells),
+                arm.over,
+                tuple(self._whole(arm, setting.model)),
+            )
+
+    def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
+        """An arm's specs, each with the benchmarks that have it: "" for all."""
+        found: dict[str, list[str]] = {}
+        for task in self.tasks():
+            found.setdefault(arm.spec_for(task, model), []).append(task)
+        for spec, tasks in found.items():
+            yield spec, "" if len(found) == 1 else ", ".join(tasks)
 
     def _cell(
         self,
@@ -190,39 +183,33 @@ class Grid(Trial):
         arm: Arm,
         budget: str,
         column: Column,
-        of_paper: Printed,
     ) -> Cell:
         if lacks := setting.lacks(arm.spec, budget):
-            return Cell(None, of_paper.values.get(column.name), f"not brought: {lacks}")
-        mine = [
-            row
-            for task in column.tasks
-            for row in rows.get(
-                (
-                    self._ask(setting, task).name,
-                    setting.spec(arm.spec_for(task, setting.model), budget),
-                ),
-                (),
-            )
-            if column.holds(row)
-        ]
+            return Cell(None, None, f"{NOT_BROUGHT}: {lacks}")
         asked = [self._ask(setting, task) for task in column.tasks]
         if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
-            return Cell(None, of_paper.values.get(column.name), f"no data: {why}")
+            return Cell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
         if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
-            return Cell(None, of_paper.values.get(column.name), f"no profile: {why}")
+            return Cell(None, None, f"no profile: {why}")
+        mine = [
+            row
+            for ask, spec in zip(asked, specs, strict=True)
+            for row in rows.get((ask.name, spec), ())
+            if column.holds(row)
+        ]
         there = [row for row in mine if "error" not in row]
-        refused = len(mine) - len(there)
-        raised = sum(bool(row.get("raised")) for row in there)
-        note = f"{len(there)} samples" + (f", {refused} refused" if refused else "")
-        note += f", {raised} kept more than was asked: what is always kept" if raised else ""
-        value = REDUCTIONS[column.value](there) if there else None
-        return Cell(value, of_paper.values.get(column.name), note)
+        return Cell(
+            REDUCTIONS[column.value](there) if there else None,
+            None,
+            samples=len(there),
+            refused=len(mine) - len(there),
+            raised=sum(bool(row.get("raised")) for row in there),
+        )
 
 
-def _average(cells: Sequence[Cell], paper: float | None) -> Cell:
+def _average(cells: Sequence[Cell]) -> Cell:
     """The mean of the other columns, where all of them have a number."""
     found = [cell.measured for cell in cells if cell.measured is not None]
     whole = bool(cells) and len(found) == len(cells)
-    return Cell(sum(found) / len(found) if whole else None, paper, "mean of the columns")
+    return Cell(sum(found) / len(found) if whole else None, None, AVERAGED)

@@ -20,12 +20,14 @@ from foveate.reproduce.papers.mixkv.shared import (
     SNAPKV,
     SPARSEMM_OPEN,
 )
+from foveate.reproduce.plots import Plot
+from foveate.reproduce.table import MEMBERS_DOWN
 from foveate.reproduce.trials import Arm, Grid, Latency
 
 
-def _ablated(mixes: dict[str, str]) -> tuple[Arm, ...]:
+def _ablated(mixes: dict[str, str], last: str) -> tuple[Arm, ...]:
     """What is ablated, over each of three base methods, one of them with two tables of scores.
-    {M} is where MixKV's arguments go.
+    {M} is where MixKV's arguments go; the ``last`` of them is compared with the first.
     """
     bases = {
         "SnapKV": f"mixkv:budget={{B}},{{M}},{MIX}",
@@ -34,7 +36,11 @@ def _ablated(mixes: dict[str, str]) -> tuple[Arm, ...]:
         f"SparseMM{MEASURED}": f"mixkv({{M}},{MIX})+sparsemm(profile={{sparsemm}}):budget={{B}}",
     }
     return tuple(
-        Arm(name=f"{base}, {name}", spec=spec.replace("{M}", mix))
+        Arm(
+            name=f"{base}, {name}",
+            spec=spec.replace("{M}", mix),
+            over=f"{base}, extrinsic" if name == last else "",
+        )
         for name, mix in mixes.items()
         for base, spec in bases.items()
     )
@@ -46,7 +52,8 @@ IMPORTANCE = _ablated(
         **EXTRINSIC,
         "extrinsic + KNorm": "mix=importance,intrinsic=key",
         "extrinsic + VNorm": "mix=importance,intrinsic=value",
-    }
+    },
+    last="extrinsic + VNorm",
 )
 MIXING = _ablated(
     {
@@ -55,7 +62,8 @@ MIXING = _ablated(
         "importance + diversity": "mix=sum",
         "offline head weights": "mix=headwise,profile={weights}",
         "online head weights": "mix=headwise",
-    }
+    },
+    last="online head weights",
 )
 PUBLISHED = Arm(
     name="SnapKV, offline head weights as published",
@@ -73,8 +81,11 @@ COST_OPEN = (
 NO_BARS = Open("what the bars are", "no number of them is in the text: measured ones stand alone")
 
 
+BARS = Plot("bars", columns=("total s", "peak GiB"))
+
+
 def _latency(title: str, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> Latency:
-    return Latency(title=title, arms=arms, budgets=budgets, tokens=32_000)
+    return Latency(title=title, arms=arms, budgets=budgets, tokens=32_000, plot=BARS)
 
 
 EXPERIMENTS = (
@@ -93,6 +104,7 @@ EXPERIMENTS = (
             across=IMAGE_SETS,
             budgets=("64",),
             figures="mixkv_table4-importance",
+            layout=MEMBERS_DOWN,
         ),
         open_=(
             METRICS_OPEN,
@@ -116,6 +128,7 @@ EXPERIMENTS = (
             across=IMAGE_SETS,
             budgets=("64",),
             figures="mixkv_table4-mixing",
+            layout=MEMBERS_DOWN,
         ),
         open_=(
             METRICS_OPEN,

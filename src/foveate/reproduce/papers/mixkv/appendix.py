@@ -19,6 +19,7 @@ from foveate.reproduce.papers.mixkv.shared import (
     image_table,
 )
 from foveate.reproduce.probes import Similarity
+from foveate.reproduce.table import BUDGET_BLOCKS
 from foveate.reproduce.trials import Arm, Grid, Probe, columns
 
 QA = {name: LONGBENCH[name] for name in list(LONGBENCH)[:6]}
@@ -34,7 +35,11 @@ LOOGLE = {
 HEADKV = (
     FULL,
     Arm(name="HeadKV", spec=f"headkv:budget={{B}},profile={{headkv}},{MIX}"),
-    Arm(name="HeadKV + MixKV", spec=f"mixkv({MIX})+headkv(profile={{headkv}}):budget={{B}}"),
+    Arm(
+        name="HeadKV + MixKV",
+        spec=f"mixkv({MIX})+headkv(profile={{headkv}}):budget={{B}}",
+        over="HeadKV",
+    ),
 )
 HEAD_SCORES = {"headkv": Calibration(method="headkv", samples=100)}
 HEADKV_OPEN = Open(
@@ -83,6 +88,7 @@ EXPERIMENTS = (
             figures="mixkv_table5-longbench",
             average="Avg.",
             prompt=CUT,
+            layout=BUDGET_BLOCKS,
         ),
         open_=(
             CUT_OPEN,
@@ -107,6 +113,7 @@ EXPERIMENTS = (
             figures="mixkv_table5-loogle",
             average="Avg.",
             prompt=CUT,
+            layout=BUDGET_BLOCKS,
         ),
         open_=(
             CUT_OPEN,

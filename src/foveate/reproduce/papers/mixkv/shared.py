@@ -33,20 +33,33 @@ MIX = "window=32,kernel=5,pool=avg"
 FULL = Arm(name="Full KV", spec="full")
 SNAPKV = (
     Arm(name="SnapKV", spec=f"snapkv:budget={{B}},{MIX}"),
-    Arm(name="SnapKV + MixKV", spec=f"mixkv:budget={{B}},{MIX}"),
+    Arm(name="SnapKV + MixKV", spec=f"mixkv:budget={{B}},{MIX}", over="SnapKV"),
 )
 PYRAMIDKV = (
     Arm(name="PyramidKV", spec=f"pyramidkv:budget={{B}},beta=20,{MIX}"),
-    Arm(name="PyramidKV + MixKV", spec=f"mixkv({MIX})+pyramidkv:budget={{B}},beta=20"),
+    Arm(
+        name="PyramidKV + MixKV",
+        spec=f"mixkv({MIX})+pyramidkv:budget={{B}},beta=20",
+        over="PyramidKV",
+    ),
 )
 ADAKV = (
     Arm(name="AdaKV", spec=f"adakv:budget={{B}},floor=0.2,normalised=true,{MIX}"),
-    Arm(name="AdaKV + MixKV", spec=f"mixkv({MIX})+adakv:budget={{B}},floor=0.2,normalised=true"),
+    Arm(
+        name="AdaKV + MixKV",
+        spec=f"mixkv({MIX})+adakv:budget={{B}},floor=0.2,normalised=true",
+        over="AdaKV",
+    ),
 )
 NOT_INTERNVL = ("llava-next-mistral-7b", "qwen2-vl-7b")
 MEASURED = ", scores measured here"
 SPARSEMM = tuple(
-    Arm(name=f"{name}{where}", spec=spec.replace("{S}", f"{{{scores}}}"), models=NOT_INTERNVL)
+    Arm(
+        name=f"{name}{where}",
+        spec=spec.replace("{S}", f"{{{scores}}}"),
+        models=NOT_INTERNVL,
+        over=f"SparseMM{where}" if "MixKV" in name else "",
+    )
     for where, scores in (("", "published_sparsemm"), (MEASURED, "sparsemm"))
     for name, spec in (
         ("SparseMM", f"sparsemm:budget={{B}},profile={{S}},{MIX}"),

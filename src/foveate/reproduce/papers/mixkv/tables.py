@@ -20,6 +20,7 @@ from foveate.reproduce.papers.mixkv.shared import (
     SPARSEMM_OPEN,
     image_table,
 )
+from foveate.reproduce.table import BUDGET_BLOCKS
 from foveate.reproduce.trials import Column, Grid, columns
 
 PIXELS = "min_pixels=2000000,max_pixels=4800000"  # as the authors' code
@@ -97,6 +98,7 @@ EXPERIMENTS = (
             figures="mixkv_table3",
             average="Avg.",
             prompt=CUT,
+            layout=BUDGET_BLOCKS,
         ),
         open_=(
             CUT_OPEN,

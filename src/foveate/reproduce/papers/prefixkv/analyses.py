@@ -31,6 +31,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
 )
 from foveate.reproduce.probes import Searches
 from foveate.reproduce.published import Published
+from foveate.reproduce.table import BUDGETS_ACROSS, METHODS_ACROSS
 from foveate.reproduce.trials import Arm, Grid, Panels, Probe, View
 
 
@@ -45,6 +46,7 @@ def _mm_vet(
         budgets=budgets,
         figures=f"prefixkv_table{number}",
         samples=ALL_OF_MM_VET,
+        layout=METHODS_ACROSS if len(budgets) == 1 else BUDGETS_ACROSS,
     )
 
 

@@ -20,6 +20,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     SEVEN,
 )
 from foveate.reproduce.probes import Searches
+from foveate.reproduce.table import BUDGETS_ACROSS, METHODS_ACROSS
 from foveate.reproduce.trials import Arm, Column, Grid, Probe, columns
 
 CUT = 7_950
@@ -54,6 +55,7 @@ def _longbench(name: str, title: str, arms: tuple[Arm, ...], budgets: tuple[str,
         figures=f"prefixkv_{name}",
         average="LongBench",
         prompt=CUT,
+        layout=METHODS_ACROSS if len(budgets) == 1 else BUDGETS_ACROSS,
     )
 
 
@@ -110,6 +112,7 @@ EXPERIMENTS = (
             across=(Column(name="Needle", tasks=(NEEDLES,)),),
             budgets=("128",),
             figures="prefixkv_table14-needle",
+            layout=METHODS_ACROSS,
         ),
         open_=(
             Open("lengths and depths", "1,000, 2,000, 4,000 and 7,500 tokens; ten depths"),
@@ -199,6 +202,7 @@ EXPERIMENTS = (
             ),
             budgets=("50%",),
             figures="prefixkv_table16",
+            layout=METHODS_ACROSS,
             samples=1000,
         ),
         cannot="the two sets were built by the authors and not released (L434); LLaVA-1.5's "
@@ -224,6 +228,7 @@ EXPERIMENTS = (
             across=(PPL,),
             budgets=("50%",),
             figures="prefixkv_table17",
+            layout=METHODS_ACROSS,
             samples=ALL_OF_MM_VET,
         ),
         calibrations=ESTIMATED,
