@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw
 from foveate.errors import InvalidInput
 from foveate.eval.prompt import read
 from foveate.reproduce import EXPERIMENTS, find_experiments
+from foveate.reproduce.lab import Lab
 from foveate.reproduce.models import MODELS
-from foveate.reproduce.perform import Lab
 from foveate.reproduce.place import Place
 from tests.zoo.directory import save_llava
 

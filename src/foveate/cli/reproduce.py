@@ -18,8 +18,9 @@ from foveate.eval.judge import find_judge
 from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
 from foveate.reproduce.check import check
 from foveate.reproduce.experiment import Experiment
+from foveate.reproduce.lab import Lab
 from foveate.reproduce.outcome import Outcome, outcome, write
-from foveate.reproduce.perform import Lab
+from foveate.reproduce.perform import perform
 from foveate.reproduce.registry import brought, folders
 from foveate.reproduce.stand_in import judge as stand_in_judge
 from foveate.reproduce.stand_in import write as write_data
@@ -131,7 +132,7 @@ def reproduce(
 def _perform(lab: Lab, json: bool) -> None:
     """Runs them one after the other, and writes the page."""
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
-        done = lab.run(Teller(bars, quiet=json))
+        done = perform(lab, Teller(bars, quiet=json))
     shown = [outcome(lab, one) for one in lab.experiments if one.id not in done.missing]
     page = write(lab, shown)
     lab.seal()

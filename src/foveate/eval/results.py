@@ -18,6 +18,8 @@ CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jso
 MANIFEST = "bundle.json"  # of finished results: foveate/eval/bundle.py
 UNSAID = {"strict": False}
 """What results of earlier versions do not say of themselves."""
+MOVES = "'./"
+"""How a spec begins to name a file of the folder that its results lie in."""
 Key = tuple[str, str, str]
 """Task, sample, spec."""
 
@@ -30,12 +32,36 @@ class Stored(NamedTuple):
     damaged: list[bytes]
 
 
-class Results(AbstractContextManager["Results"]):
+class Held:
+    """Rows by key. One that says that its sample failed is there, but not in these: it is to be
+    tried again. ``root`` is a folder that moves with its results: files below it that specs name
+    are written relative to it, as "./FILE", and are here the files that they are now.
+    """
+
+    def __init__(self, rows: Iterable[dict[str, Any]], root: Path | None = None):
+        self._root = root and f"'{root.resolve().as_posix()}/"
+        self._rows = {key_of(row): row for row in map(self._here, rows)}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows, each key once."""
+        return list(self._rows.values())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows and "error" not in self._rows[key]
+
+    def _here(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "spec": row["spec"].replace(MOVES, self._root)} if self._root else row
+
+    def _stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "spec": row["spec"].replace(self._root, MOVES)} if self._root else row
+
+
+class Results(Held, AbstractContextManager["Results"]):
     """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
     What was sealed is not any more: its manifest goes.
 
-    Lines that are no rows are set aside, into ``rows.damaged.jsonl``. A row that says that its
-    sample failed is there, but not in these results: it is to be tried again.
+    Lines that are no rows are set aside, into ``rows.damaged.jsonl``.
 
     Raises:
         InvalidInput: the folder holds results, and this is not to go on with them; or they were
@@ -43,7 +69,15 @@ class Results(AbstractContextManager["Results"]):
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any], *, resume: bool):
+    def __init__(
+        self,
+        folder: Path,
+        configuration: Mapping[str, Any],
+        *,
+        resume: bool,
+        root: Path | None = None,
+    ):
+        super().__init__((), root)
         self.folder = folder
         with files.reporting(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,19 +101,11 @@ class Results(AbstractContextManager["Results"]):
             files.write(self.folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
         found = lines.sorted_out(self.folder / ROWS)
         rows, self.damaged = _rows(found)
-        self._rows = {key_of(row): row for row in rows}
+        self._rows = {key_of(row): row for row in map(self._here, rows)}
         if self.damaged:
             _set_aside(self.folder / DAMAGED, self.damaged)
         if self.damaged or found.torn or len(found.values) > len(rows):
             lines.write(self.folder / ROWS, rows)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows, each key once."""
-        return list(self._rows.values())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._rows and "error" not in self._rows[key]
 
     def add(self, row: Mapping[str, Any]) -> None:
         """One more row, unless its sample is answered; on disk when this returns. Numbers that are
@@ -89,7 +115,7 @@ class Results(AbstractContextManager["Results"]):
             CannotWrite: and then the row is not there, and all others are.
         """
         if (key := key_of(row)) not in self:
-            lines.append(self.folder / ROWS, found := _finite(row))
+            lines.append(self.folder / ROWS, self._stored(found := _finite(row)))
             self._rows[key] = found
 
     def sort(self, order: Iterable[Key]) -> None:
@@ -98,7 +124,7 @@ class Results(AbstractContextManager["Results"]):
         """
         places = {key: place for place, key in enumerate(order)}
         rows = sorted(self.rows, key=lambda row: places.get(key_of(row), len(places)))
-        lines.write(self.folder / ROWS, rows)
+        lines.write(self.folder / ROWS, map(self._stored, rows))
         self._rows = {key_of(row): row for row in rows}
 
 
@@ -121,6 +147,17 @@ def read(folder: Path) -> Stored:
             "wrote."
         ) from error
     return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))
+
+
+def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> Held:
+    """What there is so far of results that are made in this way; nothing in the folder is changed,
+    and another process may be writing them.
+
+    Raises:
+        InvalidInput: they were made otherwise.
+    """
+    _check(folder, {"schema": SCHEMA, **configuration}, resume=True)
+    return Held(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
 
 
 def _rows(found: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -13,7 +13,7 @@ from foveate.eval.executors import versions
 from foveate.report.analyses import Figure
 from foveate.report.template import rendered
 from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.perform import Lab
+from foveate.reproduce.lab import Lab
 from foveate.reproduce.table import Cell, Line, Table
 
 PAGE, NUMBERS = "reproduced.html", "reproduced.json"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foveate.eval.results import Key
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.experiment import Trial
@@ -34,6 +35,10 @@ class Panels(Trial):
             for ask, specs in one.asks(setting).items():
                 found.setdefault(ask, {}).update(specs)
         return found
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        for one in self.panels:
+            yield from one.measured(setting)
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         for one in self.panels:

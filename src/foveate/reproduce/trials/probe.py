@@ -12,15 +12,16 @@ from foveate.backends.hf import Recording, record
 from foveate.core.profile import load
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
-from foveate.eval.reading import read_prompt
+from foveate.eval.reading import FULL, read_prompt
+from foveate.eval.results import Key
 from foveate.eval.sample import Sample, Task
 from foveate.report.analyses import Figure
-from foveate.reproduce.ask import Ask
+from foveate.reproduce.ask import Ask, keys
 from foveate.reproduce.experiment import Trial
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import PROMPT
 from foveate.reproduce.table import Row, Table
-from foveate.reproduce.trials.answers import calibrate
+from foveate.reproduce.trials.answers import calibrate, missing
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,22 @@ class Probe(Trial):
         """Policies that it compares."""
         return self.measure.specs()
 
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """A row of each prompt."""
+        for ask in self._each(setting):
+            yield from keys(ask, {}, setting.names(ask), setting.part)
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
         if self.estimate:
             calibrate(setting, {self._estimated(setting, b): b for b in self._budgets()})
         for ask in self._each(setting):
-            for task, sample in setting.samples(ask):
-                key = (ask.name, sample.name, "full")
-                if key not in setting.results:
-                    found = self._measured(setting, task, sample)
-                    yield {**dict(zip(("task", "sample", "spec"), key, strict=True)), **found}
+            wanted = set(missing(setting, ask, {}))
+            for place, (task, sample) in enumerate(setting.samples(ask) if wanted else ()):
+                key = (ask.name, sample.name, FULL)
+                if key in wanted:
+                    named = dict(zip(("task", "sample", "spec"), key, strict=True))
+                    yield {**named, "place": place, **self._measured(setting, task, sample)}
 
     @torch.no_grad()
     def _measured(self, setting: Setting, task: Task, sample: Sample) -> dict[str, Any]:
