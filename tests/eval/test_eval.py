@@ -30,7 +30,7 @@ SETTINGS = [
     "--limit",
     "3",
 ]
-TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
+TIMES = {"prefill_s", "compress_s", "decode_s_per_token", "spent_s"}
 
 
 def evaluated(directory: str, out: Path, *more: str) -> Any:

@@ -18,6 +18,8 @@ CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jso
 MANIFEST = "bundle.json"  # of finished results: foveate/eval/bundle.py
 UNSAID = {"strict": False}
 """What results of earlier versions do not say of themselves."""
+MAY_LACK = ("weights",)
+"""What is held against results that say it, and not against those of earlier versions."""
 MOVES = "'./"
 """How a spec begins to name a file of the folder that its results lie in."""
 Key = tuple[str, str, str]
@@ -117,6 +119,21 @@ class Results(Held, AbstractContextManager["Results"]):
         if (key := key_of(row)) not in self:
             lines.append(self.folder / ROWS, self._stored(found := _finite(row)))
             self._rows[key] = found
+
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Many rows of other results at once, of which those that are answered here stay as they
+        are; on disk, all or none of them, when this returns.
+
+        Raises:
+            CannotWrite: and then the rows are what they were.
+        """
+        found = dict(self._rows)
+        for row in rows:
+            key = key_of(row)
+            if key not in found or ("error" in found[key] and "error" not in row):
+                found[key] = _finite(row)
+        lines.write(self.folder / ROWS, map(self._stored, found.values()))
+        self._rows = found
 
     def sort(self, order: Iterable[Key]) -> None:
         """Rewrites the file in this order of keys, whatever the order in which they came; rows of
@@ -220,6 +237,8 @@ def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
         )
     there = UNSAID | read(folder).configuration
     for name, value in wanted.items():
+        if name not in there and name in MAY_LACK:
+            continue
         if name != "versions" and there.get(name) != value:
             raise InvalidInput(
                 f"{str(folder)!r} holds results of {name}={there.get(name)!r}, not {value!r}. "

@@ -69,6 +69,10 @@ class Trial(ABC):
         """The specs, at their budgets, that are raised to what is always kept, and not refused."""
         return ()
 
+    def times(self) -> Sequence[str]:
+        """The columns with seconds, or memory at its peak: every run has its own."""
+        return ()
+
     def asks(self, setting: Setting) -> Asked:
         """The answers among what it needs: others may be asked of the same prompts along."""
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -62,6 +62,7 @@ class Lab(AbstractContextManager["Lab"]):
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
     _opened: dict[Place, Results] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict, repr=False)
+    _digests: dict[Place, str | None] = field(default_factory=dict, repr=False)
     _looked_at: dict[Place, Held] = field(default_factory=dict, repr=False)
     read_by: dict[str, dict[Ask, str]] = field(default_factory=dict, repr=False)  # by experiment
     unmeasured: dict[Place, dict[str, str]] = field(default_factory=dict, repr=False)
@@ -154,11 +155,17 @@ class Lab(AbstractContextManager["Lab"]):
         known = (*self.experiments, *EXPERIMENTS.values())
         return frozenset(spec for one in known for spec in one.trial.raised())
 
+    def _weights(self, place: Place) -> str | None:
+        if place not in self._digests:
+            self._digests[place] = place.weights
+        return self._digests[place]
+
     def configuration(self, place: Place) -> dict[str, Any]:
         """What rows of a model are made with, and have to agree in."""
         return {
             "model": place.at,
             **({"pad_images": True} if place.pad_images else {}),
+            **({"weights": weights} if (weights := self._weights(place)) else {}),
             "limit": self.limit,
             "seed": self.seed,
             STAND_IN: self.small,
@@ -184,6 +191,14 @@ class Lab(AbstractContextManager["Lab"]):
             CannotWrite: the disk is full, or the folder is not to be written to.
         """
         self._open(place).add(row)
+
+    def take(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Rows of other folders, all at once.
+
+        Raises:
+            CannotWrite: the disk is full, or the folder is not to be written to.
+        """
+        self._open(place).take(rows)
 
     def sort(self) -> None:
         """Brings rows into one order, whoever made them and whenever: by task, place of the sample,

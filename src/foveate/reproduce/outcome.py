@@ -109,6 +109,7 @@ def _numbers(lab: Lab, outcomes: Iterable[Outcome]) -> dict[str, Any]:
             {
                 "id": one.experiment.id,
                 "state": one.experiment.state,
+                "times": list(one.experiment.trial.times()),
                 "tables": [_plain(table) for table in one.tables],
                 "figures": [figure.title for figure in one.figures],
             }

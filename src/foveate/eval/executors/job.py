@@ -55,7 +55,7 @@ Executor = AbstractContextManager[Execute]
 
 def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
     """The rows of a job, with the model and the device that made them, and the seconds that each
-    took; the first one's are also those of reading the prompt.
+    answer took; the first one's are also those of reading the prompt.
     """
     where = {
         **({} if job.place is None else {"place": job.place}),
@@ -76,7 +76,8 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
     )
     began = time.perf_counter()
     for row in rows:
-        yield {**row, **where, "spent_s": round(time.perf_counter() - began, 4)}
+        spent = {} if "error" in row else {"spent_s": round(time.perf_counter() - began, 4)}
+        yield {**row, **where, **spent}
         began = time.perf_counter()
 
 

@@ -41,6 +41,9 @@ class Latency(Trial):
         """What is compared."""
         return [arm.spec for arm in self.arms]
 
+    def times(self) -> Sequence[str]:
+        return [name for name, _ in MEASURED if not name.startswith("KV")]
+
     def measured(self, setting: Setting) -> Iterator[Key]:
         """A row of each policy; of the first part, as times of other machines are others."""
         if setting.part.number == 1:
@@ -151,6 +154,9 @@ class Throughput(Trial):
     def specs(self) -> Sequence[str]:
         """What is compared."""
         return [arm.spec for arm in self.arms]
+
+    def times(self) -> Sequence[str]:
+        return ("s", "tokens/s")
 
     def measured(self, setting: Setting) -> Iterator[Key]:
         """A row of each policy and batch; of the first part, as those of latencies."""

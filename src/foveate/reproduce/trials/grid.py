@@ -104,6 +104,9 @@ class Grid(Trial):
         for arm in self.arms:
             yield from (arm.spec.replace("{B}", budget) for budget in arm.raised)
 
+    def times(self) -> Sequence[str]:
+        return [column.name for column in self.across if column.value == "ms/token"]
+
     def asks(self, setting: Setting) -> Asked:
         """The specs of each benchmark; a stand-in asks not all budgets."""
         found: dict[Ask, dict[str, str]] = {}

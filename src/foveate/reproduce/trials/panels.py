@@ -29,6 +29,9 @@ class Panels(Trial):
     def raised(self) -> Iterable[str]:
         return (spec for one in self.panels for spec in one.raised())
 
+    def times(self) -> Sequence[str]:
+        return list(dict.fromkeys(name for one in self.panels for name in one.times()))
+
     def asks(self, setting: Setting) -> Asked:
         found: dict[Ask, dict[str, str]] = {}
         for one in self.panels:
