@@ -149,7 +149,7 @@ def reproduce(
         part=_part(part),
         read_only=planned,
     )
-    if stand_in and not merged:
+    if stand_in:
         needed = dict.fromkeys(name for one in experiments for name in folders(one))
         write_data(lab.data, lab.limit, needed)
     if planned:
