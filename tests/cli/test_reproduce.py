@@ -73,7 +73,7 @@ def test_it_goes_on_with_what_is_there(out):
     assert "whole, by its manifest" in page(out)
     lines = before.splitlines(keepends=True)
     keys = [(json.loads(one)["task"], json.loads(one)["sample"]) for one in lines]
-    kept = [one for one in lines if "milebench_s4(set=ALFRED)" not in json.loads(one)["task"]]
+    kept = [one for one in lines if json.loads(one)["task"] != "milebench_s4(set=ALFRED), seen"]
     rows.write_bytes(b"".join(kept))  # without those of lookm:fig2
     assert run("lookm:fig2", "--stand-in", "--limit", "1", "--out", str(out)).exit_code == 0
     again = [json.loads(one) for one in rows.read_text().splitlines()]
@@ -159,6 +159,21 @@ def test_data_are_checked_without_a_model(tmp_path):
     done = run("lookm:fig2", "--check", str(tmp_path))
     assert done.exit_code == 3
     assert "holds no MileBench ALFRED" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--merge", "x"], "give their ids, or all"),
+        (["mixkv:fig3", "--workers", "2"], "add --executor ray"),
+        (["mixkv:fig3", "--executor", "ray", "--device-map", "auto"], "has one device"),
+    ],
+)
+def test_what_cannot_be_done_together_is_refused(tmp_path, asked, says):
+    done = run(*asked, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.replace("│", "").split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_id_is_an_error_that_names_a_near_one():

@@ -168,6 +168,11 @@ def another_profile(out: Path) -> None:
     path.write_text(path.read_text().replace("0.", "0.1", 1))
 
 
+def other_data(out: Path) -> None:
+    found = json.loads((out / "drawn.json").read_text())
+    (out / "drawn.json").write_text(json.dumps(found | {"ocrbench, 3": "0"}))
+
+
 VERSIONS = {"foveate": "0", "torch": "1.0", "transformers": "4"}
 
 
@@ -179,6 +184,7 @@ VERSIONS = {"foveate": "0", "torch": "1.0", "transformers": "4"}
         (other(versions=VERSIONS), "it is of foveate='0', and this is of"),
         (others(question="x"), "sample [^ ]+ of [a-z_]+.* is another question in its data"),
         (others(prediction="x"), "of its answers are not the other's, first that of"),
+        (other_data, "its data of ocrbench, 3 samples are others"),
         (another_profile, "its numbers are not those of the same profile"),
         (lambda out: shutil.rmtree(out / "rows"), "holds no rows of .*llava"),
     ],

@@ -19,10 +19,11 @@ from foveate.cli.scores import scores
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
 from foveate.eval.executors import Job, find_executor, lacking, versions
+from foveate.eval.held import Key
 from foveate.eval.judge import find_judge
 from foveate.eval.model import SEES
 from foveate.eval.reading import Protocol
-from foveate.eval.results import DAMAGED, ROWS, Key, Results
+from foveate.eval.results import DAMAGED, ROWS, Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks, separate_tasks
 from foveate.report.summary import Rows, failures

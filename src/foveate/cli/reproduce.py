@@ -119,6 +119,8 @@ def reproduce(
         found = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
         reproduce_check.tell(list(found), json)
         return
+    if not names and (merged or planned):
+        raise InvalidInput("--merge and --plan are of experiments: give their ids, or all.")
     if listed or not names:
         reproduce_list.tell(names, json)
         return
@@ -177,7 +179,7 @@ def _part(said: str | None) -> Part:
 def _merge(lab: Lab, folders: Sequence[Path]) -> None:
     """Puts the rows of other folders into this one, and writes the page."""
     merge(lab, folders)
-    lab.sort()
+    lab.rows.sort()
     _write(lab, Done())
     typer.echo(reproduce_plan.rest(costs(lab)), err=True)
 

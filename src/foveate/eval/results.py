@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from foveate.core import files, lines
 from foveate.data import read_record
 from foveate.errors import InvalidInput
+from foveate.eval.held import Held, Key, key_of
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
@@ -20,10 +21,6 @@ UNSAID = {"strict": False}
 """What results of earlier versions do not say of themselves."""
 MAY_LACK = ("weights",)
 """What is held against results that say it, and not against those of earlier versions."""
-MOVES = "'./"
-"""How a spec begins to name a file of the folder that its results lie in."""
-Key = tuple[str, str, str]
-"""Task, sample, spec."""
 
 
 class Stored(NamedTuple):
@@ -32,31 +29,6 @@ class Stored(NamedTuple):
     configuration: dict[str, Any]
     rows: list[dict[str, Any]]
     damaged: list[bytes]
-
-
-class Held:
-    """Rows by key. One that says that its sample failed is there, but not in these: it is to be
-    tried again. ``root`` is a folder that moves with its results: files below it that specs name
-    are written relative to it, as "./FILE", and are here the files that they are now.
-    """
-
-    def __init__(self, rows: Iterable[dict[str, Any]], root: Path | None = None):
-        self._root = root and f"'{root.resolve().as_posix()}/"
-        self._rows = {key_of(row): row for row in map(self._here, rows)}
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows, each key once."""
-        return list(self._rows.values())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._rows and "error" not in self._rows[key]
-
-    def _here(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "spec": row["spec"].replace(MOVES, self._root)} if self._root else row
-
-    def _stored(self, row: dict[str, Any]) -> dict[str, Any]:
-        return {**row, "spec": row["spec"].replace(self._root, MOVES)} if self._root else row
 
 
 class Results(Held, AbstractContextManager["Results"]):
@@ -143,11 +115,6 @@ class Results(Held, AbstractContextManager["Results"]):
         rows = sorted(self.rows, key=lambda row: places.get(key_of(row), len(places)))
         lines.write(self.folder / ROWS, map(self._stored, rows))
         self._rows = {key_of(row): row for row in rows}
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """What a row is of."""
-    return row["task"], row["sample"], row["spec"]
 
 
 def read(folder: Path) -> Stored:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foveate.eval.bundle import Bundle
-from foveate.eval.results import key_of
+from foveate.eval.held import key_of
 from foveate.report.summary import Rows
 
 SAME = ("model", "protocol", "seed", "judge", "longest_prompt", "stand-in")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from foveate.eval.held import Key
 from foveate.eval.reading import FULL
-from foveate.eval.results import Key
 
 
 class Ask(NamedTuple):
@@ -28,15 +28,6 @@ class Ask(NamedTuple):
 
 Asked = Mapping[Ask, Mapping[str, str]]
 """The specs of each, with their budgets."""
-
-
-class Drawn(NamedTuple):
-    """The names of the samples of an ask, in the order in which they are drawn, and what kept data
-    from being read, or "".
-    """
-
-    names: tuple[str, ...]
-    why: str = ""
 
 
 class Part(NamedTuple):

@@ -11,9 +11,9 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from foveate.errors import FoveateError
+from foveate.eval.held import Key
 from foveate.eval.model import Loaded, outline
 from foveate.eval.prompt import read
-from foveate.eval.results import Key
 from foveate.reproduce.ask import Ask
 from foveate.reproduce.lab import Lab
 from foveate.reproduce.perform import planned
@@ -101,10 +101,11 @@ def costs(lab: Lab) -> Costs:
     for place, steps in planned(lab, done).items():
         keys = set(lab.keys(steps))
         rows += len(keys)
-        there += sum(key in lab.results(place) for key in keys)
+        there += sum(key in lab.rows.of(place) for key in keys)
         for step in steps:
             for setting in lab.each(step):
-                lacking = unprepared(setting, step.experiment.trial.asks(setting))
+                trial = step.experiment.trial
+                lacking = {**unprepared(setting, trial.asks(setting)), **trial.profiled(setting)}
                 profiles |= {one for x in setting.profiles_of(lacking).values() for one in x}
         found += _Left(lab, place, steps).costs()
     return Costs(rows, there, len(profiles), lab.workers or 1, tuple(found), done.missing)
@@ -150,7 +151,7 @@ class _Left:
 
     def _mean(self, what: str, task: str = "") -> float | None:
         """Over the rows that are there, of a task or of all."""
-        rows = (row for row in self.lab.results(self.place).rows if task in ("", row["task"]))
+        rows = (row for row in self.lab.rows.of(self.place).rows if task in ("", row["task"]))
         found = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(found) if found else None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from foveate.core.method import Method, Paper
-from foveate.eval.results import Key
+from foveate.eval.held import Key
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
@@ -75,6 +75,10 @@ class Trial(ABC):
 
     def asks(self, setting: Setting) -> Asked:
         """The answers among what it needs: others may be asked of the same prompts along."""
+        return {}
+
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Specs, with their budgets, whose profiles it needs beside those of missing answers."""
         return {}
 
     def measured(self, setting: Setting) -> Iterator[Key]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,20 +10,22 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from foveate.eval.bundle import seal
+import torch
+
 from foveate.eval.executors import Executor, Name, find_executor, versions
+from foveate.eval.held import Key
 from foveate.eval.judge import Judge
 from foveate.eval.model import DeviceMap, Loaded
-from foveate.eval.reading import FULL
-from foveate.eval.results import CONFIGURATION, Held, Key, Results, held, key_of, read
-from foveate.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part, keys
+from foveate.reproduce.ask import WHOLE, Ask, Asked, Part, keys
 from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.drawn import Drawn, digests, note_drawn
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import MODELS, places, stand_ins
 from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Step
 from foveate.reproduce.published import Published
 from foveate.reproduce.registry import EXPERIMENTS
+from foveate.reproduce.rows import Rows
 from foveate.reproduce.setting import Say, Setting
 
 STAND_IN = "stand-in"
@@ -60,26 +62,23 @@ class Lab(AbstractContextManager["Lab"]):
     part: Part = WHOLE
     read_only: bool = False
     _loaded: dict[Place, Loaded] = field(default_factory=dict, repr=False)
-    _opened: dict[Place, Results] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict, repr=False)
     _digests: dict[Place, str | None] = field(default_factory=dict, repr=False)
-    _looked_at: dict[Place, Held] = field(default_factory=dict, repr=False)
     read_by: dict[str, dict[Ask, str]] = field(default_factory=dict, repr=False)  # by experiment
     unmeasured: dict[Place, dict[str, str]] = field(default_factory=dict, repr=False)
 
     def __exit__(self, *error: object) -> None:
-        for results in self._opened.values():
-            results.__exit__()
-        self._opened.clear()
+        self.rows.close()
 
     def seal(self) -> None:
-        """Gives the rows of each model a manifest, so that they can be handed on.
+        """Gives the rows of each model a manifest, so that they can be handed on, and notes digests
+        of the data that they were asked of.
 
         Raises:
             CannotWrite: the disk is full, or the folder is not to be written to.
         """
-        for configuration in sorted((self.out / "rows").glob(f"*/{CONFIGURATION}")):
-            seal(configuration.parent, read(configuration.parent).rows)
+        self.rows.seal()
+        note_drawn(self.out, digests(self._drawn))
 
     def settings(self, experiment: Experiment) -> list[Setting]:
         """What there is of an experiment, model by model, to be shown."""
@@ -124,7 +123,7 @@ class Lab(AbstractContextManager["Lab"]):
                 model=name,
                 place=place.at,
                 data=self.data,
-                results=self.results(place),
+                results=self.rows.of(place),
                 limit=self.limit,
                 seed=self.seed,
                 small=self.small,
@@ -143,6 +142,11 @@ class Lab(AbstractContextManager["Lab"]):
             )
             for name in step.models
         ]
+
+    @cached_property
+    def rows(self) -> Rows:
+        """Of each model."""
+        return Rows(self.out, self.configuration, self.read_only)
 
     @cached_property
     def _calibrations(self) -> dict[str, Calibration | Published]:
@@ -172,52 +176,11 @@ class Lab(AbstractContextManager["Lab"]):
             "versions": versions(),
         }
 
-    def results(self, place: Place) -> Held:
-        """The rows of a model."""
-        if not self.read_only:
-            return self._open(place)
-        if place not in self._looked_at:
-            self._looked_at[place] = held(self.rows(place), self.configuration(place), self.out)
-        return self._looked_at[place]
-
-    def rows(self, place: Place) -> Path:
-        """The folder of its rows."""
-        return self.out / "rows" / place.folder
-
-    def add(self, place: Place, row: Mapping[str, Any]) -> None:
-        """One more row of a model; on disk when this returns.
-
-        Raises:
-            CannotWrite: the disk is full, or the folder is not to be written to.
-        """
-        self._open(place).add(row)
-
-    def take(self, place: Place, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows of other folders, all at once.
-
-        Raises:
-            CannotWrite: the disk is full, or the folder is not to be written to.
-        """
-        self._open(place).take(rows)
-
-    def sort(self) -> None:
-        """Brings rows into one order, whoever made them and whenever: by task, place of the sample,
-        and spec.
-        """
-
-        def place(row: Mapping[str, Any]) -> tuple[Any, ...]:
-            task, sample, spec = key_of(row)
-            return task, row.get("place", 0), sample, spec != FULL, spec
-
-        for results in self._opened.values():
-            there = results.rows
-            if (rows := sorted(there, key=place)) != there:
-                results.sort(map(key_of, rows))
-
     def executed(self, place: Place) -> Executor:
         """What answers. Workers get the memory of this process's model, which is given back."""
         if self.executor != "local":
             self._loaded.clear()
+            torch.cuda.empty_cache()
         return find_executor(
             self.executor,
             place.at,
@@ -228,13 +191,6 @@ class Lab(AbstractContextManager["Lab"]):
             pad_images=place.pad_images,
             loading=lambda: self._load(place),
         )
-
-    def _open(self, place: Place) -> Results:
-        if place not in self._opened:
-            self._opened[place] = Results(
-                self.rows(place), self.configuration(place), resume=True, root=self.out
-            )
-        return self._opened[place]
 
     def _load(self, place: Place) -> Loaded:
         if place not in self._loaded:

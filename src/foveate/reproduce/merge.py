@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.bundle import Bundle, read_bundle
-from foveate.eval.results import CONFIGURATION, Held, Key, key_of
+from foveate.eval.held import Held, Key, key_of
+from foveate.eval.results import CONFIGURATION
 from foveate.report.parts import answers_differ, same_question
+from foveate.reproduce.drawn import drawn, note_drawn
 from foveate.reproduce.lab import Lab
 from foveate.reproduce.perform import planned
 from foveate.reproduce.place import Place
@@ -21,10 +23,13 @@ VERSIONS = ("foveate", "torch", "transformers")
 
 
 class Merged(NamedTuple):
-    """What is written: rows, by the place of their model, and profiles, by their files."""
+    """What is written: rows, by the place of their model, profiles, by their files, and digests of
+    the data.
+    """
 
     rows: dict[Place, list[dict[str, Any]]]
     profiles: dict[Path, bytes]
+    drawn: dict[str, str]
 
 
 def merge(lab: Lab, folders: Sequence[Path]) -> None:
@@ -41,7 +46,7 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
     places = list(planned(lab, Done()))
-    found = Merged({place: list(lab.results(place).rows) for place in places}, {})
+    found = Merged({place: list(lab.rows.of(place).rows) for place in places}, {}, drawn(lab.out))
     for folder in folders:
         mine = [one for one in places if (folder / "rows" / one.folder / CONFIGURATION).exists()]
         if not mine:
@@ -50,6 +55,7 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
                 "folder that 'foveate reproduce --out' wrote of these experiments, and --model as "
                 "it was given for it."
             )
+        _check_data(folder, found)
         for place in mine:
             _add(lab, place, folder, found)
     for path, content in found.profiles.items():
@@ -57,7 +63,22 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, content)
     for place, rows in found.rows.items():
-        lab.take(place, rows)
+        lab.rows.take(place, rows)
+    note_drawn(lab.out, found.drawn)
+
+
+def _check_data(folder: Path, found: Merged) -> None:
+    """Raises InvalidInput unless its samples are those of the others, also those that it did not
+    ask: the parts of a plan have none in common.
+    """
+    theirs = drawn(folder)
+    for name in theirs.keys() & found.drawn.keys():
+        if theirs[name] != found.drawn[name]:
+            raise InvalidInput(
+                f"{str(folder)!r} cannot be merged: its data of {name} samples are others (digest "
+                f"{theirs[name]}, not {found.drawn[name]}). Give all machines a copy of the same."
+            )
+    found.drawn.update(theirs)
 
 
 def _add(lab: Lab, place: Place, folder: Path, found: Merged) -> None:

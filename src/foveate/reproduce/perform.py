@@ -36,13 +36,13 @@ def perform(lab: Lab, tell: Tell = lambda progress: None) -> Done:
     done = Done()
     plan = planned(lab, done)
     keys = {place: set(lab.keys(steps)) for place, steps in plan.items()}
-    there = sum(key in lab.results(place) for place, wanted in keys.items() for key in wanted)
+    there = sum(key in lab.rows.of(place) for place, wanted in keys.items() for key in wanted)
     meter = Meter(there, sum(map(len, keys.values())), tell)
     for place, steps in plan.items():
         _Run(lab, place, steps, meter, done).all()
     meter.say("", over=True)
     _sum_up(lab, done)
-    lab.sort()
+    lab.rows.sort()
     return done
 
 
@@ -80,8 +80,8 @@ class _Run:
         return [step for step in self.steps if step.experiment.id not in self.done.missing]
 
     def _prepare(self) -> None:
-        """Measures the profiles that missing answers need: of all experiments in one go, and where
-        that does not do, of one after the other.
+        """Measures the profiles that missing rows need: those of answers for all experiments in one
+        go, and where that does not do, for one after the other.
         """
         shared = {
             name: self.lab.asked(self.steps, name) for step in self.steps for name in step.models
@@ -91,8 +91,9 @@ class _Run:
                 for setting in self.lab.each(step, say=self.meter.say):
                     with suppress(FoveateError):
                         setting.calibrate(unprepared(setting, shared[setting.model]))
-                    mine = step.experiment.trial.asks(setting)
-                    calibrate(setting, unprepared(setting, mine))
+                    trial = step.experiment.trial
+                    mine = unprepared(setting, trial.asks(setting))
+                    calibrate(setting, {**mine, **trial.profiled(setting)})
 
     @cached_property
     def _asked(self) -> dict[str, Asked]:
@@ -135,7 +136,7 @@ class _Run:
                     began = monotonic()
 
     def _add(self, row: Mapping[str, Any]) -> None:
-        self.lab.add(self.place, row)
+        self.lab.rows.add(self.place, row)
         self.done.note(row)
         self.meter.row(row)
 

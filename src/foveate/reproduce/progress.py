@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from foveate.eval.results import Key, key_of
+from foveate.eval.held import Key, key_of
 from foveate.reproduce.experiment import Experiment
 
 

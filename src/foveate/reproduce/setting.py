@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import InvalidInput
+from foveate.eval.held import Held
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
-from foveate.eval.results import Held
 from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
-from foveate.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part
+from foveate.reproduce.ask import WHOLE, Ask, Asked, Part
 from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.drawn import Drawn
 from foveate.reproduce.published import Published
 
 Say = Callable[[str], None]
@@ -84,10 +86,13 @@ class Setting:
         """What the samples are called; they are drawn once for all models."""
         key = ask.task, ask.samples
         if key not in self.drawn:
-            found = tuple(sample.name for _, sample in self.samples(ask))
-            self.drawn[key] = Drawn(found, self.read[ask])
-        names, self.read[ask] = self.drawn[key]
-        return names
+            names, digest = [], hashlib.sha256()
+            for _, sample in self.samples(ask):
+                names.append(sample.name)
+                digest.update(f"{sample.name} {sample.digest} ".encode())
+            self.drawn[key] = Drawn(tuple(names), self.read[ask], digest.hexdigest()[:16])
+        self.read[ask] = self.drawn[key].why
+        return self.drawn[key].names
 
     def _next(self, ask: Ask, samples: Iterator[Sample]) -> Sample | None:
         try:

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from foveate.eval import hardware
+from foveate.eval.held import Key
 from foveate.eval.measure import measured
 from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import Key
 from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from foveate.errors import InvalidInput
 from foveate.eval.executors.job import Job, answered, lacking
-from foveate.eval.results import Key
+from foveate.eval.held import Key
 from foveate.reproduce.ask import Ask, Asked, keys
 from foveate.reproduce.setting import Setting
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from foveate.bench.subject import Subject
 from foveate.bench.timing import Tick, prefill, prefills, seconds, steps
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
-from foveate.eval.results import Key
+from foveate.eval.held import Key
 from foveate.reproduce import small
 from foveate.reproduce.experiment import Trial
 from foveate.reproduce.printed import Printed, printed
@@ -44,6 +44,12 @@ class Latency(Trial):
     def times(self) -> Sequence[str]:
         return [name for name, _ in MEASURED if not name.startswith("KV")]
 
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Those of missing rows."""
+        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
+        specs = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+        return {spec: budget for spec, budget in specs.items() if spec in lacking}
+
     def measured(self, setting: Setting) -> Iterator[Key]:
         """A row of each policy; of the first part, as times of other machines are others."""
         if setting.part.number == 1:
@@ -52,13 +58,10 @@ class Latency(Trial):
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, each measured beside the full cache."""
-        wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
-        missing = [
-            spec for *key, spec in self.measured(setting) if (*key, spec) not in setting.results
-        ]
+        missing = self.profiled(setting)
         if not missing:
             return
-        setting.calibrate({spec: wanted[spec] for spec in missing})
+        setting.calibrate(missing)
         tokens, new = self._size(setting)
         policies = [policy_of(spec) for spec in missing]
         for policy in policies:
@@ -157,6 +160,12 @@ class Throughput(Trial):
 
     def times(self) -> Sequence[str]:
         return ("s", "tokens/s")
+
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Those of missing rows."""
+        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
+        specs = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+        return {spec: budget for spec, budget in specs.items() if spec in lacking}
 
     def measured(self, setting: Setting) -> Iterator[Key]:
         """A row of each policy and batch; of the first part, as those of latencies."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,10 +10,10 @@ import torch
 
 from foveate.backends.hf import Recording, record
 from foveate.core.profile import load
+from foveate.eval.held import Key
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
 from foveate.eval.reading import FULL, read_prompt
-from foveate.eval.results import Key
 from foveate.eval.sample import Sample, Task
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Ask, keys
@@ -77,6 +77,11 @@ class Probe(Trial):
         """Policies that it compares."""
         return self.measure.specs()
 
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """The estimate at each budget."""
+        budgets = self._budgets() if self.estimate else ()
+        return {self._estimated(setting, budget): budget for budget in budgets}
+
     def measured(self, setting: Setting) -> Iterator[Key]:
         """A row of each prompt."""
         for ask in self._each(setting):
@@ -84,8 +89,7 @@ class Probe(Trial):
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
-        if self.estimate:
-            calibrate(setting, {self._estimated(setting, b): b for b in self._budgets()})
+        calibrate(setting, self.profiled(setting))
         for ask in self._each(setting):
             wanted = set(missing(setting, ask, {}))
             for place, (task, sample) in enumerate(setting.samples(ask) if wanted else ()):
