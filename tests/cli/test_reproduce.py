@@ -94,13 +94,14 @@ def test_it_goes_on_with_what_is_there(out):
     assert done.exit_code == 0
     assert rows.read_bytes() == before
     assert "whole, by its manifest" in page(out)
-    *kept, last = before.splitlines(keepends=True)
-    rows.write_bytes(b"".join(kept))
-    lost = json.loads(last)["task"].partition(",")[0]
-    assert lost == "milebench_s4(set=ALFRED)"  # of lookm:fig2
+    lines = before.splitlines(keepends=True)
+    keys = [(json.loads(one)["task"], json.loads(one)["sample"]) for one in lines]
+    kept = [one for one in lines if json.loads(one)["task"] != "milebench_s4(set=ALFRED), seen"]
+    rows.write_bytes(b"".join(kept))  # without those of lookm:fig2
     assert run("lookm:fig2", "--stand-in", "--limit", "1", "--out", str(out)).exit_code == 0
-    again = rows.read_bytes().splitlines()
-    assert len(again) == len(kept) + 1
+    again = [json.loads(one) for one in rows.read_text().splitlines()]
+    assert [(row["task"], row["sample"]) for row in again] == keys
+    assert len(kept) == len(lines) - 1
 
 
 def test_experiments_that_ask_the_same_read_each_prompt_once(tmp_path):
@@ -111,7 +112,11 @@ def test_experiments_that_ask_the_same_read_each_prompt_once(tmp_path):
     assert len({row["spec"] for row in rows}) == len(rows) == 6
     with_sums = {row["spec"].startswith("h2o"): row["prefill_s"] for row in rows}
     assert len({row["prefill_s"] for row in rows}) == len(with_sums)
-    assert re.fullmatch(r"[\d.]+ min, 1 of 2: david:table4, 6 rows\n", done.stderr)
+    said = (
+        r"0 of 6 rows are there. Left: 1 prompt, of about \d+ tokens, 6 answers, 0 profiles.\n"
+        r"Time: unknown until the first answers.\n[\d.]+ min, 6 of 6 rows\n"
+    )
+    assert re.fullmatch(said, done.stderr)
 
 
 def test_another_model_and_data_of_ones_own_and_what_is_missing_keeps_nothing_else(tmp_path):
@@ -177,6 +182,21 @@ def test_data_are_checked_without_a_model(tmp_path):
     done = run("lookm:fig2", "--check", str(tmp_path))
     assert done.exit_code == 3
     assert "holds no MileBench ALFRED" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--merge", "x"], "give their ids, or all"),
+        (["mixkv:fig3", "--workers", "2"], "add --executor ray"),
+        (["mixkv:fig3", "--executor", "ray", "--device-map", "auto"], "has one device"),
+    ],
+)
+def test_what_cannot_be_done_together_is_refused(tmp_path, asked, says):
+    done = run(*asked, "--out", str(tmp_path / "out"))
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.replace("│", "").split())
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_id_is_an_error_that_names_a_near_one():

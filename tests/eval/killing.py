@@ -1,7 +1,8 @@
-"""Kills runs of ``foveate eval`` at random moments, each time going on where the last one stopped.
+"""Kills runs of a command at random moments, each time going on where the last one stopped.
 
-``python -m tests.eval.killing KILLS OUT ARGUMENT...``: a process that has all modules loaded, and
-whose children are the runs. It prints how many of them were killed; the last one is not.
+``python -m tests.eval.killing COMMAND KILLS OUT ARGUMENT...``: a process that has all modules
+loaded, and whose children are the runs. It prints how many of them were killed; the last one is
+not.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ def started(arguments: list[str]) -> int:
         return child
     code: object = 1
     try:
-        code = app(["eval", *arguments], standalone_mode=False)
+        code = app(arguments, standalone_mode=False)
     finally:
         os._exit(code if isinstance(code, int) else 0)
 
 
 def rows(out: Path) -> int:
-    path = out / "rows.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+    return sum(path.read_bytes().count(b"\n") for path in out.rglob("rows.jsonl"))
 
 
 def killed(child: int, out: Path, random: Random) -> bool:
@@ -45,13 +45,15 @@ def killed(child: int, out: Path, random: Random) -> bool:
 
 
 def main() -> None:
-    """All of it."""
-    kills, out, arguments = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:]
+    """All of it; ``eval`` is told to go on, as other commands do by themselves."""
+    command, kills, out, arguments = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
     random, done = Random(0), 0
+    asked = [command, "--out", str(out), *arguments]
+    goes_on = ["--resume"] if command == "eval" else []
     for _ in range(kills):
-        resume = ["--resume"] if (out / "run.json").exists() else []
-        done += killed(started(["--out", str(out), *arguments, *resume]), out, random)
-    last = started(["--out", str(out), *arguments, "--resume"])
+        resume = goes_on if (out / "run.json").exists() else []
+        done += killed(started([*asked, *resume]), out, random)
+    last = started([*asked, *goes_on])
     _, status = os.waitpid(last, 0)
     print(done)
     sys.exit(os.waitstatus_to_exitcode(status))

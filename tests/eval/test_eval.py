@@ -30,7 +30,7 @@ SETTINGS = [
     "--limit",
     "3",
 ]
-TIMES = {"prefill_s", "compress_s", "decode_s_per_token"}
+TIMES = {"prefill_s", "compress_s", "decode_s_per_token", "spent_s"}
 
 
 def evaluated(directory: str, out: Path, *more: str) -> Any:
@@ -77,7 +77,7 @@ def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not(
     whole: Path, directory: str, tmp_path: Path, kills: int
 ) -> None:
     out = tmp_path / "results"
-    command = [sys.executable, "-m", "tests.eval.killing", str(kills), str(out)]
+    command = [sys.executable, "-m", "tests.eval.killing", "eval", str(kills), str(out)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*command, "--model", directory, *SETTINGS],

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from foveate.eval.executors import ray as cluster
 from foveate.eval.executors.job import Local
 from foveate.eval.executors.ray import RayCluster
 from foveate.eval.executors.share import Share, share
+from foveate.eval.model import load
 from foveate.eval.sample import Sample
 from foveate.eval.tasks import find_task
 from tests.eval.test_eval import TIMES, evaluated, rows_in
@@ -103,7 +105,7 @@ def test_a_worker_that_is_killed_at_work_costs_no_sample(directory: str, tmp_pat
     killer.join(10)
     assert killed
     assert os.getpid() not in killed
-    with Local(directory, "query-aware") as execute:
+    with Local(partial(load, directory), "query-aware") as execute:
         wanted = {job.sample.name: list(rows) for job, rows in execute(jobs(6, stuck))}
     assert list(wanted) == [str(n) for n in range(6)]
     for rows in (*came.values(), *wanted.values()):

@@ -18,7 +18,8 @@ import pytest
 
 from foveate.core import files, lines
 from foveate.errors import CannotWrite, InvalidInput
-from foveate.eval.results import Results, key_of, read
+from foveate.eval.held import key_of
+from foveate.eval.results import Results, read
 
 SETTINGS = {"model": "tiny", "versions": {"foveate": "1"}}
 

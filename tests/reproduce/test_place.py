@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from PIL import Image, ImageDraw
@@ -9,8 +11,8 @@ from PIL import Image, ImageDraw
 from foveate.errors import InvalidInput
 from foveate.eval.prompt import read
 from foveate.reproduce import EXPERIMENTS, find_experiments
+from foveate.reproduce.lab import Lab
 from foveate.reproduce.models import MODELS
-from foveate.reproduce.perform import Lab
 from foveate.reproduce.place import Place
 from tests.zoo.directory import save_llava
 
@@ -66,3 +68,15 @@ def test_every_experiment_with_it_says_so():
 def test_a_model_that_is_no_llava_is_refused_by_what_is_known():
     with pytest.raises(InvalidInput, match=r"'demo' stands for LLaVA-1\.5, .* Give a LLaVA-1\.5"):
         Place("demo", True).load(False, None)
+
+
+def test_a_copy_has_the_same_weights_and_another_model_of_its_name_has_not(tmp_path, directory):
+    copy = shutil.copytree(directory, tmp_path / "copy" / "llava")
+    mine = Place(directory, False).weights
+    assert mine == Place(str(copy), True).weights
+    (path,) = copy.glob("*.safetensors")
+    with path.open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(b"0000")
+    assert mine != Place(str(copy), True).weights
+    assert Place("demo", False).weights is Place("owner/model", False).weights is None

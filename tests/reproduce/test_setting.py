@@ -18,6 +18,7 @@ from foveate.reproduce.published import Published
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.stand_in import write
 from foveate.reproduce.trials import Arm, Batch, Column, Grid, Latency, Throughput, columns
+from foveate.reproduce.trials.answers import answers, calibrate, unprepared
 from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
@@ -50,11 +51,13 @@ def setting(tmp_path: Path) -> Iterator[Setting]:
 
 
 def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
-    for task, sample, spec in ("a1f", "a2f", "a1s", "b1f", "b2f", "c1f"):
-        setting.results.add({"task": task, "sample": sample, "spec": spec})
-    found = setting.rows([Ask("a", 1), Ask("b", 5)])
+    """Others may have asked more, and another part of them."""
+    for place, (task, sample, spec) in enumerate(("a1f", "a2f", "a1s", "b1f", "b2f", "c1f", "d9f")):
+        at = {"place": 9} if place == 6 else {}
+        setting.results.add({"task": task, "sample": sample, "spec": spec, **at})
+    found = setting.rows([Ask("a", 1), Ask("b", 5), Ask("d", 5)])
     said = {name: [row["sample"] + row["spec"] for row in rows] for name, rows in found.items()}
-    assert said == {"a": ["1f", "1s"], "b": ["1f", "2f"]}
+    assert said == {"a": ["1f", "1s"], "b": ["1f", "2f"], "d": []}
 
 
 def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_without(setting):
@@ -87,7 +90,7 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
     assert load_profile(str(setting.profiles / "theirs-30pct.json"), "prefixkv").by_layer == [
         pytest.approx(x) for x in (0.3, 0.2, 0.4)
     ]
-    assert setting.calibrated(theirs, "30%")
+    assert not setting.profiles_of({theirs: "30%"})
 
 
 def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(setting):
@@ -102,8 +105,10 @@ def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(s
         budgets=("50%",),
         average="Average",
     )
-    for row in grid.run(setting):
-        setting.results.add(row)
+    for ask, specs in grid.asks(setting).items():
+        calibrate(setting, unprepared(setting, {ask: specs}))
+        for row in answers(setting, ask, specs):
+            setting.results.add(row)
     (table,) = grid.shown([setting])
     read, unread = zip(*(line.cells[:2] for line in table.lines), strict=True)
     assert [cell.measured is None for cell in read] == [False, False, True]

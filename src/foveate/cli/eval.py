@@ -18,11 +18,12 @@ from foveate.cli.rows import broken
 from foveate.cli.scores import scores
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
-from foveate.eval.executors import Job, Name, find_executor, lacking, versions
+from foveate.eval.executors import Job, find_executor, lacking, versions
+from foveate.eval.held import Key
 from foveate.eval.judge import find_judge
 from foveate.eval.model import SEES
 from foveate.eval.reading import Protocol
-from foveate.eval.results import DAMAGED, ROWS, Key, Results
+from foveate.eval.results import DAMAGED, ROWS, Results
 from foveate.eval.sample import Task
 from foveate.eval.tasks import find_tasks, separate_tasks
 from foveate.report.summary import Rows, failures
@@ -73,18 +74,8 @@ def evaluate(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the results in DIR.")
     ] = False,
-    executor: Annotated[
-        Name, typer.Option(help="Where: in this process, or on a Ray cluster.")
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Of the cluster. [default: one a GPU, or a machine]",
-            show_default=False,
-        ),
-    ] = None,
+    executor: options.Executor = "local",
+    workers: options.Workers = None,
     strict: Annotated[
         bool,
         typer.Option(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from foveate.cli.completion import method_names
+from foveate.eval.executors import Name
 from foveate.eval.model import READS, SEES, DtypeName
 
 Images = Annotated[
@@ -37,6 +38,19 @@ DeviceMap = Annotated[
         "--device-map",
         metavar="MAP",
         help="auto: layers on all GPUs, as transformers spreads them, the rest in main memory.",
+    ),
+]
+Executor = Annotated[
+    Name, typer.Option("--executor", help="Where: in this process, or on a Ray cluster.")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        min=1,
+        help="Of the cluster. [default: one a GPU, or a machine]",
+        show_default=False,
     ),
 ]
 Dtype = Annotated[

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
-from foveate.cli import console, options, reproduce_check
+from foveate.cli import console, options, reproduce_check, reproduce_list, reproduce_plan
 from foveate.cli.eval import REFUSED
 from foveate.cli.findings import counted, of_page
 from foveate.cli.telling import Teller
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, InvalidParameter
+from foveate.eval.executors import find_executor
 from foveate.eval.judge import find_judge
-from foveate.reproduce import EXPERIMENTS, FACTS, find_experiments
+from foveate.reproduce import FACTS, find_experiments
+from foveate.reproduce.ask import WHOLE, Part
 from foveate.reproduce.check import check
-from foveate.reproduce.experiment import Experiment
+from foveate.reproduce.costs import costs
+from foveate.reproduce.lab import Lab
+from foveate.reproduce.merge import merge
 from foveate.reproduce.outcome import Outcome, outcome, write
-from foveate.reproduce.perform import Lab
-from foveate.reproduce.registry import brought, folders
+from foveate.reproduce.perform import perform
+from foveate.reproduce.progress import Done
+from foveate.reproduce.registry import folders
 from foveate.reproduce.stand_in import judge as stand_in_judge
 from foveate.reproduce.stand_in import write as write_data
 
@@ -85,6 +90,24 @@ def reproduce(
     allow_outside: options.Outside = False,
     trust_remote_code: options.TrustRemoteCode = False,
     device_map: options.DeviceMap = None,
+    executor: options.Executor = "local",
+    workers: options.Workers = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="K/N", help="Ask part K of N: every Nth sample.", show_default=False),
+    ] = None,
+    merged: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--merge",
+            metavar="DIR",
+            help="Ask nothing: put the rows of this folder into --out; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
+    planned: Annotated[
+        bool, typer.Option("--plan", "--dry-run", help="Only say what is left, and what it costs.")
+    ] = False,
     json: console.Json = False,
 ) -> None:
     """Run the experiments of the five papers, and set every number beside the paper's.
@@ -96,17 +119,20 @@ def reproduce(
         found = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
         reproduce_check.tell(list(found), json)
         return
+    if not names and (merged or planned):
+        raise InvalidInput("--merge and --plan are of experiments: give their ids, or all.")
     if listed or not names:
-        _list(names, json)
+        reproduce_list.tell(names, json)
         return
     if names == [one for one in names if one in FACTS]:
-        _facts(names)
+        reproduce_list.facts(names)
         return
     if stand_in and (model or judge or device_map):
         raise InvalidInput(
             "--stand-in brings a model and data of its own: leave out --model, --judge and "
             "--device-map."
         )
+    find_executor(executor, "", "query-aware", workers, device_map=device_map)  # if it can be had
     experiments = find_experiments(names)
     lab = Lab(
         experiments,
@@ -120,22 +146,51 @@ def reproduce(
         outside=allow_outside,
         trust_remote_code=trust_remote_code,
         device_map=device_map,
+        executor=executor,
+        workers=workers,
+        part=_part(part),
+        read_only=planned,
     )
     if stand_in:
         needed = dict.fromkeys(name for one in experiments for name in folders(one))
         write_data(lab.data, lab.limit, needed)
+    if planned:
+        with console.progress(hidden=json, lines=False):  # what loads a model is quiet
+            left = costs(lab)
+        reproduce_plan.tell(left, json)
+        return
     with lab:
-        _perform(lab, json)
+        if merged:
+            _merge(lab, merged)
+        else:
+            _perform(lab, json)
+
+
+def _part(said: str | None) -> Part:
+    """Which part of the samples is asked; all, where nothing is said."""
+    if said is None:
+        return WHOLE
+    found = re.fullmatch(r"(\d+)/(\d+)", said)
+    if not found or not 1 <= int(found[1]) <= int(found[2]):
+        raise InvalidParameter(f"--part {said!r}: give K/N with K from 1 to N, such as 1/2.")
+    return Part(int(found[1]), int(found[2]))
+
+
+def _merge(lab: Lab, folders: Sequence[Path]) -> None:
+    """Puts the rows of other folders into this one, and writes the page."""
+    merge(lab, folders)
+    lab.rows.sort()
+    _write(lab, Done())
+    typer.echo(reproduce_plan.rest(costs(lab)), err=True)
 
 
 def _perform(lab: Lab, json: bool) -> None:
     """Runs them one after the other, and writes the page."""
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
-        done = lab.run(Teller(bars, quiet=json))
-    shown = [outcome(lab, one) for one in lab.experiments if one.id not in done.missing]
-    page = write(lab, shown)
-    lab.seal()
-    typer.echo(of_page(page, _held(shown)))
+        if not json:
+            typer.echo(reproduce_plan.summary(costs(lab)), err=True)
+        done = perform(lab, Teller(bars, quiet=json))
+    _write(lab, done)
     for name, why in done.missing.items():
         typer.echo(f"{name}: {why}", err=True)
     for name, why in done.left_out.items():
@@ -144,6 +199,14 @@ def _perform(lab: Lab, json: bool) -> None:
         counted = f"{len(done.refused)} answers refused, {len(done.missing)} experiments not run"
         typer.echo(counted, err=True)
         raise typer.Exit(REFUSED)
+
+
+def _write(lab: Lab, done: Done) -> None:
+    """The page of what there is, and the manifests of the rows."""
+    shown = [outcome(lab, one) for one in lab.experiments if one.id not in done.missing]
+    page = write(lab, shown)
+    lab.seal()
+    typer.echo(of_page(page, _held(shown)))
 
 
 def _held(shown: Sequence[Outcome]) -> str:
@@ -158,69 +221,3 @@ def _held(shown: Sequence[Outcome]) -> str:
     }
     said = [counted(number, thing) for thing, number in found.items() if number]
     return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])
-
-
-def _list(names: Sequence[str], json: bool) -> None:
-    experiments = find_experiments(names) if names else list(EXPERIMENTS.values())
-    if json:
-        facts = [] if names else list(FACTS.values())
-        console.print_json(
-            {
-                "experiments": [one.to_json(brought(one)) for one in experiments],
-                "facts": [
-                    {
-                        "id": one.id,
-                        "paper": one.of.name,
-                        "where": one.where,
-                        "shows": one.shows,
-                        "columns": list(one.columns),
-                        "rows": [list(row) for row in one.rows],
-                        "note": one.note,
-                    }
-                    for one in facts
-                ],
-            }
-        )
-        return
-    if names:
-        for one in experiments:
-            _tell(one)
-        return
-    table = console.table("Id", "Shows", "State")
-    for one in experiments:
-        table.add_row(one.id, Text(one.shows), one.state)
-    for fact in FACTS.values():
-        table.add_row(fact.id, Text(fact.shows), "facts")
-    console.show(table)
-
-
-def _tell(one: Experiment) -> None:
-    """All that is known of an experiment."""
-    lines = [
-        f"{one.id}: {one.of.name}, {one.where}",
-        one.shows,
-        f"models: {', '.join(one.models)}",
-        f"data: {one.data}",
-        f"metric: {one.metric}; budgets: {one.budgets}",
-        "to bring:",
-        *(f"  {what}" for what in brought(one)),
-        f"state: {one.state}",
-        *((f"  {one.cannot}",) if one.cannot else ()),
-        *(f"  {said}" for said in one.settled),
-        *(f"  {open_.what}: {open_.choice}" for open_ in one.unstated),
-        *(f"  differs: {what}" for what in one.departs),
-        "where the paper, its code and Foveate differ:",
-        *(f"  {what}" for what in one.of.differences),
-    ]
-    console.show(Text("\n".join(lines) + "\n"))
-
-
-def _facts(names: Sequence[str]) -> None:
-    for name in names:
-        fact = FACTS[name]
-        table = console.table(*fact.columns)
-        for row in fact.rows:
-            table.add_row(*map(Text, row))
-        console.show(Text(f"{fact.of.name}, {fact.where}: {fact.shows}"), table)
-        if fact.note:
-            console.show(Text(fact.note))

@@ -9,13 +9,13 @@ from rich.progress import Progress as Bars
 
 from foveate.reproduce.progress import Progress
 
-EVERY = 60.0  # seconds between the lines of one step
+EVERY = 60.0  # seconds between lines
 LETTERS = 60
 
 
 class Teller:
-    """Told of every row and profile. Where there is no terminal, it writes a line a minute and one
-    for each step that had something to do, on stderr.
+    """Told of every row and profile. Where there is no terminal, it writes a line a minute, and one
+    at the end, on stderr.
     """
 
     def __init__(self, bars: Bars, quiet: bool):
@@ -25,15 +25,18 @@ class Teller:
 
     def __call__(self, at: Progress) -> None:
         """Says where the run is."""
-        done = at.number if at.over else at.number - 1
-        where = f"{at.number} of {at.of}: {at.step.experiment.id}, {at.rows} rows"
-        text = f"{where}, {at.what}"[:LETTERS]
-        self._bars.update(self._bar, total=at.of, completed=done, description=text)
+        where = f"{at.rows:,} of {at.of:,} rows"
+        left = "" if at.over or at.left_s is None else f", {said(at.left_s)} left"
+        text = f"{where}{left}, {at.what}"[:LETTERS]
+        self._bars.update(self._bar, total=at.of, completed=at.rows, description=text)
         now = monotonic()
-        if self._bars.disable and not self._quiet and self._due(at, now):
+        due = at.new > 0 if at.over else now - self._said > EVERY
+        if self._bars.disable and not self._quiet and due:
             self._said = now
-            spent = f"{(now - self._began) / 60:.1f} min"
-            typer.echo(f"{spent}, {where}{'' if at.over else ' so far'}", err=True)
+            doing = f", at {at.what}" if at.what else ""
+            typer.echo(f"{said(now - self._began)}, {where}{left}{doing}", err=True)
 
-    def _due(self, at: Progress, now: float) -> bool:
-        return at.rows > 0 if at.over else now - self._said > EVERY
+
+def said(seconds: float) -> str:
+    """Minutes, or hours where there are many."""
+    return f"{seconds / 60:.1f} min" if seconds < 2 * 3600 else f"{seconds / 3600:,.1f} h"

@@ -102,6 +102,27 @@ def load(
     return Loaded(name, placed, padded(reader) if pad_images else reader, sees)
 
 
+def outline(name: str, trust_remote_code: bool = False) -> Loaded:
+    """The same model without its weights, on no device: enough to see how long prompts are.
+
+    Raises:
+        FoveateError: as ``load`` does.
+    """
+    if is_shipped(name):
+        return _shipped(name, "auto")
+    source = Source(name, place_of(name), trust_remote_code)
+    _check_layout(source)
+    config = read_config(source)
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            model = auto.from_config(config, **source.allowed)
+    except ValueError as error:
+        raise UnsupportedModel(f"transformers cannot make {name!r}: {_first(error)}") from error
+    return Loaded(name, model, read_reader(source, sees), sees)
+
+
 def is_shipped(name: str) -> bool:
     """Whether that names a model of Foveate's, and not a directory of the same name."""
     return name in SHIPPED and not Path(name).is_dir()

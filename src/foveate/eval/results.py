@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 from foveate.core import files, lines
 from foveate.data import read_record
 from foveate.errors import InvalidInput
+from foveate.eval.held import Held, Key, key_of
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
 MANIFEST = "bundle.json"  # of finished results: foveate/eval/bundle.py
 UNSAID = {"strict": False}
 """What results of earlier versions do not say of themselves."""
-Key = tuple[str, str, str]
-"""Task, sample, spec."""
+MAY_LACK = ("weights",)
+"""What is held against results that say it, and not against those of earlier versions."""
 
 
 class Stored(NamedTuple):
@@ -30,12 +31,11 @@ class Stored(NamedTuple):
     damaged: list[bytes]
 
 
-class Results(AbstractContextManager["Results"]):
+class Results(Held, AbstractContextManager["Results"]):
     """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
     What was sealed is not any more: its manifest goes.
 
-    Lines that are no rows are set aside, into ``rows.damaged.jsonl``. A row that says that its
-    sample failed is there, but not in these results: it is to be tried again.
+    Lines that are no rows are set aside, into ``rows.damaged.jsonl``.
 
     Raises:
         InvalidInput: the folder holds results, and this is not to go on with them; or they were
@@ -43,7 +43,15 @@ class Results(AbstractContextManager["Results"]):
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any], *, resume: bool):
+    def __init__(
+        self,
+        folder: Path,
+        configuration: Mapping[str, Any],
+        *,
+        resume: bool,
+        root: Path | None = None,
+    ):
+        super().__init__((), root)
         self.folder = folder
         with files.reporting(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -67,19 +75,11 @@ class Results(AbstractContextManager["Results"]):
             files.write(self.folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
         found = lines.sorted_out(self.folder / ROWS)
         rows, self.damaged = _rows(found)
-        self._rows = {key_of(row): row for row in rows}
+        self._rows = {key_of(row): row for row in map(self._here, rows)}
         if self.damaged:
             _set_aside(self.folder / DAMAGED, self.damaged)
         if self.damaged or found.torn or len(found.values) > len(rows):
             lines.write(self.folder / ROWS, rows)
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """All rows, each key once."""
-        return list(self._rows.values())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._rows and "error" not in self._rows[key]
 
     def add(self, row: Mapping[str, Any]) -> None:
         """One more row, unless its sample is answered; on disk when this returns. Numbers that are
@@ -89,8 +89,23 @@ class Results(AbstractContextManager["Results"]):
             CannotWrite: and then the row is not there, and all others are.
         """
         if (key := key_of(row)) not in self:
-            lines.append(self.folder / ROWS, found := _finite(row))
+            lines.append(self.folder / ROWS, self._stored(found := _finite(row)))
             self._rows[key] = found
+
+    def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Many rows of other results at once, of which those that are answered here stay as they
+        are; on disk, all or none of them, when this returns.
+
+        Raises:
+            CannotWrite: and then the rows are what they were.
+        """
+        found = dict(self._rows)
+        for row in rows:
+            key = key_of(row)
+            if key not in found or ("error" in found[key] and "error" not in row):
+                found[key] = _finite(row)
+        lines.write(self.folder / ROWS, map(self._stored, found.values()))
+        self._rows = found
 
     def sort(self, order: Iterable[Key]) -> None:
         """Rewrites the file in this order of keys, whatever the order in which they came; rows of
@@ -98,13 +113,8 @@ class Results(AbstractContextManager["Results"]):
         """
         places = {key: place for place, key in enumerate(order)}
         rows = sorted(self.rows, key=lambda row: places.get(key_of(row), len(places)))
-        lines.write(self.folder / ROWS, rows)
+        lines.write(self.folder / ROWS, map(self._stored, rows))
         self._rows = {key_of(row): row for row in rows}
-
-
-def key_of(row: Mapping[str, Any]) -> Key:
-    """What a row is of."""
-    return row["task"], row["sample"], row["spec"]
 
 
 def read(folder: Path) -> Stored:
@@ -121,6 +131,17 @@ def read(folder: Path) -> Stored:
             "wrote."
         ) from error
     return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))
+
+
+def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> Held:
+    """What there is so far of results that are made in this way; nothing in the folder is changed,
+    and another process may be writing them.
+
+    Raises:
+        InvalidInput: they were made otherwise.
+    """
+    _check(folder, {"schema": SCHEMA, **configuration}, resume=True)
+    return Held(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
 
 
 def _rows(found: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:
@@ -183,6 +204,8 @@ def _check(folder: Path, wanted: Mapping[str, Any], resume: bool) -> None:
         )
     there = UNSAID | read(folder).configuration
     for name, value in wanted.items():
+        if name not in there and name in MAY_LACK:
+            continue
         if name != "versions" and there.get(name) != value:
             raise InvalidInput(
                 f"{str(folder)!r} holds results of {name}={there.get(name)!r}, not {value!r}. "

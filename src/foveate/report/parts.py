@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from foveate.eval.bundle import Bundle
-from foveate.eval.results import key_of
+from foveate.eval.held import key_of
 from foveate.report.summary import Rows
 
 SAME = ("model", "protocol", "seed", "judge", "longest_prompt", "stand-in")
@@ -77,7 +77,7 @@ def apart(part: Part, bundle: Bundle) -> str:
     ours, version = (one.get("versions", {}).get("foveate") for one in (mine, theirs))
     if ours != version:
         return f"it is of foveate {version}, the other of {ours}"
-    return _questions_differ(part.rows, bundle.stored.rows) or _answers_differ(
+    return _questions_differ(part.rows, bundle.stored.rows) or answers_differ(
         part.rows, bundle.stored.rows
     )
 
@@ -91,7 +91,7 @@ def _questions_differ(mine: Rows, theirs: Rows) -> str:
         if only:
             return f"of task {task} it has {len(two)} questions, the other {len(one)}"
         for sample in one:
-            if not _same(one[sample], two[sample]):
+            if not same_question(one[sample], two[sample]):
                 return f"question {sample} of task {task} is another one in the other"
     return ""
 
@@ -106,7 +106,7 @@ def _questions(rows: Rows) -> dict[str, dict[str, Mapping[str, Any] | None]]:
     return found
 
 
-def _same(one: Mapping[str, Any] | None, two: Mapping[str, Any] | None) -> bool:
+def same_question(one: Mapping[str, Any] | None, two: Mapping[str, Any] | None) -> bool:
     """Whether rows are of one question. Those of earlier versions have no digest of it."""
     if one is None or two is None:
         return True
@@ -114,8 +114,10 @@ def _same(one: Mapping[str, Any] | None, two: Mapping[str, Any] | None) -> bool:
     return all(one.get(x) == two.get(x) for x in (("question",) if digests else BEFORE))
 
 
-def _answers_differ(mine: Rows, theirs: Rows) -> str:
-    """Whether a question that both answered under one policy has two answers."""
+def answers_differ(mine: Rows, theirs: Rows) -> str:
+    """Which question that both answered under one policy has two answers, in a sentence; nothing
+    if none has.
+    """
     ours = {key_of(row): row for row in mine if "error" not in row}
     differ = [
         key_of(row)

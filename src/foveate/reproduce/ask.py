@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+
+from foveate.eval.held import Key
+from foveate.eval.reading import FULL
 
 
 class Ask(NamedTuple):
@@ -25,3 +28,25 @@ class Ask(NamedTuple):
 
 Asked = Mapping[Ask, Mapping[str, str]]
 """The specs of each, with their budgets."""
+
+
+class Part(NamedTuple):
+    """Part ``number``, from 1, ``of`` so many of what is asked: every so many-th sample."""
+
+    number: int = 1
+    of: int = 1
+
+    def has(self, place: int) -> bool:
+        """Whether a sample belongs to it, by its place among those that are drawn."""
+        return place % self.of == self.number - 1
+
+
+WHOLE = Part()
+
+
+def keys(ask: Ask, specs: Mapping[str, str], names: tuple[str, ...], part: Part) -> Iterator[Key]:
+    """Of the rows of all samples of a part. What is timed is not shared out: it is of the first."""
+    for place, name in enumerate(names):
+        if part.number == 1 if ask.timed else part.has(place):
+            for spec in dict.fromkeys((FULL, *specs)):
+                yield ask.name, name, spec

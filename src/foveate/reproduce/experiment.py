@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from foveate.core.method import Method, Paper
+from foveate.eval.held import Key
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Asked
 from foveate.reproduce.calibrations import Calibration
@@ -72,9 +73,19 @@ class Trial(ABC):
         """The answers among what it needs: others may be asked of the same prompts along."""
         return {}
 
-    @abstractmethod
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Specs, with their budgets, whose profiles it needs beside those of missing answers."""
+        return {}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """The rows beside answers that it is made of, those of this part."""
+        yield from ()
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing, one after the other."""
+        """The rows that are missing and are measured alone, one after the other: what is timed, and
+        what is read off prompts. All other answers are jobs of executors.
+        """
+        yield from ()
 
     @abstractmethod
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:

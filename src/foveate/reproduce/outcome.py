@@ -12,9 +12,9 @@ from foveate.eval.executors import versions
 from foveate.report.analyses import Figure
 from foveate.report.template import rendered, text_of
 from foveate.reproduce.experiment import Experiment, Outcome
+from foveate.reproduce.lab import Lab
 from foveate.reproduce.numbers import in_numbers
 from foveate.reproduce.pages import front, paper
-from foveate.reproduce.perform import Lab
 from foveate.reproduce.sections import in_order
 from foveate.reproduce.table import Table
 

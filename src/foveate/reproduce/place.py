@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 from foveate.errors import InvalidInput, InvalidParameter
-from foveate.eval.model import DeviceMap, Loaded, load
+from foveate.eval.model import DeviceMap, Loaded, is_shipped, load
+
+END = 2**20  # bytes at either end of a file of weights that its digest is of
+WEIGHTS = (".safetensors", ".bin")
 
 
 class Place(NamedTuple):
@@ -19,6 +25,14 @@ class Place(NamedTuple):
     def folder(self) -> str:
         """What its folders are called."""
         return slug(self.at) + ("-padded" if self.pad_images else "")
+
+    @property
+    def weights(self) -> str | None:
+        """A digest of a directory's configuration, and of the sizes and both ends of its weights'
+        files: the same for a copy of it, wherever that is. None for the name of a model.
+        """
+        folder = Path(self.at).expanduser()
+        return _digest(folder) if folder.is_dir() and not is_shipped(self.at) else None
 
     def load(self, trust_remote_code: bool, device_map: DeviceMap | None) -> Loaded:
         """The model there.
@@ -44,3 +58,16 @@ def slug(place: str) -> str:
     if not found:
         raise InvalidInput(f"{place!r} is no place of a model.")
     return found
+
+
+def _digest(folder: Path) -> str:
+    found = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name == "config.json" or path.suffix in WEIGHTS:
+            size = path.stat().st_size
+            found.update(f"{path.name} {size} ".encode())
+            with path.open("rb") as file:
+                found.update(file.read(END))
+                file.seek(-min(END, size), os.SEEK_END)
+                found.update(file.read(END))
+    return found.hexdigest()[:16]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, NamedTuple
 
-from foveate.eval.results import Key, key_of
+from foveate.eval.held import Key, key_of
 from foveate.reproduce.experiment import Experiment
 
 
@@ -20,16 +21,41 @@ class Step(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Step ``number`` ``of`` so many, and the ``rows`` that it has written so far; ``what`` it is
-    at. ``over`` when it is.
+    """``rows`` that are there ``of`` those that are planned, of all experiments; ``new`` ones are
+    of this run. ``what`` it is at, and the seconds that are left at the rate of this run; None
+    before its first row. ``over`` when it is.
     """
 
-    number: int
+    rows: int
     of: int
-    step: Step
-    rows: int = 0
+    new: int = 0
     what: str = ""
+    left_s: float | None = None
     over: bool = False
+
+
+Tell = Callable[[Progress], object]
+
+
+class Meter:
+    """Counts the rows of a run, and tells of each. ``of`` are planned, ``there`` are there."""
+
+    def __init__(self, there: int, of: int, tell: Tell):
+        self.there, self.of, self.tell = there, of, tell
+        self.new, self._began = 0, monotonic()
+
+    def say(self, what: str, over: bool = False) -> None:
+        """Tells what it is at."""
+        left_s = None
+        if self.new:
+            left = max(0, self.of - self.there - self.new)
+            left_s = left * (monotonic() - self._began) / self.new
+        self.tell(Progress(self.there + self.new, self.of, self.new, what, left_s, over))
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """One more."""
+        self.new += 1
+        self.say(row["task"])
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import InvalidInput
+from foveate.eval.held import Held
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
-from foveate.eval.results import Results
 from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
-from foveate.reproduce.ask import Ask, Asked
+from foveate.reproduce.ask import WHOLE, Ask, Asked, Part
 from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.drawn import Drawn
 from foveate.reproduce.published import Published
 
 Say = Callable[[str], None]
@@ -32,13 +34,14 @@ class Setting:
     ``along`` is what all of them ask this model. ``raised`` are the specs whose budgets are raised
     to what they always keep; all others are refused there. ``say`` is told what takes long.
     ``read`` has what was asked, with what kept its data from being read, or "" where nothing did;
-    ``unmeasured`` the specs whose profiles cannot be measured, with the reason.
+    ``unmeasured`` the specs whose profiles cannot be measured, with the reason. ``part`` of the
+    samples is asked here; ``drawn`` has the names of all, by benchmark and number.
     """
 
     model: str
     place: str
     data: Path
-    results: Results
+    results: Held
     limit: int
     seed: int
     small: bool
@@ -52,6 +55,8 @@ class Setting:
     outside: bool = False
     read: dict[Ask, str] = field(default_factory=dict)
     unmeasured: dict[str, str] = field(default_factory=dict)
+    part: Part = WHOLE
+    drawn: dict[tuple[str, int], Drawn] = field(default_factory=dict)
 
     def task(self, name: str) -> Task:
         """The benchmark of that name in the data folder, called as it is asked for."""
@@ -77,6 +82,18 @@ class Setting:
         while (sample := self._next(ask, samples)) is not None:
             yield task, sample
 
+    def names(self, ask: Ask) -> tuple[str, ...]:
+        """What the samples are called; they are drawn once for all models."""
+        key = ask.task, ask.samples
+        if key not in self.drawn:
+            names, digest = [], hashlib.sha256()
+            for _, sample in self.samples(ask):
+                names.append(sample.name)
+                digest.update(f"{sample.name} {sample.digest} ".encode())
+            self.drawn[key] = Drawn(tuple(names), self.read[ask], digest.hexdigest()[:16])
+        self.read[ask] = self.drawn[key].why
+        return self.drawn[key].names
+
     def _next(self, ask: Ask, samples: Iterator[Sample]) -> Sample | None:
         try:
             return next(samples, None)
@@ -89,13 +106,12 @@ class Setting:
         others may ask more of them.
         """
         counts = {ask.name: ask.samples for ask in asks}
-        samples: dict[str, set[str]] = {name: set() for name in counts}
+        places: dict[str, dict[str, int]] = {name: {} for name in counts}
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:
-            if (mine := samples.get(row["task"])) is not None:
-                if len(mine) < counts[row["task"]]:
-                    mine.add(row["sample"])
-                if row["sample"] in mine:
+            if (mine := places.get(row["task"])) is not None:
+                place = mine.setdefault(row["sample"], row.get("place", len(mine)))
+                if place < counts[row["task"]]:
                     found[row["task"]].append(row)
         return found
 
@@ -111,22 +127,29 @@ class Setting:
             found = found.replace("{" + name + "}", f"'{path.as_posix()}'")
         return found
 
+    def profiles_of(self, specs: Mapping[str, str]) -> dict[str, dict[Path, str]]:
+        """The files of profiles that these specs name, given with their budgets, and that are not
+        there; by calibration.
+        """
+        found: dict[str, dict[Path, str]] = {}
+        for name, calibration in self.calibrations.items():
+            for spec, budget in specs.items():
+                path = self.profiles / calibration.file(name, budget)
+                if f"'{path.as_posix()}'" in spec and not path.exists():
+                    found.setdefault(name, {})[path] = budget
+        return found
+
     def calibrate(self, specs: Mapping[str, str]) -> None:
         """Measures the profiles that these specs name, unless their files are there. Specs are
         given with their budgets.
         """
-        for name, calibration in self.calibrations.items():
-            paths = {}
-            for spec, budget in specs.items():
-                path = self.profiles / calibration.file(name, budget)
-                if f"'{path.as_posix()}'" in spec and not path.exists():
-                    paths[path] = budget
-            if paths:
-                self.say(f"profile {name}")
-                if isinstance(calibration, Published):
-                    calibration.make(self.load(), paths, self.data, self.model)
-                else:
-                    calibration.measure(self.load(), paths, self.task, cut=self.small)
+        for name, paths in self.profiles_of(specs).items():
+            calibration = self.calibrations[name]
+            self.say(f"profile {name}")
+            if isinstance(calibration, Published):
+                calibration.make(self.load(), paths, self.data, self.model)
+            else:
+                calibration.measure(self.load(), paths, self.task, cut=self.small)
 
     def lacks(self, template: str, budget: str) -> Path | None:
         """The published file that a spec names, if it was not brought."""
@@ -137,11 +160,6 @@ class Setting:
                 if not made.exists() and not file.is_file():
                     return file
         return None
-
-    def calibrated(self, spec: str, budget: str) -> bool:
-        """Whether all profiles are there that a spec names."""
-        places = (self.profiles / one.file(name, budget) for name, one in self.calibrations.items())
-        return all(path.exists() for path in places if f"'{path.as_posix()}'" in spec)
 
 
 def folder_of(task: str) -> str:

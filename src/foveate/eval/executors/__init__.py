@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from foveate.errors import InvalidParameter
-from foveate.eval.executors.job import Executor, Job, lacking, versions
-from foveate.eval.model import DeviceMap
+from foveate.eval.executors.job import Execute, Executor, Job, lacking, versions
+from foveate.eval.model import DeviceMap, Loaded, load
 from foveate.eval.reading import Protocol
 
-__all__ = ["Executor", "Job", "Name", "find_executor", "lacking", "versions"]
+__all__ = ["Execute", "Executor", "Job", "Name", "find_executor", "lacking", "versions"]
 
 Name = Literal["local", "ray"]
 
@@ -21,8 +23,13 @@ def find_executor(
     workers: int | None,
     trust_remote_code: bool = False,
     device_map: DeviceMap | None = None,
+    *,
+    pad_images: bool = False,
+    loading: Callable[[], Loaded] | None = None,
 ) -> Executor:
     """The executor of that name; what it needs is imported here, and started when it is entered.
+    It can be given jobs more than once before it is left. ``loading`` is for the local one: gives
+    the model, where that may be held already.
 
     Raises:
         InvalidParameter: a number of workers for the local one, which is one process, or a device
@@ -36,7 +43,7 @@ def find_executor(
             )
         from foveate.eval.executors.ray import RayCluster
 
-        return RayCluster(model, protocol, workers, trust_remote_code)
+        return RayCluster(model, protocol, workers, trust_remote_code, pad_images)
     from foveate.eval.executors.job import Local
 
     if workers not in (None, 1):
@@ -44,4 +51,5 @@ def find_executor(
             f"workers={workers}: the local executor is this process alone. For more, add "
             "--executor ray."
         )
-    return Local(model, protocol, trust_remote_code, device_map)
+    first = partial(load, model, trust_remote_code, device_map, pad_images=pad_images)
+    return Local(loading or first, protocol)

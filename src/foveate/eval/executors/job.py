@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 from foveate.eval import hardware
+from foveate.eval.held import Key
 from foveate.eval.measure import measured
-from foveate.eval.model import DeviceMap, Loaded, load
+from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import Key
 from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
 
@@ -19,7 +20,8 @@ from foveate.eval.sample import Sample, Task
 class Job(NamedTuple):
     """One sample, and the specs it is to be answered under beside the full cache.
 
-    ``timed`` and what follows are as in :func:`foveate.eval.measure.measured`.
+    ``timed`` and what follows are as in :func:`foveate.eval.measure.measured`. ``place`` is the
+    sample's among those that are drawn; its rows say it, where it is given.
     """
 
     task: Task
@@ -29,6 +31,7 @@ class Job(NamedTuple):
     longest_prompt: int | None = None
     strict: bool = False
     raised: frozenset[str] = frozenset()
+    place: int | None = None
 
     @property
     def keys(self) -> list[Key]:
@@ -51,8 +54,11 @@ Executor = AbstractContextManager[Execute]
 
 
 def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
-    """The rows of a job, with the model and the device that made them."""
+    """The rows of a job, with the model and the device that made them, and the seconds that each
+    answer took; the first one's are also those of reading the prompt.
+    """
     where = {
+        **({} if job.place is None else {"place": job.place}),
         "model": loaded.name,
         "device": loaded.model.device.type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
@@ -68,8 +74,11 @@ def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
         strict=job.strict,
         raised=job.raised,
     )
+    began = time.perf_counter()
     for row in rows:
-        yield {**row, **where}
+        spent = {} if "error" in row else {"spent_s": round(time.perf_counter() - began, 4)}
+        yield {**row, **where, **spent}
+        began = time.perf_counter()
 
 
 def versions() -> dict[str, Any]:
@@ -79,20 +88,13 @@ def versions() -> dict[str, Any]:
 
 
 class Local(AbstractContextManager[Execute]):
-    """Loads the model when it is entered."""
+    """This process; ``load`` gives the model when it is entered."""
 
-    def __init__(
-        self,
-        model: str,
-        protocol: Protocol,
-        trust_remote_code: bool = False,
-        device_map: DeviceMap | None = None,
-    ):
-        self.model, self.protocol, self.trusted = model, protocol, trust_remote_code
-        self.device_map = device_map
+    def __init__(self, load: Callable[[], Loaded], protocol: Protocol):
+        self.load, self.protocol = load, protocol
 
     def __enter__(self) -> Execute:
-        self._loaded = load(self.model, self.trusted, self.device_map)
+        self._loaded = self.load()
         return self._execute
 
     def __exit__(self, *error: Any) -> None:

@@ -57,10 +57,15 @@ class RayCluster(AbstractContextManager[Execute]):
     """
 
     def __init__(
-        self, model: str, protocol: Protocol, workers: int | None, trust_remote_code: bool = False
+        self,
+        model: str,
+        protocol: Protocol,
+        workers: int | None,
+        trust_remote_code: bool = False,
+        pad_images: bool = False,
     ):
         self.model, self.protocol, self.workers = model, protocol, workers
-        self.trusted = trust_remote_code
+        self.trusted, self.pads = trust_remote_code, pad_images
         # what each worker does: a job, or none while it loads the model, or finds its machine
         self._flying: dict[Any, tuple[Any, Job | None]] = {}
         self._unplaced: dict[Any, Any] = {}  # workers that no machine has room for yet
@@ -87,7 +92,8 @@ class RayCluster(AbstractContextManager[Execute]):
     def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Row]]]:
         again: list[Job] = []  # whose worker was lost
         left = iter(jobs)
-        for _ in range(self._share.workers):
+        at_hand = len(self._idle) + len(self._flying) + len(self._unplaced)
+        for _ in range(at_hand, self._share.workers):
             self._hire()
         while True:
             while self._idle and (job := again.pop() if again else next(left, None)):
@@ -149,7 +155,7 @@ class RayCluster(AbstractContextManager[Execute]):
         """One more worker; it is given jobs when it has loaded the model."""
         place = str(Path(self.model).expanduser().resolve()) if _is_folder(self.model) else ""
         options = {"num_cpus": self._share.cpus, "num_gpus": self._share.gpus}
-        asked = (self.model, place, self.protocol, self.trusted)
+        asked = (self.model, place, self.protocol, self.trusted, self.pads)
         hired = ray.remote(Worker).options(**options).remote(*asked)
         self._unplaced[hired.placed.remote()] = hired
 
@@ -172,16 +178,23 @@ class RayCluster(AbstractContextManager[Execute]):
 class Worker:
     """What runs on the cluster. ``place`` is where the model is, if that is a folder."""
 
-    def __init__(self, model: str, place: str, protocol: Protocol, trust_remote_code: bool = False):
+    def __init__(
+        self,
+        model: str,
+        place: str,
+        protocol: Protocol,
+        trust_remote_code: bool = False,
+        pad_images: bool = False,
+    ):
         self.model, self.place, self.protocol = model, place, protocol
-        self.trusted = trust_remote_code
+        self.trusted, self.pads = trust_remote_code, pad_images
 
     def placed(self) -> None:
         """Answers as soon as a machine has room for it."""
 
     def ready(self) -> dict[str, Any]:
         """Loads the model; the versions that it runs on."""
-        loaded = load(self.place or self.model, self.trusted)
+        loaded = load(self.place or self.model, self.trusted, pad_images=self.pads)
         self.loaded = replace(loaded, name=self.model) if self.place else loaded
         return versions()
 

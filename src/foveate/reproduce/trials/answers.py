@@ -7,38 +7,63 @@ each other, so each is what it would be without the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
-from foveate.errors import FoveateError, InvalidInput
+from foveate.errors import InvalidInput
 from foveate.eval.executors.job import Job, answered, lacking
-from foveate.reproduce.ask import Ask
+from foveate.eval.held import Key
+from foveate.reproduce.ask import Ask, Asked, keys
 from foveate.reproduce.setting import Setting
 
 
-def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The missing rows of these specs, which are given with their budgets; and, of samples that
-    have some, those of what is asked along.
+def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
+    """What lacks an answer, sample by sample; no sample is drawn where nothing does. Specs whose
+    profiles cannot be measured are left out, and all of it where no other is asked.
     """
-    for task, sample in setting.samples(ask):
-        job = Job(
-            task,
-            sample,
-            tuple(specs),
-            ask.timed,
-            ask.longest_prompt,
-            strict=True,
-            raised=setting.raised,
-        )
-        if left := lacking(job, setting.results):
-            calibrate(setting, {spec: specs[spec] for spec in left.specs})
-            mine = tuple(spec for spec in specs if spec not in setting.unmeasured)
-            if left.specs and not {*left.specs} & {*mine}:
-                continue
-            left = left._replace(specs=tuple(one for one in left.specs if one in mine))
-            whole = job._replace(specs=(*mine, *_along(setting, ask)))
-            left = lacking(whole, setting.results) or left
-            yield from answered(setting.load(), left, "query-aware")
+    mine = tuple(spec for spec in specs if spec not in setting.unmeasured)
+    if specs and not mine:
+        return
+    wanted = {name for _, name, _ in missing(setting, ask, {spec: specs[spec] for spec in mine})}
+    if not wanted:
+        return
+    for place, (task, sample) in enumerate(setting.samples(ask)):
+        if sample.name in wanted:
+            job = Job(
+                task,
+                sample,
+                mine,
+                ask.timed,
+                ask.longest_prompt,
+                strict=True,
+                raised=setting.raised,
+                place=place,
+            )
+            if left := lacking(job, setting.results):
+                yield left
+
+
+def missing(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> list[Key]:
+    """The rows that are to be asked here and are not there."""
+    wanted = keys(ask, specs, setting.names(ask), setting.part)
+    return [key for key in wanted if key not in setting.results]
+
+
+def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The missing rows of these specs, one after the other, in this process and alone; and, of
+    samples that have some, those of what is asked along. Profiles are there already.
+    """
+    if missing(setting, ask, specs):
+        for job in jobs(setting, ask, {**specs, **setting.along.get(ask, {})}):
+            yield from answered(setting.load(), job, "query-aware")
+
+
+def unprepared(setting: Setting, asked: Asked) -> dict[str, str]:
+    """The specs, with their budgets, that some missing row is of."""
+    found: dict[str, str] = {}
+    for ask, specs in asked.items():
+        lacking_one = {spec for _, _, spec in missing(setting, ask, specs)}
+        found |= {spec: specs[spec] for spec in specs if spec in lacking_one}
+    return found
 
 
 def calibrate(setting: Setting, specs: Mapping[str, str]) -> None:
@@ -54,13 +79,3 @@ def calibrate(setting: Setting, specs: Mapping[str, str]) -> None:
                 setting.calibrate({spec: budget})
             except InvalidInput as error:
                 setting.unmeasured[spec] = str(error)
-
-
-def _along(setting: Setting, ask: Ask) -> Iterator[str]:
-    """The specs that others ask. What lacks a profile that cannot be measured is left to its
-    experiment, which says why.
-    """
-    specs = setting.along.get(ask, {})
-    with suppress(FoveateError):
-        setting.calibrate(specs)
-    return (spec for spec, budget in specs.items() if setting.calibrated(spec, budget))

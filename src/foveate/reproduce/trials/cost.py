@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from foveate.bench.subject import Subject
 from foveate.bench.timing import Tick, prefill, prefills, seconds, steps
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
+from foveate.eval.held import Key
 from foveate.report.analyses import Figure
 from foveate.reproduce import small
 from foveate.reproduce.experiment import Trial
@@ -47,13 +48,24 @@ class Latency(Trial):
         """What is compared."""
         return [arm.spec for arm in self.arms]
 
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Those of missing rows."""
+        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
+        specs = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+        return {spec: budget for spec, budget in specs.items() if spec in lacking}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """A row of each policy; of the first part, as times of other machines are others."""
+        if setting.part.number == 1:
+            specs = dict.fromkeys(setting.spec(arm.spec, budget) for arm, budget in self._lines())
+            yield from ((self._task(setting), "0", spec) for spec in specs)
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, each measured beside the full cache."""
-        wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
-        missing = [s for s in wanted if (self._task(setting), "0", s) not in setting.results]
+        missing = self.profiled(setting)
         if not missing:
             return
-        setting.calibrate({spec: wanted[spec] for spec in missing})
+        setting.calibrate(missing)
         tokens, new = self._size(setting)
         policies = [policy_of(spec) for spec in missing]
         for policy in policies:
@@ -169,11 +181,25 @@ class Throughput(Trial):
         """What is compared."""
         return [arm.spec for arm in self.arms]
 
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """Those of missing rows."""
+        lacking = {key[-1] for key in self.measured(setting) if key not in setting.results}
+        specs = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
+        return {spec: budget for spec, budget in specs.items() if spec in lacking}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """A row of each policy and batch; of the first part, as those of latencies."""
+        for batch in self._batches(setting) if setting.part.number == 1 else ():
+            specs = dict.fromkeys(setting.spec(arm.spec, budget) for arm, budget in self._lines())
+            yield from ((_task(batch), "0", spec) for spec in specs)
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
+        there = set(self.measured(setting))
         for batch in self._batches(setting):
             wanted = {setting.spec(arm.spec, budget): budget for arm, budget in self._lines()}
-            missing = [s for s in wanted if (_task(batch), "0", s) not in setting.results]
+            keys = {spec: (_task(batch), "0", spec) for spec in wanted}
+            missing = [s for s, key in keys.items() if key in there and key not in setting.results]
             if missing:
                 setting.calibrate({spec: wanted[spec] for spec in missing})
                 subject = of_model(setting.load(), batch.tokens)

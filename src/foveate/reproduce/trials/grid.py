@@ -76,11 +76,12 @@ class Grid(Trial):
         return found
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
-        """The rows that are missing."""
+        """The rows that are missing, if their time is taken."""
         warm = small.STEPS if setting.small else self.warm_up
         load = warmed_up(setting.load, warm) if self.warm_up else setting.load
         for ask, specs in self.asks(setting).items():
-            yield from answers(replace(setting, load=load), ask, specs)
+            if ask.timed:
+                yield from answers(replace(setting, load=load), ask, specs)
 
     def _ask(self, setting: Setting, task: str) -> Ask:
         """Rows that are timed, or of shortened prompts, are other rows."""

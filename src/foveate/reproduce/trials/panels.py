@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foveate.eval.held import Key
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.experiment import Trial
@@ -34,6 +35,13 @@ class Panels(Trial):
             for ask, specs in one.asks(setting).items():
                 found.setdefault(ask, {}).update(specs)
         return found
+
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        return {k: v for one in self.panels for k, v in one.profiled(setting).items()}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        for one in self.panels:
+            yield from one.measured(setting)
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         for one in self.panels:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,17 +10,18 @@ import torch
 
 from foveate.backends.hf import Recording, record
 from foveate.core.profile import load
+from foveate.eval.held import Key
 from foveate.eval.model import Loaded
 from foveate.eval.prompt import Prompt
-from foveate.eval.reading import read_prompt
+from foveate.eval.reading import FULL, read_prompt
 from foveate.eval.sample import Sample, Task
 from foveate.report.analyses import Figure
-from foveate.reproduce.ask import Ask
+from foveate.reproduce.ask import Ask, keys
 from foveate.reproduce.experiment import Trial
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import PROMPT
 from foveate.reproduce.table import Row, Table
-from foveate.reproduce.trials.answers import calibrate
+from foveate.reproduce.trials.answers import calibrate, missing
 
 
 @dataclass(frozen=True)
@@ -76,16 +77,26 @@ class Probe(Trial):
         """Policies that it compares."""
         return self.measure.specs()
 
+    def profiled(self, setting: Setting) -> Mapping[str, str]:
+        """The estimate at each budget."""
+        budgets = self._budgets() if self.estimate else ()
+        return {self._estimated(setting, budget): budget for budget in budgets}
+
+    def measured(self, setting: Setting) -> Iterator[Key]:
+        """A row of each prompt."""
+        for ask in self._each(setting):
+            yield from keys(ask, {}, setting.names(ask), setting.part)
+
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing."""
-        if self.estimate:
-            calibrate(setting, {self._estimated(setting, b): b for b in self._budgets()})
+        calibrate(setting, self.profiled(setting))
         for ask in self._each(setting):
-            for task, sample in setting.samples(ask):
-                key = (ask.name, sample.name, "full")
-                if key not in setting.results:
-                    found = self._measured(setting, task, sample)
-                    yield {**dict(zip(("task", "sample", "spec"), key, strict=True)), **found}
+            wanted = set(missing(setting, ask, {}))
+            for place, (task, sample) in enumerate(setting.samples(ask) if wanted else ()):
+                key = (ask.name, sample.name, FULL)
+                if key in wanted:
+                    named = dict(zip(("task", "sample", "spec"), key, strict=True))
+                    yield {**named, "place": place, **self._measured(setting, task, sample)}
 
     @torch.no_grad()
     def _measured(self, setting: Setting, task: Task, sample: Sample) -> dict[str, Any]:

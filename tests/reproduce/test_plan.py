@@ -1,0 +1,209 @@
+"""The same rows and page, whoever asks the parts of a plan, and however often it is broken off."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from foveate.cli.app import app
+from foveate.eval.bundle import read_bundles, seal
+from foveate.eval.results import read
+from tests.eval.test_eval import TIMES
+from tests.eval.test_ray import cluster_here
+from tests.reproduce.tiny import stand_in
+from tests.zoo.directory import save_llava
+
+__all__ = ["cluster_here"]
+
+IDS = ("david:table6", "prefixkv:table17", "prefixkv:fig2", "david:table5")
+"""Answers; answers with a profile; a probe; answers that are timed."""
+
+
+class Asked:
+    """A tiny model, and the command that asks it."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch):
+        self.directory = str(save_llava(folder / "llava"))
+        self.options = ["--stand-in", "--limit", "3"]
+        stand_in(patch, self.directory)
+
+    def __call__(self, out: Path, *more: str) -> Any:
+        done = CliRunner().invoke(app, ["reproduce", *more, *self.options, "--out", str(out)])
+        assert done.exit_code in (0, 2), (done.output, done.exception)
+        return done
+
+
+def rows_of(out: Path) -> list[dict[str, Any]]:
+    (path,) = out.glob("rows/*/rows.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{name: row[name] for name in row if name not in TIMES} for row in rows]
+
+
+def page_of(out: Path) -> list[Any]:
+    """The numbers of the page, without measured times and memory, which are marked."""
+    found = json.loads((out / "reproduced.json").read_text())["experiments"]
+    for one in found:
+        for cells in (line["cells"] for table in one["tables"] for line in table["lines"]):
+            for name in [name for name, cell in cells.items() if cell["cost"]]:
+                assert cells.pop(name)["measured"] is not None
+    return found
+
+
+def assert_same(out: Path, alone: Path) -> None:
+    assert rows_of(out) == rows_of(alone)
+    assert page_of(out) == page_of(alone)
+    assert all(bundle.manifest for bundle in read_bundles(out))
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield Asked(tmp_path_factory.mktemp("plan"), patch)
+
+
+@pytest.fixture(scope="module")
+def alone(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody disturbed."""
+    out = tmp_path_factory.mktemp("alone") / "out"
+    said = json.loads(asked(out, *IDS, "--plan", "--json").stdout)
+    assert not list(out.glob("rows"))
+    asked(out, *IDS)
+    assert said["rows"] == said["answers"] == len(rows_of(out))
+    assert said["there"] == 0
+    assert said["profiles"] == len(list(out.glob("profiles/*/*.json"))) > 0
+    assert said["hours"] is None
+    return out
+
+
+def test_what_is_left_costs_what_its_rows_cost(asked: Asked, alone: Path, tmp_path: Path) -> None:
+    whole = json.loads(asked(alone, *IDS, "--plan", "--json").stdout)
+    assert (whole["there"], whole["answers"], whole["hours"]) == (whole["rows"], 0, 0)
+    out = shutil.copytree(alone, tmp_path / "out")
+    (path,) = out.glob("rows/*/rows.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    lost = [row for row in rows if row["task"] == "ocrbench" and row["place"] == 1]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if row not in lost))
+    (one,) = json.loads(asked(out, *IDS, "--plan", "--json").stdout)["each"]
+    there = [row for row in rows if row["task"] == "ocrbench" and row["place"] != 1]
+    assert (one["task"], one["prompts"], one["answers"]) == ("ocrbench", 1, len(lost))
+    assert one["seconds"] == pytest.approx(sum(row["spent_s"] for row in there) / 2)
+    assert one["tokens"] == round(sum(row["tokens"] for row in there) / len(there))
+
+
+@pytest.mark.usefixtures("cluster_here")
+def test_two_workers_give_the_same(asked: Asked, alone: Path, tmp_path: Path) -> None:
+    asked(tmp_path / "out", *IDS, "--executor", "ray", "--workers", "2")
+    assert_same(tmp_path / "out", alone)
+
+
+def test_a_run_that_is_killed_gives_the_same(asked: Asked, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.reproduce.tiny", asked.directory]
+    done = subprocess.run(
+        [*command, "reproduce", "3", str(out), *IDS, *asked.options],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "3"
+    assert_same(out, alone)
+
+
+@pytest.mark.parametrize("how", ["experiments", "samples"])
+def test_halves_are_merged_into_the_same(
+    asked: Asked, alone: Path, tmp_path: Path, how: str
+) -> None:
+    one, two, out = (tmp_path / name for name in ("one", "two", "out"))
+    if how == "experiments":
+        asked(one, *IDS[:2])
+        asked(two, *IDS[1:])
+    else:
+        asked(one, *IDS, "--part", "1/2")
+        asked(two, *IDS, "--part", "2/2")
+        assert {row["place"] for row in rows_of(two)} == {1}
+    done = asked(out, *IDS, "--merge", str(one), "--merge", str(two))
+    assert_same(out, alone)
+    (path,) = out.glob("rows/*/rows.jsonl")
+    count = len(path.read_text().splitlines())
+    assert done.stderr == f"{count} of {count} rows are there.\n"
+
+
+def other(**changes: Any) -> Callable[[Path], None]:
+    """Changes how the rows of a folder say they were made."""
+
+    def change(out: Path) -> None:
+        (path,) = out.glob("rows/*/run.json")
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+    return change
+
+
+def others(**changes: Any) -> Callable[[Path], None]:
+    """Changes the rows themselves."""
+
+    def change(out: Path) -> None:
+        (path,) = out.glob("rows/*/rows.jsonl")
+        rows = [{**json.loads(line), **changes} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return change
+
+
+def another_profile(out: Path) -> None:
+    path = next(out.glob("profiles/*/*.json"))
+    path.write_text(path.read_text().replace("0.", "0.1", 1))
+
+
+def other_data(out: Path) -> None:
+    found = json.loads((out / "drawn.json").read_text())
+    (out / "drawn.json").write_text(json.dumps(found | {"ocrbench, 3": "0"}))
+
+
+VERSIONS = {"foveate": "0", "torch": "1.0", "transformers": "4"}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (other(weights="0"), "it is of weights='0', and this is of '"),
+        (other(limit=9), "it is of limit=9, and this is of 3"),
+        (other(versions=VERSIONS), "it is of foveate='0', and this is of"),
+        (others(question="x"), "sample [^ ]+ of [a-z_]+.* is another question in its data"),
+        (others(prediction="x"), "of its answers are not the other's, first that of"),
+        (other_data, "its data of ocrbench, 3 samples are others"),
+        (another_profile, "its numbers are not those of the same profile"),
+        (lambda out: shutil.rmtree(out / "rows"), "holds no rows of .*llava"),
+    ],
+)
+def test_what_is_asked_otherwise_is_not_merged(
+    asked: Asked, alone: Path, tmp_path: Path, change: Callable[[Path], None], said: str
+) -> None:
+    theirs, out = shutil.copytree(alone, tmp_path / "theirs"), tmp_path / "out"
+    change(theirs)
+    for folder in theirs.glob("rows/*"):
+        seal(folder, read(folder).rows)
+    done = asked(out, *IDS, "--merge", str(alone), "--merge", str(theirs))
+    assert done.exit_code == 2
+    assert re.search(said, " ".join(done.output.replace("│", "").split()))
+    assert not [line for path in out.glob("rows/*/rows.jsonl") for line in path.open()]
+    assert not list(out.glob("profiles/*/*.json"))
+
+
+@pytest.mark.parametrize("said", ["0/2", "3/2", "half", "1"])
+def test_a_part_is_one_of_so_many(asked: Asked, tmp_path: Path, said: str) -> None:
+    done = asked(tmp_path / "out", *IDS, "--part", said)
+    assert done.exit_code == 2
+    assert "give K/N with K from 1 to N" in done.output
