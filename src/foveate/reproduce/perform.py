@@ -71,7 +71,8 @@ class _Run:
     done: Done
 
     def all(self) -> None:
-        self._prepare()
+        with self.meter.not_counted():
+            self._prepare()
         self._share_out()
         for step in self._left():
             self._do_alone(step)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
@@ -51,6 +52,13 @@ class Meter:
             left = max(0, self.of - self.there - self.new)
             left_s = left * (monotonic() - self._began) / self.new
         self.tell(Progress(self.there + self.new, self.of, self.new, what, left_s, over))
+
+    @contextmanager
+    def not_counted(self) -> Iterator[None]:
+        """What takes long in the block, as profiles do, is in no row's time."""
+        began = monotonic()
+        yield
+        self._began += monotonic() - began
 
     def row(self, row: Mapping[str, Any]) -> None:
         """One more."""
