@@ -19,7 +19,7 @@ from transformers import DynamicCache
 
 from foveate.backends.hf.cache_layer import is_whole
 from foveate.backends.hf.internals import CACHE, DynamicLayer
-from foveate.backends.hf.positions import AHEAD
+from foveate.backends.hf.positions import AHEAD, ON_ONE_AXIS
 from foveate.backends.hf.rotation import follows_length
 from foveate.backends.hf.session import Session
 from foveate.backends.hf.support import (
@@ -86,9 +86,11 @@ def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
     for mine, each in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
         mine.refill(_stacked([one.pairs for one in each], pads, longest), longest, longest)
     state.awaiting, state.pads = False, torch.tensor(pads, device=session.model.device)
-    ahead = [known_state(one).extras.get(AHEAD) for one in caches]
-    if all(one is not None for one in ahead):
-        state.extras[AHEAD] = torch.cat(ahead).to(state.pads.device) - state.pads[:, None]
+    known = [known_state(one).extras for one in caches]
+    for name in (AHEAD, ON_ONE_AXIS):
+        if all(name in extras for extras in known):
+            ahead = torch.cat([extras[name] for extras in known])
+            state.extras[name] = ahead.to(state.pads.device) - state.pads[:, None]
     return cache
 
 
@@ -100,8 +102,9 @@ def next_inputs(cache: DynamicCache, tokens: Int[Tensor, "b t"]) -> dict[str, An
     columns = torch.arange(seen + tokens.shape[1], device=tokens.device)
     pads = torch.zeros_like(tokens[:, 0]) if state.pads is None else state.pads
     pads = pads.to(tokens.device)[:, None]
-    new, ahead = columns[seen:], state.extras.get(AHEAD)
-    positions = (new - pads) if ahead is None else (new + ahead).expand(AXES, -1, -1)
+    positions = columns[seen:] + state.extras.get(AHEAD, state.extras.get(ON_ONE_AXIS, -pads))
+    if AHEAD in state.extras:
+        positions = positions.expand(AXES, -1, -1)
     mask = (columns >= pads).long()
     return {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, CACHE: cache}
 
