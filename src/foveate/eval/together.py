@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from foveate.backends.hf import Session, Stats, branch, compress
-from foveate.backends.hf.joined import can_join, check_joins
+from foveate.backends.hf.joined import can_join, check_joins, check_places
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError
 from foveate.eval.answer import (
@@ -167,6 +167,7 @@ def _answered(
     asked = [one.asked for one in begun]
     fulls = [one.full for one in begun if one.full]
     if not fulls:
+        check_places(session, asked[0].cache, asked[0].first.argmax(-1))
         tokens = greedy_together(session, asked, longest)
         return tokens, teacher_forced_together(session, asked, tokens)
     tokens = [full.tokens for full in fulls]

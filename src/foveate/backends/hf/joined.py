@@ -36,6 +36,7 @@ from foveate.core.storage import DensePairs, Padded, Pairs, RaggedPairs, store
 from foveate.errors import UnsupportedModel, UnsupportedPolicy
 
 AXES = 3  # of positions, where images are placed on several: time, height, width
+NEAR = 1e-3  # of the largest logit: far above rounding where the same is computed
 
 
 def can_join(policy: Policy) -> bool:
@@ -58,10 +59,29 @@ def check_joins(model: nn.Module) -> None:
     elif "position_ids" not in inspect.signature(inner.forward).parameters:
         why = "it does not take position_ids"
     if why:
-        raise UnsupportedModel(
-            f"answers of {type(inner).__name__} cannot be decoded together: {why}. Ask one prompt "
-            "at a time."
-        )
+        raise _refused(inner, why)
+
+
+@torch.no_grad()
+def check_places(session: Session, cache: DynamicCache, token: Int[Tensor, "1"]) -> None:
+    """Raises UnsupportedModel where a token after a prompt of one row is not placed by the position
+    that it is given as it is by the model itself: some count positions in a way of their own.
+    """
+    given = next_inputs(join(session, [cache]), token[:, None])
+    by_itself = session.model(input_ids=token[:, None], **{CACHE: session.fork(cache)}).logits
+    try:
+        placed = session.model(**given).logits
+    except (TypeError, ValueError) as error:
+        raise _refused(session.model, f"it takes other positions ({error})") from error
+    if not bool((placed - by_itself).abs().max() <= NEAR * by_itself.abs().max()):
+        raise _refused(session.model, "it counts positions in a way of its own")
+
+
+def _refused(model: nn.Module, why: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"answers of {type(model).__name__} cannot be decoded together: {why}. Ask one prompt at a "
+        "time."
+    )
 
 
 def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
