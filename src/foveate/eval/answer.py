@@ -111,7 +111,8 @@ def teacher_forced_together(
         ]
     fed = [[*said[:-1], *[said[-1]] * (longest + 1 - len(said))] for said in tokens]
     cache = join(session, [one.cache for one in prompts])
-    inputs = next_inputs(cache, torch.tensor(fed, device=prompts[0].first.device))
+    at = prompts[0].first.device
+    inputs = next_inputs(cache, torch.tensor(fed, dtype=torch.int64, device=at))
     out = session.model(**inputs, output_hidden_states=True)
     return [
         TeacherForced(

@@ -108,7 +108,7 @@ def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
     """Raises InvalidInput unless a folder's rows are made with the same settings; where the model
     is, is of each machine, and its weights tell it from others of its name.
     """
-    theirs, wanted = UNSAID | bundle.stored.configuration, UNSAID | wanted
+    theirs, wanted = UNSAID | bundle.stored.configuration, {**UNSAID, **wanted}
     settings = {*theirs, *wanted} - {"schema", "model", "versions"}
     ours = {name: wanted.get(name) for name in sorted(settings)}
     said = {name: theirs.get(name) for name in ours}

@@ -105,7 +105,8 @@ def join(session: Session, caches: Sequence[DynamicCache]) -> DynamicCache:
     pads = [longest - layers[0].seen for layers in rows]
     for mine, each in zip(foveate_layers(cache), zip(*rows, strict=True), strict=True):
         mine.refill(_stacked([one.pairs for one in each], pads, longest), longest, longest)
-    state.awaiting, state.pads = False, torch.tensor(pads, device=session.model.device)
+    state.awaiting = False
+    state.pads = torch.tensor(pads, dtype=torch.int64, device=session.model.device)
     known = [known_state(one).extras for one in caches]
     for name in (AHEAD, ON_ONE_AXIS):
         if all(name in extras for extras in known):
@@ -135,7 +136,7 @@ def _stacked(each: Sequence[Pairs], pads: Sequence[int], longest: int) -> DenseP
     if all(map(is_whole, each)):
         return DensePairs(k, v)
     kept = columns >= 0
-    moved = columns + torch.tensor(pads, device=columns.device)[:, None, None]
+    moved = columns + columns.new_tensor(pads)[:, None, None]
     return store(k, v, moved, kept, longest)
 
 
