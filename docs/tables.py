@@ -226,7 +226,7 @@ def tasks() -> str:
 def _drawn_by(task: Task) -> str:
     """The module of the function that draws a task's samples."""
     draw: Any = task.samples
-    return str((draw.args[0] if isinstance(draw, partial) else draw).__module__)
+    return str(draw.__module__)
 
 
 def benchmarks() -> str:

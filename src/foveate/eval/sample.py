@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, wraps
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -90,7 +90,8 @@ def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield sample if name == sample.name else replace(sample, name=name)
 
 
-Draw = Callable[[int, int], Iterator[Sample]]
+Draw = Callable[..., Iterator[Sample]]
+"""Takes a number of samples and a seed; what else, by name, are options of the task."""
 Metric = Callable[[str, Sample], float | None]
 Fit = Callable[[Any, Sample], Sample]
 """With the model's tokenizer, the sample at the length at which it is to be asked."""
@@ -139,12 +140,12 @@ def task(
 
     def register(draw: Draw) -> Task:
         summary = (draw.__doc__ or "").strip().split("\n")[0]
-        samples = partial(_drawn, draw)
+
+        @wraps(draw)  # whose keyword-only parameters are the task's options
+        def samples(count: int, seed: int, **options: Any) -> Iterator[Sample]:
+            return distinct(draw(count, seed, **options))
+
         TASKS[name] = Task(name, summary, samples, metric, longest, reference, divisible)
         return TASKS[name]
 
     return register
-
-
-def _drawn(draw: Draw, count: int, seed: int) -> Iterator[Sample]:
-    return distinct(draw(count, seed))
