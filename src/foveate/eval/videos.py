@@ -1,9 +1,9 @@
 """Videos as processors of transformers take them: frames that are decoded and chosen already, and
 what they have to know of them.
 
-Given a path, a processor decodes with whichever package it finds; given frames without metadata, it
-takes them for 24 a second, so that Qwen2.5-VL's positions and Qwen3-VL's written times are wrong, and
-without ``do_sample_frames=False`` it chooses among them once more.
+Given a path, a processor decodes with whichever package it finds. Given frames without metadata, it
+takes them for 24 a second: the positions of Qwen2.5-VL and the times that Qwen3-VL writes are wrong
+then. Without ``do_sample_frames=False`` it chooses among them once more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from PIL import Image
 
 from foveate.data import Clip
 from foveate.errors import InvalidInput
+from foveate.models.token_grids import frames_of_each
 
 
 def read_videos(
@@ -52,8 +53,22 @@ def read_videos(
     return {name: value for name, value in made.items() if name != "video_metadata"}
 
 
+def pictures(
+    clips: Sequence[Clip], images: Sequence[Image.Image], inputs: Mapping[str, Any]
+) -> tuple[list[Image.Image], list[float]]:
+    """What the visual tokens of a prompt see, in its order: frames, and the images behind them; and
+    the frames' times. Where a grid of tokens is of several frames, it is the first of them.
+    """
+    counts = frames_of_each(inputs) or [len(clip) for clip in clips]
+    shown: list[Image.Image] = []
+    times: list[float] = []
+    for clip, count in zip(clips, counts, strict=True):
+        for number in (grid * len(clip) // count for grid in range(count)):
+            shown.append(Image.fromarray(clip.frames[number]))
+            times.append(float(clip.times[number]))
+    return [*shown, *images], times
+
+
 def _places(parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The parts of a message, of which templates need the kinds, and texts."""
-    return [
-        dict(part) if part["type"] == "text" else {"type": part["type"]} for part in parts
-    ]
+    return [dict(part) if part["type"] == "text" else {"type": part["type"]} for part in parts]
