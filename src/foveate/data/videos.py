@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,24 @@ from foveate.errors import InvalidInput, MissingPackage
 # Playlists are left out: they make a decoder read other files than the one that was named.
 FORMATS = "mov,mp4,matroska,webm,avi,gif,mpegts,mpeg,flv,ogg,asf"
 MISSING = 0.5, 0.02  # seconds, and share, by which a whole file may be shorter than it says
+
+
+@dataclass(frozen=True)
+class VideoFile:
+    """A video file, and which of its frames are to be taken: see :func:`read_video`."""
+
+    path: Path
+    fps: float | None = None
+    frames: int | None = None
+    start: float = 0.0
+    end: float | None = None
+
+    @cached_property
+    def clip(self) -> Clip:
+        """The frames; read when they are asked for the first time. Raises as read_video does."""
+        return read_video(
+            self.path, fps=self.fps, frames=self.frames, start=self.start, end=self.end
+        )
 
 
 def read_video(
