@@ -67,7 +67,7 @@ def read(
     parts = [text_part(text)]
     if loaded.sees:
         parts = _parts(text, images, _placeholder(loaded.reader))
-        parts = [part for clip in clips for part in _parts_of(clip, loaded)] + parts
+        parts = [*map(video_part, clips), *parts]
     if images or clips:
         loaded = replace(loaded, reader=bounded(loaded, pixels))
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
@@ -75,12 +75,15 @@ def read(
 
 def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = False) -> Prompt:
     """The prompt of a conversation. A model without a chat template, or whose template is not to be
-    asked (``plain``), reads its parts in order.
+    asked (``plain``), reads its parts in order; one whose processor takes no videos reads their
+    frames as images.
 
     Raises:
         InvalidInput: images for a model that reads text only, or a text with the placeholder that
             stands for an image.
     """
+    if loaded.sees and not takes_videos(loaded):
+        messages = [{**one, "content": _with_frames(one["content"])} for one in messages]
     parts = [part for message in messages for part in message["content"]]
     images, clips = (sum(part["type"] == kind for part in parts) for kind in ("image", "video"))
     _check_sees(loaded, images + clips)
@@ -117,8 +120,13 @@ def takes_videos(loaded: Loaded) -> bool:
     return getattr(loaded.reader, "video_processor", None) is not None
 
 
-def _parts_of(clip: Clip, loaded: Loaded) -> list[Part]:
-    return [video_part(clip)] if takes_videos(loaded) else list(map(image_part, clip.images))
+def _with_frames(parts: Sequence[Part]) -> list[Part]:
+    """The parts with each video as its frames, one image after the other."""
+    return [
+        one
+        for part in parts
+        for one in (map(image_part, part["video"].images) if part["type"] == "video" else [part])
+    ]
 
 
 def _check_sees(loaded: Loaded, shown: int) -> None:
