@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from foveate.cli.prompt import DESCRIBE
+from foveate.data import read_video
 from tests.report.lens_data import Told
 from tests.videos import film, spoiled
 
@@ -67,3 +69,28 @@ def test_a_rate_without_a_video_and_two_ways_to_choose_are_refused(
     both = ("--video", clip, "--fps", "2", "--frames", "3")
     said = refused(foveate("lens", "--model", llava, *both))
     assert "fps=2.0 and frames=3 exclude each other" in said
+
+
+def test_a_profile_is_measured_on_videos(
+    foveate: Foveate, llava: Path, clip: Path, tmp_path: Path
+) -> None:
+    """The same of a prompt that names the video, of the video alone, and of its frames."""
+    frames = [tmp_path / f"{number}.png" for number in range(3)]
+    for image, path in zip(read_video(clip, frames=3).images, frames, strict=True):
+        image.save(path)
+    shown = {"videos": {"videos": [clip.name]}, "images": {"images": [one.name for one in frames]}}
+    profiles = []
+    for number, kind in enumerate(("videos", "images", "alone")):
+        prompts, out = tmp_path / f"{kind}.jsonl", tmp_path / f"{number}.json"
+        prompts.write_text(json.dumps({"prompt": DESCRIBE, **shown.get(kind, {})}) + "\n")
+        how = ("--video", clip) if kind == "alone" else ("--prompts", prompts)
+        taken = () if kind == "images" else ("--frames", "3")
+        result = foveate("calibrate", "mixkv", "--model", llava, *how, *taken, "--out", out)
+        assert result.exit_code == 0, result.stderr
+        profiles.append(json.loads(out.read_text()))
+    assert profiles[0] == profiles[1] == profiles[2]
+    plain = tmp_path / "images.jsonl"
+    none = foveate("calibrate", "mixkv", "--prompts", plain, "--fps", "2", "--out", out)
+    assert "--fps 2.0 is of videos" in refused(none)
+    both = foveate("calibrate", "mixkv", "--video", clip, "--prompts", tmp_path / "videos.jsonl")
+    assert "--video is read alone" in refused(both)

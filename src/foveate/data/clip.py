@@ -61,7 +61,9 @@ class Clip:
         }
 
 
-def check_sampling(fps: float | None, frames: int | None, start: float, end: float | None) -> None:
+def check_sampling(
+    fps: float | None, frames: int | None, start: float = 0.0, end: float | None = None
+) -> None:
     """Raises InvalidParameter for what no frames can be taken by."""
     if fps is not None and frames is not None:
         raise InvalidParameter(f"fps={fps} and frames={frames} exclude each other: give one.")

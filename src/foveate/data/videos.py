@@ -45,7 +45,7 @@ class VideoFile:
 
 
 def read_video(
-    path: Path,
+    path: str | Path,
     *,
     fps: float | None = None,
     frames: int | None = None,
@@ -68,6 +68,7 @@ def read_video(
         InvalidParameter: a rate, number or time that is out of range, or both a rate and a number.
         MissingPackage: PyAV is not installed.
     """
+    path = Path(path)
     check_sampling(fps, frames, start, end)
     with _opened(path) as (container, stream):
         origin, times = _times(container, stream, repr(str(path)))

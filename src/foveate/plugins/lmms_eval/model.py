@@ -104,7 +104,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
             raise InvalidParameter(f"strict={strict!r}: give True or False.")
         if refused not in ("stop", "empty"):
             raise InvalidParameter(f"refused={refused!r}: choose 'stop' or 'empty'.")
-        check_sampling(fps, frames, 0.0, None)
+        check_sampling(fps, frames)
         self.sampling = (fps, FRAMES if fps is None and frames is None else frames)
         self.goes_on = refused == "empty"
         self.system_prompt = self._resolve_system_prompt(str(system_prompt or ""))
