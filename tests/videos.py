@@ -61,15 +61,15 @@ def sound(path: Path) -> Path:
     return path
 
 
-def turned(path: Path) -> Path:
-    """Lets an MP4 say that its frames are to be turned a quarter to the right, as telephones do: by
-    the nine numbers of the matrix in its track's header.
+def turned(path: Path, matrix: Sequence[float] = (0, 1, -1, 0)) -> Path:
+    """Lets an MP4 say that its frames are to be turned: a quarter to the right, as telephones do,
+    or by another matrix of two rows, whose numbers are among nine in its track's header.
     """
     held = bytearray(path.read_bytes())
-    matrix = held.index(b"tkhd") + 4 + 40
-    one = 0x00010000
-    quarter = (0, one, 0, -one, 0, 0, 0, 0, 0x40000000)
-    held[matrix : matrix + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in quarter)
+    place, one = held.index(b"tkhd") + 4 + 40, 0x00010000
+    a, b, c, d = (round(one * number) for number in matrix)
+    nine = (a, b, 0, c, d, 0, 0, 0, 0x40000000)
+    held[place : place + 36] = b"".join(n.to_bytes(4, "big", signed=True) for n in nine)
     path.write_bytes(held)
     return path
 

@@ -52,6 +52,12 @@ def test_a_turned_video_is_upright(tmp_path: Path) -> None:
     assert upright[: WIDE // 4, -HIGH // 4 :].max() < 4  # where the black quarter went
 
 
+def test_what_is_turned_by_half_a_quarter_is_refused(tmp_path: Path) -> None:
+    path = turned(film(tmp_path / "film.mp4"), (0.7071, 0.7071, -0.7071, 0.7071))
+    with pytest.raises(InvalidInput, match="turned by -45 degrees"):
+        read_video(path, frames=1)
+
+
 def test_packets_that_do_not_decode_are_counted_and_what_was_shown_stays(tmp_path: Path) -> None:
     path = film(tmp_path / "film.avi")  # each of whose frames stands alone
     whole = read_video(path)

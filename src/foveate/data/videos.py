@@ -53,7 +53,8 @@ def read_video(
     end: float | None = None,
 ) -> Clip:
     """Frames of the first video stream of a file, each once; all of them where neither a rate nor a
-    number is given. Pixels are as they are stored, turned as the file says.
+    number is given. Pixels are as they are stored, turned as the file says; a frame takes height x
+    width x 3 bytes.
 
     Args:
         path: of the file, whose format is one of :data:`FORMATS`.
@@ -202,7 +203,13 @@ def _shown(container: Any, stream: Any, corrupt: list[int]) -> Iterator[tuple[An
 
 def _upright(frame: Any) -> NDArray[np.uint8]:
     pixels: NDArray[np.uint8] = frame.to_ndarray(format="rgb24")
-    return np.ascontiguousarray(np.rot90(pixels, round(frame.rotation / 90)))
+    quarters = round(frame.rotation / 90)
+    if abs(frame.rotation - 90 * quarters) > 1:
+        raise InvalidInput(
+            f"a video that is to be turned by {frame.rotation} degrees is not read: only quarters "
+            "are. Write it anew, upright."
+        )
+    return np.ascontiguousarray(np.rot90(pixels, quarters))
 
 
 def _stacked(frames: list[NDArray[np.uint8]], name: str) -> NDArray[np.uint8]:
