@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from foveate.core.pipeline import Kept
     from foveate.core.policy import Policy
     from foveate.core.tensors import compress_tensors
+    from foveate.data import Clip, read_video
     from foveate.errors import FoveateError
     from foveate.methods import *  # noqa: F403  # all methods, by their names
     from foveate.report.lens import Lens, lens
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "METHODS",
+    "Clip",
     "FoveateError",
     "Kept",
     "Lens",
@@ -57,11 +59,13 @@ __all__ = [
     "method",
     "methods",
     "policy",
+    "read_video",
     "stages",
 ]
 
 _PLACES = {
     "METHODS": "core.method",
+    "Clip": "data",
     "FoveateError": "errors",
     "Kept": "core.pipeline",
     "Lens": "report.lens",
@@ -79,6 +83,7 @@ _PLACES = {
     "lens": "report.lens",
     "method": "core.method",
     "policy": "core.composition",
+    "read_video": "data",
 }
 """Where each name is defined; the other public names are packages of their own, and methods."""
 

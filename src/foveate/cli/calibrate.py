@@ -19,7 +19,16 @@ from foveate.cli.contexts import SAMPLES, contexts
 from foveate.cli.findings import of_profile
 from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
-from foveate.cli.prompt import QUESTION, Which, check_writable, passages, prompts_of, words_of
+from foveate.cli.prompt import (
+    DESCRIBE,
+    QUESTION,
+    Which,
+    check_writable,
+    clips_of,
+    passages,
+    prompts_of,
+    words_of,
+)
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
@@ -27,7 +36,8 @@ from foveate.core.heads import HEAD_READINGS
 from foveate.core.policy import Policy
 from foveate.core.profile import Profile, calibrated_method
 from foveate.core.tensor_profile import TensorProfile
-from foveate.data import Folder, Record
+from foveate.data import Clip, Folder, Record
+from foveate.data.clip import check_sampling
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.head_samples import generated, shown
@@ -52,10 +62,10 @@ def calibrate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each; for scores of heads '
-            'with "answer" and "spans". [default: passages of a text that comes with Foveate; for '
-            "scores of heads questions about drawn documents; for recommended drawn pages, or a "
-            "manual's text for a model that reads]",
+            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
+            'for scores of heads images, with "answer" and "spans". [default: passages of a text '
+            "that comes with Foveate; for scores of heads questions about drawn documents; for "
+            "recommended drawn pages, or a manual's text for a model that reads]",
         ),
     ] = None,
     samples: Annotated[
@@ -81,6 +91,9 @@ def calibrate(
         int | None,
         typer.Option(metavar="N", min=1, help="Of --prompts, those of at most N letters."),
     ] = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
     published: Annotated[
         Path | None,
         typer.Option(
@@ -100,10 +113,11 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     if published is not None:
-        if prompts or any(one is not None for one in (samples, seed, longer_than, up_to)):
+        given = (prompts, samples, seed, longer_than, up_to, video, fps, frames)
+        if any(one is not None for one in given):
             raise InvalidInput(
-                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than "
-                "and --up-to."
+                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
+                "--up-to, --video, --fps and --frames."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
@@ -116,7 +130,13 @@ def calibrate(
         path.parent.mkdir(exist_ok=True)
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
-    draws = prompts is None and name == "recommended"
+    draws = prompts is None and not video and name == "recommended"
+    if video and (prompts or of_heads):
+        raise InvalidInput(
+            "--video is read alone, for profiles of no heads: leave it out, or name videos in "
+            '--prompts FILE ("videos": [FILE, ...]).'
+        )
+    check_sampling(fps, frames)
     samples = samples or (SAMPLES if draws else 10)
     which = Which(samples, seed, longer_than, up_to)
     if prompts is None and which != Which(samples):
@@ -133,9 +153,11 @@ def calibrate(
             else generated(name, samples)
         )
     else:
-        asked = list(_asked(prompts, which))
+        asked = list(_films(video) if video else _asked(prompts, which))
+    if draws or of_heads or not any(record and record.has("videos") for _, record in asked):
+        clips_of([], fps, frames)  # refuses what is said of no video
     with console.progress(hidden=False) as bars:
-        chosen = model or (SEES if of_heads or draws else READS)
+        chosen = model or (SEES if of_heads or draws or video else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
         loaded = load(chosen, trust_remote_code, device_map)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
@@ -147,12 +169,15 @@ def calibrate(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
+            folder = Folder(prompts.parent if prompts else Path(), allow_outside or bool(video))
             texts = (
-                (one for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
+                ((*one, []) for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
                 if draws
-                else ((text, _images(record, prompts, allow_outside)) for text, record in each)
+                else ((text, *_shown(record, folder, fps, frames)) for text, record in each)
             )
-            inputs = (read(loaded, text, images).inputs for text, images in texts)
+            inputs = (
+                read(loaded, text, images, clips=clips).inputs for text, images, clips in texts
+            )
             profile = measure(loaded.model, policy or name, inputs, progress=progress)
     profile.save(path)
     typer.echo(of_profile(profile, path, chosen))
@@ -194,16 +219,27 @@ def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None
     return [_entry(record) for record in prompts_of(path, which)]
 
 
+def _films(videos: Sequence[Path]) -> list[tuple[str, Record]]:
+    """A prompt about each video."""
+    return [(DESCRIBE, Record({"videos": [str(path.absolute())]}, "--video")) for path in videos]
+
+
 def _entry(record: Record) -> tuple[str, Record | None]:
-    """A record has images or none."""
-    if "images" not in record.held:
-        return words_of(record), None
-    record.texts("images")
+    """A record has images and videos, or none."""
+    for name in ("images", "videos"):
+        if name in record.held:
+            record.texts(name)
     return words_of(record), record
 
 
-def _images(record: Record | None, path: Path | None, outside: bool) -> Sequence[Image.Image]:
-    """The images that a prompt names; they stand beside the prompts file."""
-    if record is None or path is None:
-        return ()
-    return Folder(path.parent, outside).images(record, "images")
+def _shown(
+    record: Record | None, folder: Folder, fps: float | None, frames: int | None
+) -> tuple[Sequence[Image.Image], Sequence[Clip]]:
+    """The images and videos that a prompt names; they stand beside the prompts file."""
+    if record is None:
+        return (), ()
+    images = folder.images(record, "images") if "images" in record.held else ()
+    names = record.texts("videos") if "videos" in record.held else ()
+    where = f"{record.where}, field 'videos'"
+    paths = [folder.named_file(name, where, "{}") for name in names]
+    return images, clips_of(paths, fps, frames) if paths else ()

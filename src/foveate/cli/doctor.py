@@ -25,6 +25,7 @@ EXTRAS = {
     "vllm": "foveate serve",
     "ray": "eval --executor ray",
     "parquet": "benchmarks in Parquet files",
+    "video": "--video, and benchmarks with videos",
     "screens": "tasks on screenshots",
     "photos": "tasks on photographs",
     "chinese": "scores of Chinese answers (LongBench)",
