@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         import_head_scores,
         import_profile,
     )
+    from foveate.chat import Answer, Chat
     from foveate.core.composition import policy
     from foveate.core.heads import Shown
     from foveate.core.method import METHODS, Paper, method
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "METHODS",
+    "Answer",
+    "Chat",
     "FoveateError",
     "Kept",
     "Lens",
@@ -62,6 +65,8 @@ __all__ = [
 
 _PLACES = {
     "METHODS": "core.method",
+    "Answer": "chat",
+    "Chat": "chat",
     "FoveateError": "errors",
     "Kept": "core.pipeline",
     "Lens": "report.lens",
