@@ -141,7 +141,7 @@ def test_a_turn_of_fewer_rows_than_the_cache_has_is_an_error(how):
     with foveate.compress(model, WHOLE) as session:
         output = model.generate(**first, **how, max_new_tokens=3)
         turn = torch.cat([output[:1], output[:1, -5:]], 1)
-        with pytest.raises(InvalidInput, match="the cache has [23] rows"):
+        with pytest.raises(InvalidInput, match=r"the cache has [23] rows"):
             first_logits(model, {"input_ids": turn}, **{CACHE: session.fork()})
         one = session.fork()
         one.batch_select_indices(torch.tensor([0]))

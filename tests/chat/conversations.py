@@ -4,7 +4,7 @@ stock model, with each turn's own settings of its images.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -42,12 +42,16 @@ TURNS: tuple[tuple[str, tuple[int, ...]], ...] = (
 
 
 class Spoken(LogitsProcessor):
-    """Gives the model's answers: these tokens, whatever it would say; keeps its logits."""
+    """Gives the model's answers: these tokens, whatever it would say; keeps its logits. At the
+    second one something may happen.
+    """
 
-    def __init__(self, tokens: Sequence[int]):
-        self.tokens, self.logits = list(tokens), []
+    def __init__(self, tokens: Sequence[int], happens: Callable[[], Any] | None = None):
+        self.tokens, self.logits, self.happens = list(tokens), [], happens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        if self.happens is not None and len(self.logits) == 1:
+            self.happens()
         told = torch.full_like(scores, -torch.inf)
         told[:, self.tokens[len(self.logits)]] = 0.0
         self.logits.append(scores[0].clone())
@@ -75,15 +79,26 @@ class Record:
         return self.of(chat, number, eos, text, images=[image(i) for i in images], **how)
 
     def of(
-        self, chat: Any, number: int, eos: int | None, *said: Any, call: str = "say", **how: Any
-    ):
+        self,
+        chat: Any,
+        number: int,
+        eos: int | None,
+        *said: Any,
+        call: str = "say",
+        happens: Callable[[], Any] | None = None,
+        **how: Any,
+    ) -> Any:
         """One answer, however it is asked for."""
         tokens = words(number)
-        spoken = Spoken([*tokens[:-1], eos] if eos is not None else tokens)
+        spoken = Spoken([*tokens[:-1], eos] if eos is not None else tokens, happens)
         settings = {"max_new_tokens": len(tokens), "eos_token_id": eos, "do_sample": False}
         answer = getattr(chat, call)(
             *said, logits_processor=LogitsProcessorList([spoken]), **settings, **how
         )
+        if how.get("stream"):
+            text = "".join(answer)
+            answer = answer.answer
+            assert text.strip() == answer.text
         self.logits.append(torch.stack(spoken.logits))
         self.starts.append(chat._now.ids.shape[1] - len(answer.ids))
         self.events.append(event_of(chat._now.cache))

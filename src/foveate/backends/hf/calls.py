@@ -359,7 +359,8 @@ class Calls:
             return ongoing
         state, (rows, count) = self._converted(cache), given.shape[:2]
         ongoing, first = _begun(call, state), foveate_layers(cache)[0]
-        if seen := first.seen:
+        seen = first.seen
+        if seen and count > 1:
             check_rows(first.pairs.counts.shape[0], rows)
         if (end := self._next.end(told, ongoing, state, seen, count)) is not None:
             state.arm(end)
