@@ -86,10 +86,11 @@ class Record:
         *said: Any,
         call: str = "say",
         happens: Callable[[], Any] | None = None,
+        tokens: Sequence[int] = (),
         **how: Any,
     ) -> Any:
-        """One answer, however it is asked for."""
-        tokens = words(number)
+        """One answer, however it is asked for; these tokens, or letters that are drawn."""
+        tokens = list(tokens) or words(number)
         spoken = Spoken([*tokens[:-1], eos] if eos is not None else tokens, happens)
         settings = {"max_new_tokens": len(tokens), "eos_token_id": eos, "do_sample": False}
         answer = getattr(chat, call)(

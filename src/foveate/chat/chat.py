@@ -124,7 +124,8 @@ class Chat:
             InvalidInput: nothing is said, messages that were said before, an image for a model that
                 takes none, beams or several sequences, or what the processor or template refuses.
         """
-        new = new_messages(text, images, videos, system, messages)
+        said = new_messages(text, images, videos, system, messages)
+        new = tuple(map(self._wording.formed, said))
         return self._turn(lambda: _Turn(self._now, new, generate), stream)
 
     def retry(self, *, stream: bool = False, **generate: Any) -> Answer | AnswerStream:
@@ -199,7 +200,7 @@ class Chat:
 
         def answer(streamer: Any) -> Answer:
             done = self._answerer.answer(before, new, turn.asked, stop, streamer)
-            said = {"role": "assistant", "content": done.answer.text}
+            said = self._wording.formed({"role": "assistant", "content": done.answer.text})
             told_now = told + self._wording.literals.marked(done.answer.text)
             self._now = Conversation(
                 (*messages, said), len(messages), told_now, done.ids, done.types, done.cache

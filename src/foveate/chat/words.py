@@ -38,6 +38,13 @@ class Wording:
         for role in ("user", "assistant"):
             self._in_parts[role] = self._takes_parts(role)
 
+    def formed(self, message: Message) -> dict[str, Any]:
+        """The message as the template takes it: text in a string, or as a part of a list."""
+        parts = parts_of(message)
+        if all(part["type"] == "text" for part in parts):
+            return {**message, **self._text(str(message["role"]), text_of(message))}
+        return {**message, "content": parts}
+
     def whole(self, messages: Sequence[Message]) -> str:
         """The conversation, with an answer about to begin; special tokens in texts are marked."""
         return self._worded([self._plain(one) for one in messages])
