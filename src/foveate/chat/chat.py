@@ -128,6 +128,10 @@ class Chat:
         new = tuple(map(self._wording.formed, said))
         return self._turn(lambda: _Turn(self._now, new, generate), stream)
 
+    @overload
+    def retry(self, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
+    @overload
+    def retry(self, *, stream: Literal[True], **generate: Any) -> AnswerStream: ...
     def retry(self, *, stream: bool = False, **generate: Any) -> Answer | AnswerStream:
         """Answers the latest turn anew, from what was held before it; what is given to ``generate``
         is as it was, but for what is given here.
@@ -137,6 +141,10 @@ class Chat:
         """
         return self._again(None, stream, generate)
 
+    @overload
+    def edit(self, text: str, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
+    @overload
+    def edit(self, text: str, *, stream: Literal[True], **generate: Any) -> AnswerStream: ...
     def edit(self, text: str, *, stream: bool = False, **generate: Any) -> Answer | AnswerStream:
         """Says ``text`` in the place of what the user said last, with the same images.
 

@@ -22,6 +22,7 @@ class AnswerStream:
         self._streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
         self._answer, self._stop = answer, stop
         self._said: Answer | None = None
+        self._begun = False
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -39,7 +40,9 @@ class AnswerStream:
         ended = False
         try:
             while (piece := self._streamer.text_queue.get()) != self._streamer.stop_signal:
+                piece = piece if self._begun else piece.lstrip()
                 if piece:
+                    self._begun = True
                     yield piece
             ended = True
         finally:
