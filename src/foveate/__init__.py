@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         import_head_scores,
         import_profile,
     )
-    from foveate.chat import Answer, Chat
+    from foveate.chat import Answer, Chat, Pipeline
     from foveate.core.composition import policy
     from foveate.core.heads import Shown
     from foveate.core.method import METHODS, Paper, method
@@ -45,6 +45,7 @@ __all__ = [
     "Kept",
     "Lens",
     "Paper",
+    "Pipeline",
     "Policy",
     "Session",
     "Shown",
@@ -71,6 +72,7 @@ _PLACES = {
     "Kept": "core.pipeline",
     "Lens": "report.lens",
     "Paper": "core.method",
+    "Pipeline": "chat",
     "Policy": "core.policy",
     "Session": "backends.hf",
     "Shown": "core.heads",

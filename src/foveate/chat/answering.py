@@ -111,12 +111,17 @@ class Answerer(NamedTuple):
         asked: Mapping[str, Any],
         stop: Event,
         streamer: Any = None,
+        rearm: bool = True,
     ) -> Answered:
-        """The answer to a turn; ``asked`` is what ``generate`` is to get besides."""
+        """The answer to a turn; ``asked`` is what ``generate`` is to get besides. Without ``rearm``
+        the new part is kept whole.
+        """
         ids, types = before.with_ids(new.ids, new.types)
         criteria = StoppingCriteriaList([*(asked.get("stopping_criteria") or ()), Stops(stop)])
         with self.block() as session:
-            cache = _copied(before, session)
+            cache = copy.deepcopy(before.cache)
+            if cache is not None and rearm:
+                session.rearm(cache)
             output = self.model.generate(  # type: ignore[operator]
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
@@ -141,14 +146,6 @@ class Answerer(NamedTuple):
         ids, types = before.with_ids(new.ids, new.types)
         read = self.answer(before, new, {"max_new_tokens": 1, "do_sample": False}, Event())
         return read._replace(ids=ids, types=types)
-
-
-def _copied(before: Conversation, session: Session) -> DynamicCache | None:
-    if before.cache is None:
-        return None
-    cache = copy.deepcopy(before.cache)
-    session.rearm(cache)
-    return cache
 
 
 def _length(model: PreTrainedModel, asked: Mapping[str, Any]) -> dict[str, int]:

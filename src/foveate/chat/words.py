@@ -61,6 +61,17 @@ class Wording:
             )
         return before, after
 
+    def split_end(self, messages: Sequence[Message]) -> tuple[str, str]:
+        """The conversation, up to the end of its latest text and behind it."""
+        *others, last = [self._plain(one) for one in messages]
+        content = last["content"]
+        if isinstance(content, str):
+            last["content"] = content + ANSWER
+        else:
+            content[-1] = {**content[-1], "text": content[-1]["text"] + ANSWER}
+        before, _, after = self._worded([*others, last]).rpartition(ANSWER)
+        return before, after
+
     def check_words(self, new: Sequence[Message], worded: str) -> None:
         """Raises InvalidInput where a template drops what a user says."""
         said = squashed(worded)
