@@ -19,6 +19,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import foveate
 from foveate import errors
+from foveate.chat import answering
 from foveate.core.method import METHODS
 from foveate.core.spec import STAGES
 from foveate.errors import FoveateError
@@ -129,6 +130,7 @@ def test_the_blocks_of_a_page_run(
     page: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(answering, "LONGEST", LONGEST)
     module = ModuleType(f"page_{re.sub(r'[^a-z]', '_', page)}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(given)
