@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from threading import Thread
 
@@ -10,7 +11,7 @@ import torch
 from transformers import LogitsProcessorList
 
 import foveate
-from foveate.errors import FoveateError, InvalidInput, InvalidParameter
+from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedModel
 from tests import zoo
 from tests.zoo.directory import tokenizer as text_tokenizer
 
@@ -64,6 +65,20 @@ def test_what_was_said_before_is_not_said_again() -> None:
         mine.say(messages=[*mine.messages, more], **SHORT)
     with pytest.raises(InvalidInput, match="nothing is said"):
         mine.say()
+
+
+def test_images_that_are_read_through_cross_attention_are_refused() -> None:
+    """Mllama's masks are of a whole conversation."""
+    who = talker("llava")
+
+    class Crossing(type(who.processor)):
+        def __call__(self, *args, **kwargs):
+            return {**super().__call__(*args, **kwargs), "cross_attention_mask": torch.ones(1, 9)}
+
+    processor = copy.copy(who.processor)
+    processor.__class__ = Crossing
+    with pytest.raises(UnsupportedModel, match="through cross-attention"):
+        foveate.Chat(who.model, processor).say("Hello")
 
 
 def test_a_closed_chat_holds_nothing() -> None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, overload
+from typing import Any, Literal, Self, overload
 
 from torch import nn
 
 from foveate.chat import saved
 from foveate.chat.answering import Answer, Answerer
-from foveate.chat.given import check_new, edited, new_messages
+from foveate.chat.given import edited, new_messages
 from foveate.chat.held import Held, held
 from foveate.chat.literal import tokenizer_of
-from foveate.chat.reading import Conversation, read
-from foveate.chat.rewriting import Rewrites, followed, is_reworded
+from foveate.chat.reading import Conversation
+from foveate.chat.rewriting import Rewrites
 from foveate.chat.streaming import AnswerStream
+from foveate.chat.turns import Prepared, Turn, Turns
 from foveate.chat.words import Message, Wording
 from foveate.core.composition import BY_DEFAULT
 from foveate.core.composition import policy as policy_of
@@ -27,18 +27,6 @@ from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, InvalidParameter
 
 _REWRITES = ("keep", "follow", "refuse")
-_REWORDS = (
-    "the chat template words earlier turns otherwise than when they were read (thinking models "
-    "drop their thoughts, others number images)"
-)
-
-
-class _Turn(NamedTuple):
-    """The latest turn: what it went on from, what was said, and what ``generate`` was given."""
-
-    before: Conversation
-    new: tuple[Message, ...]
-    asked: Mapping[str, Any]
 
 
 class Chat:
@@ -79,13 +67,12 @@ class Chat:
             raise InvalidParameter(
                 f"rewrites={rewrites!r} is unknown: {', '.join(map(repr, _REWRITES))}."
             )
-        self.rewrites: Rewrites = rewrites
-        self._wording = Wording(processor, template)
-        self._answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
-        self._answerer.block()  # refuses what cannot be compressed
+        answerer = Answerer(model, processor, policy_of(policy))  # type: ignore[arg-type]
+        answerer.block()  # refuses what cannot be compressed
+        self._turns = Turns(answerer, Wording(processor, template), rewrites)
         self._now = Conversation()
-        self._latest: _Turn | None = None
-        self._stop, self._told, self._closed = Event(), False, False
+        self._latest: Turn | None = None
+        self._stop, self._closed = Event(), False
 
     # Turns
 
@@ -125,8 +112,8 @@ class Chat:
                 takes none, beams or several sequences, or what the processor or template refuses.
         """
         said = new_messages(text, images, videos, system, messages)
-        new = tuple(map(self._wording.formed, said))
-        return self._turn(lambda: _Turn(self._now, new, generate), stream)
+        new = tuple(map(self._turns.wording.formed, said))
+        return self._turn(lambda: Turn(self._now, new, generate), stream)
 
     @overload
     def retry(self, *, stream: Literal[False] = False, **generate: Any) -> Answer: ...
@@ -162,7 +149,7 @@ class Chat:
     def _again(
         self, text: str | None, stream: bool, generate: Mapping[str, Any]
     ) -> Answer | AnswerStream:
-        def latest() -> _Turn:
+        def latest() -> Turn:
             if self._latest is None:
                 raise InvalidInput(
                     "there is no turn to answer anew: nothing has been said since this chat began "
@@ -170,68 +157,34 @@ class Chat:
                 )
             before, new, asked = self._latest
             new = new if text is None else edited(new, text)
-            return _Turn(before, new, {**asked, **generate})
+            return Turn(before, new, {**asked, **generate})
 
         return self._turn(latest, stream)
 
-    def _turn(self, turn: Callable[[], _Turn], stream: bool) -> Answer | AnswerStream:
+    def _turn(self, turn: Callable[[], Turn], stream: bool) -> Answer | AnswerStream:
         with ExitStack() as mine:
-            mine.enter_context(self._answerer.turns())
+            mine.enter_context(self._turns.answerer.turns())
+            if self._closed:
+                raise InvalidInput("this chat was closed: begin another one.")
             self._stop = stop = Event()
-            answer = self._prepared(turn(), stop)
+            fork = Conversation() if self._latest is None else self._latest.before
+            ready = self._turns.prepared(turn(), fork)
             if not stream:
-                return answer(None)
-            until = mine.pop_all()
+                return self._answered(ready, stop)
+            until = mine.pop_all()  # the thread that answers lets the next one in
 
-            def released(streamer: Any) -> Answer:
+            def answer(streamer: Any) -> Answer:
                 with until:
-                    return answer(streamer)
+                    return self._answered(ready, stop, streamer)
 
-            return AnswerStream(tokenizer_of(self._wording.processor), released, stop.set)
+            words = tokenizer_of(self._turns.answerer.processor)
+            return AnswerStream(words, answer, stop.set)
 
-    def _prepared(self, turn: _Turn, stop: Event) -> Callable[[Any], Answer]:
-        """The turn, worded and read by the processor; what is returned answers it."""
-        if self._closed:
-            raise InvalidInput("this chat was closed: begin another one.")
-        self._answerer.check(turn.asked)
-        check_new(turn.before.messages, turn.new)
-        turn = turn._replace(before=self._before(turn))
-        before, messages = turn.before, (*turn.before.messages, *turn.new)
-        text = self._wording.whole(messages)
-        if begins := not before.messages:
-            told = text
-        else:
-            text = self._wording.around(messages, before.answer)[1]
-            told = before.told + text
-        self._wording.check_words(turn.new, text)
-        new = read(self._answerer.model, self._wording, text, turn.new, begins)
-
-        def answer(streamer: Any) -> Answer:
-            done = self._answerer.answer(before, new, turn.asked, stop, streamer)
-            said = self._wording.formed({"role": "assistant", "content": done.answer.text})
-            told_now = told + self._wording.literals.marked(done.answer.text)
-            self._now = Conversation(
-                (*messages, said), len(messages), told_now, done.ids, done.types, done.cache
-            )
-            self._latest = turn
-            return done.answer
-
+    def _answered(self, ready: Prepared, stop: Event, streamer: Any = None) -> Answer:
+        answer, after = self._turns.answered(ready, stop, streamer)
+        if not self._closed:
+            self._now, self._latest = after, ready.turn
         return answer
-
-    def _before(self, turn: _Turn) -> Conversation:
-        """What the turn goes on from, where the template words that otherwise now."""
-        if not turn.before.messages or not is_reworded(self._wording, turn.before, turn.new):
-            return turn.before
-        if self.rewrites == "refuse":
-            raise InvalidInput(f'{_REWORDS}. Use rewrites="keep" or "follow".')
-        if not self._told:
-            does = "is kept" if self.rewrites == "keep" else "is read anew"
-            logging.getLogger("foveate").warning("%s; what was read %s.", _REWORDS, does)
-            self._told = True
-        if self.rewrites == "keep":
-            return turn.before
-        fork = self._latest.before if self._latest is not None else Conversation()
-        return followed(self._answerer, self._wording, fork, turn.before, turn.new)
 
     # What there is
 
@@ -249,20 +202,15 @@ class Chat:
     @property
     def policy(self) -> Policy:
         """Under which it is compressed."""
-        return self._answerer.policy
+        return self._turns.answerer.policy
 
     # Branches, files, the end
 
     def fork(self) -> Self:
         """A chat that goes on from here by itself. Nothing is copied before one of them goes on."""
-        made = type(self)(
-            self._answerer.model,
-            self._wording.processor,
-            self.policy,
-            rewrites=self.rewrites,
-            **self._wording.template,
-        )
-        made._now, made._latest, made._told = self._now, self._latest, self._told
+        turns = self._turns
+        made = type(self)(*turns.answerer, rewrites=turns.rewrites, **turns.wording.template)
+        made._now, made._latest, made._turns.said = self._now, self._latest, turns.said
         return made
 
     def save(self, path: str | Path) -> Path:
@@ -273,7 +221,7 @@ class Chat:
             InvalidInput: nothing was said yet, or a message or template argument is not JSON's.
             UnsupportedCache, CannotWrite: as ``Session.save`` raises.
         """
-        return saved.save(Path(path), self._answerer, self._now, self._settings())
+        return saved.save(Path(path), self._turns.answerer, self._now, self._settings())
 
     @classmethod
     def load(
@@ -298,7 +246,7 @@ class Chat:
         return made
 
     def _settings(self) -> dict[str, Any]:
-        return {"rewrites": self.rewrites, "template": self._wording.template}
+        return {"rewrites": self._turns.rewrites, "template": self._turns.wording.template}
 
     def close(self) -> None:
         """Frees what is held; nothing can be said any more."""

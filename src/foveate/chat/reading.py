@@ -14,7 +14,7 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.chat.literal import anchor, tokenizer_of
 from foveate.chat.pictures import picture
 from foveate.chat.words import Message, Wording, parts_of
-from foveate.errors import InvalidInput
+from foveate.errors import InvalidInput, UnsupportedModel
 
 _IDS, _MASK = "input_ids", "attention_mask"
 _TYPES = ("mm_token_type_ids", "token_type_ids")
@@ -81,6 +81,7 @@ def read(
 
     Raises:
         InvalidInput: the processor cannot read it.
+        UnsupportedModel: its images are read through cross-attention.
     """
     tokenizer = tokenizer_of(wording.processor)
     opening = getattr(tokenizer, "bos_token", None)
@@ -102,6 +103,12 @@ def read(
         raise InvalidInput(
             f"{type(wording.processor).__name__} cannot read this turn: {said}"
         ) from error
+    if "cross_attention_mask" in found:
+        raise UnsupportedModel(
+            f"a {type(model).__name__} reads images through cross-attention, whose masks are of a "
+            "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
+            "foveate.compress block."
+        )
     return NewPart({name: _moved(value, model) for name, value in found.items()}, len(cut))
 
 
