@@ -86,7 +86,7 @@ class Answerer(NamedTuple):
         """Around one turn."""
         return compress(self.model, self.policy, tokenizer=self.processor)
 
-    def turns(self) -> Lock:
+    def lock(self) -> Lock:
         """What a chat holds while it uses the model."""
         return _locks.setdefault(self.model, Lock())
 

@@ -163,7 +163,7 @@ class Chat:
 
     def _turn(self, turn: Callable[[], Turn], stream: bool) -> Answer | AnswerStream:
         with ExitStack() as mine:
-            mine.enter_context(self._turns.answerer.turns())
+            mine.enter_context(self._turns.answerer.lock())
             if self._closed:
                 raise InvalidInput("this chat was closed: begin another one.")
             self._stop = stop = Event()

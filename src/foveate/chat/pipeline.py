@@ -70,7 +70,7 @@ class Pipeline:
         asked = [question] if questions is None else list(questions)
         answerer = Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.check(generate)
-        with answerer.turns():
+        with answerer.lock():
             held, after, stats = self._compressed(answerer, context, images)
             answers = []
             for one in asked:

@@ -54,7 +54,7 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
 
 def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     """The conversation of a file, and what else was written of its chat."""
-    with answerer.turns(), answerer.block() as session:
+    with answerer.lock(), answerer.block() as session:
         cache = session.load(path, tokenizer=answerer.processor)
     held = known_state(cache).extras.pop(_CHAT, None)
     if held is None:
