@@ -143,7 +143,7 @@ PRESSES = (
         "puts pairs of different tokens into one slot, so that heads stay in step; here heads that "
         "keep different tokens are stored so (`adakv`, `headkv`)",
     ),
-    none("KVPressTextGenerationPipeline", "`session.prefill` and `session.fork`, as above"),
+    none("KVPressTextGenerationPipeline", "`foveate.Pipeline`, as above"),
     none("KVgradPress", "no backward pass through the prompt"),
     near(
         "KVzapPress(...)",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         import_head_scores,
         import_profile,
     )
+    from foveate.chat import Answer, Chat, Pipeline
     from foveate.core.composition import policy
     from foveate.core.heads import Shown
     from foveate.core.method import METHODS, Paper, method
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "METHODS",
+    "Answer",
+    "Chat",
     "Clip",
     "FoveateError",
     "Kept",
     "Lens",
     "Paper",
+    "Pipeline",
     "Policy",
     "Session",
     "Shown",
@@ -66,10 +70,13 @@ __all__ = [
 _PLACES = {
     "METHODS": "core.method",
     "Clip": "data",
+    "Answer": "chat",
+    "Chat": "chat",
     "FoveateError": "errors",
     "Kept": "core.pipeline",
     "Lens": "report.lens",
     "Paper": "core.method",
+    "Pipeline": "chat",
     "Policy": "core.policy",
     "Session": "backends.hf",
     "Shown": "core.heads",

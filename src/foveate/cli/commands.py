@@ -41,6 +41,11 @@ COMMANDS = {
     "run": Place(
         "run", "run", "Answer a prompt from the full cache and from compressed ones, and compare."
     ),
+    "chat": Place(
+        "chat",
+        "chat",
+        "Chat with a model about images, the whole conversation in one compressed cache.",
+    ),
     "lens": Place(
         "pages", "lens", "Make a page that shows which patches and words every head keeps."
     ),

@@ -22,9 +22,11 @@ from foveate.backends.hf.checks import (
     check_all_took_part,
     check_cached,
     check_helpers,
+    check_rows,
     check_settings,
     check_tokens,
     refuse_continuous,
+    refuse_old_pixels,
     trains,
 )
 from foveate.backends.hf.decoder import find
@@ -238,6 +240,9 @@ class Calls:
         try:
             self._told = call.told
             return through(call, call.told, module, forward, args, kwargs)
+        except ValueError as error:
+            refuse_old_pixels(error, given_cache(kwargs))
+            raise
         finally:
             self._told = Told() if call.outer is None else call.outer.told
             call.end()
@@ -353,7 +358,10 @@ class Calls:
             restore_offsets(self._offsets, at_hand)
             return ongoing
         state, (rows, count) = self._converted(cache), given.shape[:2]
-        ongoing, seen = _begun(call, state), foveate_layers(cache)[0].seen
+        ongoing, first = _begun(call, state), foveate_layers(cache)[0]
+        seen = first.seen
+        if seen and count > 1:
+            check_rows(first.pairs.counts.shape[0], rows)
         if (end := self._next.end(told, ongoing, state, seen, count)) is not None:
             state.arm(end)
         if state.prompt_end is not None:

@@ -12,7 +12,7 @@ from weakref import finalize
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.asked import Asker
@@ -217,10 +217,11 @@ class Session:
         path: str | Path,
         *,
         cache: DynamicCache | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: Any = None,
     ) -> Path:
-        """Writes a compressed cache to a safetensors file, with the model's fingerprint and a
-        digest of all that is in it: whole, or not at all.
+        """Writes a compressed cache to a safetensors file, with the fingerprints of the model and
+        of ``tokenizer``, a tokenizer or processor, and a digest of all that is in it: whole, or not
+        at all.
 
         Raises:
             UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
@@ -231,9 +232,7 @@ class Session:
         known_state(cache)
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
-    def load(
-        self, path: str | Path, *, tokenizer: PreTrainedTokenizerBase | None = None
-    ) -> DynamicCache:
+    def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
         """Reads a cache that ``save`` wrote, in this or another process.
 
         Raises:
