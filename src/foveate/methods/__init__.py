@@ -40,6 +40,7 @@ from foveate.methods.pyramiddrop import pyramiddrop as pyramiddrop
 from foveate.methods.pyramidkv import pyramidkv as pyramidkv
 from foveate.methods.q_filters import q_filters as q_filters
 from foveate.methods.random import random as random
+from foveate.methods.recent_frames import recent_frames as recent_frames
 from foveate.methods.recommended import recommended as recommended
 from foveate.methods.rkv import rkv as rkv
 from foveate.methods.roco import roco as roco

@@ -309,6 +309,7 @@ class Calls:
         ongoing = self._begin(call, told, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
+        kwargs = self._turns.behind_forgotten(cache, kwargs)
         output = self._read(call, forward, kwargs)
         if fixed.state_of(cache) is None:
             self._after(told, cache, kwargs)

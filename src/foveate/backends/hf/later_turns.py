@@ -73,6 +73,18 @@ class LaterTurns:
         go_on(self._axes, state)
         return {**given, "position_ids": placed}
 
+    def behind_forgotten(self, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A pass's inputs, with positions that count the tokens that its cache has forgotten. On
+        several axes the offset counts them.
+        """
+        state, seen = _held(cache)
+        if state is None or not state.forgotten or self._axes:
+            return kwargs
+        given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
+        if (places := kwargs.get("position_ids")) is None:
+            places = torch.arange(seen, seen + given.shape[1], device=given.device)[None]
+        return {**kwargs, "position_ids": places + state.forgotten}
+
     def note(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
         """Where a pass of the decoder ended. After a later turn the model's own note is of some
         turn alone, or of one before.

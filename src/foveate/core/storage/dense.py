@@ -161,6 +161,14 @@ class DensePairs:
         self.size -= count
         return True
 
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``: as many as there are, in the same order, without gaps
+        where all are held that follow each other. The last is of the next token.
+        """
+        if self.columns_of_mixed is not None:
+            self.columns_of_mixed = table[self.columns_of_mixed.long()].to(torch.int32)
+        self.first = int(table[self.first])
+
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""
         self._k, self._v = self._k.index_select(0, rows), self._v.index_select(0, rows)

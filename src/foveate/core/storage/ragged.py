@@ -130,6 +130,11 @@ class RaggedPairs:
         """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
         return self.tail.crop(count)
 
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``; the last one is of the next token."""
+        self.flat_columns = table[self.flat_columns.long()].to(torch.int32)
+        self.tail.renumber(table)
+
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""
         heads, starts = self.heads[1], self.starts.tolist()
