@@ -1,4 +1,4 @@
-"""A stream equals the full cache without what left it, in flat memory, and can be left and loaded."""
+"""A stream equals the full cache without what left it, can be left, and can be loaded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from tests.stream.watching import logits_of, watched
 
 FRAMES = 14
 ASKED = {"max_new_tokens": 3, "do_sample": False, "logits_processor": DRAWN}
-POLICIES = ("infinipotv:budget=24", "snapkv:budget=20,window=4", "adakv:budget=24,window=4")
+POLICIES = (
+    "infinipotv:budget=24",
+    "snapkv:budget=20,window=4",
+    "adakv:budget=24,window=4",
+    "hermes:budget=24,proxy=questions",
+    "recent_frames:budget=50",
+)
 
 
 @pytest.fixture(autouse=True)

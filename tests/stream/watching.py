@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import torch
 
+from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.stream import stream as module
 from tests.conformance.oracle import Event
@@ -57,9 +58,14 @@ def watched(monkeypatch, stream):
 
 @contextmanager
 def logits_of(model):
-    """The logits after every pass of the model."""
+    """The logits after every pass of the model, but for those that do not stay."""
     found = []
-    hook = model.register_forward_hook(lambda *args: found.append(args[2].logits[0, -1].clone()))
+
+    def after(module, args, kwargs, output):
+        if known_state(kwargs[CACHE]).again is None:
+            found.append(output.logits[0, -1].clone())
+
+    hook = model.register_forward_hook(after, with_kwargs=True)
     try:
         yield found
     finally:

@@ -25,6 +25,7 @@ from foveate.methods.finch import finch as finch
 from foveate.methods.full import full as full
 from foveate.methods.h2o import h2o as h2o
 from foveate.methods.headkv import headkv as headkv
+from foveate.methods.hermes import hermes as hermes
 from foveate.methods.infinipotv import infinipotv as infinipotv
 from foveate.methods.keydiff import keydiff as keydiff
 from foveate.methods.keyformer import keyformer as keyformer

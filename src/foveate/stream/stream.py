@@ -81,11 +81,11 @@ class Stream:
     ):
         self.words = Words.of(processor, system) if words is None else words
         made = endless(policy_of(policy), every)
-        checked = compress(model, made).model
+        checked = compress(model, made, tokenizer=processor).model
         self._opening = of_text(checked, processor, self.words.opening, first=True)
         if keep_opening and self._opening.shape[1]:
             made = _keeping(made, self._opening.shape[1])
-        self._start(compress(model, made), processor)
+        self._start(compress(model, made, tokenizer=processor), processor)
 
     def _start(self, session: Session, processor: Any) -> None:
         self.model, self.processor, self.policy = session.model, processor, session.policy
@@ -169,7 +169,8 @@ class Stream:
             InvalidInput: the file is missing, damaged, or holds no stream.
         """
         stream = cls.__new__(cls)
-        stream._start(compress(model, saved.policy_in(Path(path))), processor)
+        made = saved.policy_in(Path(path))
+        stream._start(compress(model, made, tokenizer=processor), processor)
         stream._cache, told = saved.load(Path(path), stream._session)
         stream.words, stream._images = Words(*told["words"]), told["images"]
         stream._peak, stream._bound.longest = told["peak"], told["longest"]

@@ -42,8 +42,8 @@ def endless(policy: Policy, every: int | None) -> Policy:
             f"budget {policy.amount} is a share of a prompt that never ends. Give a number of "
             "tokens (4096) or bytes (64MB)."
         )
-    if policy.reads_again or policy.prunes:
-        unable = policy.reads_again or policy.prunes
+    score = policy.reads_again
+    if (unable := score if score and score.reading.prompt else policy.prunes) is not None:
         raise InvalidParameter(
             f"{unable!r} needs a prompt that ends. Take a policy that can compress while it reads, "
             "such as 'infinipotv:budget=4096' or 'snapkv:budget=4096'."
