@@ -1,4 +1,4 @@
-"""HERMES: against the authors' output, and what its pseudo questions pay against the model's own."""
+"""HERMES: against the authors' output; its pseudo questions against the model's own attention."""
 
 from __future__ import annotations
 

@@ -8,14 +8,14 @@ one about the whole in deep ones, both together between (``proxy="questions"``, 
 ``compress(..., tokenizer=...)``). Then every layer's scores take over a part of the next one's,
 from the deepest on, so that layers agree on what they remember.
 
-Read a video in chunks, as ``foveate.Stream`` does: whenever the heads hold ``every`` pairs more than
-the budget, what they hold is compressed.
+Read a video in chunks, as ``foveate.Stream`` does: whenever the heads hold ``every`` pairs more
+than the budget, what they hold is compressed.
 
-Departs from the authors' code in: the pseudo questions' words (``foveate.Stream`` or
-``compress_questions`` may be given others); their queries, which are those of the model, where the
-release multiplies embeddings by every layer's projections and lets all of a question's tokens see
-each other; no summary token, into which deep layers of the release average what they drop, under
-keys that are turned to a place behind all others; positions are re-indexed by ``foveate.Stream``.
+Departs from the authors' code in: the pseudo questions' words; their queries, which are those of
+the model, where the release multiplies embeddings by every layer's projections and lets all tokens
+of a question see each other; no summary token, into which deep layers of the release average what
+they drop, under keys that are turned to a place behind all others; and positions, which the release
+closes up in each layer by itself, and ``foveate.Stream(positions="reindexed")`` in all together.
 Ours: without pseudo questions the prompt's last queries stand for them (``proxy="window"``), as a
 prompt that is read at once ends with its question; text comes before what is visual.
 """

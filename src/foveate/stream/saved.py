@@ -19,7 +19,7 @@ from foveate.core.composition import policy
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput, NothingCompressed
 
-_TOLD, _IMAGE, _SPOT = "stream", "stream_image", "stream_spot"
+_TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream_places"
 
 
 def policy_in(path: Path) -> Policy:
@@ -35,9 +35,10 @@ def save(path: Path, session: Session, cache: DynamicCache, told: Mapping[str, A
     if images is None:
         raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
     finish(held)
-    text = json.dumps({**told, "forgotten": state.forgotten}).encode()
+    text = json.dumps({**told, "forgotten": state.forgotten, "shift": state.shift}).encode()
     numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
     state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
+    state.extras |= {} if state.places is None else {_PLACES: state.places}
     return session.save(path, cache=held)
 
 
@@ -51,7 +52,8 @@ def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any]]:
         raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
     text, image, spot = found
     told = json.loads(bytes(text.cpu().tolist()))
-    state.forgotten = told["forgotten"]
+    state.forgotten, state.shift = told["forgotten"], told["shift"]
+    state.places = state.extras.pop(_PLACES, None)
     go_on(cache, (image, spot))
     for layer in foveate_layers(cache):
         if (queries := layer.memory.queries) is not None:

@@ -22,6 +22,7 @@ from foveate.errors import InvalidParameter, NothingCompressed
 from foveate.stream import saved
 from foveate.stream.answering import Answer, answer, check
 from foveate.stream.bound import Bound
+from foveate.stream.places import Places, Positions
 from foveate.stream.reading import Chunk, Frames, of_frames, of_text
 from foveate.stream.words import Words
 
@@ -60,10 +61,14 @@ class Stream:
         every: by how many pairs the heads outgrow the budget until they are compressed; left out it
             is the policy's own, or 256.
         keep_opening: whether the words before the first frame always stay, inside the budget.
+        positions: "true" ones, which grow with the stream, also beyond what the model was trained
+            for (the log, "foveate", says so once); or "reindexed": before they get there, gaps that
+            forgotten tokens left are closed, and keys are turned accordingly.
 
     Raises:
         InvalidBudget: a budget that is a share.
-        InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening.
+        InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening; positions
+            of another name.
         InvalidInput: the chat template does not tell the words of a frame.
         UnsupportedModel: as for ``compress``.
     """
@@ -78,20 +83,24 @@ class Stream:
         system: str | None = None,
         every: int | None = None,
         keep_opening: bool = True,
+        positions: Positions = "true",
     ):
+        if positions not in ("true", "reindexed"):
+            raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
         self.words = Words.of(processor, system) if words is None else words
         made = endless(policy_of(policy), every)
         checked = compress(model, made, tokenizer=processor).model
         self._opening = of_text(checked, processor, self.words.opening, first=True)
         if keep_opening and self._opening.shape[1]:
             made = _keeping(made, self._opening.shape[1])
-        self._start(compress(model, made, tokenizer=processor), processor)
+        self._start(compress(model, made, tokenizer=processor), processor, positions)
 
-    def _start(self, session: Session, processor: Any) -> None:
+    def _start(self, session: Session, processor: Any, positions: Positions) -> None:
         self.model, self.processor, self.policy = session.model, processor, session.policy
         self._session, self._cache = session, None
         self._images = self._peak = 0
         self._bound = Bound(self.policy)
+        self._places = Places(self.model, processor, positions)
 
     def see(self, frames: Frames, time: float | Sequence[float] | None = None) -> Held:
         """Reads a frame, or a few at once.
@@ -110,10 +119,12 @@ class Stream:
                 saved, or begin anew.
         """
         chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
+        self._places.find_out()
         with self._session as session:
             if self._cache is None:
                 self._cache = self._begun(session)
             self._read(session, self._cache, chunk)
+        self._places.keep(self._cache)
         self._images += chunk.images
         self._bound.longest = max(self._bound.longest, chunk.tokens)
         self._peak = max(self._peak, self._bytes())
@@ -157,6 +168,7 @@ class Stream:
             CannotWrite: the disk is full, or the place cannot be written to.
         """
         settings = {"images": self._images, "peak": self._peak, "longest": self._bound.longest}
+        settings |= {"positions": self._places.positions}
         told = {**settings, "words": list(self.words)}
         return saved.save(Path(path), self._session, self._seen(), told)
 
@@ -170,15 +182,16 @@ class Stream:
         """
         stream = cls.__new__(cls)
         made = saved.policy_in(Path(path))
-        stream._start(compress(model, made, tokenizer=processor), processor)
+        stream._start(compress(model, made, tokenizer=processor), processor, "true")
         stream._cache, told = saved.load(Path(path), stream._session)
+        stream._places = Places(stream.model, processor, told["positions"])
         stream.words, stream._images = Words(*told["words"]), told["images"]
         stream._peak, stream._bound.longest = told["peak"], told["longest"]
         return stream
 
     def close(self) -> None:
         """Lets go of what is held; the stream may begin anew."""
-        self._start(self._session, self.processor)
+        self._start(self._session, self.processor, self._places.positions)
 
     def __enter__(self) -> Self:
         return self
@@ -194,6 +207,7 @@ class Stream:
     def _begun(self, session: Session) -> DynamicCache:
         """The cache with the words before the first frame."""
         cache = begun(session.model, session.policy, session.link)
+        self._places.note(cache)
         if self._opening.shape[1]:
             session.prefill(input_ids=self._opening, **{CACHE: cache})
         return cache

@@ -395,6 +395,7 @@ class Calls:
             state.prompt_end = None
         note_offsets(self._offsets, state)
         self._turns.note(state, layers[0].seen, kwargs)
+        self._turns.note_places(state, layers[0].seen, kwargs)
         asked = told.of("asked").asked
         if asked is None or asked.is_about(cache):
             self.cache = cache

@@ -122,6 +122,7 @@ def forget(cache: DynamicCache) -> Bool[Tensor, "seen"] | None:
         layer.at = layer.at._replace(seen=layer.seen)
     _cut(state, held)
     state.forgotten += gone
+    state.shift += gone
     offsets = {name: t for name, t in state.extras.items() if isinstance(t, Tensor)}  # M-RoPE's
     state.extras |= {name: t + gone for name, t in offsets.items()}
     return held
@@ -133,6 +134,8 @@ def _cut(state: CacheState, held: Bool[Tensor, "seen"]) -> None:
     for name in ("vision", "frames"):
         if (known := getattr(state, name)) is not None:
             setattr(state, name, known[:, held.to(known.device)])
+    if state.places is not None:
+        state.places = state.places[:, held.to(state.places.device)]
     if state.told is not None:
         image, spot = (t[:, held.to(t.device)] for t in state.told)
         state.told = image, spot

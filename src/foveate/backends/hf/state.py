@@ -118,6 +118,8 @@ class CacheState:
         self.told: Images | None = None  # of every token seen, where somebody says it
         self.coming: Images | None = None  # the same of the next pass alone
         self.forgotten = 0  # tokens that no layer holds and that are counted no more
+        self.shift = 0  # of positions beyond columns, where they stand on one axis
+        self.places: Int[Tensor, "axes seen"] | None = None  # positions, where somebody asks
         self.pads: Int[Tensor, "b"] | None = None
         self._even = OneNumber()  # of pads
         self.pads_told = False  # by a mask [b, n], not read off a layer's
