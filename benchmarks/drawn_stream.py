@@ -34,7 +34,7 @@ class Processor:
         plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         plain.decoder = decoders.ByteLevel()
         plain.add_special_tokens(list(SPECIAL))
-        self.tokenizer = PreTrainedTokenizerFast(
+        self.tokenizer: Any = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=plain, eos_token=SPECIAL[2], pad_token=SPECIAL[0]
         )
         self.tokenizer.chat_template = TEMPLATE
@@ -67,7 +67,7 @@ def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
     size = shape["hidden_size"] // shape["num_attention_heads"]
     axes = [size // 8, 3 * size // 16]
     rope = {"rope_type": "default", "mrope_section": [*axes, size // 2 - sum(axes)]}
-    ids = {f"{kind}_token_id": processor.id_of(f"<|{kind}_pad|>") for kind in ("image", "video")}
+    ids: dict[str, Any] = {f"{kind}_token_id": processor.id_of(f"<|{kind}_pad|>") for kind in ("image", "video")}
     config = Qwen2VLConfig(
         text_config={
             "vocab_size": len(processor.tokenizer),
@@ -94,7 +94,8 @@ def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
         **ids,
     )
     torch.manual_seed(0)
-    return Qwen2VLForConditionalGeneration(config).float().eval()
+    made: Qwen2VLForConditionalGeneration = Qwen2VLForConditionalGeneration(config)
+    return made.eval()
 
 
 def frame(number: int, width: int = 2 * SIDE, height: int = 2 * SIDE) -> Image.Image:

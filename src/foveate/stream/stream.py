@@ -97,7 +97,8 @@ class Stream:
 
     def _start(self, session: Session, processor: Any, positions: Positions) -> None:
         self.model, self.processor, self.policy = session.model, processor, session.policy
-        self._session, self._cache = session, None
+        self._session = session
+        self._cache: DynamicCache | None = None
         self._images = self._peak = 0
         self._bound = Bound(self.policy)
         self._places = Places(self.model, processor, positions)
@@ -121,10 +122,9 @@ class Stream:
         chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
         self._places.find_out()
         with self._session as session:
-            if self._cache is None:
-                self._cache = self._begun(session)
-            self._read(session, self._cache, chunk)
-        self._places.keep(self._cache)
+            cache = self._cache = self._cache or self._begun(session)
+            self._read(session, cache, chunk)
+        self._places.keep(cache)
         self._images += chunk.images
         self._bound.longest = max(self._bound.longest, chunk.tokens)
         self._peak = max(self._peak, self._bytes())
@@ -167,7 +167,7 @@ class Stream:
             NothingCompressed: no frame was seen yet.
             CannotWrite: the disk is full, or the place cannot be written to.
         """
-        settings = {"images": self._images, "peak": self._peak, "longest": self._bound.longest}
+        settings: dict[str, Any] = {"images": self._images, "peak": self._peak, "longest": self._bound.longest}
         settings |= {"positions": self._places.positions}
         told = {**settings, "words": list(self.words)}
         return saved.save(Path(path), self._session, self._seen(), told)

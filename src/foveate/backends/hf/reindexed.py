@@ -10,6 +10,7 @@ Source: HERMES (arXiv:2601.14724), position re-indexing, whose layers each close
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -93,7 +94,7 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
     last = state.places[:, state.places.shape[1] - wide :]
     forget(cache)
     places = state.places
-    used = torch.cat([places.flatten(), last.flatten()]).unique()
+    used = torch.unique(torch.cat([places.flatten(), last.flatten()]))
     difference, of_last = (
         torch.searchsorted(used, one.contiguous()) - one for one in (places, last)
     )
@@ -104,7 +105,7 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
                 f"keys held as {type(pairs).__name__} cannot be turned to other positions. Use a "
                 'store in full precision, or positions="true".'
             )
-        pairs.turn(lambda k, columns, way=way: way.by(k, difference[:, columns]))
+        pairs.turn(partial(_turned, way, difference))
         if (queries := memory.queries) is not None:
             memory.queries = way.by(queries, of_last[:, None, None, -queries.shape[2] :])
     state.places = places + difference
@@ -112,3 +113,12 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
     state.shift = ahead
     offsets = {name: t for name, t in state.extras.items() if isinstance(t, Tensor)}
     state.extras |= {name: torch.full_like(t, ahead) for name, t in offsets.items()}
+
+
+def _turned(
+    way: Turned,
+    difference: Int[Tensor, "axes seen"],
+    keys: Float[Tensor, "*x d"],
+    columns: Int[Tensor, "*x"],
+) -> Float[Tensor, "*x d"]:
+    return way.by(keys, difference[:, columns])
