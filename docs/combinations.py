@@ -55,6 +55,7 @@ PROFILES = {
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "kvpress",  # needs the package
+    "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
     "each_head",  # has no total
 }

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from foveate.errors import FoveateError
     from foveate.methods import *  # noqa: F403  # all methods, by their names
     from foveate.report.lens import Lens, lens
+    from foveate.stream import Stream
 
 __version__ = "0.1.0"
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "Session",
     "Shown",
     "Stats",
+    "Stream",
     "analysis",
     "calibrate",
     "calibrate_heads",
@@ -81,6 +83,7 @@ _PLACES = {
     "Session": "backends.hf",
     "Shown": "core.heads",
     "Stats": "backends.hf",
+    "Stream": "stream",
     "calibrate": "backends.hf",
     "calibrate_heads": "backends.hf",
     "compress": "backends.hf",

@@ -63,7 +63,7 @@ class Rereading(NamedTuple):
 
     ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
     ``by_image``. ``asks``: texts that the model is asked there; each is read with the model's own
-    greedy answer, of at most ``longest`` tokens.
+    greedy answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer.
     """
 
     chunk: int
@@ -71,6 +71,7 @@ class Rereading(NamedTuple):
     by_image: bool = False
     asks: tuple[str, ...] = ()
     longest: int = 1
+    bare: bool = False
 
 
 @runtime_checkable
@@ -89,6 +90,15 @@ class ReadsAgain(Protocol):
     def reading(self) -> Rereading: ...
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class AcrossLayers(Score, Protocol):
+    """A score that goes by those of other layers, too: once all layers have been scored,
+    ``together`` gives them their last values, layer after layer. Its policy has scope "model".
+    """
+
+    def together(self, scored: Sequence[Scored]) -> list[Float[Tensor, "b h n"]]: ...
 
 
 @runtime_checkable

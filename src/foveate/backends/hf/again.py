@@ -99,6 +99,18 @@ def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + most, last)
 
 
+def note_pass(state: CacheState, seen: int, inputs: Inputs) -> None:
+    """Keeps a pass of a prompt that its policy, or a recording's, may read again. Of one after
+    which something else is read, where the latest pass stood is all there is to know.
+    """
+    score, given = state.policy.reads_again, Given.of(seen, inputs)
+    if score is None or score.reading.prompt:
+        state.passes.append(given)
+        return
+    places = {name: x for name, x in given.inputs.items() if name == _POSITIONS}
+    state.passes = [Given(seen, places)]
+
+
 def keeps_passes(policy: Policy) -> bool:
     """Whether a prompt's inputs are kept: its policy reads it again, or a recording's may."""
     return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
@@ -134,6 +146,9 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
                     reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
         if reader.asker is not None:
             for text in reading.asks:
+                if reading.bare:
+                    reader.asker.read_bare(text, cache, state, _start(passes))
+                    continue
                 reader.asker.read(text, reading.longest, cache, state, _start(passes))
     for layer in layers:
         layer.finish()

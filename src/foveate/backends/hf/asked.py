@@ -61,6 +61,15 @@ class Asker(NamedTuple):
             )
         return cls(model, getattr(tokenizer, "tokenizer", tokenizer))
 
+    def read_bare(
+        self, text: str, cache: DynamicCache, state: CacheState, start: Tensor | None
+    ) -> None:
+        """Reads a text as it is, while a score looks on; it is not answered."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        tokens = torch.tensor([ids], dtype=torch.long, device=self.model.device)
+        tokens = tokens.expand(foveate_layers(cache)[0].pairs.counts.shape[0], -1)
+        self._read(Said(tokens, torch.ones_like(tokens, dtype=torch.bool), 0), cache, state, start)
+
     def read(
         self, text: str, longest: int, cache: DynamicCache, state: CacheState, start: Tensor | None
     ) -> None:
@@ -74,6 +83,11 @@ class Asker(NamedTuple):
                 "prompt, which tells little. Ask something else (asks=...).",
                 text,
             )
+        self._read(said, cache, state, start)
+
+    def _read(
+        self, said: Said, cache: DynamicCache, state: CacheState, start: Tensor | None
+    ) -> None:
         columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
         order = _lengths(cache, state, said.real)[:, None] + columns
         with borrowed(cache, state, Again(order.masked_fill(~said.real, -1))):

@@ -228,6 +228,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
         """Takes over pairs that were read elsewhere, in one pass that ended there."""
         self._pairs, self.seen, self.is_initialized = pairs, seen, True
+        k, v, _ = pairs.padded()
+        self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         self.memory.finished = finished
         end = self.state.prompt_end
         self.at = Pass.of(finished if end is None else end, finished, seen - finished)
@@ -262,7 +264,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             heads, size = layer.q.shape[1], layer.v.shape[3]
             weight = output_weight(state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
-        self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_pairs(layer.k, layer.v)
+        whole = self.seen + state.forgotten
+        self.full_bytes = layer.k.shape[0] * whole * bytes_of_pairs(layer.k, layer.v)
         self.hold_each(state.reading.read(layer, self.at, self.pairs.counts))
         if policy.when.decodes:
             _ = state.pad  # asked now, and not while decoding
@@ -319,7 +322,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return LayerStats(
             layer=self.model_index,
             kept=kept,
-            seen=finished,
+            seen=finished + self.state.forgotten,
             bytes_before=self.full_bytes,
             bytes_after=self.nbytes,
             compressed=pairs.compressed,

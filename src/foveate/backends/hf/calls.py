@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.again import Given, Rereader, keeps_passes, read_again
+from foveate.backends.hf.again import Rereader, keeps_passes, note_pass, read_again
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.checks import (
     CONTINUOUS,
@@ -310,10 +310,11 @@ class Calls:
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
         if _reads_again(told, cache):
-            return self._read(call, forward, kwargs)
+            return self._read(call, forward, self._turns.behind_forgotten(cache, kwargs))
         ongoing = self._begin(call, told, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
+        kwargs = self._turns.behind_forgotten(cache, kwargs)
         output = self._read(call, forward, kwargs)
         if fixed.state_of(cache) is None:
             self._after(told, cache, kwargs)
@@ -371,7 +372,7 @@ class Calls:
         frames = told.of_pass("frames", state.prompt_end, seen, given)
         state.extend_vision(vision, None if vision is None else frames)
         if keeps_passes(self.policy) and state.prompt_end is not None:
-            state.passes.append(Given.of(seen, kwargs))
+            note_pass(state, seen, kwargs)
         if seen and self._place.decoder is self.model:
             restore_offsets(self._offsets, state)
         return ongoing
@@ -395,12 +396,14 @@ class Calls:
     def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self.model, layers)
-        if state.prompt_end is not None and not layers[-1].armed:
+        if state.prompt_end is not None:
             self.read_again(cache)
+        if state.prompt_end is not None and not layers[-1].armed:
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
         self._turns.note(state, layers[0].seen, kwargs)
+        self._turns.note_places(state, layers[0].seen, kwargs)
         asked = told.of("asked").asked
         if asked is None or asked.is_about(cache):
             self.cache = cache

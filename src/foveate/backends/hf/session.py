@@ -100,6 +100,7 @@ class Session:
         self.policy = policy
         asker = Asker.of(self.model, tokenizer, policy)
         self._calls = Calls(self.model, policy, vision, asker, strict)
+        self._ends: finalize[..., Session] | None = None
 
     @property
     def link(self) -> Link:
@@ -108,7 +109,9 @@ class Session:
 
     def __enter__(self) -> Session:
         # an interrupt may fall before __exit__ has begun: the block ends with its session then
-        finalize(self, self._calls.detach).atexit = False
+        if self._ends is None:  # a block may be entered again
+            self._ends = finalize(self, self._calls.detach)
+            self._ends.atexit = False
         self._calls.attach()
         return self
 

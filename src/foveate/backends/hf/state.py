@@ -115,6 +115,11 @@ class CacheState:
         self.vision: Bool[Tensor, "b seen"] | None = None
         self.vision_known = True
         self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
+        self.told: Images | None = None  # of every token seen, where somebody says it
+        self.coming: Images | None = None  # the same of the next pass alone
+        self.forgotten = 0  # tokens that no layer holds and that are counted no more
+        self.shift = 0  # of positions beyond columns, where they stand on one axis
+        self.places: Int[Tensor, "axes seen"] | None = None  # positions, where somebody asks
         self.pads: Int[Tensor, "b"] | None = None
         self._even = OneNumber()  # of pads
         self.pads_told = False  # by a mask [b, n], not read off a layer's
@@ -195,6 +200,7 @@ class CacheState:
             before = none[:, :0] if self.vision is None else torch.zeros_like(self.vision)
             before = before if self.frames is None else self.frames
             self.frames = torch.cat([before, none if frames is None else frames], dim=1)
+        self._extend_told(vision)
         if vision is None:
             self.vision_known = False
         elif self.vision is None:
@@ -202,8 +208,19 @@ class CacheState:
         else:
             self.vision = torch.cat([self.vision, vision], dim=1)
 
+    def _extend_told(self, vision: Bool[Tensor, "b t"] | None) -> None:
+        """What is told of a pass's images is of that pass alone; the next one's are text."""
+        if self.told is None or vision is None:
+            return
+        text = torch.full_like(vision, -1, dtype=torch.long)
+        now, self.coming = self.coming or (text, text), None
+        image, spot = (torch.cat(both, dim=1) for both in zip(self.told, now, strict=True))
+        self.told = image, spot
+
     def images(self) -> Images | None:
         """Image and spot of every token seen; None if nothing told which tokens are visual."""
+        if self.told is not None:
+            return self.told
         if not self.vision_known or self.vision is None:
             return None
         return self.shared.images(self.vision, self.frames)
@@ -215,6 +232,9 @@ class CacheState:
             self.vision = self.vision.index_select(0, rows.to(self.vision.device))
             if self.frames is not None:
                 self.frames = self.frames.index_select(0, rows.to(self.frames.device))
+        if self.told is not None:
+            image, spot = (t.index_select(0, rows.to(t.device)) for t in self.told)
+            self.told = image, spot
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
         self.shared = SharedByLayers()
