@@ -124,11 +124,11 @@ def bars(r: Random, fonts: Fonts) -> Album:
     )
 
 
-def in_image(r: Random, fonts: Fonts) -> Album:
-    """Three images with the same fields; the question says in which one to look."""
+def in_image(r: Random, fonts: Fonts, images: int = 3) -> Album:
+    """Images with the same fields; the question says in which one to look."""
     names, rows = r.sample(list(FIELDS), 3), r.randint(4, 7)
     pages = tuple(
-        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows) for _ in range(3)
+        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows) for _ in range(images)
     )
     return _album(
         pages,
