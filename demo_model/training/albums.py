@@ -1,7 +1,8 @@
 """What the language model is asked while it learns: short albums of every kind, long ones, chats.
 
-A long album has pages of the same fields, of many people, or asks for a page by its number; some of
-its pages come in later turns of a chat, after questions about earlier ones and their answers.
+A long album has pages of the same fields, of many people, or asks for a page by its number, or
+mixes charts and lists with pages of people; some of its pages come in later turns of a chat, after
+questions about earlier ones and their answers.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate_demo.processor import worded
-from foveate_demo.questions import KINDS, Album, Question, in_image, same_fields
+from foveate_demo.questions import KINDS, Album, Question, in_image, mixed, same_fields
 from training.data import Fonts
 from training.seeing import See, embedded
 
@@ -47,7 +48,7 @@ def short(r: Random, fonts: Fonts) -> tuple[Album, Messages]:
 def long(r: Random, fonts: Fonts, most: int) -> tuple[Album, Messages]:
     """Up to ``most`` pages that are alike, at once or in turns."""
     pages = r.randint(4, most)
-    draw = in_image if r.random() < 0.3 else same_fields
+    (draw,) = r.choices([same_fields, in_image, mixed], [6, 3, 2])
     album = draw(r, fonts, pages)
     return album, turns(r, album) if r.random() < TURNS else [_shown(pages)]
 
