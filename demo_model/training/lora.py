@@ -93,8 +93,8 @@ def main() -> None:
         done = state["step"]
         set_peft_model_state_dict(peft, state["lora"])
         step.load_state_dict(state["optimiser"])
-    elif start := a.start or (WEIGHTS / "lora.safetensors" if a.shipped else None):
-        set_peft_model_state_dict(peft, read(start))
+    elif begin := a.start or (WEIGHTS / "lora.safetensors" if a.shipped else None):
+        set_peft_model_state_dict(peft, read(begin))
     r = Random(f"lora/{done}")
     print(f"{sum(p.numel() for p in learned):,} parameters", flush=True)
 
