@@ -67,7 +67,9 @@ def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
     size = shape["hidden_size"] // shape["num_attention_heads"]
     axes = [size // 8, 3 * size // 16]
     rope = {"rope_type": "default", "mrope_section": [*axes, size // 2 - sum(axes)]}
-    ids: dict[str, Any] = {f"{kind}_token_id": processor.id_of(f"<|{kind}_pad|>") for kind in ("image", "video")}
+    ids: dict[str, Any] = {
+        f"{kind}_token_id": processor.id_of(f"<|{kind}_pad|>") for kind in ("image", "video")
+    }
     config = Qwen2VLConfig(
         text_config={
             "vocab_size": len(processor.tokenizer),
