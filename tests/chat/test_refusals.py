@@ -11,6 +11,7 @@ import torch
 from transformers import LogitsProcessorList
 
 import foveate
+from foveate.chat import reading
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedModel
 from tests import zoo
 from tests.zoo.directory import tokenizer as text_tokenizer
@@ -79,6 +80,16 @@ def test_images_that_are_read_through_cross_attention_are_refused() -> None:
     processor.__class__ = Crossing
     with pytest.raises(UnsupportedModel, match="through cross-attention"):
         foveate.Chat(who.model, processor).say("Hello")
+
+
+def test_an_older_release_that_masks_a_later_image_wrongly_is_refused(monkeypatch) -> None:
+    who = talker("gemma3")
+    mine = foveate.Chat(who.model, who.processor)
+    mine.say("Hello", images=[image(0)], **SHORT)
+    monkeypatch.setattr(reading, "RELEASE", "5.22.2")
+    with pytest.raises(UnsupportedModel, match=r"transformers 5\.22\.2 masks a new image"):
+        mine.say("And this?", images=[image(1)])
+    mine.say("And now?", **SHORT)
 
 
 def test_a_closed_chat_holds_nothing() -> None:

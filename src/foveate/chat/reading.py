@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
+from transformers import __version__ as RELEASE
 
 from foveate.chat.literal import anchor, tokenizer_of
 from foveate.chat.pictures import picture
@@ -81,7 +82,8 @@ def read(
 
     Raises:
         InvalidInput: the processor cannot read it.
-        UnsupportedModel: its images are read through cross-attention.
+        UnsupportedModel: its images are read through cross-attention; or a release of transformers
+            masks a later one wrongly.
     """
     tokenizer = tokenizer_of(wording.processor)
     opening = getattr(tokenizer, "bos_token", None)
@@ -109,7 +111,19 @@ def read(
             "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
             "foveate.compress block."
         )
+    if images and not begins and "token_type_ids" in found:
+        _check_sees_images_later(model)
     return NewPart({name: _moved(value, model) for name, value in found.items()}, len(cut))
+
+
+def _check_sees_images_later(model: PreTrainedModel) -> None:
+    """Tokens of an image see each other in both directions (Gemma 3), and on a cache did not."""
+    if tuple(map(int, RELEASE.split(".")[:2])) < (5, 23):
+        raise UnsupportedModel(
+            f"transformers {RELEASE} masks a new image in a later turn wrongly in "
+            f"a {type(model).__name__}: update it to 5.23 or newer, or show all images in the "
+            "first turn."
+        )
 
 
 def _moved(value: Any, model: PreTrainedModel) -> Any:
