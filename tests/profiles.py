@@ -16,7 +16,7 @@ def saved(folder, method, numbers, model="tiny", budget=""):
     ).save(folder / f"{method}.json")
 
 
-def saved_tensors(folder, method, by_layer, model="tiny"):
+def saved_tensors(folder, method, by_layer, model="tiny", weights=""):
     """The file ``method.safetensors`` of that folder: of each layer the tensors by name."""
     return TensorProfile(
         method=method,
@@ -24,5 +24,7 @@ def saved_tensors(folder, method, by_layer, model="tiny"):
         layers=len(by_layer),
         samples=1,
         budget="",
+        weights=weights,
+        target="answers" if method == "recommended" else "",
         by_layer=by_layer,
     ).save(folder / f"{method}.safetensors")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import tee
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from foveate.backends.hf.heads import calibrate_heads
 from foveate.backends.hf.published import import_profile
 from foveate.cli import console, options
 from foveate.cli.beside import profile_place
-from foveate.cli.contexts import SAMPLES, contexts
+from foveate.cli.contexts import SAMPLES, Context, contexts
 from foveate.cli.findings import of_profile
 from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
@@ -32,7 +33,6 @@ from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import READS, SEES, DeviceMap, load
-from foveate.eval.prompt import read
 
 
 def calibrate(
@@ -150,10 +150,16 @@ def calibrate(
             texts = (
                 (one for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
                 if draws
-                else ((text, _images(record, prompts, allow_outside)) for text, record in each)
+                else (_context(text, record, prompts, allow_outside) for text, record in each)
             )
-            inputs = (read(loaded, text, images).inputs for text, images in texts)
-            profile = measure(loaded.model, policy or name, inputs, progress=progress)
+            inputs, asked = tee(text.asked(loaded) for text in texts)
+            profile = measure(
+                loaded.model,
+                policy or name,
+                (prompt.inputs for prompt, _ in inputs),
+                questions=(one for _, one in asked) if name == "recommended" else None,
+                progress=progress,
+            )
     profile.save(path)
     typer.echo(of_profile(profile, path, chosen))
 
@@ -195,15 +201,22 @@ def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None
 
 
 def _entry(record: Record) -> tuple[str, Record | None]:
-    """A record has images or none."""
-    if "images" not in record.held:
-        return words_of(record), None
-    record.texts("images")
+    """A record has images or none, and questions or none."""
+    for name in ("images", "questions"):
+        if name in record.held:
+            record.texts(name)
     return words_of(record), record
+
+
+def _context(text: str, record: Record | None, path: Path | None, outside: bool) -> Context:
+    """A prompt of a file, and the same with each of its questions behind it."""
+    questions = record.texts("questions") if record and "questions" in record.held else ()
+    others = [f"{text}\n\n{question}" for question in questions]
+    return Context(text, _images(record, path, outside), others)
 
 
 def _images(record: Record | None, path: Path | None, outside: bool) -> Sequence[Image.Image]:
     """The images that a prompt names; they stand beside the prompts file."""
-    if record is None or path is None:
+    if record is None or path is None or "images" not in record.held:
         return ()
     return Folder(path.parent, outside).images(record, "images")

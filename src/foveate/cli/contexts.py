@@ -8,7 +8,11 @@ from random import Random
 from typing import NamedTuple
 
 from PIL import Image
+from torch import Tensor
 
+from foveate.core.gathering import Asked
+from foveate.eval.model import Loaded
+from foveate.eval.prompt import Prompt, read
 from foveate.eval.tasks.text_needle import manual
 from foveate_demo import questions
 from foveate_demo.questions import Album
@@ -17,6 +21,7 @@ from foveate_demo.scenes.documents import Fonts
 from foveate_demo.scenes.words import FIELDS, PEOPLE
 
 SAMPLES = 48
+QUESTIONS = 8  # about a prompt, by whose answers a pair is measured as well
 KINDS: tuple[Callable[[Random, Fonts], Album], ...] = (
     questions.document,
     questions.different_fields,
@@ -31,10 +36,29 @@ WORDS = (100, 1200)  # of a text
 
 
 class Context(NamedTuple):
-    """A text, with the images that stand before it."""
+    """A text, with the images that stand before it; and other texts that may stand in its place,
+    each with another question.
+    """
 
     text: str
     images: Sequence[Image.Image] = ()
+    others: Sequence[str] = ()
+
+    def asked(self, loaded: Loaded) -> tuple[Prompt, Asked]:
+        """The prompt, and the other questions as its tokens go on after what all have in common."""
+        prompt = read(loaded, self.text, list(self.images))
+        ids = [read(loaded, text, list(self.images)).inputs["input_ids"][0] for text in self.others]
+        own = prompt.inputs["input_ids"][0]
+        common = min((_in_common(own, other) for other in ids), default=0)
+        found = tuple(tuple(other[common:].tolist()) for other in ids)
+        return prompt, Asked(tuple(one for one in found if one), common)
+
+
+def _in_common(one: Tensor, other: Tensor) -> int:
+    """How many tokens both begin with."""
+    length = min(len(one), len(other))
+    differ = (one[:length] != other[:length]).nonzero()
+    return int(differ[0]) if len(differ) else length
 
 
 def contexts(sees: bool, samples: int) -> Iterator[Context]:
@@ -47,7 +71,8 @@ def contexts(sees: bool, samples: int) -> Iterator[Context]:
 def _pages(r: Random, number: int) -> Context:
     album = KINDS[number % len(KINDS)](r, (BUILT_IN,))
     asked = r.choice(album.questions)
-    return Context(asked.question, [page.image for page in album.images])
+    others = [one.question for one in r.sample(album.questions, min(QUESTIONS, len(album.questions)))]
+    return Context(asked.question, [page.image for page in album.images], others)
 
 
 def _text(r: Random) -> Context:
@@ -59,5 +84,5 @@ def _text(r: Random) -> Context:
     for who, what in facts:
         line = f"\n{who}'s {what.lower()}: {FIELDS[what](r)}\n"
         words.insert(r.randint(0, len(words)), line)
-    who, what = r.choice(facts)
-    return Context(f"{' '.join(words)}\n\nWhat is {who}'s {what.lower()}?")
+    texts = [f"{' '.join(words)}\n\nWhat is {who}'s {what.lower()}?" for who, what in facts]
+    return Context(r.choice(texts), (), texts[:QUESTIONS])

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from foveate.core import files
-from foveate.core.gathering import GATHERINGS
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
 from foveate.core.making import made_by
@@ -26,13 +26,17 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
+LATER = ("weights", "target")  # of which files of earlier versions say nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorProfile(Heading):
-    """The tensors of every compressed layer, by name."""
+    """The tensors of every compressed layer, by name; ``target`` is what they were fitted to, where
+    their method has several.
+    """
 
     by_layer: Sequence[Mapping[str, Tensor]]
+    target: str = ""
 
     def save(self, path: str | Path) -> Path:
         """Writes the file.
@@ -46,7 +50,7 @@ class TensorProfile(Heading):
             for layer, named in enumerate(self.by_layer)
             for name, tensor in named.items()
         }
-        files.write(path, save(tensors, {name: str(getattr(self, name)) for name in FIELDS}))
+        files.write(path, save(tensors, {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)}))
         _read.cache_clear()
         return path
 
@@ -123,6 +127,8 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         layers=layers,
         samples=int(note["samples"][:9]),
         budget=note["budget"],
+        weights=note.get("weights", ""),
+        target=note.get("target", ""),
         by_layer=by_layer,
     )
     if profile.method in GATHERINGS:
@@ -132,7 +138,12 @@ def _read(path: Path, stamp: int) -> TensorProfile:
 
 def _check_tensors(path: Path, profile: TensorProfile) -> None:
     """Raises InvalidInput unless it holds what its method measures, in finite numbers."""
-    names = GATHERINGS[profile.method].names
+    names, targets = GATHERINGS[profile.method].names, targets_of(GATHERINGS[profile.method])
+    if targets and profile.target not in targets:
+        raise InvalidInput(
+            f"{path} is a profile of {profile.method} whose target is {shown(profile.target)}: it "
+            f"is of another version, and this one knows {', '.join(targets)}."
+        )
     if len(profile.by_layer) != profile.layers or not profile.layers:
         raise InvalidInput(
             f"{path} says {profile.layers} layers and holds tensors of {len(profile.by_layer)}."

@@ -22,13 +22,12 @@ from functools import cache, lru_cache
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.gathering import GATHERINGS, Sums
-from foveate.core.layer import Layer, Scores
+from foveate.core.gathering import GATHERINGS, Asked, Sums
+from foveate.core.layer import Layer
 from foveate.core.method import method
 from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
@@ -40,63 +39,17 @@ from foveate.ops.rotation import Rotation
 from foveate.stages.budget import OneRanking
 from foveate.stages.budget.exact import filled
 from foveate.stages.budget.head_table import ByHead, Rule
-from foveate.stages.score import KeyDifference, Reconstruction
+from foveate.stages.score import KeyDifference
+from foveate.stages.score.foretold import FACTS, ForetoldReconstruction, facts
+from foveate.stages.score.teaching import TARGETS, answered, watched, worth
 from foveate.stages.select import TopK
 
-FACTS = 5
-"""Beside the channels of key and value: see :func:`facts`."""
 RIDGE = 0.01
 VALUE = 0.15
 """How much a value's norm counts without a profile."""
-LEAST = 1e-6
-"""The least attention that is told apart from none."""
 LEVELS = 256
 """Into how many equal shares a head's pairs are cut."""
 Heads = Literal["by_prompt", "by_profile"]
-
-
-def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
-    """Of every pair: the key's norm and its square, the value's norm and its logarithm, and the
-    cosine between the key and the mean of all keys' directions.
-    """
-    k, v, real = layer.k.float(), layer.v.float(), layer.valid[..., None]
-    direction = F.normalize(k, dim=-1).masked_fill(~real, 0.0)
-    mean = direction.sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp_min(1)
-    key, value = k.norm(dim=-1), v.norm(dim=-1)
-    likeness = F.cosine_similarity(direction, mean, dim=-1)
-    found = (key, key.square(), value, value.clamp_min(LEAST).log(), likeness)
-    return torch.stack(found, dim=-1).masked_fill(~real, 0.0)
-
-
-@stage("foretold_reconstruction")
-@dataclass(frozen=True, kw_only=True)
-class ForetoldReconstruction:
-    """The logarithm of what a second reading would pay to a pair at most, by the linear maps of a
-    ``profile``; in float32.
-    """
-
-    profile: str
-
-    def __post_init__(self) -> None:
-        _ = self.calibrated
-
-    @property
-    def calibrated(self) -> TensorProfile:
-        """The profile in use."""
-        return load_tensors(self.profile, "recommended")
-
-    def queries(self, tokens: int) -> int:
-        return 0
-
-    def __call__(self, layer: Layer) -> Scores:
-        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
-        of_key, of_value, of_facts, offset = self.calibrated.of(
-            layer, of_key=(h, d), of_value=(h, e), of_facts=(h, FACTS), offset=(h,)
-        )
-        values = offset[:, None] + (facts(layer) @ of_facts[..., None])[..., 0]
-        for pairs, weights in ((layer.k, of_key), (layer.v, of_value)):
-            values = values + (pairs.float() @ weights[..., None])[..., 0]
-        return Scores(values)
 
 
 def levels(values: Float[Tensor, "h n"]) -> Float[Tensor, "h 256"]:
@@ -160,28 +113,36 @@ def _counts(profile: TensorProfile, tokens: int, protected: int, length: int) ->
 
 
 class SecondReading:
-    """Ridge regression, head by head, of the logarithm of what the second reading of a prompt pays
-    to a pair, on the pair: sums of products over all pairs of all prompts.
+    """Ridge regression, head by head, of what a pair is worth (:mod:`foveate.stages.score.teaching`)
+    on the pair: sums of products over all pairs of all prompts.
     """
 
     turns_back: ClassVar[bool] = False
-    watched: ClassVar[Score | None] = Reconstruction()
+    watched: ClassVar[Score | None] = None
+    targets: ClassVar[tuple[str, ...]] = TARGETS
     names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")
 
+    def watching(self, target: str, asked: Asked) -> Score:
+        return watched(target, asked.questions, asked.after)
+
+    def reached(self, target: str, sums: Sums) -> str:
+        return "damage" if target == "answers" and not sums["answered"] else target
+
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        paid = layer.state["reconstruction"].clamp_min(LEAST).log()
+        told = worth(layer)
         real = layer.valid[..., None]
-        ones = torch.ones_like(paid)[..., None]
+        ones = torch.ones_like(told)[..., None]
         given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
         given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
-        rows = zip(paid, layer.valid[:, 0], strict=True)
-        told = paid.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+        rows = zip(told, layer.valid[:, 0], strict=True)
+        each = told.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
         return {
             "products": given.transpose(1, 2) @ given,
-            "told": (given.transpose(1, 2) @ told[..., None])[..., 0],
-            "of_key": paid.new_zeros(layer.k.shape[-1]),  # for its length
+            "told": (given.transpose(1, 2) @ each[..., None])[..., 0],
+            "of_key": told.new_zeros(layer.k.shape[-1]),  # for its length
             "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
-            "prompts": paid.new_tensor(float(len(paid))),
+            "answered": told.new_tensor(float(answered(layer))),
+            "prompts": told.new_tensor(float(len(told))),
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:

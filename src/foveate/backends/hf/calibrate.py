@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from foveate.backends.hf.gather import each_prompt, gather, gathered_method
+from foveate.backends.hf.gather import (
+    check_takes_questions,
+    each_prompt,
+    gather,
+    gathered_method,
+)
 from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import (
@@ -19,7 +24,7 @@ from foveate.backends.hf.support import (
 )
 from foveate.backends.hf.undone import undone
 from foveate.core.composition import policy as policy_of
-from foveate.core.gathering import GATHERINGS
+from foveate.core.gathering import GATHERINGS, Asked
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.policy import Policy
 from foveate.core.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
@@ -32,6 +37,7 @@ def calibrate(
     policy: Policy | str,
     prompts: Iterable[Mapping[str, Any]],
     *,
+    questions: Iterable[Asked] | None = None,
     progress: Path | None = None,
 ) -> Profile | TensorProfile:
     """The profile of a method on a model: the mean over prompts of what it measures in each, or
@@ -43,21 +49,25 @@ def calibrate(
         policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum. A name
             is enough where nothing is compressed to measure it ("q_filters").
         prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
+        questions: for ``recommended``, what is asked about each prompt, which it is measured by as
+            well, with the model's own answers: as many as there are prompts.
         progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
             are not read again. It is deleted at the end.
 
     Raises:
-        InvalidParameter: a method that has nothing to calibrate.
-        InvalidInput: no prompt, one so short that all of it fits the budget, or one whose keys,
+        InvalidParameter: a method that has nothing to calibrate, or one that asks no questions
+            with some.
+        InvalidInput: no prompt, not as many questions as prompts, one so short that all of it fits the budget, or one whose keys,
             values or queries are no numbers.
         UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
     if isinstance(policy, str) and (found := gathered_method(policy)):
-        return gather(model, found, prompts, progress=progress)
+        return gather(model, found, prompts, questions=questions, progress=progress)
     policy = policy_of(policy)
     name = calibrated_method(policy)
     if name in GATHERINGS:
-        return gather(model, name, prompts, progress=progress)
+        return gather(model, name, prompts, questions=questions, progress=progress)
+    check_takes_questions(name, questions)
     how = CALIBRATIONS[name]
     title = model_name(check_model(model))
     ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
