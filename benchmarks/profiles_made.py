@@ -33,7 +33,7 @@ def make_missing() -> None:
 
 def _prompts(loaded: Loaded, path: str) -> Iterator[Mapping[str, Any]]:
     if path == FILTERS:
-        for text, images in contexts(True, PAGES):
+        for text, images, _ in contexts(True, PAGES):
             yield read(loaded, text, list(images)).inputs
     else:
         for text in passages(TEXTS):

@@ -39,7 +39,7 @@ def damaged(layer):
 
 
 def attention(layer, row, head, place):
-    """What one query of a query head pays to the slots that it sees, in float64; and their values."""
+    """The slots that one query of a query head sees, its logits for them, and their values."""
     of_kv = head // layer.groups
     real = layer.valid[row, of_kv] & (layer.pos[row, of_kv] <= layer.q_pos[row, place])
     k, v = (t[row, of_kv, real].double() for t in (layer.k, layer.v))
@@ -51,7 +51,7 @@ def test_damage_is_how_far_an_output_moves_when_its_pair_goes():
     """By doing it: the softmax is made again without the pair."""
     layer = damaged(random_layer((9, 6), d=4, seed=2))
     found = torch.cat(list(squared_damage(layer)), dim=3).double()
-    b, h, g, m, n = found.shape
+    b, h, g, m, _ = found.shape
     expected = torch.zeros_like(found)
     for row in range(b):
         for head in range(h * g):
@@ -221,7 +221,9 @@ def test_a_pair_is_worth_the_mean_of_the_logarithms():
     found = worth(replace(layer, state={"sum": s, "most": m, "answers": f}))
     for head in range(2):
         for pair in range(7):
-            logs = [max(float(t[0, head, pair]), LEAST**2) for t in (s, m, f) if t[0, head, pair] >= 0]
+            logs = [
+                max(float(t[0, head, pair]), LEAST**2) for t in (s, m, f) if t[0, head, pair] >= 0
+            ]
             mean = sum(torch.tensor(one).log().item() / 2 for one in logs) / len(logs)
             assert_close(found[0, head, pair].item(), mean, rtol=1e-5, atol=1e-5)
     paid = {"reconstruction": m}

@@ -21,6 +21,8 @@ from foveate.cli.findings import of_profile
 from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
 from foveate.cli.prompt import QUESTION, Which, check_writable, passages, prompts_of, words_of
+from foveate.cli.share import share
+from foveate.core import files
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
@@ -52,8 +54,9 @@ def calibrate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each; for scores of heads '
-            'with "answer" and "spans". [default: passages of a text that comes with Foveate; for '
+            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each; for recommended with '
+            '"questions", texts that follow the prompt; for scores of heads with "answer" and '
+            '"spans". [default: passages of a text that comes with Foveate; for '
             "scores of heads questions about drawn documents; for recommended drawn pages, or a "
             "manual's text for a model that reads]",
         ),
@@ -81,6 +84,14 @@ def calibrate(
         int | None,
         typer.Option(metavar="N", min=1, help="Of --prompts, those of at most N letters."),
     ] = None,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--share",
+            help="Write a folder to hand on: the profile, and a manifest of what it was measured "
+            "on. --out is then that folder. [default: METHOD-MODEL]",
+        ),
+    ] = False,
     published: Annotated[
         Path | None,
         typer.Option(
@@ -100,10 +111,10 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     if published is not None:
-        if prompts or any(one is not None for one in (samples, seed, longer_than, up_to)):
+        if prompts or shared or any(x is not None for x in (samples, seed, longer_than, up_to)):
             raise InvalidInput(
-                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than "
-                "and --up-to."
+                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
+                "--up-to and --share."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
@@ -111,9 +122,13 @@ def calibrate(
     gathered = gathered_method(spec)
     policy = None if of_heads or gathered else _policy(spec)
     name = gathered or (spec if policy is None else calibrated_method(policy))
-    path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
-    if path == profile_place(model or ""):
-        path.parent.mkdir(exist_ok=True)
+    file = f"{name}.{'safetensors' if name in GATHERINGS else 'json'}"
+    path = out or Path(file)
+    if shared:
+        path = (out or Path(f"{name}-{Path(model or 'shipped').name}")) / file
+    if shared or path == profile_place(model or ""):
+        with files.reporting(path.parent):
+            path.parent.mkdir(parents=shared, exist_ok=True)
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
     draws = prompts is None and name == "recommended"
@@ -152,16 +167,22 @@ def calibrate(
                 if draws
                 else (_context(text, record, prompts, allow_outside) for text, record in each)
             )
-            inputs, asked = tee(text.asked(loaded) for text in texts)
+            inputs, others = tee(text.asked(loaded) for text in texts)
             profile = measure(
                 loaded.model,
                 policy or name,
                 (prompt.inputs for prompt, _ in inputs),
-                questions=(one for _, one in asked) if name == "recommended" else None,
+                questions=(one for _, one in others) if name == "recommended" else None,
                 progress=progress,
             )
     profile.save(path)
+    if shared:
+        share(profile, path, prompts)
     typer.echo(of_profile(profile, path, chosen))
+    if shared:
+        typer.echo(
+            f"To hand on: {path.parent}. Installed with: foveate profiles install {path.parent}"
+        )
 
 
 def _import(

@@ -71,7 +71,9 @@ def contexts(sees: bool, samples: int) -> Iterator[Context]:
 def _pages(r: Random, number: int) -> Context:
     album = KINDS[number % len(KINDS)](r, (BUILT_IN,))
     asked = r.choice(album.questions)
-    others = [one.question for one in r.sample(album.questions, min(QUESTIONS, len(album.questions)))]
+    others = [
+        one.question for one in r.sample(album.questions, min(QUESTIONS, len(album.questions)))
+    ]
     return Context(asked.question, [page.image for page in album.images], others)
 
 

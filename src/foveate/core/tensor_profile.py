@@ -26,17 +26,18 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
-LATER = ("weights", "target")  # of which files of earlier versions say nothing
+LATER = ("weights", "target", "prompts")  # of which files of earlier versions say nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorProfile(Heading):
     """The tensors of every compressed layer, by name; ``target`` is what they were fitted to, where
-    their method has several.
+    their method has several, and ``prompts`` a digest of the prompts.
     """
 
     by_layer: Sequence[Mapping[str, Tensor]]
     target: str = ""
+    prompts: str = ""
 
     def save(self, path: str | Path) -> Path:
         """Writes the file.
@@ -50,7 +51,9 @@ class TensorProfile(Heading):
             for layer, named in enumerate(self.by_layer)
             for name, tensor in named.items()
         }
-        files.write(path, save(tensors, {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)}))
+        files.write(
+            path, save(tensors, {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)})
+        )
         _read.cache_clear()
         return path
 
@@ -92,6 +95,16 @@ def load_tensors(path: str, method: str) -> TensorProfile:
     return profile
 
 
+def method_of(path: str) -> str:
+    """Whose profile of tensors a file is.
+
+    Raises:
+        InvalidInput: a damaged one, or no profile of this version.
+    """
+    place = Path(path).absolute()
+    return _read(place, place.stat().st_mtime_ns).method
+
+
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int) -> TensorProfile:
     """``stamp`` is when the file was written last."""
@@ -129,6 +142,7 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         budget=note["budget"],
         weights=note.get("weights", ""),
         target=note.get("target", ""),
+        prompts=note.get("prompts", ""),
         by_layer=by_layer,
     )
     if profile.method in GATHERINGS:

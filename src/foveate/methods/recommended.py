@@ -1,16 +1,19 @@
-"""Foveate's own recipe: KVzip's second reading, foretold from each pair by itself.
+"""Foveate's own recipe: what the loss of a pair would do, foretold from the pair by itself.
 
 A profile holds, for every KV head, a linear map from a pair (key, value, and a few facts of both)
-to the logarithm of the most attention that the second reading of a prompt pays to it (KVzip). It is
-fitted once per model, by ``foveate calibrate recommended``, from prompts that are read twice: no
-labels, no questions, no answers. Then scoring a pair costs two dot products, no query is looked at,
-and one file serves every budget, with the question known or not. One ranking over all heads and
-layers says what each head keeps, or where that has to be known before a prompt is read (inside
-vLLM, layer by layer), the ranking that comes out on average; the first token stays in all of them.
+to the logarithm of what its loss does. It is fitted once per model, by ``foveate calibrate
+recommended``, from prompts that are read twice, as KVzip does; but by the damage to heads' outputs,
+and to the model's own answers about the prompt, and not by attention alone
+(``stages/score/teaching.py`` has the formulas). No labels are needed. Then scoring a pair costs two
+dot products, no query is looked at, and one file serves every budget, with the question known or
+not. One ranking over all heads and layers says what each head keeps, or where that has to be known
+before a prompt is read (inside vLLM, layer by layer), the ranking that comes out on average; the
+first token stays in all of them.
 
-Without a profile it is the best here that needs none and reads the prompt once: how a key differs
-from all others (KeyDiff) and how large its value is, in one ranking. The log, "foveate", says so
-once, at INFO.
+Without a profile it takes the one that is installed for the model (``foveate profiles``). Without
+that it is the best here that needs none and reads the prompt once: how a key differs from all
+others (KeyDiff) and how large its value is, in one ranking. The log, "foveate", says so once, at
+INFO.
 """
 
 from __future__ import annotations
@@ -113,8 +116,8 @@ def _counts(profile: TensorProfile, tokens: int, protected: int, length: int) ->
 
 
 class SecondReading:
-    """Ridge regression, head by head, of what a pair is worth (:mod:`foveate.stages.score.teaching`)
-    on the pair: sums of products over all pairs of all prompts.
+    """Ridge regression, head by head, of what a pair is worth (``stages/score/teaching.py``) on the
+    pair: sums of products over all pairs of all prompts.
     """
 
     turns_back: ClassVar[bool] = False
@@ -180,8 +183,9 @@ GATHERINGS["recommended"] = SecondReading()
 def say_once() -> None:
     """That a profile would do better."""
     logging.getLogger("foveate").info(
-        "recommended has no profile: it ranks pairs by how their keys differ and how large their "
-        "values are. 'foveate calibrate recommended --model MODEL' makes one in minutes, and "
+        "recommended has no profile: unless one is installed for the model, it ranks pairs by how "
+        "their keys differ and how large their values are. 'foveate calibrate recommended --model "
+        "MODEL' makes one in minutes, and "
         "kvzip needs none, at the price of a second prefill."
     )
 
@@ -195,7 +199,7 @@ def recommended(
     recent: Recent | None = None,
     heads: Heads = "by_prompt",
 ) -> Policy:
-    """Keeps what a second reading of the prompt would attend to, foretold pair by pair.
+    """Keeps the pairs whose loss would do most to heads' outputs and answers, foretold one by one.
 
     Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
     prompts with or without their question. ``recent`` tokens are always kept: by default the

@@ -23,6 +23,7 @@ from foveate.backends.hf.support import (
     model_name,
 )
 from foveate.backends.hf.undone import undone
+from foveate.backends.hf.weights import weights_digest
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS, Asked
 from foveate.core.ledger import Ledger, fingerprint
@@ -55,10 +56,10 @@ def calibrate(
             are not read again. It is deleted at the end.
 
     Raises:
-        InvalidParameter: a method that has nothing to calibrate, or one that asks no questions
-            with some.
-        InvalidInput: no prompt, not as many questions as prompts, one so short that all of it fits the budget, or one whose keys,
-            values or queries are no numbers.
+        InvalidParameter: a method that has nothing to calibrate, or questions to one that asks
+            none.
+        InvalidInput: no prompt, not as many questions as prompts, a prompt so short that all of it
+            fits the budget, or one whose keys, values or queries are no numbers.
         UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
     if isinstance(policy, str) and (found := gathered_method(policy)):
@@ -76,7 +77,7 @@ def calibrate(
             with undone(model), compress(model, policy) as session:
                 session.prefill(**inputs)
                 ledger.add(how.read(_run(session)))
-    profile = _profile(policy, title, ledger.numbers)
+    profile = _profile(policy, model, ledger.numbers)
     ledger.close()
     return profile
 
@@ -115,7 +116,7 @@ def calibrate_each(
                 runs = (_branched(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
-    found = [_profile(policy, title, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    found = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
     ledger.close()
     return found
 
@@ -135,14 +136,15 @@ def _reader(policy: Policy) -> Callable[[Run], Numbers]:
     return CALIBRATIONS[name].read
 
 
-def _profile(policy: Policy, title: str, samples: Sequence[Numbers]) -> Profile:
+def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Profile:
     """The mean over samples."""
     if not samples:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
-    name, numbers = calibrated_method(policy), mean(samples)
+    name, numbers, inner = calibrated_method(policy), mean(samples), check_model(model)
     return Profile(
         method=name,
-        model=title,
+        model=model_name(inner),
+        weights=weights_digest(inner),
         layers=len(numbers),
         samples=len(samples),
         budget=str(policy.amount) if CALIBRATIONS[name].at_a_budget else "",

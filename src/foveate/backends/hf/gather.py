@@ -145,7 +145,8 @@ def gather(
         samples=len(ledger.samples),
         budget="",
         target=_reached(gathering, sample.target, ledger.by_layer),
-        weights=weights_digest(model),
+        weights=weights_digest(check_model(model)),
+        prompts=fingerprint(*ledger.samples),
         by_layer=[
             gathering.finish(sums, sample.turns[layer] if sample.turns else None)
             for layer, sums in enumerate(ledger.by_layer)
@@ -214,7 +215,9 @@ class _Sampling:
             try:
                 return self.measured(inputs, asked)
             except UnsupportedModel as error:
-                log.warning("the target %r cannot be had, the next is taken: %s", self.target, error)
+                log.warning(
+                    "the target %r cannot be had, the next is taken: %s", self.target, error
+                )
         self.target = targets[-1] if targets else ""
         return self.measured(inputs, asked)
 

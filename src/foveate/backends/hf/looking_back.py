@@ -87,23 +87,18 @@ def _show(
     """Reads question and answer once more in one pass, with gradients."""
     places = torch.arange(said.tokens.shape[1], device=said.tokens.device)
     again = Again(places[None], outputs={})
-    with _cut(cache, state, again, after), torch.inference_mode(False), torch.enable_grad():
-        logits = asker.follow(said.tokens, cache, state, start)
-        sure = sureness(logits[:, said.asked - 1 : -1])
-    noted = again.outputs or {}
-    shown = {ordinal: layer for ordinal, (layer, _) in noted.items()}
-    for ordinal, gradient in _gradients(sure, noted).items():
-        state.reading.answered(shown[ordinal], gradient)
-
-
-def _gradients(sure: Tensor, noted: dict[int, tuple[Any, Tensor]]) -> dict[int, Tensor]:
     try:
+        with _cut(cache, state, again, after), torch.inference_mode(False), torch.enable_grad():
+            logits = asker.follow(said.tokens, cache, state, start)
+            sure = sureness(logits[:, said.asked - 1 : -1])
+        noted = again.outputs or {}
         found = torch.autograd.grad(sure, [output for _, output in noted.values()])
-    except RuntimeError as error:
+    except RuntimeError as error:  # of PyTorch, which has none more narrow
         raise UnsupportedModel(
             f"no gradients of answers can be had of this model: {error}"
         ) from error
-    return dict(zip(noted, found, strict=True))
+    for (shown, _), gradient in zip(noted.values(), found, strict=True):
+        state.reading.answered(shown, gradient)
 
 
 def sureness(logits: Float[Tensor, "b t v"]) -> Float[Tensor, ""]:

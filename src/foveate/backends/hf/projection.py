@@ -85,7 +85,8 @@ def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tenso
     given = args[0] if args else kwargs.get("hidden_states")
     if not isinstance(given, Tensor) or given.ndim != 3:
         raise _refused("what its layers are given is no [batch, tokens, hidden] of numbers")
-    return given.detach().float().norm(dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(given.detach().float(), dim=-1)
+    return norm
 
 
 def _attentions(decoder: nn.Module, places: set[int]) -> Iterator[tuple[str, int, nn.Module]]:

@@ -1,4 +1,4 @@
-"""What a layer's queries would lose with a pair: the change of their heads' outputs, or of an answer.
+"""What would be lost with a pair: how far heads' outputs move, and what that does to an answer.
 
 A head whose pair j goes shares its attention out anew, and its output moves by
 ``a / (1 - a) * (v_j - o)``: Foveate's own measure of a pair, beside the attention a that it is
@@ -36,7 +36,7 @@ def squared_damage(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
             "which damage is measured. Read the prompt inside foveate.compress(model, policy)."
         )
     h, v = layer.k.shape[1], _values(layer)
-    weight = layer.output_weight.to(v.device).float().unflatten(0, (h, -1))
+    weight = layer.output_weight.to(v.device).float().view(h, layer.groups, v.shape[-1], -1)
     gram = weight @ weight.mT  # |W x|^2 = x' G x, with far fewer numbers than W x
     of_values = ((v[:, :, None] @ gram) * v[:, :, None]).sum(-1)
     for some, paid in rows(layer):
@@ -48,9 +48,7 @@ def squared_damage(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
         yield square.mul_(_odds(paid).square_()).div_(norm.square()[:, None, None, :, None])
 
 
-def answer_damage(
-    layer: Layer, gradient: Float[Tensor, "b m hq e"]
-) -> Float[Tensor, "b h n"]:
+def answer_damage(layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Float[Tensor, "b h n"]:
     """What an answer would lose with each pair, to first order: ``a / max(1 - a, REST)`` times
     ``gradient . (v_j - o)``, added up over queries and query heads; in float32.
 
@@ -59,7 +57,8 @@ def answer_damage(
         gradient: of what is lost, by the heads' outputs.
     """
     h, v = layer.k.shape[1], _values(layer)
-    by_head = gradient.float().transpose(1, 2).unflatten(1, (h, -1))
+    b, m, _, e = gradient.shape
+    by_head = gradient.float().view(b, m, h, -1, e).permute(0, 2, 3, 1, 4)
     total = v.new_zeros(v.shape[:3])
     for some, paid in rows(layer):
         mine = by_head[:, :, :, some]

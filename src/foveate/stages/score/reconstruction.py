@@ -113,8 +113,8 @@ class Reconstruction:
         else:
             shown = layer if self.over == "prompt" else self._piece_alone(layer, prompt)
             if self.by == "damage":
-                each = (some[..., :prompt].sum((2, 3)) for some in squared_damage(shown))
-                return {NOTED: reduce(add, each, layer.state.get(NOTED, 0))}
+                total = reduce(add, (x[..., :prompt].sum((2, 3)) for x in squared_damage(shown)))
+                return {NOTED: total + layer.state[NOTED] if NOTED in layer.state else total}
             most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(shown)))
         if NOTED in layer.state:
             most = torch.maximum(most, layer.state[NOTED])
