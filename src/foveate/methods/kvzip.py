@@ -14,6 +14,10 @@ by one (``pieces="images"``); and what the model itself says after its full cach
 prompt or beside it (``reads``): questions and answers of its own, answers to questions that are
 given (``asks``), or a transcript.
 
+Ours too: ``by="damage"``, which ranks pairs by what heads' outputs would lose with them, as a share
+of the residual stream, squared and added up, instead of by the most attention
+(``stages/score/damage.py``).
+
 What it costs: reading the prompt again is a second prefill, whose tokens attend to twice as many.
 Answers are decoded token by token from the full cache, at most ``longest`` for each question, and
 read once more in one pass: little beside a long prompt, much beside a short one, and what the model
