@@ -1,5 +1,6 @@
 """Profiles as tests need them: some numbers of a method, in a file."""
 
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import Profile
 from foveate.core.tensor_profile import TensorProfile
 
@@ -25,6 +26,6 @@ def saved_tensors(folder, method, by_layer, model="tiny", weights=""):
         samples=1,
         budget="",
         weights=weights,
-        target="answers" if method == "recommended" else "",
+        target=next(iter(targets_of(GATHERINGS[method])), ""),
         by_layer=by_layer,
     ).save(folder / f"{method}.safetensors")
