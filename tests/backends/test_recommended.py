@@ -191,10 +191,10 @@ def test_the_target_is_the_best_that_can_be_had(case, caplog):
 def test_questions_go_with_prompts_of_a_method_that_asks_them():
     model = zoo.build("llama")
     for questions in ([], ASKED * 2, ["What?"]):
-        with pytest.raises(InvalidInput, match="one foveate.core.gathering.Asked for each"):
+        with pytest.raises(InvalidInput, match=r"one foveate\.core\.gathering\.Asked for each"):
             foveate.calibrate(model, "recommended", PROMPTS[:1], questions=questions)
+    late = [ASKED[0]._replace(after=41)]
     with pytest.raises(InvalidInput, match="first 41 tokens of one prompt, and 1 prompt"):
-        late = [ASKED[0]._replace(after=41)]
         foveate.calibrate(model, "recommended", PROMPTS[:1], questions=late)
     with pytest.raises(InvalidInput, match=r"2 prompt\(s\)"):
         foveate.calibrate(model, "recommended", PROMPTS[1:], questions=ASKED)
@@ -214,7 +214,7 @@ def test_a_profile_is_of_the_weights_that_it_was_measured_on(tmp_path):
         foveate.compress(other, policy)  # of the same name, and no other weights that are known
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[0, 0] = 9.0
-    with pytest.raises(ProfileMismatch, match="other weights .* calibrate recommended"):
+    with pytest.raises(ProfileMismatch, match=r"other weights .* calibrate recommended"):
         foveate.compress(model, policy)
     assert weights_digest(model) != digest
 
@@ -265,7 +265,7 @@ def test_what_it_was_not_made_for_is_refused(tmp_path):
     with pytest.raises(InvalidParameter, match="profile=FILE"):
         foveate.recommended(budget="50%", heads="by_profile")
     older = replace(load_tensors(str(path), "recommended"), target="").save(tmp_path / "older")
-    with pytest.raises(InvalidInput, match="another version.* calibrate recommended"):
+    with pytest.raises(InvalidInput, match=r"another version.* calibrate recommended"):
         load_tensors(str(older), "recommended")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InvalidInput, match="calibrate recommended"):

@@ -69,7 +69,7 @@ def test_what_is_not_whole_or_of_another_model_is_not_installed(place, shared, t
     manifest = shared / installed.MANIFEST
     said = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**said, "model": "another"}))
-    with pytest.raises(InvalidInput, match="was changed after it was written.*--share"):
+    with pytest.raises(InvalidInput, match=r"was changed after it was written.*--share"):
         installed.install(shared)
     manifest.write_text(json.dumps({**said, "schema": "of-tomorrow"}))
     with pytest.raises(InvalidInput, match="of-tomorrow"):
@@ -78,7 +78,7 @@ def test_what_is_not_whole_or_of_another_model_is_not_installed(place, shared, t
     file = shared / "recommended.safetensors"
     profile = load_tensors(str(file), "recommended")
     replace(profile, weights="0" * 16).save(file)
-    with pytest.raises(InvalidInput, match="as many bytes .* and other ones"):
+    with pytest.raises(InvalidInput, match=r"as many bytes .* and other ones"):
         installed.install(shared)
     share(profile, file, None)
     with pytest.raises(ProfileMismatch, match="says weights="):

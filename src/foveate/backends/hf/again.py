@@ -136,7 +136,8 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
         if reader.asker is not None:
             for text in reading.asks:
                 reader.asker.read(text, reading.longest, cache, state, _start(passes))
-            look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
+            if reading.questions:
+                look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
     for layer in layers:
         layer.finish()
 

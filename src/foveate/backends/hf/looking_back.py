@@ -40,8 +40,6 @@ def look_back(
         UnsupportedModel: no gradients can be had of it, or other layers than full attention hold
             all of the prompt.
     """
-    if not reading.questions:
-        return
     _check(cache, reading.after)
     for ids in reading.questions:
         tokens = torch.tensor([ids], dtype=torch.long, device=asker.model.device)
