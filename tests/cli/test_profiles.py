@@ -41,7 +41,7 @@ def test_what_is_shared_is_installed_and_taken(
     told = ("--model", llama, "--prompts", prompts, "--share", "--out", out)
     result = foveate("calibrate", "recommended", *told)
     assert result.exit_code == 0, (result.stderr, result.exception)
-    assert result.stdout.splitlines()[2].startswith("fitted to what a pair's loss does")
+    assert result.stdout.splitlines()[2].startswith("fitted to damage")
     assert f"foveate profiles install {out}" in result.stdout
     said = json.loads((out / "manifest.json").read_text())
     profile = load_tensors(str(out / "recommended.safetensors"), "recommended")

@@ -15,9 +15,9 @@ from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.methods.recommended import HeadLevels
 
 FITTED = {
-    "answers": "what a pair's loss does to heads' outputs, and to the model's own answers",
-    "damage": "what a pair's loss does to heads' outputs: of answers nothing could be measured",
-    "attention": "the attention that pairs are paid: the model's output projections cannot be read",
+    "answers": "damage to heads' outputs, and to the model's own answers",
+    "damage": "damage to heads' outputs; answers could not be measured",
+    "attention": "attention; the output projections could not be read",
 }
 LENGTH = 1000  # tokens of the prompt that a profile's shares are told of
 
