@@ -14,17 +14,18 @@ from foveate.core.reading import PromptReading
 from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
 from foveate.methods.recommended import (
+    FACTS,
+    LEAST,
     LEVELS,
     RIDGE,
     VALUE,
+    ForetoldReconstruction,
     HeadLevels,
     SecondReading,
     levels,
     say_once,
 )
 from foveate.stages.score import KeyDifference
-from foveate.stages.score.foretold import FACTS, ForetoldReconstruction
-from foveate.stages.score.teaching import LEAST
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.profiles import saved_tensors

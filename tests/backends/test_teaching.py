@@ -12,11 +12,11 @@ from foveate.backends.hf.gather import Watcher
 from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
+from foveate.methods.recommended import LEAST, UNASKED, ReadingDamage, worth
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Reconstruction
 from foveate.stages.score.damage import REST, squared_damage
 from foveate.stages.score.reconstruction import NOTED
-from foveate.stages.score.teaching import LEAST, UNASKED, ReadingDamage, worth
 from foveate.stages.select import TopK
 from tests import zoo
 from tests.conformance.compare import check_generate
