@@ -148,8 +148,8 @@ PRESSES = (
     near(
         "KVzapPress(...)",
         "recommended:budget=20%,profile=recommended.safetensors",
-        "the same idea, KVzip foretold from each pair: linear maps of keys and values that "
-        "`foveate calibrate recommended` fits on your model in minutes, where kvpress loads "
+        "the same idea, a second reading foretold from each pair: linear maps of keys and values "
+        "that `foveate calibrate recommended` fits on your model in minutes, where kvpress loads "
         "networks of hidden states that were trained for some models",
     ),
     near(

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 import foveate
 from foveate.bench.peer import PRESSES as TIMED
 from foveate.bench.peer import WITH_PROFILE
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import SCHEMA, Profile
 from foveate.methods.recommended import LEVELS
 from tests import zoo
@@ -71,7 +72,9 @@ def test_every_spec_is_read_and_prints_as_it_is(spec, monkeypatch, tmp_path):
         if kind == "json":
             Profile(by_layer=[[1.0, 0.5]], **about).save(f"{method}.json")
         else:
-            note = {name: str(value) for name, value in about.items()} | {"schema": SCHEMA}
+            target = next(iter(targets_of(GATHERINGS[method])), "")
+            note = {name: str(value) for name, value in about.items()}
+            note |= {"schema": SCHEMA, "target": target}
             save_file(TENSORS[method], f"{method}.safetensors", note)
     policy = foveate.policy(spec)
     assert foveate.policy(policy.spec) == policy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import tee
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from PIL import Image
 
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.gather import gathered_method
@@ -15,7 +15,7 @@ from foveate.backends.hf.heads import calibrate_heads
 from foveate.backends.hf.published import import_profile
 from foveate.cli import console, options
 from foveate.cli.beside import profile_place
-from foveate.cli.contexts import SAMPLES, contexts
+from foveate.cli.contexts import SAMPLES, contexts, of_record
 from foveate.cli.findings import of_profile
 from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
@@ -29,6 +29,8 @@ from foveate.cli.prompt import (
     prompts_of,
     words_of,
 )
+from foveate.cli.share import share
+from foveate.core import files
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
@@ -36,13 +38,12 @@ from foveate.core.heads import HEAD_READINGS
 from foveate.core.policy import Policy
 from foveate.core.profile import Profile, calibrated_method
 from foveate.core.tensor_profile import TensorProfile
-from foveate.data import Clip, Folder, Record
+from foveate.data import Folder, Record
 from foveate.data.clip import check_sampling
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import READS, SEES, DeviceMap, load
-from foveate.eval.prompt import read
 
 
 def calibrate(
@@ -63,9 +64,10 @@ def calibrate(
         typer.Option(
             metavar="FILE",
             help='JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
-            'for scores of heads images, with "answer" and "spans". [default: passages of a text '
-            "that comes with Foveate; for scores of heads questions about drawn documents; for "
-            "recommended drawn pages, or a manual's text for a model that reads]",
+            'for recommended with "questions", texts that follow the prompt; for scores of heads '
+            'images, with "answer" and "spans". [default: passages of a text that comes with '
+            "Foveate; for scores of heads questions about drawn documents; for recommended drawn "
+            "pages, or a manual's text for a model that reads]",
         ),
     ] = None,
     samples: Annotated[
@@ -94,6 +96,14 @@ def calibrate(
     video: options.Videos = None,
     fps: options.Fps = None,
     frames: options.Frames = None,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--share",
+            help="Write a folder to hand on: the profile, and a manifest of what it was measured "
+            "on. --out is then that folder. [default: METHOD-MODEL]",
+        ),
+    ] = False,
     published: Annotated[
         Path | None,
         typer.Option(
@@ -113,11 +123,11 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     if published is not None:
-        given = (prompts, samples, seed, longer_than, up_to, video, fps, frames)
+        given = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
         if any(one is not None for one in given):
             raise InvalidInput(
                 "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
-                "--up-to, --video, --fps and --frames."
+                "--up-to, --video, --fps, --frames and --share."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
@@ -125,9 +135,13 @@ def calibrate(
     gathered = gathered_method(spec)
     policy = None if of_heads or gathered else _policy(spec)
     name = gathered or (spec if policy is None else calibrated_method(policy))
-    path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
-    if path == profile_place(model or ""):
-        path.parent.mkdir(exist_ok=True)
+    file = f"{name}.{'safetensors' if name in GATHERINGS else 'json'}"
+    path = out or Path(file)
+    if shared:
+        path = (out or Path(f"{name}-{Path(model or 'shipped').name}")) / file
+    if shared or path == profile_place(model or ""):
+        with files.reporting(path.parent):
+            path.parent.mkdir(parents=shared, exist_ok=True)
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
     draws = prompts is None and not video and name == "recommended"
@@ -171,16 +185,26 @@ def calibrate(
         else:
             folder = Folder(prompts.parent if prompts else Path(), allow_outside or bool(video))
             texts = (
-                ((*one, []) for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
+                (one for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
                 if draws
-                else ((text, *_shown(record, folder, fps, frames)) for text, record in each)
+                else (of_record(text, record, folder, fps, frames) for text, record in each)
             )
-            inputs = (
-                read(loaded, text, images, clips=clips).inputs for text, images, clips in texts
+            inputs, others = tee(text.asked(loaded) for text in texts)
+            profile = measure(
+                loaded.model,
+                policy or name,
+                (prompt.inputs for prompt, _ in inputs),
+                questions=(one for _, one in others) if name == "recommended" else None,
+                progress=progress,
             )
-            profile = measure(loaded.model, policy or name, inputs, progress=progress)
     profile.save(path)
+    if shared:
+        share(profile, path, prompts)
     typer.echo(of_profile(profile, path, chosen))
+    if shared:
+        typer.echo(
+            f"To hand on: {path.parent}. Installed with: foveate profiles install {path.parent}"
+        )
 
 
 def _import(
@@ -225,21 +249,8 @@ def _films(videos: Sequence[Path]) -> list[tuple[str, Record]]:
 
 
 def _entry(record: Record) -> tuple[str, Record | None]:
-    """A record has images and videos, or none."""
-    for name in ("images", "videos"):
+    """A record has images and videos, or none, and questions or none."""
+    for name in ("images", "videos", "questions"):
         if name in record.held:
             record.texts(name)
     return words_of(record), record
-
-
-def _shown(
-    record: Record | None, folder: Folder, fps: float | None, frames: int | None
-) -> tuple[Sequence[Image.Image], Sequence[Clip]]:
-    """The images and videos that a prompt names; they stand beside the prompts file."""
-    if record is None:
-        return (), ()
-    images = folder.images(record, "images") if "images" in record.held else ()
-    names = record.texts("videos") if "videos" in record.held else ()
-    where = f"{record.where}, field 'videos'"
-    paths = [folder.named_file(name, where, "{}") for name in names]
-    return images, clips_of(paths, fps, frames) if paths else ()

@@ -54,6 +54,11 @@ COMMANDS = {
         "calibrate",
         "Measure a method's profile on a model, as the mean over several prompts.",
     ),
+    "profiles": Place(
+        "profiles",
+        "profiles",
+        "List the profiles that are installed and the models they are of, or install others.",
+    ),
     "doctor": Place(
         "doctor",
         "doctor",

@@ -10,7 +10,7 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
-from foveate.cli.policies import by_default, short, with_shipped_profile
+from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.prompt import check_writable, clips_of, question, told
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
@@ -93,7 +93,7 @@ def lens(
     """
     check_writable("lens", "--out", out)
     longest = _longest(answers, max_new_tokens)
-    specs = [with_shipped_profile(spec) for spec in method or by_default(model)]
+    specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
     budgets = budget or []
     policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
     text, images = question(model, prompt, image or [], video or [])

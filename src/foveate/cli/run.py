@@ -67,7 +67,7 @@ def run(
     Without a prompt, the demo model is asked about three images that come along, and a model that
     reads text about a text of 1,000 words.
     """
-    chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [])
+    chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [], model)
     as_shown = is_demo(model) and not (prompt or image or video or method or budget)
     known = known_answers() if as_shown else None
     text, images = question(model, prompt, image or [], video or [])

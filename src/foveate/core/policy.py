@@ -273,6 +273,11 @@ class Policy:
         return any(trait(each, "reads_output_weight") for each in wrapped(self.score))
 
     @cached_property
+    def reads_residual_norm(self) -> bool:
+        """Whether a score asks for the norms of the residual stream."""
+        return any(trait(each, "reads_residual_norm") for each in wrapped(self.score))
+
+    @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The innermost score that reads what the last queries pay in all, if one does."""
         found = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]

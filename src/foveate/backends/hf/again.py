@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.borrowed import borrowed
 from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.backends.hf.looking_back import look_back
 from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.policy import Policy
@@ -150,6 +151,8 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
                     reader.asker.read_bare(text, cache, state, _start(passes))
                     continue
                 reader.asker.read(text, reading.longest, cache, state, _start(passes))
+            if reading.questions:
+                look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
     for layer in layers:
         layer.finish()
 
@@ -177,11 +180,15 @@ def _order(part: Given, state: CacheState) -> Tensor:
     return (columns - pads).clamp_min(-1).expand(part.rows, -1)
 
 
-def _start(passes: Sequence[Given]) -> Tensor | None:
-    """The position that comes after the prompt, as [b, 1] or [axes, b, 1], if any were given."""
+def _start(passes: Sequence[Given], tokens: int | None = None) -> Tensor | None:
+    """The position that comes after the prompt, or its first ``tokens``, as [b, 1] or [axes, b, 1],
+    if any were given.
+    """
     given = [one.inputs[_POSITIONS] for one in passes if _POSITIONS in one.inputs]
     if not given or not all(isinstance(each, Tensor) for each in given):
         return None
+    if tokens is not None:
+        given = [torch.cat(given, dim=-1)[..., :tokens]]
     latest = _latest(given)
     return latest if latest.ndim == 2 else latest.expand(given[0].shape[0], -1, -1)
 

@@ -109,7 +109,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         k, v, pairs = key_states, value_states, self._pairs
         if pairs is not None and pairs.compressed:
             k, v = k.detach(), v.detach()
-        end, late = self.state.prompt_end, None
+        end, late = None if self.state.again else self.state.prompt_end, None
         if end is not None and self.seen < end < self.seen + k.shape[2]:
             self._refuse_early_drafts()
             split = end - self.seen
@@ -335,6 +335,12 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Before such a pass: what is held is not touched."""
         pairs = self.pairs
         self._pairs = copy(pairs) if is_whole(pairs) else pairs.fork()
+
+    def cut(self, columns: int) -> None:
+        """In one: as if so many tokens had been read."""
+        k, v, _ = self.padded()
+        self._pairs = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
+        self.seen = columns
 
     def give_back(self, pairs: Pairs, seen: int) -> None:
         """After it: these pairs are held, of so many tokens."""

@@ -53,7 +53,11 @@ from foveate.backends.hf.internals import (
 from foveate.backends.hf.later_turns import LaterTurns
 from foveate.backends.hf.modality import starts_in_runs
 from foveate.backends.hf.next_prompt import Asked, Declared, NextPrompt, Told
-from foveate.backends.hf.projection import output_projections
+from foveate.backends.hf.projection import (
+    output_projections,
+    residual_norm,
+    residual_readers,
+)
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats, counted
 from foveate.backends.hf.support import (
@@ -97,6 +101,10 @@ class Calls:
         if policy.reads_output_weight:
             places = compressible_layers(self._config)
             self.link.projections = output_projections(self._place.decoder, places)
+        self._readers: dict[int, nn.Module] = {}
+        if policy.reads_residual_norm:
+            places = compressible_layers(self._config)
+            self._readers = residual_readers(self._place.decoder, places)
         self._offsets = rope_offsets(model)
         self._turns = LaterTurns(self._offsets, self._place)
         self._argument = cache_argument(self._place.decoder)
@@ -121,6 +129,9 @@ class Calls:
                 wrap(undo, module, "forward", partial(self._passing, self._through_outer, module))
             wrap(undo, decoder, "forward", partial(self._passing, self._through, decoder))
             undo.callback(decoder.register_forward_pre_hook(self._refuse_copies).remove)
+            for index, reader in self._readers.items():
+                hook = partial(self._note_residual, index)
+                undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for module in self._place.modules:
                 for name in CONTINUOUS:
                     if hasattr(module, name):
@@ -341,6 +352,9 @@ class Calls:
         if module is self.model:
             name_cache(output)
         return output
+
+    def _note_residual(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
+        self.link.residual_norms[index] = residual_norm(args, kwargs)
 
     def _refuse_copies(self, decoder: Any, args: Any) -> None:
         if decoder is not self._place.decoder:

@@ -18,6 +18,7 @@ from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
+from foveate.backends.hf.found import with_installed
 from foveate.backends.hf.internals import CACHE, Cache, last_logits, take_cache
 from foveate.backends.hf.no_images import say_without_images
 from foveate.backends.hf.state import Link
@@ -52,6 +53,9 @@ def compress(
     whole input, such as a training step, has the stock loss and gradients, also with gradient
     checkpointing or ``use_cache=False``, which leave nothing to compress; a backward pass through a
     cache that was compressed before raises.
+
+    A policy of one method that can have a profile, and names none, takes the one that is installed
+    for the model (``foveate profiles``).
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
@@ -95,6 +99,7 @@ class Session:
         if strict:
             policy.check_strictly()
         self.model: PreTrainedModel = check_model(model)
+        policy = with_installed(policy, self.model)
         check_profiles(policy, self.model)
         say_without_images(self.model, policy, vision)
         self.policy = policy

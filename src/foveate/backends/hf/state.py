@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from foveate.backends.hf.attention.masks import MaskFacts
 from foveate.backends.hf.shared import Images, SharedByLayers
 from foveate.backends.hf.stats import Stats
+from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import OneNumber, PromptReading
@@ -22,10 +23,13 @@ from foveate.errors import UnsupportedCache
 
 class Again(NamedTuple):
     """A pass after a prompt, which does not stay. ``order`` are the places of its tokens as a
-    second reading has them, from 0 on, and -1 for padding; None if no score looks on.
+    second reading has them, from 0 on, and -1 for padding; None if no score looks on. A pass of
+    which gradients are asked notes in ``outputs``, by layer, what the score is to see, and the
+    heads' outputs, and shows nothing itself.
     """
 
     order: Int[Tensor, "b t"] | None
+    outputs: dict[int, tuple[Layer, Tensor]] | None = None
 
 
 class Ongoing:
@@ -53,7 +57,8 @@ class Ongoing:
 class Link:
     """Ties caches to the ``compress`` block that they were filled in; copies share it.
 
-    ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks.
+    ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks, and
+    ``residual_norms`` those of the residual stream that each layer reads in the pass at hand.
     ``strict`` refuses budgets below what is always kept.
     """
 
@@ -61,6 +66,7 @@ class Link:
         self.open = True
         self.strict = strict
         self.projections: dict[int, nn.Module] = {}
+        self.residual_norms: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self
