@@ -67,7 +67,9 @@ def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
     size = shape["hidden_size"] // shape["num_attention_heads"]
     axes = [size // 8, 3 * size // 16]
     rope = {"rope_type": "default", "mrope_section": [*axes, size // 2 - sum(axes)]}
-    ids: dict[str, Any] = {f"{kind}_token_id": processor.id_of(f"<|{kind}_pad|>") for kind in ("image", "video")}
+    ids: dict[str, Any] = {
+        f"{kind}_token_id": processor.id_of(f"<|{kind}_pad|>") for kind in ("image", "video")
+    }
     config = Qwen2VLConfig(
         text_config={
             "vocab_size": len(processor.tokenizer),
@@ -94,8 +96,9 @@ def model(processor: Processor, **text: Any) -> Qwen2VLForConditionalGeneration:
         **ids,
     )
     torch.manual_seed(0)
-    made: Qwen2VLForConditionalGeneration = Qwen2VLForConditionalGeneration(config)
-    return made.eval()
+    made = Qwen2VLForConditionalGeneration(config)
+    made.eval()  # type: ignore[no-untyped-call]
+    return made
 
 
 def frame(number: int, width: int = 2 * SIDE, height: int = 2 * SIDE) -> Image.Image:
