@@ -167,13 +167,13 @@ class Stream:
             NothingCompressed: no frame was seen yet.
             CannotWrite: the disk is full, or the place cannot be written to.
         """
-        settings: dict[str, Any] = {
+        told = {
             "images": self._images,
             "peak": self._peak,
             "longest": self._bound.longest,
+            "positions": self._places.positions,
+            "words": list(self.words),
         }
-        settings |= {"positions": self._places.positions}
-        told = {**settings, "words": list(self.words)}
         return saved.save(Path(path), self._session, self._seen(), told)
 
     @classmethod
