@@ -74,6 +74,14 @@ def test_packets_that_do_not_decode_are_counted_and_what_was_shown_stays(tmp_pat
         read_video(spoiled(path, *range(30)))
 
 
+def test_what_is_written_beside_the_frames_may_be_in_any_encoding(tmp_path: Path) -> None:
+    path = film(tmp_path / "film.mp4")
+    held = path.read_bytes()
+    assert b"VideoHandler" in held
+    path.write_bytes(held.replace(b"VideoHandler", b"Vid\xe9oHandler"))
+    assert len(read_video(path)) == 30
+
+
 @pytest.mark.parametrize("name", ["film.mkv", "film.webm"])
 def test_a_file_that_ends_early_is_refused(name: str, tmp_path: Path) -> None:
     path = film(tmp_path / name)

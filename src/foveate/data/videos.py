@@ -106,7 +106,9 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     check_file(path)
     asked = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:
-        with av.open(str(path.absolute()), options=asked) as container:
+        # titles and comments may be in any encoding, and are not read here
+        where = str(path.absolute())
+        with av.open(where, options=asked, metadata_errors="replace") as container:
             if not container.streams.video:
                 raise InvalidInput(_without_pictures(path, container))
             stream = container.streams.video[0]
