@@ -151,7 +151,8 @@ def page(found: dict[str, Any]) -> str:
         f"`foveate.Stream` on {found['machine']}, one thread, torch {found['torch']}, transformers "
         f"{found['transformers']}; the machine was not idle, so times are seconds of the thread "
         "itself. Random weights, drawn frames. oneDNN, which multiplies matrices, is told to keep "
-        "no code for shapes that it has met: by default it does for 1,024 of them.",
+        "no code for shapes that it has met: by default it does for 1,024 of them. Main memory is "
+        "counted without what the C library holds of freed blocks.",
         "",
         "![Memory and time of a frame](streams.svg)",
         "",

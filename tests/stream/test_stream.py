@@ -169,6 +169,8 @@ def test_it_goes_on_as_if_nothing_had_happened(left, tmp_path):
         torch.testing.assert_close(a, b)
     texts = [one.ask("x", **ASKED).ids.tolist() for one in (alone, other)]
     assert texts[0] == texts[1]
+    other.close()
+    assert other.see(drawn_frame(0)).images == 1
 
 
 def zoo_like(processor):

@@ -49,7 +49,7 @@ class Stream:
 
     Between frames what is held is compressed as the policy says, so memory and the time of a frame
     stay the same. The model is in a :func:`foveate.compress` block while a frame is read or a
-    question is answered, and at no other time; several streams may share it.
+    question is answered, and at no other time; several streams may share it, one call at a time.
 
     Args:
         model: a vision-language model that :func:`foveate.compress` takes.
@@ -190,6 +190,7 @@ class Stream:
         stream._cache, told = saved.load(Path(path), stream._session)
         stream._places = Places(stream.model, processor, told["positions"])
         stream.words, stream._images = Words(*told["words"]), told["images"]
+        stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
         stream._peak, stream._bound.longest = told["peak"], told["longest"]
         return stream
 
