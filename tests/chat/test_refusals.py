@@ -28,7 +28,7 @@ def chat(spec: str = "snapkv:budget=30%,window=4", **how) -> foveate.Chat:
 
 
 REFUSED = {
-    "beams": ({"num_beams": 3}, "num_beams=3: a chat goes on from one answer"),
+    "beams": ({"num_beams": 3}, "num_beams=3: a chat has one answer at a time"),
     "several": ({"num_return_sequences": 2}, "num_return_sequences=2: a chat"),
     "its cache": ({"past_key_values": object()}, "past_key_values=... is not for a chat"),
     "an image alone": ({"images": image(0)}, "is no list: give images=[IMAGE]"),

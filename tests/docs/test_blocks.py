@@ -19,7 +19,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import foveate
 from foveate import errors
-from foveate.chat import answering
+from foveate.chat import asking
 from foveate.core.method import METHODS
 from foveate.core.spec import STAGES
 from foveate.errors import FoveateError
@@ -138,7 +138,7 @@ def test_the_blocks_of_a_page_run(
         from tests.videos import film
 
         film(tmp_path / "film.mp4")
-    monkeypatch.setattr(answering, "LONGEST", LONGEST)
+    monkeypatch.setattr(asking, "LONGEST", LONGEST)
     module = ModuleType(f"page_{re.sub(r'[^a-z]', '_', page)}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(given)

@@ -1,6 +1,6 @@
 """Conversations: text and images in, text out, in one compressed cache."""
 
-from foveate.chat.answering import Answer
+from foveate.chat.asking import Answer
 from foveate.chat.chat import Chat
 from foveate.chat.held import Held
 from foveate.chat.pipeline import Pipeline

@@ -12,7 +12,8 @@ from typing import Any, Literal, Self, overload
 from torch import nn
 
 from foveate.chat import saved
-from foveate.chat.answering import Answer, Answerer
+from foveate.chat.answering import Answerer
+from foveate.chat.asking import Answer
 from foveate.chat.given import edited, new_messages
 from foveate.chat.held import Held, held
 from foveate.chat.literal import tokenizer_of

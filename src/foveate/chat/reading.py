@@ -113,7 +113,7 @@ def read(
         )
     if images and not begins and "token_type_ids" in found:
         _check_sees_images_later(model)
-    return NewPart({name: _moved(value, model) for name, value in found.items()}, len(cut))
+    return NewPart({name: moved(value, model) for name, value in found.items()}, len(cut))
 
 
 def _check_sees_images_later(model: PreTrainedModel) -> None:
@@ -126,7 +126,7 @@ def _check_sees_images_later(model: PreTrainedModel) -> None:
         )
 
 
-def _moved(value: Any, model: PreTrainedModel) -> Any:
+def moved(value: Any, model: PreTrainedModel) -> Any:
     """On the model's device; pixels also in its dtype."""
     if not isinstance(value, Tensor):
         return value

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import TextIteratorStreamer
 
-from foveate.chat.answering import Answer
+from foveate.chat.asking import Answer
 
 
 class AnswerStream:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from threading import Event
 from typing import Any, NamedTuple
 
-from foveate.chat.answering import Answer, Answerer
+from foveate.chat.answering import Answerer
+from foveate.chat.asking import Answer
 from foveate.chat.given import check_new
 from foveate.chat.reading import Conversation, NewPart, read
 from foveate.chat.rewriting import Rewrites, followed, is_reworded

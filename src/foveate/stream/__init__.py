@@ -1,6 +1,6 @@
 """Video without an end: frames in, answers out, in a cache that grows no further."""
 
-from foveate.stream.answering import Answer
+from foveate.chat.asking import Answer
 from foveate.stream.stream import Held, Stream
 from foveate.stream.words import Words
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf.modality import starts_in_runs, visual_tokens
+from foveate.chat.reading import moved
 from foveate.core.tensors import image_index, spot_index
 from foveate.errors import InvalidInput
 from foveate.stream.words import Words
@@ -99,7 +100,7 @@ def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk
     starts = starts_in_runs(model.config, ids, inputs)
     image, spot = _with_words(image_index(vision, starts), spot_index(vision, starts))
     count = int(image.max()) + 1
-    given = {name: _moved(value, model) for name, value in inputs.items()}
+    given = {name: moved(value, model) for name, value in inputs.items()}
     device = model.device
     return Chunk(given, (image + before).to(device), spot.to(device), count)
 
@@ -116,10 +117,3 @@ def _with_words(
         size = int((image == one).sum())
         spot[words] = size + torch.arange(int(words.sum()), device=spot.device)
     return owner, spot
-
-
-def _moved(value: Any, model: PreTrainedModel) -> Any:
-    """On the model's device; pixels also in its dtype."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.to(model.device, model.dtype if value.is_floating_point() else value.dtype)

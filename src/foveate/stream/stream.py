@@ -16,11 +16,12 @@ from foveate.backends.hf import Session, compress
 from foveate.backends.hf.endless import begun, endless, forget, say_images
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
+from foveate.chat.asking import Answer, check
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidParameter, NothingCompressed
 from foveate.stream import saved
-from foveate.stream.answering import Answer, answer, check
+from foveate.stream.answering import answer
 from foveate.stream.bound import Bound
 from foveate.stream.places import Places, Positions
 from foveate.stream.reading import Chunk, Frames, of_frames, of_text
@@ -142,7 +143,7 @@ class Stream:
             NothingCompressed: no frame was seen yet.
             InvalidInput: an argument that the stream sees to, or several answers at once.
         """
-        check(self.model, generate)
+        check(self.model, generate, "a stream", "Leave it 1.")
         branch = copy.deepcopy(self._seen())
         ids = of_text(self.model, self.processor, self.words.of_question(question), first=False)
         with self._session as session:
