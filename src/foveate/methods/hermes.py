@@ -159,7 +159,7 @@ def _mixed(
     paid: Float[Tensor, "b h n"], marked: Bool[Tensor, "b h n"], how: Memory
 ) -> Float[Tensor, "b h n"]:
     """What marked slots are paid and how new they are, each from 0 to 1, in one number."""
-    place, count = marked.cumsum(-1) - 1, marked.sum(-1, keepdim=True)
+    place, count = marked.cumsum(-1).float() - 1, marked.sum(-1, keepdim=True).float()
     age = (count - 1 - place) / (count - 1).clamp_min(1)
     newness = torch.exp(-how.decay * age)
     scaled = (_scaled(one, marked) for one in (paid, newness))
