@@ -93,6 +93,30 @@ def test_a_run_that_is_killed_goes_on_and_ends_as_one_that_was_not(
     assert {path.name for path in out.iterdir()} == {"run.json", "rows.jsonl", MANIFEST, ".lock"}
 
 
+def test_batches_go_on_as_they_were_whatever_was_there(
+    whole: Path, directory: str, tmp_path: Path
+) -> None:
+    """What is timed is asked alone; who is beside whom does not go by what lacks an answer."""
+    out, settings = tmp_path / "results", ("--timed", "1", "--batch", "2")
+    assert evaluated(directory, out, *settings).exit_code == 0
+    rows = rows_in(out)
+    names = ("task", "sample", "spec", "question", "tokens", "kept_tokens", "kv_bytes")
+    assert [[row[n] for n in names] for row in rows] == [
+        [row[n] for n in names] for row in rows_in(whole)
+    ]
+    assert {(row["sample"], row.get("batch", 1)) for row in rows} == {("0", 1), ("1", 2), ("2", 2)}
+    lines = (out / "rows.jsonl").read_text().splitlines(keepends=True)
+    (out / "rows.jsonl").write_text("".join(lines[n] for n in range(len(lines)) if n % 3))
+    assert evaluated(directory, out, *settings, "--resume").exit_code == 0
+    assert rows_in(out) == rows
+    result = evaluated(directory, out, "--timed", "1", "--resume")
+    assert result.exit_code == 2
+    assert "holds results of batch=2, not 1" in result.stderr.replace("\n│ ", "")
+    result = evaluated(directory, tmp_path / "none", "--batch", "2")
+    assert result.exit_code == 2
+    assert "--timed 3 answers all of 3 samples one by one" in result.stderr
+
+
 def test_a_finished_run_is_a_bundle_whose_rows_name_their_questions(whole: Path) -> None:
     manifest = read_bundle(whole).manifest
     assert manifest is not None

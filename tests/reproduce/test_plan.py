@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 from foveate.eval.bundle import read_bundles, seal
+from foveate.eval.held import key_of
 from foveate.eval.results import read
 from tests.eval.test_eval import TIMES
 from tests.eval.test_ray import cluster_here
@@ -141,6 +142,49 @@ def test_halves_are_merged_into_the_same(
     assert done.stderr == f"{count} of {count} rows are there.\n"
 
 
+@pytest.fixture(scope="module")
+def batched(asked: Asked, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose answers are given two at a time."""
+    out = tmp_path_factory.mktemp("batched") / "out"
+    asked(out, *IDS[:2], "--batch", "2")
+    return out
+
+
+def test_in_batches_all_caches_are_those_of_prompts_alone(alone: Path, batched: Path) -> None:
+    """The third sample is alone in its batch; all are under rules that prune while decoding."""
+    names = ("place", "question", "tokens", "asked_tokens", "kept_tokens", "kv_bytes", "answers")
+    wanted = {key_of(row): [row[name] for name in names] for row in rows_of(alone)}
+    rows = rows_of(batched)
+    assert all([row[name] for name in names] == wanted[key_of(row)] for row in rows)
+    prunes = re.compile("distance=|when=")
+    found = {(row["place"], bool(prunes.search(row["spec"])), row.get("batch", 1)) for row in rows}
+    together = {(0, False, 2), (1, False, 2), (2, False, 1)}
+    assert found == together | {(place, True, 1) for place in range(3)}
+
+
+@pytest.mark.usefixtures("cluster_here")
+@pytest.mark.parametrize("how", ["broken off", "two workers", "parts"])
+def test_batches_follow_from_the_plan_alone(
+    asked: Asked, batched: Path, tmp_path: Path, how: str
+) -> None:
+    """Bit for bit: who is answered beside whom is the same, whoever asks, and whatever is there."""
+    out, settings = tmp_path / "out", (*IDS[:2], "--batch", "2")
+    if how == "broken off":
+        shutil.copytree(batched, out)
+        (path,) = out.glob("rows/*/rows.jsonl")
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for n, line in enumerate(lines) if n % 3))
+        asked(out, *settings)
+    elif how == "two workers":
+        asked(out, *settings, "--executor", "ray", "--workers", "2")
+    else:
+        for part in ("1", "2"):
+            asked(tmp_path / part, *settings, "--part", f"{part}/2")
+        assert {row["place"] for row in rows_of(tmp_path / "1")} == {0, 1}
+        asked(out, *settings, "--merge", str(tmp_path / "1"), "--merge", str(tmp_path / "2"))
+    assert_same(out, batched)
+
+
 def other(**changes: Any) -> Callable[[Path], None]:
     """Changes how the rows of a folder say they were made."""
 
@@ -180,6 +224,7 @@ VERSIONS = {"foveate": "0", "torch": "1.0", "transformers": "4"}
     [
         (other(weights="0"), "it is of weights='0', and this is of '"),
         (other(limit=9), "it is of limit=9, and this is of 3"),
+        (other(batch=2), "it is of batch=2, and this is of 1"),
         (other(versions=VERSIONS), "it is of foveate='0', and this is of"),
         (others(question="x"), "sample [^ ]+ of [a-z_]+.* is another question in its data"),
         (others(prediction="x"), "of its answers are not the other's, first that of"),

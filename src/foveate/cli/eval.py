@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeRemainingColumn
@@ -16,6 +18,7 @@ from foveate.cli.options import model_option
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.rows import broken
 from foveate.cli.scores import scores
+from foveate.errors import InvalidParameter
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
 from foveate.eval.executors import Job, find_executor, lacking, versions
@@ -71,6 +74,7 @@ def evaluate(
             help="Samples of each task that are timed and drawn, answer by answer.",
         ),
     ] = 3,
+    batch: options.Batch = 1,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the results in DIR.")
     ] = False,
@@ -92,6 +96,11 @@ def evaluate(
     answer; a run that was broken off goes on with --resume, which also tries again what was
     refused. The exit code is 3 if everything is asked and something was refused.
     """
+    if batch > 1 and timed >= limit:
+        raise InvalidParameter(
+            f"--timed {timed} answers all of {limit} samples one by one, so none is left for "
+            f"--batch {batch}. Give --timed 0, or leave --batch out."
+        )
     asked = find_judge(judge) if judge else None
     names = separate_tasks(tasks)
     chosen = [task for name in names for task in find_tasks(name, asked, allow_outside)]
@@ -111,6 +120,7 @@ def evaluate(
         "judge": judge,
         "longest_prompt": longest_prompt,
         "timed": timed,
+        "batch": batch,
         "strict": strict,
         "versions": versions(),
     }
@@ -129,22 +139,22 @@ def evaluate(
         bars = stack.enter_context(console.bars(MofNCompleteColumn(), TimeRemainingColumn()))
         bar = bars.add_task(chosen[0].name if chosen else "", total=len(chosen) * limit)
 
-        def advance(task: Task) -> None:
-            bars.update(bar, description=task.name, advance=1)
+        def advance(job: Job) -> None:
+            bars.update(bar, description=job.task.name, advance=len(job.samples))
 
         def left() -> Iterator[Job]:
             """What lacks an answer; the rest is skipped."""
-            for job in _jobs(chosen, limit, seed, tuple(specs), timed, longest_prompt, strict):
+            for job in _jobs(chosen, configuration):
                 order.extend(job.keys)
                 if todo := lacking(job, results):
                     yield todo
                 else:
-                    advance(job.task)
+                    advance(job)
 
         for job, rows in execute(left()):
             for row in rows:
                 results.add(row)
-            advance(job.task)
+            advance(job)
         results.sort(order)
         seal(out, results.rows)
     _say_what_came(out, results.rows)
@@ -193,16 +203,13 @@ def _say_what_has_no_score(chosen: Sequence[Task]) -> None:
             )
 
 
-def _jobs(
-    chosen: Sequence[Task],
-    limit: int,
-    seed: int,
-    specs: tuple[str, ...],
-    timed: int,
-    longest_prompt: int | None,
-    strict: bool,
-) -> Iterator[Job]:
-    """All that is asked, sample by sample."""
+def _jobs(chosen: Sequence[Task], run: Mapping[str, Any]) -> Iterator[Job]:
+    """All that is asked, sample by sample, or batch by batch where nothing is timed."""
     for task in chosen:
-        for place, sample in enumerate(task.samples(limit, seed)):
-            yield Job(task, sample, specs, place < timed, longest_prompt, strict)
+        samples = iter(task.samples(run["limit"], run["seed"]))
+        job = partial(Job, task, longest_prompt=run["longest_prompt"], strict=run["strict"])
+        for sample in islice(samples, run["timed"]):
+            yield job(sample=sample, specs=tuple(run["specs"]), timed=True)
+        while batch := tuple(islice(samples, run["batch"])):
+            first, *beside = batch
+            yield job(sample=first, specs=tuple(run["specs"]), timed=False, beside=tuple(beside))

@@ -70,6 +70,12 @@ Workers = Annotated[
         show_default=False,
     ),
 ]
+Batch = Annotated[
+    int,
+    typer.Option(
+        "--batch", metavar="N", min=1, help="Prompts answered at once, where nothing is timed."
+    ),
+]
 Dtype = Annotated[
     DtypeName,
     typer.Option("--dtype", help="Of the weights; auto is as they are stored."),

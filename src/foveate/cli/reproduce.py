@@ -17,7 +17,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.eval.executors import find_executor
 from foveate.eval.judge import find_judge
 from foveate.reproduce import FACTS, find_experiments
-from foveate.reproduce.ask import WHOLE, Part
+from foveate.reproduce.ask import Part
 from foveate.reproduce.check import check
 from foveate.reproduce.costs import costs
 from foveate.reproduce.lab import Lab
@@ -92,9 +92,12 @@ def reproduce(
     device_map: options.DeviceMap = None,
     executor: options.Executor = "local",
     workers: options.Workers = None,
+    batch: options.Batch = 1,
     part: Annotated[
         str | None,
-        typer.Option(metavar="K/N", help="Ask part K of N: every Nth sample.", show_default=False),
+        typer.Option(
+            metavar="K/N", help="Ask part K of N: every Nth sample or batch.", show_default=False
+        ),
     ] = None,
     merged: Annotated[
         list[Path] | None,
@@ -148,7 +151,7 @@ def reproduce(
         device_map=device_map,
         executor=executor,
         workers=workers,
-        part=_part(part),
+        part=_part(part, batch),
         read_only=planned,
     )
     if stand_in:
@@ -166,14 +169,14 @@ def reproduce(
             _perform(lab, json)
 
 
-def _part(said: str | None) -> Part:
-    """Which part of the samples is asked; all, where nothing is said."""
+def _part(said: str | None, batch: int) -> Part:
+    """Which part of the samples is asked, in batches; all, where nothing is said."""
     if said is None:
-        return WHOLE
+        return Part(batch=batch)
     found = re.fullmatch(r"(\d+)/(\d+)", said)
     if not found or not 1 <= int(found[1]) <= int(found[2]):
         raise InvalidParameter(f"--part {said!r}: give K/N with K from 1 to N, such as 1/2.")
-    return Part(int(found[1]), int(found[2]))
+    return Part(int(found[1]), int(found[2]), batch)
 
 
 def _merge(lab: Lab, folders: Sequence[Path]) -> None:

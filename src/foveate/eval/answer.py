@@ -1,4 +1,6 @@
-"""Going on from a branch: a greedy answer, and what is thought of a given one."""
+"""Going on from a branch: a greedy answer, and what is thought of a given one; of one prompt, or of
+several at once.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.backends.hf import Session
 from foveate.backends.hf.asked import ends
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.joined import join, next_inputs
 
 
 class TeacherForced(NamedTuple):
@@ -24,6 +27,13 @@ class TeacherForced(NamedTuple):
 
     logits: Float[Tensor, "m vocabulary"]
     features: Float[Tensor, "l t hidden"]
+
+
+class Asked(NamedTuple):
+    """A prompt's cache, ready to answer, and the logits of the answer's first token."""
+
+    cache: DynamicCache
+    first: Float[Tensor, "1 v"]
 
 
 def asked(
@@ -67,3 +77,47 @@ def teacher_forced(
         features.append(torch.cat(out.hidden_states))
     hidden = torch.cat(features, 1).float() if features else first.new_zeros(1, 0, 1).float()
     return TeacherForced(torch.cat(logits).float(), hidden)
+
+
+@torch.no_grad()
+def greedy_together(session: Session, prompts: Sequence[Asked], longest: int) -> list[list[int]]:
+    """As :func:`greedy`, of each prompt. Their caches stay as they are; rows that have ended go on
+    until all have, and what they say then is dropped.
+    """
+    if not prompts:
+        return []
+    cache, stop = join(session, [one.cache for one in prompts]), ends(session.model)
+    new = torch.cat([one.first for one in prompts]).argmax(-1)
+    answers = [[token] for token in new.tolist()]
+    while any(said[-1] not in stop and len(said) < longest for said in answers):
+        logits = session.model(**next_inputs(cache, new[:, None])).logits[:, -1]
+        new = logits.argmax(-1)
+        for said, token in zip(answers, new.tolist(), strict=True):
+            if said[-1] not in stop:
+                said.append(token)
+    return answers
+
+
+@torch.no_grad()
+def teacher_forced_together(
+    session: Session, prompts: Sequence[Asked], tokens: Sequence[Sequence[int]]
+) -> list[TeacherForced]:
+    """As :func:`teacher_forced`, of each prompt and its tokens, at once."""
+    longest = max(map(len, tokens), default=1) - 1
+    if longest == 0:
+        nothing = [one.first.new_zeros(1, 0, 1).float() for one in prompts]
+        return [
+            TeacherForced(one.first.float(), x) for one, x in zip(prompts, nothing, strict=True)
+        ]
+    fed = [[*said[:-1], *[said[-1]] * (longest + 1 - len(said))] for said in tokens]
+    cache = join(session, [one.cache for one in prompts])
+    at = prompts[0].first.device
+    inputs = next_inputs(cache, torch.tensor(fed, dtype=torch.int64, device=at))
+    out = session.model(**inputs, output_hidden_states=True)
+    return [
+        TeacherForced(
+            torch.cat([one.first, out.logits[n, : len(said) - 1]]).float(),
+            torch.stack([layer[n, : len(said) - 1] for layer in out.hidden_states]).float(),
+        )
+        for n, (one, said) in enumerate(zip(prompts, tokens, strict=True))
+    ]

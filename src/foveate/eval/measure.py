@@ -1,7 +1,7 @@
 """One sample under many policies: its prompt is read for all of them, and each branches from it.
 
 A row depends on the model, the sample, the spec and the settings, and on nothing else: branches go
-on one by one, as the bits of a batch depend on who is in it.
+on one by one, as the bits of a batch depend on who is in it (:mod:`foveate.eval.together`).
 """
 
 from __future__ import annotations
@@ -62,16 +62,17 @@ def measured(
         reading = read_prompt(
             loaded, task, sample, protocol, timed=timed, longest_prompt=longest_prompt
         )
-        full = _answer(reading, reading.policy(FULL), None, strict)
+        full = answer_alone(reading, reading.policy(FULL), None, strict)
     except FoveateError as error:
-        yield from [_failed(task, sample, spec, error) for spec in (FULL, *specs)]
+        yield from [failed(task, sample, spec, error) for spec in (FULL, *specs)]
         return
     yield _row(reading, FULL, full, strict)
-    for spec in sorted(specs, key=lambda spec: _reads_sums(reading, spec)):
+    for spec in sorted(specs, key=lambda spec: reads_sums(reading, spec)):
         yield _row(reading, spec, full, strict and spec not in raised)
 
 
-def _reads_sums(reading: Reading, spec: str) -> bool:
+def reads_sums(reading: Reading, spec: str) -> bool:
+    """Whether a spec's policy needs the prompt with its column sums."""
     try:
         return reading.policy(spec).reads_column_sums
     except FoveateError:  # which its row will say
@@ -81,14 +82,14 @@ def _reads_sums(reading: Reading, spec: str) -> bool:
 def _row(reading: Reading, spec: str, full: Answer, strict: bool) -> Row:
     """The spec's row, or what refuses it."""
     try:
-        answer = full if spec == FULL else _answer(reading, reading.policy(spec), full, strict)
+        answer = full if spec == FULL else answer_alone(reading, reading.policy(spec), full, strict)
         return row(reading, spec, answer, full)
     except FoveateError as error:
-        return _failed(reading.task, reading.sample, spec, error)
+        return failed(reading.task, reading.sample, spec, error)
 
 
 @torch.no_grad()
-def _answer(reading: Reading, policy: Policy, full: Answer | None, strict: bool) -> Answer:
+def answer_alone(reading: Reading, policy: Policy, full: Answer | None, strict: bool) -> Answer:
     """What the prompt's cache, as a policy compresses it, makes of the sample; ``full`` is what the
     full cache makes of it, and None for that one itself.
     """
@@ -100,7 +101,7 @@ def _answer(reading: Reading, policy: Policy, full: Answer | None, strict: bool)
         first = asked(session.model, cache, recording.logits, reading.rest)
         spare = session.fork(cache) if reading.task.reference else None
         tokens, thought, seconds = _said(reading, session, cache, first, full)
-        reference = full.reference if full else _reference(reading, tokens)
+        reference = full.reference if full else reference_of(reading, tokens)
         of_reference = None
         if spare is not None and reference:
             of_reference = teacher_forced(session, spare, first, reference)
@@ -121,7 +122,7 @@ def _said(
     """The greedy answer, what is thought of the full cache's, and seconds, where it was timed."""
     listening = session.fork(cache)
     thought = teacher_forced(session, listening, first, full.tokens) if full else None
-    if full and thought and not reading.timed and _agrees(thought, full):
+    if full and thought and not reading.timed and agrees(thought, full):
         return full.tokens, thought, None
     start = now(session.model.device)
     tokens = greedy(session.model, cache, first, reading.task.longest)
@@ -130,19 +131,19 @@ def _said(
     return tokens, thought or teacher_forced(session, listening, first, tokens), timed
 
 
-def _agrees(thought: TeacherForced, full: Answer) -> bool:
+def agrees(thought: TeacherForced, full: Answer) -> bool:
     """Whether each token of the full cache's answer is the likeliest here, too."""
     return thought.logits.argmax(-1).tolist() == full.tokens
 
 
-def _reference(reading: Reading, tokens: Sequence[int]) -> list[int]:
+def reference_of(reading: Reading, tokens: Sequence[int]) -> list[int]:
     """The tokens of the text to compare with; none where a task has no such text."""
     task, answers = reading.task, reading.sample.answers
     has_one = task.reference and answers
     return reference_tokens(reading.loaded, answers[0], tokens)[: task.told] if has_one else []
 
 
-def _failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:
+def failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:
     """A row that holds the error instead of an answer. Raises an error that is of the run."""
     if isinstance(error, OF_THE_RUN):
         raise error

@@ -17,7 +17,7 @@ from foveate.eval.held import Held, Key, key_of
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
 MANIFEST = "bundle.json"  # of finished results: foveate/eval/bundle.py
-UNSAID = {"strict": False}
+UNSAID = {"strict": False, "batch": 1}
 """What results of earlier versions do not say of themselves."""
 MAY_LACK = ("weights",)
 """What is held against results that say it, and not against those of earlier versions."""

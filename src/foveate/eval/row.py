@@ -20,7 +20,8 @@ Row = dict[str, Any]
 class Answer(NamedTuple):
     """What one policy makes of a sample. ``reference`` are the tokens of the text to compare with,
     none where a task has no such text, and ``of_reference`` is what is thought of them. ``seconds``
-    are those of decoding, where it was timed. ``shown`` is what a report draws.
+    are those of decoding, where it was timed. ``shown`` is what a report draws. ``batch`` answers
+    were decoded together.
     """
 
     tokens: list[int]
@@ -32,6 +33,7 @@ class Answer(NamedTuple):
     prefill_s: float
     seconds: float | None
     shown: Row
+    batch: int = 1
 
 
 def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
@@ -64,6 +66,7 @@ def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
         "prefill_s": round(answer.prefill_s, 4),
         "compress_s": round(stats.seconds, 4),
         "decode_s_per_token": _each(answer.seconds, len(answer.tokens) - 1),
+        **({"batch": answer.batch} if answer.batch > 1 else {}),
         **answer.shown,
     }
 

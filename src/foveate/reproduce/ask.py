@@ -31,14 +31,17 @@ Asked = Mapping[Ask, Mapping[str, str]]
 
 
 class Part(NamedTuple):
-    """Part ``number``, from 1, ``of`` so many of what is asked: every so many-th sample."""
+    """Part ``number``, from 1, ``of`` so many of what is asked: every so many-th ``batch`` of
+    samples. So who is answered beside whom follows from a sample's place, whatever part is asked.
+    """
 
     number: int = 1
     of: int = 1
+    batch: int = 1
 
     def has(self, place: int) -> bool:
         """Whether a sample belongs to it, by its place among those that are drawn."""
-        return place % self.of == self.number - 1
+        return place // self.batch % self.of == self.number - 1
 
 
 WHOLE = Part()

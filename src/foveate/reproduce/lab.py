@@ -40,7 +40,7 @@ class Lab(AbstractContextManager["Lab"]):
     once for all of them. ``models`` are places as the command line takes them, ``data`` is the
     folder with the benchmarks' folders; ``small`` a stand-in. One model is held at a time.
     ``executor`` and its ``workers`` give the answers whose time is not taken. ``part`` of the
-    samples is asked. ``read_only`` only looks at what is there, without a lock.
+    samples is asked, in its batches. ``read_only`` only looks at what is there, without a lock.
 
     ``read_by`` has what kept data from being read, by experiment, and ``unmeasured`` why specs have
     no profile. Until it is left, no other process can write its results.
@@ -172,6 +172,7 @@ class Lab(AbstractContextManager["Lab"]):
             **({"weights": weights} if (weights := self._weights(place)) else {}),
             "limit": self.limit,
             "seed": self.seed,
+            "batch": self.part.batch,
             STAND_IN: self.small,
             "versions": versions(),
         }

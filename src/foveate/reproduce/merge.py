@@ -10,7 +10,7 @@ from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.bundle import Bundle, read_bundle
 from foveate.eval.held import Held, Key, key_of
-from foveate.eval.results import CONFIGURATION
+from foveate.eval.results import CONFIGURATION, UNSAID
 from foveate.report.parts import answers_differ, same_question
 from foveate.reproduce.drawn import drawn, note_drawn
 from foveate.reproduce.lab import Lab
@@ -108,7 +108,7 @@ def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
     """Raises InvalidInput unless a folder's rows are made with the same settings; where the model
     is, is of each machine, and its weights tell it from others of its name.
     """
-    theirs = bundle.stored.configuration
+    theirs, wanted = UNSAID | bundle.stored.configuration, {**UNSAID, **wanted}
     settings = {*theirs, *wanted} - {"schema", "model", "versions"}
     ours = {name: wanted.get(name) for name in sorted(settings)}
     said = {name: theirs.get(name) for name in ours}

@@ -24,6 +24,10 @@ Inputs = Mapping[str, Any]
 Rule = Callable[[Tensor, dict[str, Any]], Tensor]
 AHEAD = "ahead"
 """Among a state's ``extras``: how far the next token's position is ahead of its column, [b, 1]."""
+ON_ONE_AXIS = "ahead_on_one_axis"
+"""The same of a recorded prompt whose tokens stand on one axis, if the decoder was given positions:
+some models count from 1.
+"""
 
 _TYPES, _MASK, _IDS = "mm_token_type_ids", "attention_mask", "input_ids"
 _OTHERS = (*CACHE_NAMES, "position_ids", "inputs_embeds", "use_cache")
@@ -41,6 +45,13 @@ def note_positions(state: CacheState, positions: Any, seen: int) -> None:
     axes = positions if positions.ndim == 3 else positions[None]
     axes = axes[1:] if len(axes) == 4 else axes  # the first of four is the text's, for masks
     state.extras[AHEAD] = axes[..., -1:].amax(0) + 1 - seen
+
+
+def note_recorded(state: CacheState, seen: int) -> None:
+    """Notes where a recorded prompt ended, in a model that places its tokens on one axis."""
+    positions = state.passes[-1].inputs.get("position_ids") if state.passes else None
+    if AHEAD not in state.extras and isinstance(positions, Tensor) and positions.ndim == 2:
+        state.extras[ON_ONE_AXIS] = positions[:, -1:] + 1 - seen
 
 
 def go_on(modules: Mapping[str, Any], state: CacheState) -> None:

@@ -14,6 +14,7 @@ from transformers import DynamicCache
 
 from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.backends.hf.observer import Observer, observing
+from foveate.backends.hf.positions import note_recorded
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import convert, foveate_layers, text_config
 from foveate.backends.hf.undone import ModuleStates
@@ -135,6 +136,7 @@ def branch(
         for layer, source in zip(cache.layers, sources, strict=True)
     ]
     state.follow(theirs[0].state)
+    note_recorded(state, recording.tokens)
     state.prompt_end, state.noted = recording.tokens, noted
     state.reading.most_heads = None  # masks are of the prompt, and its pairs are the recording's
     for layer, source, seen in zip(mine, theirs, recording.layers, strict=True):

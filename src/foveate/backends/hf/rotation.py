@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedConfig
 
 from foveate.backends.hf.record import record
 from foveate.backends.hf.support import check_model, text_config
@@ -80,10 +81,14 @@ def _error(first: Tensor, second: Float[Tensor, "b hq m d"], rotation: Rotation)
 
 def _refuse_lengths(model: nn.Module) -> None:
     """Frequencies that change with the prompt's length are none that a profile can hold."""
-    settings = str(getattr(text_config(check_model(model)), "rope_parameters", None))
-    for kind in ("dynamic", "longrope"):
-        if f"'{kind}'" in settings:
-            raise _unknown(model, f"its frequencies follow the prompt's length ({kind})")
+    if kind := follows_length(text_config(check_model(model))):
+        raise _unknown(model, f"its frequencies follow the prompt's length ({kind})")
+
+
+def follows_length(config: PreTrainedConfig) -> str:
+    """How the frequencies of a decoder follow the prompt's length; "" if they do not."""
+    settings = str(getattr(config, "rope_parameters", None))
+    return next((kind for kind in ("dynamic", "longrope") if f"'{kind}'" in settings), "")
 
 
 def _unknown(model: nn.Module, why: str) -> UnsupportedModel:

@@ -1,4 +1,4 @@
-"""One sample under the policies that lack a row, and the executor that is this process."""
+"""Samples under the policies that lack a row, and the executor that is this process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol
 from foveate.eval.row import Row
 from foveate.eval.sample import Sample, Task
+from foveate.eval.together import measured_together
 
 
 class Job(NamedTuple):
     """One sample, and the specs it is to be answered under beside the full cache.
 
     ``timed`` and what follows are as in :func:`foveate.eval.measure.measured`. ``place`` is the
-    sample's among those that are drawn; its rows say it, where it is given.
+    sample's among those that are drawn; its rows say it, where it is given. Those ``beside`` it,
+    drawn after it, are answered together with it (:mod:`foveate.eval.together`).
     """
 
     task: Task
@@ -32,18 +34,26 @@ class Job(NamedTuple):
     strict: bool = False
     raised: frozenset[str] = frozenset()
     place: int | None = None
+    beside: tuple[Sample, ...] = ()
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """All that it asks."""
+        return self.sample, *self.beside
 
     @property
     def keys(self) -> list[Key]:
         """Of all its rows."""
         specs = dict.fromkeys((FULL, *self.specs))
-        return [(self.task.name, self.sample.name, spec) for spec in specs]
+        return [(self.task.name, one.name, spec) for one in self.samples for spec in specs]
 
 
 def lacking(job: Job, results: Container[object]) -> Job | None:
-    """The job with the specs that have no answer yet; None where nothing lacks one."""
-    missing = [key for key in job.keys if key not in results]
-    return job._replace(specs=tuple(s for _, _, s in missing if s != FULL)) if missing else None
+    """The job with the specs that have no answer yet; None where nothing lacks one. Samples that
+    have theirs stay: who is beside whom does not depend on where a run was broken off.
+    """
+    missing = dict.fromkeys(spec for *of, spec in job.keys if (*of, spec) not in results)
+    return job._replace(specs=tuple(s for s in missing if s != FULL)) if missing else None
 
 
 Execute = Callable[[Iterable[Job]], Iterator[tuple[Job, Iterable[Row]]]]
@@ -55,30 +65,40 @@ Executor = AbstractContextManager[Execute]
 
 def answered(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[Row]:
     """The rows of a job, with the model and the device that made them, and the seconds that each
-    answer took; the first one's are also those of reading the prompt.
+    answer took, its share of those of a batch; the first one's are also those of reading the
+    prompt.
     """
-    where = {
-        **({} if job.place is None else {"place": job.place}),
+    made = {
         "model": loaded.name,
         "device": loaded.model.device.type,
         "dtype": str(loaded.model.dtype).removeprefix("torch."),
     }
-    rows = measured(
-        loaded,
-        job.task,
-        job.sample,
-        job.specs,
-        protocol,
-        timed=job.timed,
-        longest_prompt=job.longest_prompt,
-        strict=job.strict,
-        raised=job.raised,
-    )
+    names = [sample.name for sample in job.samples]
     began = time.perf_counter()
-    for row in rows:
-        spent = {} if "error" in row else {"spent_s": round(time.perf_counter() - began, 4)}
-        yield {**row, **where, **spent}
+    for rows in _measured(loaded, job, protocol):
+        spent = round((time.perf_counter() - began) / max(1, len(rows)), 4)
+        for row in rows:
+            place = {}
+            if job.place is not None:
+                place = {"place": job.place + names.index(row["sample"])}
+            yield {**row, **place, **made, **({} if "error" in row else {"spent_s": spent})}
         began = time.perf_counter()
+
+
+def _measured(loaded: Loaded, job: Job, protocol: Protocol) -> Iterator[list[Row]]:
+    """The rows that were made at once, which is one where a sample is asked alone."""
+    given: dict[str, Any] = {
+        "longest_prompt": job.longest_prompt,
+        "strict": job.strict,
+        "raised": job.raised,
+    }
+    if job.beside:
+        yield from measured_together(loaded, job.task, job.samples, job.specs, protocol, **given)
+        return
+    for row in measured(
+        loaded, job.task, job.sample, job.specs, protocol, timed=job.timed, **given
+    ):
+        yield [row]
 
 
 def versions() -> dict[str, Any]:

@@ -7,6 +7,7 @@ each other, so each is what it would be without the others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import count, islice
 from typing import Any
 
 from foveate.errors import InvalidInput
@@ -17,7 +18,7 @@ from foveate.reproduce.setting import Setting
 
 
 def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
-    """What lacks an answer, sample by sample; no sample is drawn where nothing does. Specs whose
+    """What lacks an answer, batch by batch; no sample is drawn where nothing does. Specs whose
     profiles cannot be measured are left out, and all of it where no other is asked.
     """
     mine = tuple(spec for spec in specs if spec not in setting.unmeasured)
@@ -26,20 +27,26 @@ def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
     wanted = {name for _, name, _ in missing(setting, ask, {spec: specs[spec] for spec in mine})}
     if not wanted:
         return
-    for place, (task, sample) in enumerate(setting.samples(ask)):
-        if sample.name in wanted:
-            job = Job(
-                task,
-                sample,
-                mine,
-                ask.timed,
-                ask.longest_prompt,
-                strict=True,
-                raised=setting.raised,
-                place=place,
-            )
-            if left := lacking(job, setting.results):
-                yield left
+    samples, batch = setting.samples(ask), 1 if ask.timed else setting.part.batch
+    for place in count(0, batch):
+        if not (found := list(islice(samples, batch))):
+            return
+        if wanted.isdisjoint(sample.name for _, sample in found):
+            continue
+        (task, first), *others = found
+        job = Job(
+            task,
+            first,
+            mine,
+            ask.timed,
+            ask.longest_prompt,
+            strict=True,
+            raised=setting.raised,
+            place=place,
+            beside=tuple(sample for _, sample in others),
+        )
+        if left := lacking(job, setting.results):
+            yield left
 
 
 def missing(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> list[Key]:

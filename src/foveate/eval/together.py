@@ -1,0 +1,179 @@
+"""Several samples under many policies: prompts are read one by one, answers are decoded together.
+
+Each prompt is read, compressed and asked as if it were alone (:mod:`foveate.eval.measure`), so what
+a row says of its cache is the same. Answers are then decoded as rows of one batch: a row's logits
+are its own, to the rounding of the attention, whoever is beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+
+from foveate.backends.hf import Session, Stats, branch, compress
+from foveate.backends.hf.joined import can_join, check_joins, check_places
+from foveate.core.policy import Policy
+from foveate.errors import FoveateError
+from foveate.eval.answer import (
+    Asked,
+    TeacherForced,
+    asked,
+    greedy_together,
+    teacher_forced_together,
+)
+from foveate.eval.measure import agrees, answer_alone, failed, reads_sums, reference_of
+from foveate.eval.model import Loaded
+from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
+from foveate.eval.row import Answer, Row, row
+from foveate.eval.sample import Sample, Task
+
+
+class Begun(NamedTuple):
+    """A prompt that a policy has compressed, ready to answer. ``full`` is the full cache's answer,
+    None of that one itself.
+    """
+
+    reading: Reading
+    full: Answer | None
+    policy: Policy
+    asked: Asked
+    stats: Stats
+    prefill_s: float
+
+
+def measured_together(
+    loaded: Loaded,
+    task: Task,
+    samples: Sequence[Sample],
+    specs: Sequence[str],
+    protocol: Protocol,
+    *,
+    longest_prompt: int | None = None,
+    strict: bool = False,
+    raised: Container[str] = (),
+) -> Iterator[list[Row]]:
+    """The rows of :func:`foveate.eval.measure.measured` of each sample, spec by spec; ``batch`` is
+    the number of answers that were decoded together, in those where it is more than one.
+
+    Where what is kept changes while decoding, or is not held in full precision, answers are given
+    one by one. Nothing is timed.
+
+    Raises:
+        UnsupportedModel: its answers cannot be decoded together.
+    """
+    check_joins(loaded.model)
+    readings: list[Reading] = []
+    for sample in samples:
+        try:
+            reading = read_prompt(
+                loaded, task, sample, protocol, timed=False, longest_prompt=longest_prompt
+            )
+            readings.append(reading)
+        except FoveateError as error:
+            yield [failed(task, sample, spec, error) for spec in (FULL, *specs)]
+    asking: list[tuple[Reading, Answer]] = []
+    found = _answers([(reading, None) for reading in readings], FULL, strict)
+    for reading, answer in zip(readings, found, strict=True):
+        if isinstance(answer, FoveateError):
+            yield [failed(task, reading.sample, spec, answer) for spec in (FULL, *specs)]
+        else:
+            asking.append((reading, answer))
+    yield [_row(reading, full, FULL, full) for reading, full in asking]
+    for spec in sorted(specs, key=lambda spec: any(reads_sums(one, spec) for one, _ in asking)):
+        answers = _answers(asking, spec, strict and spec not in raised)
+        yield [_row(*one, spec, answer) for one, answer in zip(asking, answers, strict=True)]
+
+
+def _row(reading: Reading, full: Answer, spec: str, answer: Answer | FoveateError) -> Row:
+    """The spec's row, or what refuses it."""
+    try:
+        if isinstance(answer, FoveateError):
+            raise answer
+        return row(reading, spec, answer, full)
+    except FoveateError as error:
+        return failed(reading.task, reading.sample, spec, error)
+
+
+@torch.no_grad()
+def _answers(
+    asking: Sequence[tuple[Reading, Answer | None]], spec: str, strict: bool
+) -> list[Answer | FoveateError]:
+    """What a spec makes of each sample, or what refuses it."""
+    begun = [_begun(reading, full, spec, strict) for reading, full in asking]
+    together = [one for one in begun if isinstance(one, Begun)]
+    said = iter(_said(together) if together else ())
+    return [next(said) if isinstance(one, Begun) else one for one in begun]
+
+
+def _begun(
+    reading: Reading, full: Answer | None, spec: str, strict: bool
+) -> Begun | Answer | FoveateError:
+    """The prompt's cache, ready to answer; the answer where it has to be given alone."""
+    model, tokenizer = reading.loaded.model, reading.loaded.tokenizer
+    try:
+        policy = reading.policy(spec)
+        if not can_join(policy):
+            return answer_alone(reading, policy, full, strict)
+        recording, prefill_s = reading.recorded(sums=policy.reads_column_sums)
+        with compress(model, policy, tokenizer=tokenizer, strict=strict) as session:
+            cache = branch(session, recording)
+            stats = session.stats
+            first = asked(session.model, cache, recording.logits, reading.rest)
+        return Begun(reading, full, policy, Asked(cache, first), stats, prefill_s)
+    except FoveateError as error:
+        return error
+
+
+def _said(begun: Sequence[Begun]) -> list[Answer]:
+    """The answers to all of them."""
+    loaded, task = begun[0].reading.loaded, begun[0].reading.task
+    with compress(loaded.model, begun[0].policy, tokenizer=loaded.tokenizer) as session:
+        tokens, thought = _answered(session, begun, task.longest)
+        references = [
+            one.full.reference if one.full else reference_of(one.reading, said)
+            for one, said in zip(begun, tokens, strict=True)
+        ]
+        told = [n for n, reference in enumerate(references) if reference]
+        each = [references[n] for n in told]
+        found = teacher_forced_together(session, [begun[n].asked for n in told], each)
+    of_reference = dict(zip(told, found, strict=True))
+    decode = partial(loaded.tokenizer.decode, skip_special_tokens=True)
+    return [
+        Answer(
+            tokens=tokens[n],
+            teacher_forced=thought[n],
+            said=decode(tokens[n]).strip(),
+            reference=references[n],
+            of_reference=of_reference.get(n),
+            stats=one.stats,
+            prefill_s=one.prefill_s,
+            seconds=None,
+            shown={},
+            batch=len(begun),
+        )
+        for n, one in enumerate(begun)
+    ]
+
+
+def _answered(
+    session: Session, begun: Sequence[Begun], longest: int
+) -> tuple[list[list[int]], list[TeacherForced]]:
+    """The greedy answers, and what is thought of the full cache's: those who agree with all of it
+    are not asked to say it once more.
+    """
+    asked = [one.asked for one in begun]
+    fulls = [one.full for one in begun if one.full]
+    if not fulls:
+        check_places(session, asked[0].cache, asked[0].first.argmax(-1))
+        tokens = greedy_together(session, asked, longest)
+        return tokens, teacher_forced_together(session, asked, tokens)
+    tokens = [full.tokens for full in fulls]
+    thought = teacher_forced_together(session, asked, tokens)
+    others = [n for n, full in enumerate(fulls) if not agrees(thought[n], full)]
+    said = greedy_together(session, [asked[n] for n in others], longest)
+    for n, answer in zip(others, said, strict=True):
+        tokens[n] = answer
+    return tokens, thought
