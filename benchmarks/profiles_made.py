@@ -33,8 +33,8 @@ def make_missing() -> None:
 
 def _prompts(loaded: Loaded, path: str) -> Iterator[Mapping[str, Any]]:
     if path == FILTERS:
-        for text, images in contexts(True, PAGES):
-            yield read(loaded, text, list(images)).inputs
+        for context in contexts(True, PAGES):
+            yield context.asked(loaded)[0].inputs
     else:
         for text in passages(TEXTS):
             yield read(loaded, f"{text}\n\n{QUESTION}", []).inputs

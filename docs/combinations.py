@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 import foveate
-from foveate.core.gathering import GATHERINGS
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import Profile
 from foveate.core.protocols import (
     AfterPrefill,
@@ -55,6 +55,7 @@ PROFILES = {
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "kvpress",  # needs the package
+    "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
     "each_head",  # has no total
 }
@@ -184,6 +185,7 @@ def _profile(folder: Path, method: str) -> Path:
             layers=LAYERS,
             samples=1,
             budget="",
+            target=next(iter(targets_of(GATHERINGS[method])), ""),
             by_layer=[TENSORS[method]] * LAYERS,
         ).save(folder / f"{method}.safetensors")
     profile = Profile(

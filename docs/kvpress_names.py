@@ -143,13 +143,13 @@ PRESSES = (
         "puts pairs of different tokens into one slot, so that heads stay in step; here heads that "
         "keep different tokens are stored so (`adakv`, `headkv`)",
     ),
-    none("KVPressTextGenerationPipeline", "`session.prefill` and `session.fork`, as above"),
+    none("KVPressTextGenerationPipeline", "`foveate.Pipeline`, as above"),
     none("KVgradPress", "no backward pass through the prompt"),
     near(
         "KVzapPress(...)",
         "recommended:budget=20%,profile=recommended.safetensors",
-        "the same idea, KVzip foretold from each pair: linear maps of keys and values that "
-        "`foveate calibrate recommended` fits on your model in minutes, where kvpress loads "
+        "the same idea, a second reading foretold from each pair: linear maps of keys and values "
+        "that `foveate calibrate recommended` fits on your model in minutes, where kvpress loads "
         "networks of hidden states that were trained for some models",
     ),
     near(

@@ -226,7 +226,7 @@ def tasks() -> str:
 def _drawn_by(task: Task) -> str:
     """The module of the function that draws a task's samples."""
     draw: Any = task.samples
-    return str((draw.args[0] if isinstance(draw, partial) else draw).__module__)
+    return str(draw.__module__)
 
 
 def benchmarks() -> str:
@@ -257,6 +257,14 @@ FAMILIES = {
     "config/task2prompt.json: a document a line",
     ("loogle", "bigai-nlco"): "data/SET.jsonl of bigai-nlco/LooGLE, and config/task2prompt.json of "
     "the authors' repository: a question a line",
+    ("ovo_bench", "the authors"): "ovo_bench_new.json and chunked_videos/ or src_videos/",
+    (
+        "streaming_bench",
+        "mjuicem",
+    ): "SET.csv (or StreamingBench/ with it) of mjuicem/StreamingBench, "
+    "and data/real/ or data/omni/ (or the archives' own folders) with sample_N/video.mp4",
+    ("streaming_bench", "the authors"): "questions_real.json or questions_omni.json (or src/data/ "
+    "with them) and videos/ beside them",
     ("milebench", "the authors"): "SET/SET.json and SET/images/, from all archives, there or in "
     "MileBench/",
 }

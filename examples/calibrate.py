@@ -1,4 +1,4 @@
-"""Calibrate: what a second reading would attend to, measured on some prompts for another.
+"""Calibrate: what the loss of a pair would do, measured on some prompts for another.
 
 Prints how many tokens of the new prompt every layer keeps, as a bar, by the profile. A profile
 belongs to the model; two prompts show it, and `foveate calibrate recommended` takes 48.

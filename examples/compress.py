@@ -19,7 +19,7 @@ def answer() -> str:
     return processor.decode(output[0, prompt:], skip_special_tokens=True).strip()
 
 
-# What a second reading of the prompt would attend to, foretold pair by pair. The profile says how;
+# The pairs whose loss would do most, foretold one by one. The profile says how;
 # `foveate calibrate recommended` measured it on the demo model. Without one, leave the policy out.
 spec = f"recommended:budget=10%,profile={PROFILES / 'recommended.safetensors'}"
 

@@ -1,5 +1,6 @@
 """Profiles as tests need them: some numbers of a method, in a file."""
 
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import Profile
 from foveate.core.tensor_profile import TensorProfile
 
@@ -16,7 +17,7 @@ def saved(folder, method, numbers, model="tiny", budget=""):
     ).save(folder / f"{method}.json")
 
 
-def saved_tensors(folder, method, by_layer, model="tiny"):
+def saved_tensors(folder, method, by_layer, model="tiny", weights=""):
     """The file ``method.safetensors`` of that folder: of each layer the tensors by name."""
     return TensorProfile(
         method=method,
@@ -24,5 +25,7 @@ def saved_tensors(folder, method, by_layer, model="tiny"):
         layers=len(by_layer),
         samples=1,
         budget="",
+        weights=weights,
+        target=next(iter(targets_of(GATHERINGS[method])), ""),
         by_layer=by_layer,
     ).save(folder / f"{method}.safetensors")

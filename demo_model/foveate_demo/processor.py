@@ -92,6 +92,7 @@ class DemoProcessor:
         tokenize: bool = False,
         continue_final_message: bool = False,
         processor_kwargs: Mapping[str, Any] | None = None,
+        add_vision_id: bool = False,
         **options: Any,
     ) -> str | list[str] | BatchFeature:
         """Words messages as the model knows them; ``tokenize`` also makes the inputs.
@@ -103,6 +104,7 @@ class DemoProcessor:
             tokenize: whether to return the inputs instead of the text.
             continue_final_message: whether the model goes on with the last message.
             processor_kwargs: for the call that makes the inputs.
+            add_vision_id: numbers an image that stands alone, too, as others may follow it.
             **options: as other processors take them; inputs are always PyTorch's.
 
         Raises:
@@ -110,7 +112,8 @@ class DemoProcessor:
         """
         several = bool(conversation) and not isinstance(conversation[0], Mapping)
         chats = conversation if several else [conversation]
-        found = [worded(chat, continued=continue_final_message) for chat in chats]
+        how = {"continued": continue_final_message, "numbered": add_vision_id}
+        found = [worded(chat, **how) for chat in chats]
         texts = [text for text, _ in found]
         if not tokenize:
             return texts if several else texts[0]
@@ -128,12 +131,13 @@ class DemoProcessor:
 
 
 def worded(
-    conversation: Sequence[Mapping[str, Any]], *, continued: bool = False
+    conversation: Sequence[Mapping[str, Any]], *, continued: bool = False, numbered: bool = False
 ) -> tuple[str, list[Image.Image]]:
     """The prompt that the demo model was trained on, and its images.
 
-    One image stands alone; several are numbered, "Image 1:" before the first. Then come a user's
-    words as "Question: ...", and "Answer:" ends the prompt, unless the last message is continued.
+    One image stands alone; several, or any if ``numbered``, have numbers, "Image 1:" before the
+    first. Then come a user's words as "Question: ...", and "Answer:" ends the prompt, unless the
+    last message is continued.
     """
     total = sum(part["type"] == "image" for m in conversation for part in _parts(m))
     lines, images = [], []
@@ -142,7 +146,7 @@ def worded(
         for part in _parts(message):
             if part["type"] == "image":
                 images.append(_image(part))
-                number = f"Image {len(images)}:\n" if total > 1 else ""
+                number = f"Image {len(images)}:\n" if numbered or total > 1 else ""
                 lines.append(f"{number}{DemoProcessor.image_token}\n")
             else:
                 words.append(part["text"].strip())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -58,6 +59,14 @@ def _about(image: int, scene: Scene, begin: str = "What is the", lead: str = "")
     return asked
 
 
+def _named(image: int, scene: Scene, what: str) -> list[Question]:
+    """The same where the answer begins with the fact's name: "What is the value of Monday?"."""
+    return [
+        Question(f"What is {what.format(name)}?", f"{name}:", value, ((image, row),))
+        for name, value, row in scene.facts
+    ]
+
+
 def _lower(name: str) -> str:
     return name[0].lower() + name[1:]
 
@@ -72,13 +81,7 @@ def document(r: Random, fonts: Fonts) -> Album:
     if kind == "table":
         field = r.choice(OWNED)
         page = table(r, fonts, r.sample(PEOPLE, r.randint(4, 8)), field, ROWS)
-        return _album(
-            (page,),
-            [
-                Question(f"What is the {_lower(field)} of {who}?", f"{who}:", value, ((0, row),))
-                for who, value, row in page.facts
-            ],
-        )
+        return _album((page,), _named(0, page, f"the {_lower(field)} of {{}}"))
     if kind == "form":
         page = form(r, fonts, some_facts(r, r.randint(6, 10)), ROWS)
     elif kind == "receipt":
@@ -102,33 +105,41 @@ def same_fields(r: Random, fonts: Fonts, people: int = 3) -> Album:
     pages = tuple(
         owned(r, fonts, p, [(n, FIELDS[n](r)) for n in r.sample(names, 4)], rows) for p in owners
     )
+    return _album(pages, *(_named(i, page, "{}") for i, page in enumerate(pages)))
+
+
+def mixed(r: Random, fonts: Fonts, images: int = 6) -> Album:
+    """A chart, a receipt, a table, and pages of people that the table does not list."""
+    listed, field = r.sample(PEOPLE, r.randint(3, 6)), r.choice(OWNED)
+    owners = r.sample([one for one in PEOPLE if one not in listed], images - 3)
+    names = r.sample(OWNED, 4)
+    pages = [
+        (chart(r, fonts, r.randint(3, 6)), "the value of {}"),
+        (receipt(r, fonts, r.randint(3, 6)), ""),
+        (table(r, fonts, listed, field), f"the {_lower(field)} of {{}}"),
+        *((owned(r, fonts, one, [(n, FIELDS[n](r)) for n in names]), "{}") for one in owners),
+    ]
+    r.shuffle(pages)
     return _album(
-        pages,
-        [
-            Question(f"What is {name}?", f"{name}:", value, ((i, row),))
-            for i, page in enumerate(pages)
-            for name, value, row in page.facts
-        ],
+        tuple(page for page, _ in pages),
+        *(
+            _named(i, page, what) if what else _about(i, page)
+            for i, (page, what) in enumerate(pages)
+        ),
     )
 
 
 def bars(r: Random, fonts: Fonts) -> Album:
     """A bar chart."""
     page = chart(r, fonts, r.randint(4, 7))
-    return _album(
-        (page,),
-        [
-            Question(f"What is the value of {name}?", f"{name}:", value, ((0, row),))
-            for name, value, row in page.facts
-        ],
-    )
+    return _album((page,), _named(0, page, "the value of {}"))
 
 
-def in_image(r: Random, fonts: Fonts) -> Album:
-    """Three images with the same fields; the question says in which one to look."""
+def in_image(r: Random, fonts: Fonts, images: int = 3) -> Album:
+    """Images with the same fields; the question says in which one to look."""
     names, rows = r.sample(list(FIELDS), 3), r.randint(4, 7)
     pages = tuple(
-        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows) for _ in range(3)
+        form(r, fonts, [(n, FIELDS[n](r)) for n in r.sample(names, 3)], rows) for _ in range(images)
     )
     return _album(
         pages,
@@ -196,6 +207,15 @@ def _three_pictures(r: Random, fonts: Fonts) -> tuple[Scene, ...]:
     rows = r.randint(4, 7)
     return tuple(picture(r, fonts, name, some_facts(r, 1), rows) for name in r.sample(PICTURES, 3))
 
+
+LONG: dict[str, Callable[[Random, Fonts], Album]] = {
+    "eight people": partial(same_fields, people=8),
+    "sixteen people": partial(same_fields, people=16),
+    "thirty-two people": partial(same_fields, people=32),
+    "in image N of sixteen": partial(in_image, images=16),
+    "a chart, a receipt, a table and thirteen people": partial(mixed, images=16),
+}
+"""Albums of many pages that look alike."""
 
 KINDS: dict[str, Callable[[Random, Fonts], Album]] = {
     "document": document,

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate_demo import smollm2, vision
-from foveate_demo.questions import KINDS, Album, Question
+from foveate_demo.questions import KINDS, LONG, Album, Question
 from training.data import Reading, vocabulary
 from training.fonts import training_fonts, unseen_fonts
 from training.seeing import See, embedded, perfect, trained, wording
@@ -54,7 +54,7 @@ class Share(NamedTuple):
 def held_out(kind: str, count: int) -> list[Asked]:
     """Questions of one kind, each about images of its own."""
     r, fonts = Random(f"held out/{SEED}/{kind}"), unseen_fonts()
-    albums = [KINDS[kind](r, fonts) for _ in range(count)]
+    albums = [(KINDS | LONG)[kind](r, fonts) for _ in range(count)]
     return [(album, r.choice(album.questions)) for album in albums]
 
 
@@ -114,7 +114,7 @@ def greedy(
     return [text.strip() for text in tokenizer.batch_decode(out, skip_special_tokens=True)]
 
 
-def batches(asked: list[Asked], size: int = 10) -> Iterator[list[Asked]]:
+def batches(asked: list[Asked], size: int = 5) -> Iterator[list[Asked]]:
     """Parts of a list."""
     for i in range(0, len(asked), size):
         yield asked[i : i + size]
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--eye", type=Path)
     parser.add_argument("--perfect", action="store_true")
     parser.add_argument("--lora", type=Path)
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", default=[*KINDS, *LONG])
     parser.add_argument("--count", type=int, default=50, help="of each kind")
     parser.add_argument("--blind", action="store_true", help="no images")
     parser.add_argument("--show", action="store_true", help="print wrong answers")

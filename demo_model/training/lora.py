@@ -1,11 +1,13 @@
 """Trains a low-rank update of the language model's attention, so that it retrieves what is seen.
 
     python -m training.lora --out RUN [--eye RUN/checkpoint.pt] [--steps 500] [--decay 0.4]
+    python -m training.lora --out RUN --shipped --pages 16 ...    goes on from the package's weights
 
 Several questions are asked about the same images at once: each sees the images and itself, and
 stands at the position at which it would stand alone. The eye does not learn; without ``--eye``
-every slot holds its own token's embedding, with it half of the albums are seen by the eye. The
-same command goes on where the last one ended.
+every slot holds its own token's embedding, with it half of the albums are seen by the eye. With
+``--pages`` three of four steps are about a long album (``training.albums``). The same command goes
+on where the last one ended.
 """
 
 from __future__ import annotations
@@ -15,84 +17,36 @@ import json
 import time
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from foveate_demo import smollm2
-from foveate_demo.questions import KINDS, Album
+from foveate_demo.vision import WEIGHTS
+from training.albums import Sample, batch, long, sample, short
+from training.attention import CONTEXT_FIRST
 from training.data import Fonts, Reading, vocabulary
 from training.fonts import training_fonts
-from training.seeing import See, embedded, perfect, trained, wording
+from training.seeing import See, perfect, shipped, trained
 from training.train import save, share_of_rate
 
 RANK, ALPHA = 16, 32
-ASKED = 6  # questions about one album, at most
-
-
-class Sample(NamedTuple):
-    """One album with its questions: x [n, hidden], positions [n], seen [n, n], labels [n]."""
-
-    x: Tensor
-    positions: Tensor
-    seen: Tensor
-    labels: Tensor
-
-
-def sample(
-    r: Random, fonts: Fonts, see: See, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
-) -> Sample:
-    """Draws an album, and asks some of its questions."""
-    album: Album = KINDS[r.choice(list(KINDS))](r, fonts)
-    questions = r.sample(album.questions, min(ASKED, len(album.questions)))
-    end = tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id)
-    table = model.get_input_embeddings()
-    *_, first = wording(album, "").rpartition("<image>")
-    context = embedded(wording(album, "").removesuffix(first), album, see, model, tokenizer)
-    parts, places, labels, owner = [context], [torch.arange(len(context))], [], []
-    labels.append(torch.full((len(context),), -100))
-    owner.append(torch.zeros(len(context), dtype=torch.long))
-    for i, one in enumerate(questions, 1):
-        asked = tokenizer(wording(album, one.question).rpartition("<image>")[2])["input_ids"]
-        said = tokenizer(f" {one.answer}{end}")["input_ids"]
-        parts.append(table(torch.tensor(asked + said)))
-        places.append(len(context) + torch.arange(len(asked) + len(said)))
-        labels.append(torch.tensor([-100] * len(asked) + said))
-        owner.append(torch.full((len(asked) + len(said),), i))
-    of = torch.cat(owner)
-    seen = (of[:, None] == of[None]) | (of[None] == 0)
-    return Sample(torch.cat(parts).detach(), torch.cat(places), seen.tril(), torch.cat(labels))
-
-
-def batch(samples: list[Sample]) -> Sample:
-    """Padded on the right; what is padded sees itself."""
-    longest = max(len(one.x) for one in samples)
-    padded = []
-    for one in samples:
-        more = longest - len(one.x)
-        seen = torch.eye(longest, dtype=torch.bool)
-        seen[: len(one.x), : len(one.x)] = one.seen
-        padded.append(
-            Sample(
-                F.pad(one.x, (0, 0, 0, more)),
-                F.pad(one.positions, (0, more)),
-                seen,
-                F.pad(one.labels, (0, more), value=-100),
-            )
-        )
-    return Sample(*(torch.stack(x) for x in zip(*padded, strict=True)))
+LONG = 0.75  # share of the batches that are of long albums
 
 
 def losses(model: nn.Module, base: PreTrainedModel, b: Sample) -> tuple[Tensor, float]:
     """Cross-entropy of the answers' tokens, and the share of answers that would be right."""
     bias = torch.zeros(b.seen.shape).masked_fill(~b.seen, torch.finfo(torch.float32).min)[:, None]
     hidden = base.model(
-        inputs_embeds=b.x, attention_mask=bias, position_ids=b.positions, use_cache=False
+        inputs_embeds=b.x,
+        attention_mask=bias,
+        position_ids=b.positions,
+        use_cache=False,
+        context=b.context,
     ).last_hidden_state
     said = b.labels[:, 1:] >= 0
     logits = base.lm_head(hidden[:, :-1][said]).float()
@@ -114,6 +68,9 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=100.0, help="at most, in this call")
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--albums", type=int, default=4, help="of a batch")
+    parser.add_argument("--pages", type=int, default=0, help="of a long album, at most")
+    parser.add_argument("--shipped", action="store_true", help="start from the package's weights")
+    parser.add_argument("--start", type=Path, help="the update to begin with: lora.safetensors")
     a = parser.parse_args()
     a.out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
@@ -123,7 +80,10 @@ def main() -> None:
     eyes = [perfect(base, Reading(tokenizer, words), words)]
     if a.eye:
         eyes.append(trained(base, a.eye))
+    elif a.shipped:
+        eyes.append(shipped(base))
     parts = ["q_proj", "k_proj", "v_proj", "o_proj"]
+    base.set_attn_implementation(CONTEXT_FIRST)
     peft = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=parts))
     learned = [p for p in peft.parameters() if p.requires_grad]
     step = torch.optim.AdamW(learned, lr=a.rate, betas=(0.9, 0.98), weight_decay=0.0)
@@ -133,6 +93,8 @@ def main() -> None:
         done = state["step"]
         set_peft_model_state_dict(peft, state["lora"])
         step.load_state_dict(state["optimiser"])
+    elif begin := a.start or (WEIGHTS / "lora.safetensors" if a.shipped else None):
+        set_peft_model_state_dict(peft, read(begin))
     r = Random(f"lora/{done}")
     print(f"{sum(p.numel() for p in learned):,} parameters", flush=True)
 
@@ -149,15 +111,15 @@ def main() -> None:
             rate = a.rate * share_of_rate(done, a.steps, a.decay, warmup=30)
             for group in step.param_groups:
                 group["lr"] = rate
-            b = batch([sample(r, fonts, r.choice(eyes), base, tokenizer) for _ in range(a.albums)])
+            b = drawn(r, fonts, eyes, base, tokenizer, a.albums, a.pages)
             with torch.autocast("cpu", torch.bfloat16):
                 loss, right = losses(peft, base, b)
             loss.backward()
+            sums.append((loss.item(), right))
             nn.utils.clip_grad_norm_(learned, 1.0)
             step.step()
             step.zero_grad(set_to_none=True)
             done += 1
-            sums.append((loss.item(), right))
             if done % 10 == 0:
                 mean = [round(sum(x) / len(sums), 4) for x in zip(*sums, strict=True)]
                 line = {
@@ -174,6 +136,31 @@ def main() -> None:
                 keep()
     keep()
     write(get_peft_model_state_dict(peft), a.out / "lora.safetensors")
+
+
+def drawn(
+    r: Random,
+    fonts: Fonts,
+    eyes: list[See],
+    base: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    albums: int,
+    pages: int,
+) -> Sample:
+    """A batch: some short albums, or a long one alone, about which as many questions are asked."""
+    alone = pages and r.random() < LONG
+    asked = [long(r, fonts, pages)] if alone else [short(r, fonts) for _ in range(albums)]
+    return batch([sample(r, *one, r.choice(eyes), base, tokenizer) for one in asked])
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """An update as ``write`` has it, under the names that it is trained under."""
+    tensors = {}
+    for name, value in load_file(path).items():
+        where, kind = name.removesuffix(f".{name[-1]}").removesuffix(".weight"), name[-1]
+        unscaled = value.float() / (ALPHA / RANK if kind == "B" else 1)
+        tensors[f"base_model.model.{where}.lora_{kind}.weight"] = unscaled
+    return tensors
 
 
 def write(state: dict[str, Tensor], path: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from foveate_demo import vision
 from foveate_demo.processor import DemoProcessor, worded
 from foveate_demo.questions import Album
 from foveate_demo.scenes import Scene
@@ -34,9 +36,26 @@ def perfect(model: PreTrainedModel, reading: Reading, words: list[int]) -> See:
 
 def trained(model: PreTrainedModel, checkpoint: Path) -> See:
     """The eye of a checkpoint."""
-    eye = Eye(model.config).eval()
     state = torch.load(checkpoint, weights_only=True)["student"]
-    eye.load_state_dict({k[4:]: v for k, v in state.items() if k.startswith("eye.")})
+    return _seen_by(model, {k[4:]: v for k, v in state.items() if k.startswith("eye.")})
+
+
+def shipped(model: PreTrainedModel) -> See:
+    """The eye in the package."""
+    parts = {"vision_tower.": "tower.", "multi_modal_projector.": "projector."}
+    state = load_file(vision.WEIGHTS / "eye.safetensors")
+    mine = {
+        new + key.removeprefix(old): value.float()
+        for key, value in state.items()
+        for old, new in parts.items()
+        if key.startswith(old)
+    }
+    return _seen_by(model, mine)
+
+
+def _seen_by(model: PreTrainedModel, state: dict[str, Tensor]) -> See:
+    eye = Eye(model.config).eval()
+    eye.load_state_dict(state)
 
     @torch.no_grad()
     def see(scene: Scene) -> Tensor:

@@ -25,27 +25,35 @@ if TYPE_CHECKING:
         import_head_scores,
         import_profile,
     )
+    from foveate.chat import Answer, Chat, Pipeline
     from foveate.core.composition import policy
     from foveate.core.heads import Shown
     from foveate.core.method import METHODS, Paper, method
     from foveate.core.pipeline import Kept
     from foveate.core.policy import Policy
     from foveate.core.tensors import compress_tensors
+    from foveate.data import Clip, read_video
     from foveate.errors import FoveateError
     from foveate.methods import *  # noqa: F403  # all methods, by their names
     from foveate.report.lens import Lens, lens
+    from foveate.stream import Stream
 
 __version__ = "0.1.0"
 __all__ = [
     "METHODS",
+    "Answer",
+    "Chat",
+    "Clip",
     "FoveateError",
     "Kept",
     "Lens",
     "Paper",
+    "Pipeline",
     "Policy",
     "Session",
     "Shown",
     "Stats",
+    "Stream",
     "analysis",
     "calibrate",
     "calibrate_heads",
@@ -57,19 +65,25 @@ __all__ = [
     "method",
     "methods",
     "policy",
+    "read_video",
     "stages",
 ]
 
 _PLACES = {
     "METHODS": "core.method",
+    "Clip": "data",
+    "Answer": "chat",
+    "Chat": "chat",
     "FoveateError": "errors",
     "Kept": "core.pipeline",
     "Lens": "report.lens",
     "Paper": "core.method",
+    "Pipeline": "chat",
     "Policy": "core.policy",
     "Session": "backends.hf",
     "Shown": "core.heads",
     "Stats": "backends.hf",
+    "Stream": "stream",
     "calibrate": "backends.hf",
     "calibrate_heads": "backends.hf",
     "compress": "backends.hf",
@@ -79,6 +93,7 @@ _PLACES = {
     "lens": "report.lens",
     "method": "core.method",
     "policy": "core.composition",
+    "read_video": "data",
 }
 """Where each name is defined; the other public names are packages of their own, and methods."""
 

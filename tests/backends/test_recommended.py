@@ -7,6 +7,8 @@ import torch
 from torch.testing import assert_close
 
 import foveate
+from foveate.backends.hf.weights import weights_digest
+from foveate.core.gathering import Asked
 from foveate.core.pipeline import score
 from foveate.core.reading import PromptReading
 from foveate.core.tensor_profile import load_tensors
@@ -29,6 +31,7 @@ from tests.conformance.compare import check_generate
 from tests.profiles import saved_tensors
 from tests.stages.layers import random_layer
 
+ASKED = [Asked(((zoo.TEXT_FROM + 3, zoo.TEXT_FROM + 9), (zoo.TEXT_FROM + 5,)), after=30)]
 PROMPTS = [zoo.prompt("llama", seed=1), zoo.prompt("llama", lengths=(23, 33), seed=2)]
 
 
@@ -136,7 +139,7 @@ def test_a_profile_is_measured_on_a_model_and_used_at_every_budget(tmp_path):
     path = str(profile.save(tmp_path / "own.safetensors"))
     assert not (tmp_path / "part").exists()
     assert (profile.method, profile.samples) == ("recommended", 2)
-    for budget in ("30%", "50%"):
+    for budget in ("20%", "30%"):  # the first layer, which adds to the least, keeps most
         for lengths in ((40,), (23, 31, 40)):
             for heads in ("by_prompt", "by_profile"):
                 check_generate(
@@ -146,10 +149,83 @@ def test_a_profile_is_measured_on_a_model_and_used_at_every_budget(tmp_path):
                 )
 
 
+def ends_at_once(model):
+    model.generation_config.eos_token_id = list(range(model.config.vocab_size))
+
+
+def hides_projections(model):
+    for layer in model.model.layers:
+        layer.self_attn.o_proj = torch.nn.Sequential(layer.self_attn.o_proj)
+
+
+def has_weights_for_inference(model):
+    """Which PyTorch saves for no backward pass."""
+    with torch.inference_mode():
+        for module in model.modules():
+            for name, weight in module._parameters.items():
+                if weight is not None:
+                    new = torch.nn.Parameter(weight.detach().clone(), requires_grad=False)
+                    module._parameters[name] = new
+
+
+REACHED = {
+    "answers": (lambda model: None, ASKED),
+    "no questions": (lambda model: None, None),
+    "no answers": (ends_at_once, ASKED),
+    "no gradients": (has_weights_for_inference, ASKED),
+    "no projections": (hides_projections, ASKED),
+}
+
+
+@pytest.mark.parametrize("case", REACHED)
+def test_the_target_is_the_best_that_can_be_had(case, caplog):
+    change, questions = REACHED[case]
+    model = zoo.fresh("llama")
+    change(model)
+    profile = foveate.calibrate(model, "recommended", PROMPTS[:1], questions=questions)
+    expected = {"answers": "answers", "no projections": "attention"}.get(case, "damage")
+    assert profile.target == expected
+    said = "answered no question" if case == "no answers" else "cannot be had"
+    assert (said in caplog.text) == (case not in ("answers", "no questions"))
+
+
+def test_questions_go_with_prompts_of_a_method_that_asks_them():
+    model = zoo.build("llama")
+    for questions in ([], ASKED * 2, ["What?"]):
+        with pytest.raises(InvalidInput, match=r"one foveate\.core\.gathering\.Asked for each"):
+            foveate.calibrate(model, "recommended", PROMPTS[:1], questions=questions)
+    late = [ASKED[0]._replace(after=41)]
+    with pytest.raises(InvalidInput, match="first 41 tokens of one prompt, and 1 prompt"):
+        foveate.calibrate(model, "recommended", PROMPTS[:1], questions=late)
+    with pytest.raises(InvalidInput, match=r"2 prompt\(s\)"):
+        foveate.calibrate(model, "recommended", PROMPTS[1:], questions=ASKED)
+    for name in ("q_filters", "prefixkv:budget=20%"):
+        with pytest.raises(InvalidParameter, match="asks none"):
+            foveate.calibrate(model, name, PROMPTS[:1], questions=ASKED)
+
+
+def test_a_profile_is_of_the_weights_that_it_was_measured_on(tmp_path):
+    model = zoo.fresh("llama")
+    path = foveate.calibrate(model, "recommended", PROMPTS[:1]).save(tmp_path / "p.safetensors")
+    policy = foveate.recommended(budget="50%", profile=str(path))
+    digest = weights_digest(model)
+    assert weights_digest(zoo.fresh("llama").to(torch.bfloat16)) == digest
+    assert weights_digest(zoo.fresh("llama").half()) == ""
+    for other in (model, zoo.fresh("llama").half()):
+        foveate.compress(other, policy)  # of the same name, and no other weights that are known
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[0, 0] = 9.0
+    with pytest.raises(ProfileMismatch, match=r"other weights .* calibrate recommended"):
+        foveate.compress(model, policy)
+    assert weights_digest(model) != digest
+
+
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
 def test_images_are_read_again_too(tmp_path, family):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(40,))
-    path = foveate.calibrate(model, "recommended", [inputs]).save(tmp_path / "p.safetensors")
+    profile = foveate.calibrate(model, "recommended", [inputs], questions=ASKED)
+    assert profile.target == "answers"
+    path = profile.save(tmp_path / "p.safetensors")
     check_generate(model, foveate.recommended(budget="40%", profile=str(path)), inputs)
 
 
@@ -189,6 +265,9 @@ def test_what_it_was_not_made_for_is_refused(tmp_path):
         _scored(one, layer)
     with pytest.raises(InvalidParameter, match="profile=FILE"):
         foveate.recommended(budget="50%", heads="by_profile")
+    older = replace(load_tensors(str(path), "recommended"), target="").save(tmp_path / "older")
+    with pytest.raises(InvalidInput, match=r"another version.* calibrate recommended"):
+        load_tensors(str(older), "recommended")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(InvalidInput, match="calibrate recommended"):
         load_tensors(str(path), "recommended")

@@ -120,6 +120,34 @@ def test_text_goes_on_behind_an_image_whose_positions_were_given_by_hand(name):
     torch.testing.assert_close(logits, first_logits(model, whole)[0], **NEAR)
 
 
+@pytest.mark.parametrize("images", [0, 1])
+@pytest.mark.parametrize("name", ["llava", "llava_next", "internvl", "gemma3", "qwen2_vl"])
+def test_old_pixels_that_are_handed_in_again_are_an_error(name, images):
+    """the pixels of earlier turns given again in a later one, as processors make them of a whole
+    conversation | refused | the cache holds them: give those of new images alone
+    """
+    model, (first, _) = zoo.build(name), conversation(name, (40,))
+    with foveate.compress(model, WHOLE) as session:
+        _, answer = first_logits(model, first)
+        whole = zoo.extend(name, zoo.append(name, first, answer), new_text=7, images=images).full
+        with pytest.raises(InvalidInput, match="earlier ones are in the cache"):
+            first_logits(model, whole, **{CACHE: session.cache})
+
+
+@pytest.mark.parametrize("how", [{"num_beams": 3}, {"do_sample": True, "num_return_sequences": 2}])
+def test_a_turn_of_fewer_rows_than_the_cache_has_is_an_error(how):
+    """going on with one row after beams or several sequences | refused | by rows of the cache"""
+    model, first = zoo.build("llava"), zoo.prompt("llava")
+    with foveate.compress(model, WHOLE) as session:
+        output = model.generate(**first, **how, max_new_tokens=3)
+        turn = torch.cat([output[:1], output[:1, -5:]], 1)
+        with pytest.raises(InvalidInput, match=r"the cache has [23] rows"):
+            first_logits(model, {"input_ids": turn}, **{CACHE: session.fork()})
+        one = session.fork()
+        one.batch_select_indices(torch.tensor([0]))
+        first_logits(model, {"input_ids": turn}, **{CACHE: one})
+
+
 def test_sizes_of_fewer_images_than_a_turn_has_are_an_error():
     model, (first, later) = zoo.build("qwen2_vl"), conversation("qwen2_vl", (40,), images=(2,))
     with foveate.compress(model, WHOLE) as session:

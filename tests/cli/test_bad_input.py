@@ -265,11 +265,13 @@ def test_executors_load_the_model_as_it_is_trusted(
 ) -> None:
     asked = []
 
-    def load(name: str, trust_remote_code: bool, device_map: str | None = None) -> None:
+    def load(
+        name: str, trust_remote_code: bool, device_map: str | None = None, pad_images: bool = False
+    ) -> None:
         asked.append(trust_remote_code)
 
-    for place in ("job", "ray"):
-        monkeypatch.setattr(f"foveate.eval.executors.{place}.load", load)
+    for place in ("load", "ray.load"):
+        monkeypatch.setattr(f"foveate.eval.executors.{place}", load)
     with find_executor("local", "some/model", "query-aware", None, trusted):
         assert asked == [trusted]
     cluster = find_executor("ray", "some/model", "query-aware", None, trusted)

@@ -368,7 +368,7 @@ def test_profiles_of_tensors_are_made_by_name_and_read_by_run(
     assert result.exit_code == 0, (result.stderr, result.exception)
     head, count, says, *_ = result.stdout.splitlines()
     assert (head, count) == (f"{out}: {method} on {llama.name},", "3 layers, 4 prompts")
-    assert says.startswith("at 20% a head keeps" if method == "recommended" else "of each layer: ")
+    assert says.startswith("fitted to damage" if method == "recommended" else "of each layer: ")
     spec = f"{method}:profile={out},budget=50%"
     asked = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
     rows = as_json(*asked, "--method", spec)["rows"]

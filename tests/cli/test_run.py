@@ -151,7 +151,7 @@ def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
     assert list(result) == ["model", "prompt", "rows"]
     assert result["model"] == str(llama)
     tokens = result["prompt"]["tokens"]
-    assert result["prompt"] == {"tokens": tokens, "visual_tokens": 0, "images": 0}
+    assert result["prompt"] == {"tokens": tokens, "visual_tokens": 0, "images": 0, "videos": 0}
     rows = result["rows"]
     assert [(row["method"], row["budget"]) for row in rows] == [
         ("full", None),

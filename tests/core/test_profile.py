@@ -84,6 +84,7 @@ def test_the_file_is_plain_json_with_the_schema(tmp_path):
         "budget": "20%",
         "by_layer": [0.3, 0.15, 0.15],
         "schema": "foveate-profile-1",
+        "weights": "",
     }
 
 

@@ -20,16 +20,18 @@ from PIL import Image
 from foveate.cli.calibrate import _asked
 from foveate.cli.heads import from_file
 from foveate.cli.prompt import Which
-from foveate.data import Record, decode_image
+from foveate.data import Record, decode_image, read_video
 from foveate.data.folder import Folder
 from foveate.data.images import FORMATS
 from foveate.data.parquet import held_image, read_rows
 from foveate.errors import InvalidInput
+from foveate.eval.benchmarks.mlvu import TASKS as MLVU
 from foveate.eval.tasks import find_task
 from tests.eval.benchmarks.test_judged import problem
 from tests.eval.benchmarks.test_longbench import record as long_record
 from tests.eval.benchmarks.test_milebench import MOVING, content
 from tests.fuzz import fuzzed
+from tests.videos import KINDS, film
 
 
 def damaged(whole: bytes) -> st.SearchStrategy[bytes]:
@@ -86,6 +88,27 @@ def test_image_files(form: str, mode: str, data: st.DataObject) -> None:
     refused_or(lambda: decode_image(held, "the image"))
 
 
+# ------------------------------------------------------------------- videos
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The bytes of a file of each kind."""
+    folder = tmp_path_factory.mktemp("films")
+    return {name: film(folder / name).read_bytes() for name in KINDS}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(data=st.data())
+@fuzzed
+def test_video_files(
+    name: str, films: dict[str, bytes], tmp_path: Path, data: st.DataObject
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(data.draw(damaged(films[name])))
+    refused_or(lambda: read_video(path, frames=3))
+
+
 # ------------------------------------------------------------------- benchmarks and prompts
 
 IMAGE = {
@@ -133,6 +156,35 @@ FILES: dict[str, dict[str, Any]] = {
         "dataset2prompt.json": {"trec": "{context}{input}"},
     },
     "milebench_s5": {"nuscenes/nuscenes.json": content("multi-choice", MOVING)},
+    "lvbench": {
+        "video_info.meta.jsonl": {
+            "key": "v",
+            "type": "x",
+            "qa": [{**ASKED, "uid": "1", "answer": "A", "question_type": ["x"]}],
+        }
+    },
+    "mlvu": {
+        f"{one}.json": [{**ASKED, "candidates": ["x", "y"], "video": "v.mp4", "question_type": "x"}]
+        for one in MLVU
+    },
+    "ovo_bench_forward": {
+        "ovo_bench_new.json": [
+            {**ASKED, "task": "CRR", "video": "v.mp4", "test_info": [{"realtime": 1, "type": 0}]},
+            {**ASKED, "task": "REC", "video": "v.mp4", "activity": "x"}
+            | {"test_info": [{"realtime": 1, "count": 0}]},
+        ]
+    },
+    "streaming_bench_real": {
+        "questions_real.json": [
+            {
+                "video_path": "./videos/v.mp4",
+                "questions": [
+                    {**ASKED, "task_type": "x", "time_stamp": "00:01:02", "answer": "A"}
+                    | {"options": ["x", "y"]}
+                ],
+            }
+        ]
+    },
     "loogle_longdep_qa": {
         "longdep_qa.jsonl": {"input": "x", "qa_pairs": "[{'Q': '?', 'A': 'x', 'type': 'y'}]"},
         "task2prompt.json": {"longdep_qa": "{input}{Q}"},
@@ -148,6 +200,11 @@ def folder(tmp_path: Path) -> Path:
         for name in ("a.png", "a.jpg", "b.jpg"):
             Image.new("RGB", (4, 4)).save(tmp_path / place / name)
     (tmp_path / "images").mkdir()
+    for place in ("videos", "src_videos", *(f"video/{one}" for one in MLVU)):
+        (tmp_path / place).mkdir(parents=True)
+        (
+            tmp_path / place / "v.mp4"
+        ).touch()  # where videos are is looked at, and not what is in them
     return tmp_path
 
 

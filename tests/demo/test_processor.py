@@ -118,6 +118,12 @@ def test_one_image_stands_alone_and_several_are_numbered() -> None:
     assert two == "Image 1:\n<image>\nImage 2:\n<image>\nQuestion: What is it?\nAnswer:"
 
 
+def test_one_image_may_be_numbered_as_more_may_follow(processor: DemoProcessor) -> None:
+    shown = [{"type": "image"}, {"type": "text", "text": "Which day?"}]
+    text = processor.apply_chat_template([{"role": "user", "content": shown}], add_vision_id=True)
+    assert text == "Image 1:\n<image>\nQuestion: Which day?\nAnswer:"
+
+
 def test_turns_follow_each_other() -> None:
     text, images = worded(
         [

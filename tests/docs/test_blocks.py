@@ -19,6 +19,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import foveate
 from foveate import errors
+from foveate.chat import asking
 from foveate.core.method import METHODS
 from foveate.core.spec import STAGES
 from foveate.errors import FoveateError
@@ -37,6 +38,9 @@ NOT_RUN = {
         "torch.cuda.synchronize": "CUDA graphs need a GPU",
     },
     "evaluation.md": {"register(": "VLMEvalKit is not a package"},
+    "howto/video.md": {
+        "videos=[clip.frames]": "video processors need torchvision: tests/serving/test_videos.py"
+    },
 }
 """Blocks that cannot run here, by a piece of each, and why."""
 
@@ -129,6 +133,12 @@ def test_the_blocks_of_a_page_run(
     page: str, given: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if page == "howto/video.md":
+        pytest.importorskip("av", reason="PyAV is not installed")
+        from tests.videos import film
+
+        film(tmp_path / "film.mp4")
+    monkeypatch.setattr(asking, "LONGEST", LONGEST)
     module = ModuleType(f"page_{re.sub(r'[^a-z]', '_', page)}")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     vars(module).update(given)

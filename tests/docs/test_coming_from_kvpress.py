@@ -14,11 +14,13 @@ from safetensors.torch import save_file
 import foveate
 from foveate.bench.peer import PRESSES as TIMED
 from foveate.bench.peer import WITH_PROFILE
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import SCHEMA, Profile
 from foveate.methods.recommended import LEVELS
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load
+from tests.zoo.directory import CHAT_TEMPLATE, tokenizer
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming_from_kvpress.md").read_text(encoding="utf-8")
@@ -70,7 +72,9 @@ def test_every_spec_is_read_and_prints_as_it_is(spec, monkeypatch, tmp_path):
         if kind == "json":
             Profile(by_layer=[[1.0, 0.5]], **about).save(f"{method}.json")
         else:
-            note = {name: str(value) for name, value in about.items()} | {"schema": SCHEMA}
+            target = next(iter(targets_of(GATHERINGS[method])), "")
+            note = {name: str(value) for name, value in about.items()}
+            note |= {"schema": SCHEMA, "target": target}
             save_file(TENSORS[method], f"{method}.safetensors", note)
     policy = foveate.policy(spec)
     assert foveate.policy(policy.spec) == policy
@@ -89,15 +93,15 @@ def test_what_is_called_the_same_was_compared():
 
 def test_both_sides_are_shown_and_ours_runs(capsys):
     model, first = zoo.build("llama"), zoo.prompt("llama", lengths=(400,))
-    ids = first["input_ids"]
-    ask = [zoo.extend("llama", first, new_text=5, seed=s).cached["input_ids"] for s in (1, 2)]
+    words = tokenizer()  # a letter is a token
+    words.chat_template = CHAT_TEMPLATE
     given = {
-        "torch": torch,
         "model": model,
+        "tokenizer": words,
         "inputs": first,
-        "context": ids,
-        "question": ask[0][:, 400:],
-        "questions": [one[:, 400:] for one in ask],
+        "context": "A receipt. " * 36 + "A",
+        "question": "Which day?",
+        "questions": ["Which day?", "Where?"],
     }
     theirs, ours = BLOCKS[::2], BLOCKS[1::2]
     assert len(theirs) == len(ours) == 3
@@ -105,9 +109,11 @@ def test_both_sides_are_shown_and_ours_runs(capsys):
     for block in ours:
         exec(block, given)
     assert "80.0 of 400 tokens kept" in capsys.readouterr().out
-    assert [answer.shape for answer in given["answers"]] == [(1, 50)] * 2
-    heads = given["read"].layers[0].pairs.counts
-    assert int(heads.sum()) == 80 * heads.numel()
+    assert len({*given["answers"], given["answer"]}) == 3
+    stats = given["found"]["stats"]
+    assert (stats.policy, stats.seen) == ("keydiff+adakv:budget=20%", len("user : ") + 397)
+    assert stats.layers[0].kept.unique().numel() > 1
+    assert int(stats.held) == 80
 
 
 def test_the_page_counts_as_both_sides_do():

@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoProcessor
 from typer.testing import CliRunner
 
 from foveate.cli.app import app
-from foveate.errors import MissingPackage
+from foveate.errors import MissingPackage, UnsupportedModel
 from foveate.eval import lacking
-from foveate.eval.model import load
+from foveate.eval.model import Source, load, read_reader
 from tests import zoo
 from tests.zoo.directory import tokenizer
 
@@ -54,6 +55,22 @@ def test_the_line_that_installs_it_leaves_pytorch_as_it_is(
     error = lacking.missing_package("the processor of 'm'", ImportError(message), "a/b")
     assert str(error).startswith("the processor of 'm' needs the package '")
     assert str(error).endswith(f": {line}.")
+
+
+@pytest.mark.usefixtures("nothing")
+def test_a_reader_of_videos_that_transformers_fails_to_look_up_is_torchvisions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(place: str, **allowed: bool) -> None:
+        raise AttributeError("VIDEO_PROCESSOR_MAPPING has no '_extra_content'")
+
+    source = Source("m", str(tmp_path), trusted=False)
+    monkeypatch.setattr(AutoProcessor, "from_pretrained", fail)
+    with pytest.raises(MissingPackage, match="'torchvision': pip install torchvision"):
+        read_reader(source, sees=True)
+    monkeypatch.setattr(lacking, "there", lambda module: True)
+    with pytest.raises(UnsupportedModel, match="cannot load the processor of 'm': VIDEO"):
+        read_reader(source, sees=True)
 
 
 def test_an_error_about_something_else_is_none_of_a_package() -> None:

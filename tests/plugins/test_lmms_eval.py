@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from foveate.data import read_video
 from foveate.errors import InvalidBudget, InvalidInput, InvalidParameter, InvalidSpec
 from tests.plugins.alone import Said, said
+from tests.videos import film
 
 SPEC = "snapkv:budget=50%,window=4"
 BRIEF = "system : Be brief\n"
@@ -49,6 +51,11 @@ def two(doc):
     return [{"role": "user", "content": [{"type": t, name: value} for t, name, value in parts]}]
 
 
+def film(doc):
+    parts = [{"type": "video", "url": doc["film"]}, {"type": "text", "text": doc["question"]}]
+    return [{"role": "user", "content": parts}]
+
+
 def none(doc):
     return [{"role": "user", "content": [{"type": "text", "text": doc["question"]}]}]
 
@@ -68,12 +75,23 @@ def model() -> Any:
         return get_model("foveate")
 
 
-def test_its_command_line_asks_of_several_images_and_reports_the_cache(
+def frames_of(path: Path, frames: int) -> list[Path]:
+    """Files of a video's frames."""
+    found = read_video(path, frames=frames).images
+    paths = [path.with_name(f"frame{number}.png") for number in range(frames)]
+    for image, to in zip(found, paths, strict=True):
+        image.save(to)
+    return paths
+
+
+def test_its_command_line_asks_of_images_and_a_video_and_reports_the_cache(
     directory: Path, pictures: list[Path], tmp_path: Path
 ) -> None:
+    clip = film(tmp_path / "film.mp4")
     documents = [
         {
             "images": [str(pictures[i]), str(pictures[i + 1])],
+            "film": str(clip),
             "question": f"What is {i}?",
             "answer": "x",
         }
@@ -83,7 +101,7 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
     tasks = tmp_path / "tasks"
     tasks.mkdir()
     (tasks / "functions.py").write_text(FUNCTIONS)
-    for name in ("two", "none"):
+    for name in ("two", "none", "film"):
         text = TASK.format(name=name, messages=name, documents=tmp_path / "documents.jsonl")
         (tasks / f"{name}.yaml").write_text(text)
     command = [
@@ -93,9 +111,9 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
         "--model",
         "foveate",
         "--tasks",
-        "two,none",
+        "two,none,film",
         "--model_args",
-        f"pretrained={directory},method='{SPEC}'",
+        f"pretrained={directory},method='{SPEC}',frames=3",
         "--include_path",
         str(tasks),
         "--output_path",
@@ -113,11 +131,15 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
                 directory,
                 SPEC,
                 f"{BRIEF}user : {images}{d['question']}\nassistant : ",
-                [Path(path) for path in d["images"] if images],
+                shown or [Path(path) for path in d["images"] if images],
             )
             for d in documents
         ]
-        for name, images in (("two", "<image> and <image>"), ("none", ""))
+        for name, images, shown in (
+            ("two", "<image> and <image>", []),
+            ("none", "", []),
+            ("film", "<image>" * 3, frames_of(clip, 3)),
+        )
     }
     for name, answers in expected.items():
         (path,) = (tmp_path / "out").rglob(f"*_samples_{name}.jsonl")
@@ -130,7 +152,10 @@ def test_its_command_line_asks_of_several_images_and_reports_the_cache(
         ]
     (path,) = (tmp_path / "out").rglob("*_results.json")
     results = json.loads(path.read_text())
-    figures, every = results["throughput"], [*expected["two"], *expected["none"]]
+    figures, every = (
+        results["throughput"],
+        [one for answers in expected.values() for one in answers],
+    )
     assert figures["avg_kv_ratio"] == pytest.approx(ratio(every))
     assert 0.4 < ratio(every) < 0.6
     for name, answers in expected.items():
@@ -208,7 +233,9 @@ def test_an_answer_is_cut_before_what_ends_it(answering: Any, directory: Path) -
 @pytest.mark.parametrize(
     ("content", "options", "says"),
     [
-        ([{"type": "video", "url": "a.mp4"}, TEXT], {}, "a message with video"),
+        ([{"type": "audio", "url": "a.mp3"}, TEXT], {}, "a message with audio"),
+        ([{"type": "video", "url": "gone.mp4"}, TEXT], {}, "'gone.mp4' cannot be read"),
+        ([{"type": "video", "url": [1, 2]}, TEXT], {}, "a video given as list"),
         ([{"type": "image", "url": 3}, TEXT], {}, "an image given as int"),
         ([{"type": "image", "url": "gone.png"}], {}, "'gone.png' cannot be read"),
         ([{"type": "text", "text": "see <image>"}], {}, "placeholder '<image>'"),
@@ -327,8 +354,8 @@ def test_a_document_that_the_policy_refuses_ends_all_or_is_counted(
     assert figures["avg_refused"] == 1
     assert figures["avg_kv_ratio"] < 0.6  # of the document that was answered
     made.generate_until(requests[:1])  # nothing was answered: no ratio
-    with pytest.raises(InvalidInput, match="video"):  # that is no policy's refusal
-        made.generate_until([Request([{"type": "video", "url": "a.mp4"}])])
+    with pytest.raises(InvalidInput, match="audio"):  # that is no policy's refusal
+        made.generate_until([Request([{"type": "audio", "url": "a.mp3"}])])
 
 
 def test_images_may_be_files(answering: Any, pictures: list[Path]) -> None:
@@ -340,6 +367,25 @@ def test_images_may_be_files(answering: Any, pictures: list[Path]) -> None:
         for parts in (as_paths, as_images)
     )
     assert first == second
+
+
+def test_a_part_of_a_video_is_what_its_frames_are(answering: Any, tmp_path: Path) -> None:
+    path = str(film(tmp_path / "film.mp4"))
+    part = {"video_start": 1.0, "video_end": 2.0}
+    as_frames = [
+        {"type": "image", "url": image}
+        for image in read_video(Path(path), frames=32, start=1.0, end=2.0).images
+    ]
+    first, second, third = (
+        answering.generate_until([Request([*parts, TEXT], max_new_tokens=4)])[0]
+        for parts in (
+            [{"type": "video", "url": {"url": path, **part}}],
+            [{"type": "video", "url": path, "start_time": 1.0, "end_time": 2.0}],
+            as_frames,
+        )
+    )
+    assert first == second == third
+    assert first.token_counts.input_tokens > 11 * 9
 
 
 def test_tasks_that_do_not_generate_are_refused(model: Any, answering: Any) -> None:

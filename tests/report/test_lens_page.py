@@ -12,6 +12,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 import foveate
+from foveate.errors import InvalidInput
 from tests import zoo
 from tests.browser import OpenPage, overflow
 from tests.zoo.directory import llava_processor, tokenizer
@@ -281,3 +282,31 @@ def test_a_notebooks_frame_shows_it(lens: Path, tmp_path: Path, open_page: OpenP
         assert frame.locator("#budget-now").inner_text() == "80%"
         inside = page.frames[1]
         assert inside.evaluate("self.origin") == "null"  # what is of no origin reaches no other
+
+
+def test_a_time_line_is_as_high_as_what_is_kept_of_a_frame(
+    lens: Path, tmp_path: Path, open_page: OpenPage
+) -> None:
+    inputs = zoo.prompt("llava", lengths=(60,), images=2)
+    images = [Image.new("RGB", (12, 12), shade) for shade in ("black", "white")]
+    session = foveate.compress(zoo.build("llava"), "knorm:budget=20%")
+    made = foveate.lens(session, llava_processor(), inputs, images, times=[0.0, 2.5])
+    path = made.save(tmp_path / "film.html")
+    told = Told(path.read_text(encoding="utf-8"))
+    tokens = expected(told, 0, -1, -1, 0)
+    shares = [sum(tokens[at] for at in f["places"]) / 9 for f in told.data["frames"]]
+    assert len(set(shares)) == 2
+    with open_page(path) as page:
+        page.wait_for_selector(READY)
+        bars = page.locator(".film i")
+        titles = [bars.nth(i).get_attribute("title") or "" for i in (0, 1)]
+        assert [title.partition(":")[0] for title in titles] == ["frame at 0 s", "frame at 2.5 s"]
+        heights = [(bars.nth(i).bounding_box() or {})["height"] for i in (0, 1)]
+        assert heights[0] * shares[1] == pytest.approx(heights[1] * shares[0], rel=0.02)
+        assert page.locator("#film").is_visible()
+    with open_page(lens) as page:
+        page.wait_for_selector(READY)
+        assert page.locator(".film").first.is_hidden()
+        assert page.locator("#film").is_hidden()
+    with pytest.raises(InvalidInput, match="3 times were given for 2 image"):
+        foveate.lens(session, llava_processor(), inputs, images, times=[0.0, 1.0, 2.0])

@@ -61,6 +61,8 @@ def test_a_needle_has_a_map_for_every_policy() -> None:
     (figure,) = heat_maps([*grid("full"), *grid("snapkv:budget=20%")])
     for text in ("16000", "depth, %", "snapkv:budget=20%"):
         assert text in figure.svg
+    pages = [one | {"labels": {"pages": 8, "place": 33}} for one in grid("full")]
+    assert "place, % of the way" in next(heat_maps(pages)).svg
     assert not list(heat_maps(labelled()))
     words = [one | {"labels": {"length": "0-4k", "depth": "5"}} for one in grid("full")]
     assert not list(heat_maps(words))

@@ -62,6 +62,8 @@ def drawn(
         layer = replace(layer, column_sums=sums)
     if policy.reads_output_weight:
         layer = replace(layer, output_weight=normal(heads.heads, d, heads.heads * d))
+    if policy.reads_residual_norm:
+        layer = replace(layer, residual_norm=normal(1, layer.q.shape[2]).abs())
     return _with_window_sums(policy, layer)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from foveate.backends.vllm.settings import VARIABLE
+from foveate.core import installed
 from foveate.core.composition import BY_DEFAULT, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.errors import InvalidInput
@@ -21,15 +22,22 @@ def profile_place(model: str) -> Path:
     return Path(model).expanduser() / PLACE
 
 
+def profile_of(model: str) -> Path | None:
+    """The profile of ``recommended`` that lies beside a model, or is installed for its name."""
+    place = profile_place(model)
+    return place if place.is_file() else installed.find(METHOD, place.absolute().parents[1].name)
+
+
 def served(model: str, spec: str | None) -> str:
     """The spec to serve a model with: the one given, with the model's profile where it is of
     ``recommended`` and names none; recommended:budget=20% with that profile where none is given.
 
     Raises:
-        InvalidInput: none is given, and no profile lies beside the model.
+        InvalidInput: none is given, and the model has no profile.
     """
+    found = profile_of(model)
     place = profile_place(model)
-    if spec is None and not place.is_file():
+    if spec is None and found is None:
         raise InvalidInput(
             "no policy is given: say --policy SPEC, such as --policy snapkv:budget=20%, or set "
             f"{VARIABLE}. A model in a directory is served with {BY_DEFAULT} once 'foveate "
@@ -37,7 +45,7 @@ def served(model: str, spec: str | None) -> str:
         )
     spec = BY_DEFAULT if spec is None else spec
     name, said = name_and_arguments(spec)
-    if name != METHOD or "profile" in said or not place.is_file():
+    if name != METHOD or "profile" in said or found is None:
         return spec
     given = {"budget": "20%"} if "budget" not in said else {}
-    return policy_of(spec, **given, profile=place.as_posix(), heads="by_profile").spec
+    return policy_of(spec, **given, profile=found.as_posix(), heads="by_profile").spec

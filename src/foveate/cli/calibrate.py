@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import tee
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from PIL import Image
 
 from foveate.backends.hf.calibrate import calibrate as measure
 from foveate.backends.hf.gather import gathered_method
@@ -15,11 +15,22 @@ from foveate.backends.hf.heads import calibrate_heads
 from foveate.backends.hf.published import import_profile
 from foveate.cli import console, options
 from foveate.cli.beside import profile_place
-from foveate.cli.contexts import SAMPLES, contexts
+from foveate.cli.contexts import SAMPLES, contexts, of_record
 from foveate.cli.findings import of_profile
 from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
-from foveate.cli.prompt import QUESTION, Which, check_writable, passages, prompts_of, words_of
+from foveate.cli.prompt import (
+    DESCRIBE,
+    QUESTION,
+    Which,
+    check_writable,
+    clips_of,
+    passages,
+    prompts_of,
+    words_of,
+)
+from foveate.cli.share import share
+from foveate.core import files
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.gathering import GATHERINGS
@@ -28,11 +39,11 @@ from foveate.core.policy import Policy
 from foveate.core.profile import Profile, calibrated_method
 from foveate.core.tensor_profile import TensorProfile
 from foveate.data import Folder, Record
+from foveate.data.clip import check_sampling
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import READS, SEES, DeviceMap, load
-from foveate.eval.prompt import read
 
 
 def calibrate(
@@ -52,10 +63,11 @@ def calibrate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...]} each; for scores of heads '
-            'with "answer" and "spans". [default: passages of a text that comes with Foveate; for '
-            "scores of heads questions about drawn documents; for recommended drawn pages, or a "
-            "manual's text for a model that reads]",
+            help='JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
+            'for recommended with "questions", texts that follow the prompt; for scores of heads '
+            'images, with "answer" and "spans". [default: passages of a text that comes with '
+            "Foveate; for scores of heads questions about drawn documents; for recommended drawn "
+            "pages, or a manual's text for a model that reads]",
         ),
     ] = None,
     samples: Annotated[
@@ -81,6 +93,17 @@ def calibrate(
         int | None,
         typer.Option(metavar="N", min=1, help="Of --prompts, those of at most N letters."),
     ] = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--share",
+            help="Write a folder to hand on: the profile, and a manifest of what it was measured "
+            "on. --out is then that folder. [default: METHOD-MODEL]",
+        ),
+    ] = False,
     published: Annotated[
         Path | None,
         typer.Option(
@@ -100,10 +123,11 @@ def calibrate(
     depends on the budget (prefixkv), to the budget that it was measured at.
     """
     if published is not None:
-        if prompts or any(one is not None for one in (samples, seed, longer_than, up_to)):
+        given = (prompts, samples, seed, longer_than, up_to, video, fps, frames, shared or None)
+        if any(one is not None for one in given):
             raise InvalidInput(
-                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than "
-                "and --up-to."
+                "--from measures nothing: leave out --prompts, --samples, --seed, --longer-than, "
+                "--up-to, --video, --fps, --frames and --share."
             )
         _import(spec, published, out, model, trust_remote_code, device_map)
         return
@@ -111,12 +135,22 @@ def calibrate(
     gathered = gathered_method(spec)
     policy = None if of_heads or gathered else _policy(spec)
     name = gathered or (spec if policy is None else calibrated_method(policy))
-    path = out or Path(f"{name}.{'safetensors' if name in GATHERINGS else 'json'}")
-    if path == profile_place(model or ""):
-        path.parent.mkdir(exist_ok=True)
+    file = f"{name}.{'safetensors' if name in GATHERINGS else 'json'}"
+    path = out or Path(file)
+    if shared:
+        path = (out or Path(f"{name}-{Path(model or 'shipped').name}")) / file
+    if shared or path == profile_place(model or ""):
+        with files.reporting(path.parent):
+            path.parent.mkdir(parents=shared, exist_ok=True)
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
-    draws = prompts is None and name == "recommended"
+    draws = prompts is None and not video and name == "recommended"
+    if video and (prompts or of_heads):
+        raise InvalidInput(
+            "--video is read alone, for profiles of no heads: leave it out, or name videos in "
+            '--prompts FILE ("videos": [FILE, ...]).'
+        )
+    check_sampling(fps, frames)
     samples = samples or (SAMPLES if draws else 10)
     which = Which(samples, seed, longer_than, up_to)
     if prompts is None and which != Which(samples):
@@ -133,9 +167,11 @@ def calibrate(
             else generated(name, samples)
         )
     else:
-        asked = list(_asked(prompts, which))
+        asked = list(_films(video) if video else _asked(prompts, which))
+    if draws or of_heads or not any(record and record.has("videos") for _, record in asked):
+        clips_of([], fps, frames)  # refuses what is said of no video
     with console.progress(hidden=False) as bars:
-        chosen = model or (SEES if of_heads or draws else READS)
+        chosen = model or (SEES if of_heads or draws or video else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
         loaded = load(chosen, trust_remote_code, device_map)
         bars.reset(task, description=f"calibrating {spec}", total=len(asked))
@@ -147,15 +183,28 @@ def calibrate(
                 loaded.model, name, samples_shown, loaded.tokenizer, progress=progress
             )
         else:
+            folder = Folder(prompts.parent if prompts else Path(), allow_outside or bool(video))
             texts = (
                 (one for one, _ in zip(contexts(loaded.sees, samples), each, strict=True))
                 if draws
-                else ((text, _images(record, prompts, allow_outside)) for text, record in each)
+                else (of_record(text, record, folder, fps, frames) for text, record in each)
             )
-            inputs = (read(loaded, text, images).inputs for text, images in texts)
-            profile = measure(loaded.model, policy or name, inputs, progress=progress)
+            inputs, others = tee(text.asked(loaded) for text in texts)
+            profile = measure(
+                loaded.model,
+                policy or name,
+                (prompt.inputs for prompt, _ in inputs),
+                questions=(one for _, one in others) if name == "recommended" else None,
+                progress=progress,
+            )
     profile.save(path)
+    if shared:
+        share(profile, path, prompts)
     typer.echo(of_profile(profile, path, chosen))
+    if shared:
+        typer.echo(
+            f"To hand on: {path.parent}. Installed with: foveate profiles install {path.parent}"
+        )
 
 
 def _import(
@@ -194,16 +243,14 @@ def _asked(path: Path | None, which: Which) -> Sequence[tuple[str, Record | None
     return [_entry(record) for record in prompts_of(path, which)]
 
 
+def _films(videos: Sequence[Path]) -> list[tuple[str, Record]]:
+    """A prompt about each video."""
+    return [(DESCRIBE, Record({"videos": [str(path.absolute())]}, "--video")) for path in videos]
+
+
 def _entry(record: Record) -> tuple[str, Record | None]:
-    """A record has images or none."""
-    if "images" not in record.held:
-        return words_of(record), None
-    record.texts("images")
+    """A record has images and videos, or none, and questions or none."""
+    for name in ("images", "videos", "questions"):
+        if name in record.held:
+            record.texts(name)
     return words_of(record), record
-
-
-def _images(record: Record | None, path: Path | None, outside: bool) -> Sequence[Image.Image]:
-    """The images that a prompt names; they stand beside the prompts file."""
-    if record is None or path is None:
-        return ()
-    return Folder(path.parent, outside).images(record, "images")

@@ -41,6 +41,11 @@ COMMANDS = {
     "run": Place(
         "run", "run", "Answer a prompt from the full cache and from compressed ones, and compare."
     ),
+    "chat": Place(
+        "chat",
+        "chat",
+        "Chat with a model about images, the whole conversation in one compressed cache.",
+    ),
     "lens": Place(
         "pages", "lens", "Make a page that shows which patches and words every head keeps."
     ),
@@ -48,6 +53,11 @@ COMMANDS = {
         "calibrate",
         "calibrate",
         "Measure a method's profile on a model, as the mean over several prompts.",
+    ),
+    "profiles": Place(
+        "profiles",
+        "profiles",
+        "List the profiles that are installed and the models they are of, or install others.",
     ),
     "doctor": Place(
         "doctor",

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from foveate.cli import console, options
-from foveate.cli.beside import profile_place
+from foveate.cli.beside import profile_of, profile_place
 from foveate.eval.checkup import Finding, checkup
 from foveate.eval.hardware import hardware, versions
 from foveate.eval.lacking import there
@@ -25,6 +25,7 @@ EXTRAS = {
     "vllm": "foveate serve",
     "ray": "eval --executor ray",
     "parquet": "benchmarks in Parquet files",
+    "video": "--video, and benchmarks with videos",
     "screens": "tasks on screenshots",
     "photos": "tasks on photographs",
     "chinese": "scores of Chinese answers (LongBench)",
@@ -91,9 +92,9 @@ def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
         return [Finding("model", not lacking("demo"), f"{SHIPPED[model]}, comes with Foveate")]
     with console.quiet():
         found = checkup(model, trust_remote_code)
-    place = profile_place(model)
+    place, found_at = profile_place(model), profile_of(model)
     made = f"foveate calibrate recommended --model {model} --out {place}"
-    told = str(place) if place.is_file() else f"none. To make one: {made}"
+    told = str(found_at) if found_at else f"none. To make one: {made}"
     return [*found, Finding("profile", True, told)]
 
 

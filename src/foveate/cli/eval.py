@@ -15,7 +15,7 @@ from rich.text import Text
 
 from foveate.cli import console, options
 from foveate.cli.options import model_option
-from foveate.cli.policies import by_default, short, with_shipped_profile
+from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.rows import broken
 from foveate.cli.scores import scores
 from foveate.errors import InvalidParameter
@@ -107,7 +107,7 @@ def evaluate(
     if not judge:
         _say_what_has_no_score(chosen)
     named = by_default(model) if methods is None else separate(methods)
-    specs = contenders([with_shipped_profile(spec) for spec in named], separate(budgets))
+    specs = contenders([with_known_profile(spec, model) for spec in named], separate(budgets))
     if strict:
         check_strictly(specs)
     configuration = {

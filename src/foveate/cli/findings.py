@@ -14,6 +14,11 @@ from foveate.core.tensor_profile import TensorProfile
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.methods.recommended import HeadLevels
 
+FITTED = {
+    "answers": "damage to heads' outputs, and to the model's own answers",
+    "damage": "damage to heads' outputs; answers could not be measured",
+    "attention": "attention; the output projections could not be read",
+}
 LENGTH = 1000  # tokens of the prompt that a profile's shares are told of
 
 
@@ -21,6 +26,8 @@ def of_profile(profile: Profile | TensorProfile, path: Path, model: str) -> str:
     """What it is of, what it says, the spec that uses it, and the command that tries it."""
     count = f"{profile.samples} prompt{'s' if profile.samples > 1 else ''}"
     lines = [f"{path}: {profile.method} on {profile.model},", f"{profile.layers} layers, {count}"]
+    if isinstance(profile, TensorProfile) and profile.target:
+        lines.append(f"fitted to {FITTED[profile.target]}")
     lines += _says(profile, path)
     budget = profile.budget or BUDGET_BY_DEFAULT
     spec = f"{profile.method}:budget={budget},profile={print_value(path.as_posix())}"

@@ -8,11 +8,28 @@ from typing import Annotated, Any
 import typer
 
 from foveate.cli.completion import method_names
+from foveate.data.clip import FRAMES
 from foveate.eval.executors import Name
 from foveate.eval.model import READS, SEES, DtypeName
 
 Images = Annotated[
     list[Path] | None, typer.Option(metavar="FILE", help="An image to ask about; repeatable.")
+]
+Videos = Annotated[
+    list[Path] | None, typer.Option("--video", metavar="FILE", help="A video; repeatable.")
+]
+Fps = Annotated[
+    float | None,
+    typer.Option("--fps", metavar="R", help="Frames a second that are taken of a video."),
+]
+Frames = Annotated[
+    int | None,
+    typer.Option(
+        "--frames",
+        metavar="N",
+        help=f"Frames that are taken of a video, at even distances. [default: {FRAMES}]",
+        show_default=False,
+    ),
 ]
 Text = Annotated[
     str | None,

@@ -10,8 +10,8 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
-from foveate.cli.policies import by_default, short, with_shipped_profile
-from foveate.cli.prompt import check_writable, question
+from foveate.cli.policies import by_default, short, with_known_profile
+from foveate.cli.prompt import check_writable, clips_of, question, told
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
 from foveate.core.policy import Policy
@@ -20,6 +20,7 @@ from foveate.eval.bundle import read_bundles
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, load
 from foveate.eval.prompt import read
+from foveate.eval.videos import pictures
 from foveate.report.lens import Lens, compared, lens_of
 from foveate.report.page import page
 
@@ -55,6 +56,9 @@ BUDGETS_BY_DEFAULT = ("20%", "33%", "50%", "75%")
 def lens(
     model: Annotated[str, model_option(SEES)] = SEES,
     image: options.Images = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
@@ -89,14 +93,16 @@ def lens(
     """
     check_writable("lens", "--out", out)
     longest = _longest(answers, max_new_tokens)
-    specs = [with_shipped_profile(spec) for spec in method or by_default(model)]
+    specs = [with_known_profile(spec, model) for spec in method or by_default(model)]
     budgets = budget or []
     policies = [each for spec in specs for each in compared([spec], budgets or _usual(spec))]
-    text, images = question(model, prompt, image or [])
+    text, images = question(model, prompt, image or [], video or [])
+    clips = clips_of(video or [], fps, frames)
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
-        asked = read(loaded, text, images)
+        asked = read(loaded, text, images, clips=clips)
+        shown, times = pictures(clips, images, asked.inputs)
         bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
 
         def tell(policy: Policy, done: int, of: int) -> None:
@@ -104,11 +110,21 @@ def lens(
             bars.update(task, description=what, total=of, completed=done)
 
         made = lens_of(
-            loaded.model, loaded.reader, asked.inputs, images, policies, loaded.name, longest, tell
+            loaded.model,
+            loaded.reader,
+            asked.inputs,
+            shown,
+            policies,
+            loaded.name,
+            longest,
+            tell,
+            times,
         )
     holds = f"{asked.tokens:,} tokens, {counted(len(policies), 'method')}"
     steps = max(map(len, policies))
     holds += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
+    for clip in clips:
+        typer.echo(told(clip, loaded), err=True)
     typer.echo(of_page(made.save(out), f"what every head keeps of {holds}{_told(made)}"))
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from foveate.cli.beside import METHOD, profile_of
+from foveate.core.composition import name_and_arguments
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.spec import print_value
@@ -50,7 +52,7 @@ def by_default(
     return on_the_demo
 
 
-def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
+def policies(specs: Sequence[str], budgets: Sequence[str], model: str = SEES) -> list[Policy]:
     """The full cache, then each spec at each budget; equal ones once.
 
     Budgets given replace those in the specs. A spec without a budget gets 20 % if none is given. A
@@ -61,7 +63,7 @@ def policies(specs: Sequence[str], budgets: Sequence[str]) -> list[Policy]:
     """
     found = [policy_of("full")]
     for spec in specs or METHODS_BY_DEFAULT:
-        found += at_each(with_shipped_profile(spec), budgets)
+        found += at_each(with_known_profile(spec, model), budgets)
     return list({policy.spec: policy for policy in found}.values())
 
 
@@ -70,10 +72,15 @@ def short(spec: str) -> str:
     return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda found: found[1] or "", spec)
 
 
-def with_shipped_profile(spec: str) -> str:
+def with_known_profile(spec: str, model: str) -> str:
     """The spec, whose profile is the one that ships where it is named without a folder and is not
-    there.
+    there; ``recommended`` that names none has the one of a model's directory, so that whatever is
+    measured says by which profile.
     """
+    if spec.partition(":")[0].strip() == METHOD and not is_shipped(model):
+        place = profile_of(model)
+        if place is not None and "profile" not in name_and_arguments(spec)[1]:
+            return f"{spec}{',' if ':' in spec else ':'}profile={print_value(place.as_posix())}"
 
     def placed(found: re.Match[str]) -> str:
         shipped = PROFILES / found[1]

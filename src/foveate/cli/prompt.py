@@ -11,9 +11,11 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from foveate.data import Record, read_image, read_lines
+from foveate.data import Clip, Record, read_image, read_lines, read_video
+from foveate.data.clip import FRAMES
 from foveate.errors import InvalidInput
-from foveate.eval.model import SEES
+from foveate.eval.model import SEES, Loaded
+from foveate.eval.prompt import takes_videos
 from foveate_demo import album
 
 
@@ -84,21 +86,47 @@ QUESTION = "Which painting did Alfred Yarbus show to his observers?"
 
 
 def question(
-    model: str, text: str | None, paths: Sequence[Path]
+    model: str, text: str | None, paths: Sequence[Path], videos: Sequence[Path] = ()
 ) -> tuple[str, Sequence[Image.Image]]:
     """What is asked, about which images; what is not said comes with Foveate.
 
     Raises:
         InvalidInput: the text is empty, or a file is missing or is no image.
     """
-    if text is None and not paths and model == SEES:
+    if text is None and not paths and not videos and model == SEES:
         return album.QUESTION, album.images()
     images = [read_image(path) for path in paths]
     if text is None:
-        text = DESCRIBE if images else f"{_reading()}\n\n{QUESTION}"
+        text = DESCRIBE if images or videos else f"{_reading()}\n\n{QUESTION}"
     if not text.strip():
         raise InvalidInput(f"the prompt {text!r} is empty: give at least one word with --prompt.")
     return text, images
+
+
+def clips_of(videos: Sequence[Path], fps: float | None, frames: int | None) -> list[Clip]:
+    """The frames of each video: so many a second, or so many.
+
+    Raises:
+        InvalidInput: a rate or a number without a video, or a file that cannot be read as one.
+        InvalidParameter: both, or one out of range.
+        MissingPackage: PyAV is not installed.
+    """
+    if not videos and (fps is not None or frames is not None):
+        given = f"--frames {frames}" if fps is None else f"--fps {fps}"
+        raise InvalidInput(f"{given} is of videos, and there is none. Give --video FILE, too.")
+    frames = FRAMES if fps is None and frames is None else frames
+    return [read_video(path, fps=fps, frames=frames) for path in videos]
+
+
+def told(clip: Clip, loaded: Loaded) -> str:
+    """What was taken of a video, and what the model reads it as."""
+    first, last = clip.times[[0, -1]]
+    words = f"{clip.name}: {len(clip)} frames, from {first:.1f} to {last:.1f} s"
+    if not takes_videos(loaded):
+        words += f", as images, since the processor of {loaded.name} takes no videos"
+    if clip.corrupt:
+        words += f"; {clip.corrupt} packets of the file could not be decoded"
+    return words
 
 
 def passages(count: int) -> list[str]:

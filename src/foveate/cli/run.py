@@ -17,12 +17,13 @@ from foveate.cli.known import Known, known_answers
 from foveate.cli.measure import Measured, Row, against, measure, warm_up, with_turn
 from foveate.cli.options import model_option
 from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
-from foveate.cli.prompt import question
+from foveate.cli.prompt import clips_of, question, told
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
 from foveate.eval.model import SEES, Loaded, is_shipped, load
 from foveate.eval.prompt import Prompt, read
+from foveate.eval.videos import pictures as pictures_of
 
 _SHOWN = 200  # characters of the prompt's end that stand above the table
 _WAIT = "loading the model; the first time it unpacks the language model, about 20 s"
@@ -31,6 +32,9 @@ _WAIT = "loading the model; the first time it unpacks the language model, about 
 def run(
     model: Annotated[str, model_option(SEES)] = SEES,
     image: options.Images = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
     prompt: options.Text = None,
     method: options.Specs = None,
     budget: Annotated[
@@ -63,26 +67,29 @@ def run(
     Without a prompt, the demo model is asked about three images that come along, and a model that
     reads text about a text of 1,000 words.
     """
-    chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [])
-    as_shown = is_demo(model) and not (prompt or image or method or budget)
+    chosen = policies(method or by_default(model, ON_THE_DEMO), budget or [], model)
+    as_shown = is_demo(model) and not (prompt or image or video or method or budget)
     known = known_answers() if as_shown else None
-    text, images = question(model, prompt, image or [])
+    text, images = question(model, prompt, image or [], video or [])
+    clips = clips_of(video or [], fps, frames)
     if picture is not None:
-        pictures.check(picture, len(images))
+        pictures.check(picture, len(images) + len(clips))
     done: list[Measured] = []
     if is_shipped(model):
         typer.echo(_WAIT, err=True)
     try:
         with console.progress(hidden=json) as bars:
             loaded = _load(model, bars, trust_remote_code, device_map, dtype)
-            asked = read(loaded, text, images)
+            asked = read(loaded, text, images, clips=clips)
             _measure_all(loaded, asked, chosen, max_new_tokens, rounds, bars, done)
     finally:
         rows = [one.row for one in done]
         if done and not json:  # also the rows before one that failed
-            console.show(_head(loaded, asked, text, known), "", rendered(rows, known))
+            films = [Text(told(clip, loaded)) for clip in clips]
+            console.show(_head(loaded, asked, text, known), *films, "", rendered(rows, known))
     if picture is not None:
-        pictures.save(picture, images, loaded, asked, done)
+        shown, _ = pictures_of(clips, images, asked.inputs)
+        pictures.save(picture, shown, loaded, asked, done)
     if json:
         _print_json(loaded, asked, rows, known)
     else:
@@ -133,6 +140,7 @@ def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], known: Know
         "tokens": prompt.tokens,
         "visual_tokens": prompt.visual_tokens,
         "images": prompt.images,
+        "videos": prompt.clips,
     }
     result: dict[str, Any] = {"model": loaded.name, "prompt": asked}
     if known is None:

@@ -242,4 +242,6 @@ def _token(form: Form) -> Layer:
         q_image=text[0],
         tokens=first[0] + 1,
     )
-    return Layer(q=q, k=k, v=v, slots=slots, scale=1.0)
+    weight = q.new_zeros(groups, form.value, 1)
+    norm = q.new_ones(1, 1)
+    return Layer(q=q, k=k, v=v, slots=slots, scale=1.0, output_weight=weight, residual_norm=norm)

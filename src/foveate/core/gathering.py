@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -13,6 +13,15 @@ from foveate.core.registry import Registry
 from foveate.ops.rotation import Rotation
 
 Sums = Mapping[str, Tensor]
+
+
+class Asked(NamedTuple):
+    """What is asked about a prompt: ``questions`` as token ids, up to where the model answers, each
+    in place of all that follows the prompt's first ``after`` tokens.
+    """
+
+    questions: tuple[tuple[int, ...], ...] = ()
+    after: int = 0
 
 
 @runtime_checkable
@@ -34,6 +43,27 @@ class Gathering(Protocol):
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
         """The profile's tensors of a layer, by their ``names``."""
         ...
+
+
+@runtime_checkable
+class Targeted(Gathering, Protocol):
+    """One whose tensors are fitted to one of several ``targets``, the best first: a model that
+    cannot give what the first needs, or prompts without questions, take one that comes later. The
+    profile says which. ``watching`` gives the score that notes what a target is made of, and stands
+    for ``watched``; ``reached`` which target a layer's sums are of in the end, as a model may have
+    answered nothing.
+    """
+
+    targets: ClassVar[tuple[str, ...]]
+
+    def watching(self, target: str, asked: Asked) -> Score: ...
+
+    def reached(self, target: str, sums: Sums) -> str: ...
+
+
+def targets_of(gathering: Gathering) -> tuple[str, ...]:
+    """What its tensors may be fitted to; nothing where there is no choice."""
+    return gathering.targets if isinstance(gathering, Targeted) else ()
 
 
 GATHERINGS: Registry[Gathering] = Registry()

@@ -23,6 +23,7 @@ class Heading:
     """What was measured for ``method`` on ``model``, over ``samples`` prompts.
 
     ``budget`` is the amount that it was measured at; empty where it does not depend on it.
+    ``weights`` are a digest of the model's; empty where they are not known.
     """
 
     method: str
@@ -31,6 +32,7 @@ class Heading:
     samples: int
     budget: str
     schema: str = SCHEMA
+    weights: str = ""
 
     def check_layers(self, depth: int) -> None:
         """Raises ProfileMismatch unless it was made for that many compressed layers."""
@@ -46,6 +48,16 @@ class Heading:
             raise ProfileMismatch(
                 f"this {self.method} profile is of the model {self.model!r}, not of {model!r}. "
                 f"{self.way_out}"
+            )
+
+    def check_weights(self, weights: str) -> None:
+        """Raises ProfileMismatch where both are known and differ: a model of the same name that was
+        trained on is another one.
+        """
+        if self.weights and weights and self.weights != weights:
+            raise ProfileMismatch(
+                f"this {self.method} profile was measured on other weights of {self.model!r} than "
+                f"these (their digest is {weights}, not {self.weights}). {self.way_out}"
             )
 
     def check_budget(self, budget: str) -> None:

@@ -57,6 +57,8 @@ class Layer:
     state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, [b h n] each
     earlier: tuple[Mapping[str, Tensor], ...] = ()  # notes of the layers before this one
     output_weight: Float[Tensor, "hq e c"] | None = None  # W_o, where the score asks for it
+    # likewise the norms of what the layer adds to, at its queries, before the layer's own norm
+    residual_norm: Float[Tensor, "b m"] | None = None
     # by-products of the attention, where it has made them on its way
     column_sums: Float[Tensor, "b hq n"] | None = None  # sums over queries of the softmax
     window_sums: WindowSums | None = None
@@ -118,6 +120,7 @@ class Layer:
             q=last.clone() if copied else last,
             slots=_with_last_query(self.slots, copied),
             output_weight=None,
+            residual_norm=None,
             column_sums=None,
             window_sums=None,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isnan
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from foveate.core import finite
 from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored, Scores
 from foveate.core.policy import Policy
+from foveate.core.protocols import AcrossLayers
 from foveate.core.slots import Slots, derived
 from foveate.core.storage import DensePairs, RaggedPairs, store
 from foveate.core.threshold import holding
@@ -168,6 +169,8 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
     """Budgets, selects and merges layers that have been scored; a budget in bytes ``within``
     them.
     """
+    if policy.across_layers is not None:
+        scored = _together(policy.across_layers, scored)
     if policy.amount.kind == "auto":
         scored, counts = holding(policy, scored)
     elif within is not None:
@@ -183,6 +186,16 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
         known, told = (None, count) if policy.spares else (count, None)
         kept.append(Kept(mask, one.scores.values, k, v, known, told, one.held))
     return kept
+
+
+def _together(score: AcrossLayers, scored: Sequence[Scored]) -> list[Scored]:
+    """The layers with their last values; what is always kept, or never, stays marked."""
+    found = []
+    for one, raw in zip(scored, score.together(scored), strict=True):
+        marked = one.scores.values
+        values = torch.where(marked.isinf(), marked, raw)
+        found.append(replace(one, scores=one.scores._replace(values=values), raw=raw))
+    return found
 
 
 def everything(layer: Layer) -> Kept:

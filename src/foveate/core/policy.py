@@ -17,6 +17,7 @@ from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.protocols import (
+    AcrossLayers,
     AfterPrefill,
     Attend,
     Budget,
@@ -125,9 +126,11 @@ class Policy:
 
     def _check_again(self) -> None:
         rule = self.when
-        if self.reads_again and (rule.reads or self.compresses_again):
+        score = self.reads_again
+        goes_on = score is not None and rule.reads and score.reading.prompt
+        if goes_on or (score and self.compresses_again):
             raise InvalidParameter(
-                f"{self.reads_again!r} looks on while the whole prompt is read again, and {rule!r} "
+                f"{score!r} looks on while more is read after the whole prompt, and {rule!r} "
                 "compresses as tokens arrive. Use when=after_prefill."
             )
 
@@ -214,6 +217,7 @@ class Policy:
             isinstance(self.budget, KnownAtMost)
             and self.scope == "model"
             and not self.reads_again
+            and not self.across_layers
             and self.amount.kind in ("fraction", "tokens")
             and bool(trait(self.select, "drops_lowest"))
             and isinstance(self.merge, NoMerge)
@@ -231,7 +235,14 @@ class Policy:
         """Whether it compresses layer by layer during the prefill, or once after all layers (and
         after what reads the prompt again).
         """
-        return "model" if self.reads_again else self.budget.scope
+        later = self.reads_again or self.across_layers
+        return "model" if later else self.budget.scope
+
+    @cached_property
+    def across_layers(self) -> AcrossLayers | None:
+        """The score that goes by those of other layers, if one does."""
+        found = (one for one in wrapped(self.score) if isinstance(one, AcrossLayers))
+        return next(found, None)
 
     @cached_property
     def running(self) -> tuple[RunningScore, ...]:
@@ -260,6 +271,11 @@ class Policy:
     def reads_output_weight(self) -> bool:
         """Whether a score asks for the projection of the heads' outputs."""
         return any(trait(each, "reads_output_weight") for each in wrapped(self.score))
+
+    @cached_property
+    def reads_residual_norm(self) -> bool:
+        """Whether a score asks for the norms of the residual stream."""
+        return any(trait(each, "reads_residual_norm") for each in wrapped(self.score))
 
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:

@@ -63,7 +63,9 @@ class Rereading(NamedTuple):
 
     ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
     ``by_image``. ``asks``: texts that the model is asked there; each is read with the model's own
-    greedy answer, of at most ``longest`` tokens.
+    greedy answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer.
+    ``questions`` are the same as token ids, which follow the prompt's first ``after`` tokens in
+    place of its others, for a score that :class:`ReadsGradients`.
     """
 
     chunk: int
@@ -71,6 +73,9 @@ class Rereading(NamedTuple):
     by_image: bool = False
     asks: tuple[str, ...] = ()
     longest: int = 1
+    bare: bool = False
+    questions: tuple[tuple[int, ...], ...] = ()
+    after: int = 0
 
 
 @runtime_checkable
@@ -89,6 +94,27 @@ class ReadsAgain(Protocol):
     def reading(self) -> Rereading: ...
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]: ...
+
+
+@runtime_checkable
+class AcrossLayers(Score, Protocol):
+    """A score that goes by those of other layers, too: once all layers have been scored,
+    ``together`` gives them their last values, layer after layer. Its policy has scope "model".
+    """
+
+    def together(self, scored: Sequence[Scored]) -> list[Float[Tensor, "b h n"]]: ...
+
+
+@runtime_checkable
+class ReadsGradients(ReadsAgain, Protocol):
+    """One that also looks on at the ``questions`` of its ``reading``, with the gradient of how sure
+    the model is of its own answer by each head's output, [b, m, hq, e]. What ``answered`` returns
+    is of all slots of the prompt, [b, h, n], those after the first ``after`` included.
+    """
+
+    def answered(
+        self, layer: Layer, gradient: Float[Tensor, "b m hq e"]
+    ) -> Mapping[str, Tensor]: ...
 
 
 @runtime_checkable

@@ -23,7 +23,7 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, EvenPruning, Moment
+from foveate.core.protocols import Budget, EvenPruning, Moment, ReadsGradients
 from foveate.core.shedding import shed, to_the_right
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
@@ -259,6 +259,15 @@ class PromptReading:
         memory, score = self.layers[layer.ordinal], self.policy.reads_again
         if score is not None and memory.unread is not None:
             memory.state = {**memory.state, **score.again(replace(layer, state=memory.state))}
+
+    def answered(self, layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> None:
+        """Shows a question that was asked after the prompt's beginning, with its answer, and the
+        gradient of the answer by the heads' outputs.
+        """
+        memory, score = self.layers[layer.ordinal], self.policy.reads_again
+        if isinstance(score, ReadsGradients) and memory.unread is not None:
+            shown = replace(layer, state=memory.state)
+            memory.state = {**memory.state, **score.answered(shown, gradient)}
 
     def read_again(
         self, ordinal: int, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"]

@@ -17,7 +17,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from foveate.core import files
-from foveate.core.gathering import GATHERINGS
+from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
 from foveate.core.making import made_by
@@ -26,13 +26,18 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
+LATER = ("weights", "target", "prompts")  # of which files of earlier versions say nothing
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorProfile(Heading):
-    """The tensors of every compressed layer, by name."""
+    """The tensors of every compressed layer, by name; ``target`` is what they were fitted to, where
+    their method has several, and ``prompts`` a digest of the prompts.
+    """
 
     by_layer: Sequence[Mapping[str, Tensor]]
+    target: str = ""
+    prompts: str = ""
 
     def save(self, path: str | Path) -> Path:
         """Writes the file.
@@ -46,7 +51,9 @@ class TensorProfile(Heading):
             for layer, named in enumerate(self.by_layer)
             for name, tensor in named.items()
         }
-        files.write(path, save(tensors, {name: str(getattr(self, name)) for name in FIELDS}))
+        files.write(
+            path, save(tensors, {name: str(getattr(self, name)) for name in (*FIELDS, *LATER)})
+        )
         _read.cache_clear()
         return path
 
@@ -88,6 +95,16 @@ def load_tensors(path: str, method: str) -> TensorProfile:
     return profile
 
 
+def method_of(path: str) -> str:
+    """Whose profile of tensors a file is.
+
+    Raises:
+        InvalidInput: a damaged one, or no profile of this version.
+    """
+    place = Path(path).absolute()
+    return _read(place, place.stat().st_mtime_ns).method
+
+
 @lru_cache(maxsize=8)
 def _read(path: Path, stamp: int) -> TensorProfile:
     """``stamp`` is when the file was written last."""
@@ -123,6 +140,9 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         layers=layers,
         samples=int(note["samples"][:9]),
         budget=note["budget"],
+        weights=note.get("weights", ""),
+        target=note.get("target", ""),
+        prompts=note.get("prompts", ""),
         by_layer=by_layer,
     )
     if profile.method in GATHERINGS:
@@ -132,7 +152,12 @@ def _read(path: Path, stamp: int) -> TensorProfile:
 
 def _check_tensors(path: Path, profile: TensorProfile) -> None:
     """Raises InvalidInput unless it holds what its method measures, in finite numbers."""
-    names = GATHERINGS[profile.method].names
+    names, targets = GATHERINGS[profile.method].names, targets_of(GATHERINGS[profile.method])
+    if targets and profile.target not in targets:
+        raise InvalidInput(
+            f"{path} is a profile of {profile.method} whose target is {shown(profile.target)}: it "
+            f"is of another version, and this one knows {', '.join(targets)}."
+        )
     if len(profile.by_layer) != profile.layers or not profile.layers:
         raise InvalidInput(
             f"{path} says {profile.layers} layers and holds tensors of {len(profile.by_layer)}."

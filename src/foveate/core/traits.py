@@ -15,6 +15,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         # attention can add them up on its way does so
         "reads_output_weight": False,  # Layer.output_weight, the projection of the heads' outputs:
         # a backend that knows the model gives it, and refuses the policy where it cannot
+        "reads_residual_norm": False,  # Layer.residual_norm, likewise
         "slotwise": False,  # a running score: what it observes of a slot, and how it scores it,
         # does not depend on which slots stand beside it; and it reads no earlier queries
         "reads_column_maxima": False,  # one that ReadsAgain: Layer.column_maxima, the same of the

@@ -1,16 +1,21 @@
-"""What a user gives to be read: images, texts, JSON and folders of them. Every file of it is opened
-here, and what is wrong with it is an :class:`~foveate.errors.InvalidInput` that says where.
+"""What a user gives to be read: images, videos, texts, JSON and folders of them. Every file of it
+is opened here, and what is wrong with it is an :class:`~foveate.errors.InvalidInput` that says
+where.
 """
 
+from foveate.data.clip import Clip
 from foveate.data.folder import Folder
 from foveate.data.images import decode_base64, decode_image, read_image, rgb
 from foveate.data.records import Record, read_lines, read_record, read_records
 from foveate.data.tables import listed, read_table, table_images
 from foveate.data.texts import read_text
+from foveate.data.videos import VideoFile, read_video
 
 __all__ = [
+    "Clip",
     "Folder",
     "Record",
+    "VideoFile",
     "decode_base64",
     "decode_image",
     "listed",
@@ -20,6 +25,7 @@ __all__ = [
     "read_records",
     "read_table",
     "read_text",
+    "read_video",
     "rgb",
     "table_images",
 ]

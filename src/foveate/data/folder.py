@@ -75,17 +75,26 @@ class Folder:
         where = f"{record.where}, field {field!r}"
         return tuple(self._image(name, (place,), where) for name in record.texts(field))
 
-    def _image(self, name: str, places: Sequence[str], where: str) -> Image.Image:
+    def named_file(self, name: str, where: str, *places: str) -> Path:
+        """The file of that name at the first of the places ("videos/{}") at which there is one;
+        ``where`` it was named.
+
+        Raises:
+            InvalidInput: it is at none of them, or leads out of the folder.
+        """
         base = name.rpartition("/")[2]
         names = [place.format(name, base=base) for place in places]
         for one in names:
             path = self.file(one, where)
             if os.path.exists(path):  # false as well for what is no name of a file
-                return read_image(path, where)
+                return path
         raise InvalidInput(
             f"{where}: {str(self.path)!r} holds no {' or '.join(dict.fromkeys(names))}."
             f"{leftovers(self.path)}"
         )
+
+    def _image(self, name: str, places: Sequence[str], where: str) -> Image.Image:
+        return read_image(self.named_file(name, where, *places), where)
 
     def _first(self, patterns: Sequence[str]) -> Path:
         if found := self.find(*patterns):

@@ -20,7 +20,7 @@ from foveate.errors import InvalidInput
 LONGEST_NUMBER = 64  # characters of a cell that names another row's image, rather than being one
 
 
-def read_table(path: Path, columns: Sequence[str]) -> list[Record]:
+def read_table(path: Path, columns: Sequence[str], delimiter: str = "\t") -> list[Record]:
     """The rows of a file with a header; every cell is a text, and an empty one is null.
 
     Raises:
@@ -28,7 +28,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Record]:
             too few.
     """
     csv.field_size_limit(2**31 - 1)
-    rows = csv.reader(io.StringIO(read_text(path)), delimiter="\t")
+    rows = csv.reader(io.StringIO(read_text(path)), delimiter=delimiter)
     try:
         header, *rest = rows
     except (csv.Error, ValueError) as error:
@@ -40,7 +40,7 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Record]:
     return [_row(path, number, header, cells) for number, cells in enumerate(rest) if cells]
 
 
-def count_table(path: Path) -> int:
+def count_table(path: Path, delimiter: str = "\t") -> int:
     """How many rows a table has below its header, of which none is kept.
 
     Raises:
@@ -50,7 +50,7 @@ def count_table(path: Path) -> int:
     check_file(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return max(0, sum(bool(cells) for cells in csv.reader(file, delimiter="\t")) - 1)
+            return max(0, sum(bool(cells) for cells in csv.reader(file, delimiter=delimiter)) - 1)
     except (OSError, csv.Error, ValueError) as error:
         raise InvalidInput(
             f"{str(path)!r} cannot be read as a table: {reason(error)}. Is it whole?"

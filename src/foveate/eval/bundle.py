@@ -6,15 +6,11 @@ signature: it finds what was cut short or changed by mistake.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from foveate.core import files
-from foveate.data import read_record
-from foveate.errors import InvalidInput
+from foveate.core import manifest as manifests
 from foveate.eval.executors import versions
 from foveate.eval.hardware import hardware
 from foveate.eval.results import CONFIGURATION, MANIFEST, ROWS, Stored, read
@@ -51,11 +47,8 @@ def seal(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
         "specs": list(dict.fromkeys(row["spec"] for row in rows)),
         "rows": len(rows),
         "refused": sum("error" in row for row in rows),
-        "files": {name: _measured(folder / name) for name in (CONFIGURATION, ROWS)},
     }
-    path = folder / MANIFEST
-    files.write(path, json.dumps({**found, "digest": _digest(found)}, indent=1) + "\n")
-    return path
+    return manifests.write(folder / MANIFEST, found, (CONFIGURATION, ROWS))
 
 
 def read_bundles(folder: Path) -> list[Bundle]:
@@ -76,53 +69,9 @@ def read_bundle(folder: Path) -> Bundle:
     Raises:
         InvalidInput: it holds no results, or they are not what the manifest says.
     """
-    manifest = _manifest(folder) if (folder / MANIFEST).exists() else None
+    place, again = folder / MANIFEST, AGAIN.format(manifest=MANIFEST)
+    manifest = manifests.read(place, SCHEMA, again) if place.exists() else None
     if manifest is not None:
         for name in (CONFIGURATION, ROWS):
-            _check(folder / name, manifest["files"].get(name))
+            manifests.check(folder / name, manifest["files"].get(name), again)
     return Bundle(folder, read(folder), manifest)
-
-
-def _manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    found = dict(read_record(path).held)
-    if found.get("schema") != SCHEMA:
-        raise InvalidInput(
-            f"{str(path)!r} has schema={found.get('schema')!r}, and this version of Foveate reads "
-            f"{SCHEMA!r}. Read it with the version that wrote it."
-        )
-    said = found.pop("digest", None)
-    if said != _digest(found) or not isinstance(found.get("files"), dict):
-        raise InvalidInput(
-            f"{str(path)!r} was changed after it was written: its digest is not that of what it "
-            f"says. {AGAIN.format(manifest=MANIFEST)}"
-        )
-    return found
-
-
-def _check(path: Path, said: Any) -> None:
-    """Raises InvalidInput unless a file is as the manifest says."""
-    there = _measured(path) if path.exists() else None
-    if there == said:
-        return
-    size = there["bytes"] if there else "no"
-    told = said.get("bytes") if isinstance(said, dict) else None
-    what = (
-        f"has {size} bytes where the manifest says {told}"
-        if size != told
-        else "has as many bytes as the manifest says, and other ones"
-    )
-    raise InvalidInput(
-        f"{str(path)!r} {what}: it was cut short or changed after it was written. "
-        f"{AGAIN.format(manifest=MANIFEST)}"
-    )
-
-
-def _measured(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {"bytes": path.stat().st_size, "sha256": digest}
-
-
-def _digest(found: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()

@@ -41,6 +41,8 @@ def there(module: str) -> bool:
 def named_in(message: str) -> list[str]:
     """The packages that a message of transformers names and that are not installed."""
     words = set(re.findall(r"[a-z0-9_]+", message.lower()))
+    if "video_processor_mapping" in words:  # what readers of videos are looked up in, all of them
+        words.add("torchvision")
     return [name for name, module in MODULES.items() if name in words and not there(module)]
 
 

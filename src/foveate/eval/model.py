@@ -264,13 +264,17 @@ def read_reader(source: Source, sees: bool) -> Any:
     auto = AutoProcessor if sees else AutoTokenizer
     try:
         return auto.from_pretrained(source.place, **source.allowed)
-    except (ImportError, OSError, ValueError) as error:
+    except (AttributeError, ImportError, OSError, ValueError) as error:
         if lacking := missing_package(f"the {kind} of {name!r}", error, source.place):
             raise lacking from error
         if isinstance(error, ImportError):
             raise UnsupportedModel(
                 f"the {kind} of {name!r} needs a package that is not installed: "
                 f"{' '.join(str(error).split())}"
+            ) from error
+        if isinstance(error, AttributeError):
+            raise UnsupportedModel(
+                f"transformers cannot load the {kind} of {name!r}: {_first(error)}"
             ) from error
         if isinstance(error, ValueError):
             source.check_code(error)

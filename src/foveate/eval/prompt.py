@@ -1,4 +1,4 @@
-"""From a text and images to the tensors that a model takes."""
+"""From a text, images and videos to the tensors that a model takes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from PIL import Image
 from torch import Tensor
 
 from foveate.backends.hf.modality import visual_token_ids
-from foveate.data import rgb
+from foveate.data import Clip, rgb
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
 from foveate.eval.pixels import bounded
 from foveate.eval.sample import AS_THEY_ARE, PLACE, Pixels
+from foveate.eval.videos import read_videos
 
 Part = dict[str, Any]
-"""A text or an image, as chat templates take them: :func:`text_part`, :func:`image_part`."""
+"""A text, an image or a video, as chat templates take them: :func:`text_part`, :func:`image_part`,
+:func:`video_part`.
+"""
 Message = Mapping[str, Any]
 """``{"role": "user", "content": [parts]}``."""
 
@@ -30,6 +33,7 @@ class Prompt:
     inputs: dict[str, Any]
     vision: Tensor  # True at visual tokens, [tokens]
     images: int
+    clips: int = 0
 
     @property
     def visual_tokens(self) -> int:
@@ -47,36 +51,42 @@ def read(
     text: str,
     images: Sequence[Image.Image],
     *,
+    clips: Sequence[Clip] = (),
     plain: bool = False,
     pixels: Pixels = AS_THEY_ARE,
 ) -> Prompt:
     """The prompt as the model's chat template words it, or the plain text if it has none or is not
-    to be asked; images within bounds, if there are any.
+    to be asked; images within bounds, if there are any. Clips stand before everything else: as
+    videos, or as images where the processor takes none (:func:`takes_videos`).
 
     Raises:
         InvalidInput: images for a model that reads text only, or another number of images than
             the text has places for; bounds for a processor that has none.
     """
-    _check_sees(loaded, len(images))
+    _check_sees(loaded, len(images) + len(clips))
     parts = [text_part(text)]
     if loaded.sees:
         parts = _parts(text, images, _placeholder(loaded.reader))
-    if images:
+        parts = [*map(video_part, clips), *parts]
+    if images or clips:
         loaded = replace(loaded, reader=bounded(loaded, pixels))
     return read_chat(loaded, [{"role": "user", "content": parts}], plain=plain)
 
 
 def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = False) -> Prompt:
     """The prompt of a conversation. A model without a chat template, or whose template is not to be
-    asked (``plain``), reads its parts in order.
+    asked (``plain``), reads its parts in order; one whose processor takes no videos reads their
+    frames as images.
 
     Raises:
         InvalidInput: images for a model that reads text only, or a text with the placeholder that
             stands for an image.
     """
+    if loaded.sees and not takes_videos(loaded):
+        messages = [{**one, "content": _with_frames(one["content"])} for one in messages]
     parts = [part for message in messages for part in message["content"]]
-    images = [part["image"] for part in parts if part["type"] == "image"]
-    _check_sees(loaded, len(images))
+    images, clips = (sum(part["type"] == kind for part in parts) for kind in ("image", "video"))
+    _check_sees(loaded, images + clips)
     try:
         worded = _see if loaded.sees else _words
         encoded = worded(loaded.reader, messages, plain)
@@ -87,7 +97,7 @@ def read_chat(loaded: Loaded, messages: Sequence[Message], *, plain: bool = Fals
     ids = encoded["input_ids"]
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(loaded.model.config)))
     inputs = {name: _moved(value, loaded) for name, value in encoded.items()}
-    return Prompt(inputs, visual[0], len(images))
+    return Prompt(inputs, visual[0], images, clips)
 
 
 def text_part(text: str) -> Part:
@@ -100,11 +110,30 @@ def image_part(image: Image.Image) -> Part:
     return {"type": "image", "image": rgb(image)}
 
 
-def _check_sees(loaded: Loaded, images: int) -> None:
-    if images and not loaded.sees:
+def video_part(clip: Clip) -> Part:
+    """A video in a message."""
+    return {"type": "video", "video": clip}
+
+
+def takes_videos(loaded: Loaded) -> bool:
+    """Whether the processor makes tokens of videos; for others their frames are images."""
+    return getattr(loaded.reader, "video_processor", None) is not None
+
+
+def _with_frames(parts: Sequence[Part]) -> list[Part]:
+    """The parts with each video as its frames, one image after the other."""
+    return [
+        one
+        for part in parts
+        for one in (map(image_part, part["video"].images) if part["type"] == "video" else [part])
+    ]
+
+
+def _check_sees(loaded: Loaded, shown: int) -> None:
+    if shown and not loaded.sees:
         raise InvalidInput(
-            f"{loaded.name} reads text only, and {images} image(s) were given. Choose a "
-            "vision-language model with --model, or leave out --image."
+            f"{loaded.name} reads text only, and {shown} image(s) or video(s) were given. Choose a "
+            "vision-language model with --model, or leave out --image and --video."
         )
 
 
@@ -133,9 +162,12 @@ def _see(processor: Any, messages: Sequence[Message], plain: bool) -> dict[str, 
                 f"the text {part['text']!r} has the placeholder {token!r}, which stands for an "
                 "image. Take it out: images have parts of their own."
             )
+    images = [part["image"] for part in parts if part["type"] == "image"]
+    clips = [part["video"] for part in parts if part["type"] == "video"]
+    if clips:
+        return read_videos(processor, messages, images, clips)
     if getattr(processor, "chat_template", None) and not plain:
         return dict(_chat(processor, messages))
-    images = [part["image"] for part in parts if part["type"] == "image"]
     text = "".join(token if part["type"] == "image" else part["text"] for part in parts)
     return dict(processor(text=text, images=images or None, return_tensors="pt"))
 

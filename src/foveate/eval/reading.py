@@ -123,7 +123,8 @@ def read_prompt(
 
 def _read(loaded: Loaded, task: Task, sample: Sample) -> Prompt:
     images = list(sample.images)
-    return read(loaded, sample.text, images, plain=sample.plain, pixels=task.pixels)
+    clips = [video.clip for video in sample.videos]
+    return read(loaded, sample.text, images, clips=clips, plain=sample.plain, pixels=task.pixels)
 
 
 def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
@@ -132,6 +133,11 @@ def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
     answer.
     """
     costs: list[int] = []
+    if sample.videos:
+        raise InvalidInput(
+            f"sample {sample.name} has a video, of which --longest-prompt cuts nothing. Leave it "
+            "out, and take fewer frames: an option of the task says how many."
+        )
     if sample.images:
         costs = tokens_of_images(loaded, _read(loaded, task, sample), sample.images)
     text, images = without_middle(loaded.tokenizer, sample.text, sample.images, costs, most)

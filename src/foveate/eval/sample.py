@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, wraps
 from itertools import count
 from typing import Any, NamedTuple
 
 from PIL import Image
+
+from foveate.data import VideoFile
 
 Number = int | float
 Box = tuple[Number, Number, Number, Number]
@@ -40,11 +42,11 @@ AS_THEY_ARE = Pixels()
 class Sample:
     """One question.
 
-    ``context`` is text that stands before the question and is compressed with the images where a
-    cache serves several questions; ``between`` joins the two. Either may say with :data:`PLACE`
-    where the images stand. ``plain`` text is read without the model's chat template. Any of the
-    ``answers`` is right. ``evidence`` are the spans that
-    the answer is read from. ``facts`` are what a task's metric needs beside. ``labels`` say what
+    ``videos`` stand before the images. ``context`` is text that stands before the question and is
+    compressed with the images where a cache serves several questions; ``between`` joins the two.
+    Either may say with :data:`PLACE` where the images stand. ``plain`` text is read without the
+    model's chat template. Any of the ``answers`` is right. ``evidence`` are the spans that the
+    answer is read from. ``facts`` are what a task's metric needs beside. ``labels`` say what
     kind of sample it is, in words, numbers and lists of words: they go into its rows, and reports
     are split by them.
     """
@@ -53,6 +55,7 @@ class Sample:
     question: str
     answers: tuple[str, ...]
     images: tuple[Image.Image, ...] = ()
+    videos: tuple[VideoFile, ...] = ()
     context: str = ""
     evidence: tuple[Span, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -67,11 +70,13 @@ class Sample:
 
     @cached_property
     def digest(self) -> str:
-        """Of the question, its answers and its images: the same only where the same is asked."""
+        """Of the question, its answers and what it shows: the same only where the same is asked."""
         found = hashlib.sha256(repr((self.context, self.between, self.question)).encode())
         found.update(repr((self.answers, self.plain)).encode())
         for image in self.images:
             found.update(repr((image.mode, image.size)).encode() + image.tobytes())
+        for video in self.videos:
+            found.update(repr(video.clip.times.tolist()).encode() + video.clip.frames.tobytes())
         return found.hexdigest()[:16]
 
 
@@ -90,7 +95,8 @@ def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
         yield sample if name == sample.name else replace(sample, name=name)
 
 
-Draw = Callable[[int, int], Iterator[Sample]]
+Draw = Callable[..., Iterator[Sample]]
+"""Takes a number of samples and a seed; what else, by name, are options of the task."""
 Metric = Callable[[str, Sample], float | None]
 Fit = Callable[[Any, Sample], Sample]
 """With the model's tokenizer, the sample at the length at which it is to be asked."""
@@ -139,12 +145,12 @@ def task(
 
     def register(draw: Draw) -> Task:
         summary = (draw.__doc__ or "").strip().split("\n")[0]
-        samples = partial(_drawn, draw)
+
+        @wraps(draw)  # whose keyword-only parameters are the task's options
+        def samples(count: int, seed: int, **options: Any) -> Iterator[Sample]:
+            return distinct(draw(count, seed, **options))
+
         TASKS[name] = Task(name, summary, samples, metric, longest, reference, divisible)
         return TASKS[name]
 
     return register
-
-
-def _drawn(draw: Draw, count: int, seed: int) -> Iterator[Sample]:
-    return distinct(draw(count, seed))

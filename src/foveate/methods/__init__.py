@@ -25,6 +25,7 @@ from foveate.methods.finch import finch as finch
 from foveate.methods.full import full as full
 from foveate.methods.h2o import h2o as h2o
 from foveate.methods.headkv import headkv as headkv
+from foveate.methods.hermes import hermes as hermes
 from foveate.methods.infinipotv import infinipotv as infinipotv
 from foveate.methods.keydiff import keydiff as keydiff
 from foveate.methods.keyformer import keyformer as keyformer
@@ -40,6 +41,7 @@ from foveate.methods.pyramiddrop import pyramiddrop as pyramiddrop
 from foveate.methods.pyramidkv import pyramidkv as pyramidkv
 from foveate.methods.q_filters import q_filters as q_filters
 from foveate.methods.random import random as random
+from foveate.methods.recent_frames import recent_frames as recent_frames
 from foveate.methods.recommended import recommended as recommended
 from foveate.methods.rkv import rkv as rkv
 from foveate.methods.roco import roco as roco

@@ -14,6 +14,10 @@ by one (``pieces="images"``); and what the model itself says after its full cach
 prompt or beside it (``reads``): questions and answers of its own, answers to questions that are
 given (``asks``), or a transcript.
 
+Ours too: ``by="damage"``, which ranks pairs by what heads' outputs would lose with them, as a share
+of the residual stream, squared and added up, instead of by the most attention
+(``stages/score/damage.py``).
+
 What it costs: reading the prompt again is a second prefill, whose tokens attend to twice as many.
 Answers are decoded token by token from the full cache, at most ``longest`` for each question, and
 read once more in one pass: little beside a long prompt, much beside a short one, and what the model
@@ -36,7 +40,7 @@ from foveate.core.parameters import Count, Positive, Share
 from foveate.core.policy import Policy
 from foveate.stages.budget import OneRanking, Uniform
 from foveate.stages.score import Reconstruction
-from foveate.stages.score.reconstruction import Over, Pieces, Reads
+from foveate.stages.score.reconstruction import By, Over, Pieces, Reads
 from foveate.stages.select import TopK
 
 Heads = Literal["ranked", "even"]
@@ -74,6 +78,7 @@ def kvzip(
     reads: Reads = "prompt",
     asks: str = "",
     longest: Positive = 128,
+    by: By = "attention",
 ) -> Policy:
     """Keeps what the model attends to as it reads its prompt a second time; needs no question.
 
@@ -86,7 +91,8 @@ def kvzip(
     is read again; ``reads`` what is: the "prompt", the model's own "answers" or "transcript", or
     "prompt_and_answers", "prompt_and_transcript". The model's own need
     ``compress(..., tokenizer=...)``; what it is asked may be given in ``asks``, with "|" between
-    questions.
+    questions. ``by`` says what is added up of a pair: the most attention that it is paid, or
+    ("damage") the squares of what every head's output would lose with it.
 
     Args:
         heads: One ranking over all heads and layers, or the same number in each.
@@ -95,6 +101,7 @@ def kvzip(
         reads: What is read again: the prompt, or what the model says of it.
         asks: What the model is asked for answers to read again; | between questions.
         longest: The most tokens of what the model itself says.
+        by: The most attention, or the sum of squared damage to heads' outputs.
 
     Defaults:
         `chunk`: 2,000 tokens in the release; `sinks`: here (there the system prompt, in kvpress 4)
@@ -108,6 +115,7 @@ def kvzip(
         reads=reads,
         asks=asks,
         longest=longest,
+        by=by,
     )
     return Policy(
         score=score,

@@ -1,16 +1,30 @@
-"""Foveate's own recipe: KVzip's second reading, foretold from each pair by itself.
+"""Foveate's own recipe: what the loss of a pair would do, foretold from the pair by itself.
 
 A profile holds, for every KV head, a linear map from a pair (key, value, and a few facts of both)
-to the logarithm of the most attention that the second reading of a prompt pays to it (KVzip). It is
-fitted once per model, by ``foveate calibrate recommended``, from prompts that are read twice: no
-labels, no questions, no answers. Then scoring a pair costs two dot products, no query is looked at,
-and one file serves every budget, with the question known or not. One ranking over all heads and
-layers says what each head keeps, or where that has to be known before a prompt is read (inside
-vLLM, layer by layer), the ranking that comes out on average; the first token stays in all of them.
+to the logarithm of what its loss does. It is fitted once per model, by ``foveate calibrate
+recommended``, from prompts that are read twice, as KVzip does; but by the damage to heads' outputs,
+and to the model's own answers about the prompt, and not by attention alone
+(below). No labels are needed. Then scoring a pair costs two
+dot products, no query is looked at, and one file serves every budget, with the question known or
+not. One ranking over all heads and layers says what each head keeps, or where that has to be known
+before a prompt is read (inside vLLM, layer by layer), the ranking that comes out on average; the
+first token stays in all of them.
 
-Without a profile it is the best here that needs none and reads the prompt once: how a key differs
-from all others (KeyDiff) and how large its value is, in one ranking. The log, "foveate", says so
-once, at INFO.
+S and M are the sum and the maximum, over queries and query heads, of the damage d that a pair's
+loss does to the heads' outputs while the prompt is read a second time (:func:`squared_damage`); F
+is what it does to the model's own answers (:func:`answer_damage`), over the questions that are
+asked about the prompt. Where they cannot be had, fewer of them are used, and a profile says which:
+
+| target | a pair is worth |
+|---|---|
+| "answers" | the mean of .5 log S, log M and F |
+| "damage" | the mean of .5 log S and log M: no questions, or no gradients |
+| "attention" | the log of the most attention (KVzip): no output projection that can be read |
+
+Without a profile it takes the one that is installed for the model (``foveate profiles``). Without
+that it is the best here that needs none and reads the prompt once: how a key differs from all
+others (KeyDiff) and how large its value is, in one ranking. The log, "foveate", says so once, at
+INFO.
 """
 
 from __future__ import annotations
@@ -19,7 +33,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,12 +41,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.gathering import GATHERINGS, Sums
+from foveate.core.gathering import GATHERINGS, Asked, Sums
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import method
-from foveate.core.parameters import Count, Recent
+from foveate.core.parameters import Count, Positive, Recent
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, Score
+from foveate.core.protocols import Budget, Rereading, Score
 from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import InvalidParameter, ProfileMismatch
@@ -40,16 +54,22 @@ from foveate.ops.rotation import Rotation
 from foveate.stages.budget import OneRanking
 from foveate.stages.budget.exact import filled
 from foveate.stages.budget.head_table import ByHead, Rule
-from foveate.stages.score import KeyDifference, Reconstruction
+from foveate.stages.score import KeyDifference
+from foveate.stages.score.damage import answer_damage, squared_damage
+from foveate.stages.score.reconstruction import NOTED, Reconstruction
 from foveate.stages.select import TopK
 
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""
 RIDGE = 0.01
+Target = Literal["answers", "damage", "attention"]
+TARGETS: tuple[str, ...] = get_args(Target)  # the best first
+LEAST = 1e-6
+"""The least attention or damage that is told apart from none."""
+UNASKED = -1.0
+"""Stands in sums of squares at pairs that no question came after."""
 VALUE = 0.15
 """How much a value's norm counts without a profile."""
-LEAST = 1e-6
-"""The least attention that is told apart from none."""
 LEVELS = 256
 """Into how many equal shares a head's pairs are cut."""
 Heads = Literal["by_prompt", "by_profile"]
@@ -71,8 +91,8 @@ def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
 @stage("foretold_reconstruction")
 @dataclass(frozen=True, kw_only=True)
 class ForetoldReconstruction:
-    """The logarithm of what a second reading would pay to a pair at most, by the linear maps of a
-    ``profile``; in float32.
+    """What the profile's target is of a pair, by the linear maps of a ``profile``: a logarithm of
+    what its loss would do; in float32.
     """
 
     profile: str
@@ -159,29 +179,116 @@ def _counts(profile: TensorProfile, tokens: int, protected: int, length: int) ->
     return tuple(filled(wish, low, high, tokens * len(wish)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadingDamage:
+    """Notes of every pair S ("sum"), the square of M ("most"), and the sum of the squares of what
+    its loss does to answers ("answers"), ``UNASKED`` where there are none.
+
+    Args:
+        chunk: the most tokens of the prompt that are read again at a time.
+        questions: token ids of each, up to where the model answers.
+        after: tokens of the prompt that they follow.
+        longest: the most tokens of an answer.
+    """
+
+    reads_output_weight: ClassVar[bool] = True
+    reads_residual_norm: ClassVar[bool] = True
+    chunk: Positive = 2048
+    questions: tuple[tuple[int, ...], ...] = ()
+    after: Count = 0
+    longest: Positive = 24
+
+    @property
+    def reading(self) -> Rereading:
+        """The prompt, then the questions."""
+        return Rereading(
+            self.chunk, longest=self.longest, questions=self.questions, after=self.after
+        )
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def again(self, layer: Layer) -> Mapping[str, Tensor]:
+        """Sums and maxima over one more piece of the prompt."""
+        prompt = layer.k.shape[2] - layer.q.shape[2]
+        nothing = layer.k.new_zeros((*layer.k.shape[:2], prompt), dtype=torch.float32)
+        total, most = (layer.state.get(name, nothing) for name in ("sum", "most"))
+        for some in squared_damage(layer):
+            total = total + some[..., :prompt].sum((2, 3))
+            most = torch.maximum(most, some[..., :prompt].amax((2, 3)))
+        unasked = layer.state.get("answers", nothing + UNASKED)
+        return {"sum": total, "most": most, "answers": unasked}
+
+    def answered(self, layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Mapping[str, Tensor]:
+        """One more question adds the squares of what its answer would lose."""
+        seen = layer.k.shape[2] - layer.q.shape[2]
+        total = layer.state["answers"].clone()
+        lost = answer_damage(layer, gradient)[..., :seen].square()
+        total[..., :seen] = total[..., :seen].clamp_min(0) + lost
+        return {"answers": total}
+
+    def __call__(self, layer: Layer) -> Scores:
+        return Scores(layer.state["sum"])
+
+
+def watched(target: str, questions: tuple[tuple[int, ...], ...], after: int) -> Score:
+    """The score whose notes :func:`worth` reads."""
+    if target == "attention":
+        return Reconstruction()
+    asked = questions if target == "answers" else ()
+    return ReadingDamage(questions=asked, after=after)
+
+
+def worth(layer: Layer) -> Float[Tensor, "b h n"]:
+    """What the maps are to foretell of each pair, by the notes that the layer's state has: those of
+    all three where a question came after the pair, otherwise of S and M.
+    """
+    if NOTED in layer.state:
+        return layer.state[NOTED].clamp_min(LEAST).log()
+    s, m, f = (_half_log(layer.state[name]) for name in ("sum", "most", "answers"))
+    return torch.where(layer.state["answers"] < 0, (s + m) / 2, (s + m + f) / 3)
+
+
+def answered(layer: Layer) -> bool:
+    """Whether any answer counted."""
+    return "answers" in layer.state and bool((layer.state["answers"] >= 0).any())
+
+
+def _half_log(squares: Float[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+    return squares.clamp_min(LEAST**2).log() / 2
+
+
 class SecondReading:
-    """Ridge regression, head by head, of the logarithm of what the second reading of a prompt pays
-    to a pair, on the pair: sums of products over all pairs of all prompts.
+    """Ridge regression, head by head, of what a pair is worth on the
+    pair: sums of products over all pairs of all prompts.
     """
 
     turns_back: ClassVar[bool] = False
-    watched: ClassVar[Score | None] = Reconstruction()
+    watched: ClassVar[Score | None] = None
+    targets: ClassVar[tuple[str, ...]] = TARGETS
     names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")
 
+    def watching(self, target: str, asked: Asked) -> Score:
+        return watched(target, asked.questions, asked.after)
+
+    def reached(self, target: str, sums: Sums) -> str:
+        return "damage" if target == "answers" and not sums["answered"] else target
+
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        paid = layer.state["reconstruction"].clamp_min(LEAST).log()
+        told = worth(layer)
         real = layer.valid[..., None]
-        ones = torch.ones_like(paid)[..., None]
+        ones = torch.ones_like(told)[..., None]
         given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
         given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
-        rows = zip(paid, layer.valid[:, 0], strict=True)
-        told = paid.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+        rows = zip(told, layer.valid[:, 0], strict=True)
+        each = told.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
         return {
             "products": given.transpose(1, 2) @ given,
-            "told": (given.transpose(1, 2) @ told[..., None])[..., 0],
-            "of_key": paid.new_zeros(layer.k.shape[-1]),  # for its length
+            "told": (given.transpose(1, 2) @ each[..., None])[..., 0],
+            "of_key": told.new_zeros(layer.k.shape[-1]),  # for its length
             "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
-            "prompts": paid.new_tensor(float(len(paid))),
+            "answered": told.new_tensor(float(answered(layer))),
+            "prompts": told.new_tensor(float(len(told))),
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
@@ -219,8 +326,9 @@ GATHERINGS["recommended"] = SecondReading()
 def say_once() -> None:
     """That a profile would do better."""
     logging.getLogger("foveate").info(
-        "recommended has no profile: it ranks pairs by how their keys differ and how large their "
-        "values are. 'foveate calibrate recommended --model MODEL' makes one in minutes, and "
+        "recommended has no profile: unless one is installed for the model, it ranks pairs by how "
+        "their keys differ and how large their values are. 'foveate calibrate recommended --model "
+        "MODEL' makes one in minutes, and "
         "kvzip needs none, at the price of a second prefill."
     )
 
@@ -234,7 +342,7 @@ def recommended(
     recent: Recent | None = None,
     heads: Heads = "by_prompt",
 ) -> Policy:
-    """Keeps what a second reading of the prompt would attend to, foretold pair by pair.
+    """Keeps the pairs whose loss would do most to heads' outputs and answers, foretold one by one.
 
     Made by ``foveate calibrate recommended --model MODEL``, one profile serves every budget, and
     prompts with or without their question. ``recent`` tokens are always kept: by default the

@@ -37,7 +37,13 @@ def turned(
     x: Float[Tensor, "*x m d"], positions: Num[Tensor, "*y m"], rotation: Rotation
 ) -> Float[Tensor, "*x m d"]:
     """Vectors turned by their positions, in double precision; by negative ones they turn back."""
-    angles = positions.double()[..., None] * rotation.frequencies.double()
+    return turned_by(x, positions.double()[..., None] * rotation.frequencies.double(), rotation)
+
+
+def turned_by(
+    x: Float[Tensor, "*x m d"], angles: Float[Tensor, "*y m r"], rotation: Rotation
+) -> Float[Tensor, "*x m d"]:
+    """The same by an angle for each pair of channels."""
     cos, sin = angles.cos(), angles.sin()
     out = x.double().clone()
     a, b = out[..., rotation.first], out[..., rotation.second]

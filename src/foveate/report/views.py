@@ -36,13 +36,21 @@ class View(NamedTuple):
         return part_of(self.image, box, (round(box[2] - box[0]), round(box[3] - box[1])))
 
 
-def views_of(images: Sequence[Image.Image], found: Sequence[ImageTokens] | None) -> list[View]:
-    """A view for each grid of each image; of images whose tokens are not known, one without."""
+def views_of(
+    images: Sequence[Image.Image],
+    found: Sequence[ImageTokens] | None,
+    times: Sequence[float] = (),
+) -> list[View]:
+    """A view for each grid of each image; of images whose tokens are not known, one without. The
+    first images are frames at these times, in seconds.
+    """
+    names = [f"frame at {time:.1f} s" for time in times]
+    names += [f"image {n}" for n in range(1, len(images) - len(times) + 1)]
     if found is None:
-        return [View(f"image {n}", image, None) for n, image in enumerate(images, start=1)]
+        return [View(name, image, None) for name, image in zip(names, images, strict=True)]
     return [
-        View(f"image {n}{part}", image, grid)
-        for n, (image, one) in enumerate(zip(images, found, strict=True), start=1)
+        View(f"{name}{part}", image, grid)
+        for name, image, one in zip(names, images, found, strict=True)
         for part, grid in zip(_parts(len(one.grids)), one.grids, strict=True)
     ]
 

@@ -68,7 +68,7 @@ class Costs:
         return sum(known) if known else None
 
     @property
-    def seconds(self) -> float | None:
+    def seconds(self) -> int | float | None:
         """Of the whole, with its workers; None if the time of some is not known."""
         known = [
             one.seconds / (1 if one.alone else self.workers)
@@ -136,7 +136,7 @@ class _Left:
         for name, keys in alone.items():
             yield self._cost(name, True, keys, self._mean("tokens", name))
 
-    def _cost(self, name: str, alone: bool, keys: set[Key], length: float | None) -> Cost:
+    def _cost(self, name: str, alone: bool, keys: set[Key], length: int | float | None) -> Cost:
         prompts = len({sample for _, sample, _ in keys})
         each = self._mean("spent_s", name) or self._mean("spent_s")
         return Cost(
@@ -149,13 +149,13 @@ class _Left:
             None if each is None else len(keys) * each,
         )
 
-    def _mean(self, what: str, task: str = "") -> float | None:
+    def _mean(self, what: str, task: str = "") -> int | float | None:
         """Over the rows that are there, of a task or of all."""
         rows = (row for row in self.lab.rows.of(self.place).rows if task in ("", row["task"]))
         found = [row[what] for row in rows if isinstance(row.get(what), int | float)]
         return mean(found) if found else None
 
-    def _length(self, setting: Setting, ask: Ask) -> float | None:
+    def _length(self, setting: Setting, ask: Ask) -> int | float | None:
         """Tokens of a prompt: of the rows that are there, or of the first samples."""
         if (there := self._mean("tokens", ask.name)) is not None or self._outline is None:
             return there

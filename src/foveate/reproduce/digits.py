@@ -36,7 +36,7 @@ def difference(cell: Cell) -> str:
     return "" if found is None or not math.isfinite(found) else said(found, cell.printed, True)
 
 
-def said(value: float, like: str, sign: bool = False) -> str:
+def said(value: int | float, like: str, sign: bool = False) -> str:
     """A number in the digits of a printed one, of none ("") or a word with three that count."""
     if not math.isfinite(value):
         return "infinite"
@@ -45,7 +45,7 @@ def said(value: float, like: str, sign: bool = False) -> str:
     return text.replace("-0", "+0" if sign else "0", 1) if float(text) == 0 else text
 
 
-def _three(value: float) -> int:
+def _three(value: int | float) -> int:
     """Digits behind the point, of three that count."""
     if value == 0:
         return 0

@@ -49,5 +49,5 @@ def _cell(cell: Cell, cost: bool) -> dict[str, Any]:
     }
 
 
-def _finite(value: float | None) -> float | None:
+def _finite(value: int | float | None) -> int | float | None:
     return value if value is not None and math.isfinite(value) else None

@@ -148,5 +148,5 @@ def _colour(line: Line) -> str:
     return style(1 if line.over else 0)["color"]
 
 
-def _finite(value: float | None) -> bool:
+def _finite(value: int | float | None) -> bool:
     return value is not None and math.isfinite(value)

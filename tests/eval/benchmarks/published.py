@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
+from foveate.eval.benchmarks import mlvu
 from tests.eval.benchmarks.test_milebench import content
+from tests.videos import film
 
 PROMPTS = {"longdep_qa": "{input}\n{Q}", "longdep_summarization": "{input}", "qasper": "{context}"}
 TALK = [{"from": "human", "value": "<image>\nSay."}, {"from": "gpt", "value": "x"}]
@@ -56,6 +58,12 @@ class Writes:
     def shard(self, name: str, *rows: dict[str, Any], image: str = "image") -> None:
         held = [{**row, image: {"bytes": red(), "path": row.get("path", "a.png")}} for row in rows]
         pq.write_table(pa.Table.from_pylist(held), self.file(name))
+
+    def rows(self, name: str, *rows: dict[str, Any]) -> None:
+        pq.write_table(pa.Table.from_pylist(list(rows)), self.file(name))
+
+    def video(self, name: str) -> None:
+        film(self.file(name))
 
     def table(self, name: str, *rows: dict[str, str], inside: bool = True) -> None:
         cells = {"image": base64.b64encode(red()).decode()} if inside else {}
@@ -412,3 +420,79 @@ for _file in ("a.txt", "PaulGrahamEssays/a.txt"):
     def _(w: Writes, file: str = _file) -> First:
         w.file(file).write_text("One. Two. Three.")
         return First("1000/0", ("forty-one",), 1, "the author")
+
+
+CHOICES = {"question": "?", "options": ["A. red", "B. blue"], "answer": "B"}
+
+
+@form("videomme", "lmms-lab")
+def _(w: Writes) -> First:
+    row = {**CHOICES, "videoID": "v", "question_id": "001-1", "duration": "short"}
+    w.rows("videomme/test-00000-of-00001.parquet", {**row, "domain": "d", "task_type": "t"})
+    w.video("data/v.mp4")
+    return First("001-1", ("B",), 1, "lmms-lab")
+
+
+for _place in ("", "MLVU/"):
+
+    @form("mlvu", _place or "flat")
+    def _(w: Writes, place: str = _place) -> First:
+        asked = {"question": "?", "candidates": ["red", "blue"], "answer": "blue", "video": "v.mp4"}
+        for task in mlvu.TASKS:
+            rows = [{**asked, "question_type": "plotQA"}] if task == "1_plotQA" else []
+            w.json(f"{place}json/{task}.json", rows)
+        w.video(f"{place}video/1_plotQA/v.mp4")
+        return First("1_plotQA/0", ("B",), 1, "the authors")
+
+
+@form("mlvu", "sy1998")
+def _(w: Writes) -> First:
+    row = {"question": "?\n(A) red\n(B) blue", "answer": "B", "task_type": "plotQA"}
+    w.rows("data/test-00000-of-00001.parquet", {**row, "video_name": "1_plotQA/v.mp4"})
+    w.video("video/1_plotQA/v.mp4")
+    return First("0", ("B",), 1, "sy1998")
+
+
+for _place in ("", "data/"):
+
+    @form("lvbench", _place or "flat")
+    def _(w: Writes, place: str = _place) -> First:
+        asked = {"uid": "7", "question": "?\n(A) red\n(B) blue", "answer": "B"}
+        asked["question_type"] = ["summarization"]
+        w.lines(f"{place}video_info.meta.jsonl", {"key": "v", "type": "cartoon", "qa": [asked]})
+        w.video("videos/v.mp4")
+        return First("7", ("B",), 1, "the authors")
+
+
+for _clip in ("chunked_videos/7.mp4", "src_videos/movies/v.mp4"):
+
+    @form("ovo_bench_backward", _clip)
+    def _(w: Writes, clip: str = _clip) -> First:
+        asked = {"id": 7, "task": "EPM", "video": "movies/v.mp4", "realtime": 2, "question": "?"}
+        w.json("ovo_bench_new.json", [{**asked, "options": ["red", "blue"], "gt": 1}])
+        w.video(clip)
+        return First("7", ("B",), 1, "the authors")
+
+
+REAL = "Real-Time Visual Understanding"
+
+
+for _clip in ("sample_1/video.mp4", f"{REAL}/sample_1/video.mp4"):
+
+    @form("streaming_bench_real", _clip)
+    def _(w: Writes, clip: str = _clip) -> First:
+        line = f"{REAL}_sample_1_2,t,?,00:00:02,B,\"['A. red', 'B. blue']\""
+        columns = "question_id,task_type,question,time_stamp,answer,options"
+        name = "StreamingBench/Real_Time_Visual_Understanding.csv"
+        w.file(name).write_text(f"{columns}\n{line}\n")
+        w.video(clip)
+        return First(f"{REAL}_sample_1_2", ("B",), 1, "mjuicem")
+
+
+@form("streaming_bench_real", "the authors")
+def _(w: Writes) -> First:
+    asked = {**CHOICES, "task_type": "t", "time_stamp": "00:00:02"}
+    part = {"video_path": "./videos/sample_1_real.mp4", "questions": [asked]}
+    w.json("src/data/questions_real.json", [part])
+    w.video("src/data/videos/sample_1_real.mp4")
+    return First("0/0", ("B",), 1, "the authors")

@@ -27,7 +27,7 @@ def test_every_data_set_is_written_in_every_form_by_all_who_publish_it(tmp_path:
             by = {form.published.by for form in forms.forms}
             published.setdefault(one.data, set()).update(by)
     assert written == published
-    assert len(written) == 14
+    assert len(written) == 19
 
 
 @pytest.mark.parametrize(("task", "name"), FORMS, ids=lambda one: str(one))
@@ -38,6 +38,8 @@ def test_it_is_read_in_this_form(task: str, name: str, tmp_path: Path) -> None:
     for image in found[0].images:
         red, green, blue = image.getpixel((3, 3))
         assert red > 240 > 20 > max(green, blue)
+    for video in found[0].videos:
+        assert len(video.clip) == (21 if video.end == 2 else 30)  # of ten a second
     (forms,) = BENCHMARKS[task].parts().values()
     chosen = forms.chosen(Folder(tmp_path))
     assert (chosen.form.published.by, chosen.form.count(chosen.paths)) == (

@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 from PIL import Image, ImageChops
 
-from foveate.errors import InvalidInput, MissingPackage
+from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
 from foveate.eval.measure import measured
 from foveate.eval.model import Loaded
 from foveate.eval.sample import Sample
 from foveate.eval.tasks import find_task
 from foveate.eval.tasks.scene_text import PHOTOGRAPHS, photograph
 
-NAMES = ("text_needle", "spot_the_difference", "description", "scene_text")
+NAMES = (
+    "text_needle",
+    "spot_the_difference",
+    "description",
+    "scene_text",
+    "pages(pages=2/3)",
+    "passing_pages(pages=3,distance=0/2)",
+)
 
 
 @pytest.fixture
@@ -142,3 +149,32 @@ def test_photographs_that_are_not_there_are_named(
     monkeypatch.setattr("foveate.eval.tasks.scene_text.find_spec", lambda name: None)
     with pytest.raises(MissingPackage, match=r"foveate\[photos\]"):
         samples("scene_text")
+
+
+def test_the_page_asked_for_stands_where_the_labels_say() -> None:
+    for sample in samples("pages(pages=4/9,place=0/33/100)"):
+        pages, place = sample.labels["pages"], sample.labels["place"]
+        assert len(sample.images) == pages
+        assert sample.evidence[0].image == {0: 0, 33: pages // 3, 100: pages - 1}[place]
+    for sample in samples("passing_pages(pages=6,distance=0/4)"):
+        assert len(sample.images) == 6
+        assert sample.evidence[0].image == 5 - sample.labels["distance"]
+    labels = [tuple(sample.labels.values()) for sample in samples("pages(pages=4/9,place=0/100)")]
+    assert labels == [(4, 0), (4, 100), (9, 0), (9, 100)] * 3
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("pages(pages=1/4)", "pages='1/4': give whole numbers from 2 to 54"),
+        ("pages(place=0/x)", "place='0/x': give whole numbers up to 100"),
+        ("passing_pages(pages=4,distance=4)", "after one of 4 pages come 3 at most"),
+        ("pages(depth=4)", "pages has no option 'depth'. Known: "),
+    ],
+)
+def test_options_of_drawn_tasks_are_checked(name: str, said: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        samples(name)
+    assert said in str(caught.value)
+    with pytest.raises(InvalidInput, match="is drawn, and read from no folder"):
+        find_task("pages=/data/pages")

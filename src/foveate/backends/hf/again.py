@@ -18,6 +18,7 @@ from transformers import DynamicCache
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.borrowed import borrowed
 from foveate.backends.hf.internals import CACHE_NAMES
+from foveate.backends.hf.looking_back import look_back
 from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.policy import Policy
@@ -99,6 +100,18 @@ def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
             yield start, min(start + most, last)
 
 
+def note_pass(state: CacheState, seen: int, inputs: Inputs) -> None:
+    """Keeps a pass of a prompt that its policy, or a recording's, may read again. Of one after
+    which something else is read, where the latest pass stood is all there is to know.
+    """
+    score, given = state.policy.reads_again, Given.of(seen, inputs)
+    if score is None or score.reading.prompt:
+        state.passes.append(given)
+        return
+    places = {name: x for name, x in given.inputs.items() if name == _POSITIONS}
+    state.passes = [Given(seen, places)]
+
+
 def keeps_passes(policy: Policy) -> bool:
     """Whether a prompt's inputs are kept: its policy reads it again, or a recording's may."""
     return policy.reads_again is not None or getattr(policy.score, "keeps_passes", False)
@@ -134,7 +147,12 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
                     reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
         if reader.asker is not None:
             for text in reading.asks:
+                if reading.bare:
+                    reader.asker.read_bare(text, cache, state, _start(passes))
+                    continue
                 reader.asker.read(text, reading.longest, cache, state, _start(passes))
+            if reading.questions:
+                look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
     for layer in layers:
         layer.finish()
 
@@ -162,11 +180,15 @@ def _order(part: Given, state: CacheState) -> Tensor:
     return (columns - pads).clamp_min(-1).expand(part.rows, -1)
 
 
-def _start(passes: Sequence[Given]) -> Tensor | None:
-    """The position that comes after the prompt, as [b, 1] or [axes, b, 1], if any were given."""
+def _start(passes: Sequence[Given], tokens: int | None = None) -> Tensor | None:
+    """The position that comes after the prompt, or its first ``tokens``, as [b, 1] or [axes, b, 1],
+    if any were given.
+    """
     given = [one.inputs[_POSITIONS] for one in passes if _POSITIONS in one.inputs]
     if not given or not all(isinstance(each, Tensor) for each in given):
         return None
+    if tokens is not None:
+        given = [torch.cat(given, dim=-1)[..., :tokens]]
     latest = _latest(given)
     return latest if latest.ndim == 2 else latest.expand(given[0].shape[0], -1, -1)
 

@@ -34,7 +34,7 @@ class Said(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """A model, and what turns words into its tokens."""
+    """A model, and what turns words into its tokens, where it is asked in words."""
 
     model: PreTrainedModel
     tokenizer: Any
@@ -52,14 +52,23 @@ class Asker(NamedTuple):
             InvalidInput: it asks something, and there is no tokenizer.
         """
         score = policy.reads_again
-        if score is None or not score.reading.asks:
+        if score is None or not (score.reading.asks or score.reading.questions):
             return None
-        if tokenizer is None:
+        if score.reading.asks and tokenizer is None:
             raise InvalidInput(
                 f"{score!r} asks the model something, and nothing turns the words into tokens. "
                 "Give compress(model, policy, tokenizer=...)."
             )
         return cls(model, getattr(tokenizer, "tokenizer", tokenizer))
+
+    def read_bare(
+        self, text: str, cache: DynamicCache, state: CacheState, start: Tensor | None
+    ) -> None:
+        """Reads a text as it is, while a score looks on; it is not answered."""
+        ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        tokens = torch.tensor([ids], dtype=torch.long, device=self.model.device)
+        tokens = tokens.expand(foveate_layers(cache)[0].pairs.counts.shape[0], -1)
+        self._read(Said(tokens, torch.ones_like(tokens, dtype=torch.bool), 0), cache, state, start)
 
     def read(
         self, text: str, longest: int, cache: DynamicCache, state: CacheState, start: Tensor | None
@@ -67,44 +76,56 @@ class Asker(NamedTuple):
         """Asks, and reads what was asked and answered; a score looks on. ``start`` is the position
         after the prompt, if positions were given with it.
         """
-        said = self._answered(text, longest, cache, state, start)
+        rows = foveate_layers(cache)[0].pairs.counts.shape[0]
+        tokens = self._question(text).expand(rows, -1)
+        with borrowed(cache, state, Again(None)):
+            said = self.answered(tokens, longest, cache, state, start)
         if said.tokens.shape[1] == said.asked:
             logging.getLogger("foveate").warning(
                 "the model answers %r with nothing, so the question alone is read after the "
                 "prompt, which tells little. Ask something else (asks=...).",
                 text,
             )
+        self._read(said, cache, state, start)
+
+    def _read(
+        self, said: Said, cache: DynamicCache, state: CacheState, start: Tensor | None
+    ) -> None:
         columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
         order = _lengths(cache, state, said.real)[:, None] + columns
         with borrowed(cache, state, Again(order.masked_fill(~said.real, -1))):
-            self._pass(said.tokens, cache, state, start)
+            self.follow(said.tokens, cache, state, start)
 
-    def _answered(
-        self, text: str, longest: int, cache: DynamicCache, state: CacheState, start: Tensor | None
+    def answered(
+        self,
+        tokens: Int[Tensor, "b t"],
+        longest: int,
+        cache: DynamicCache,
+        state: CacheState,
+        start: Tensor | None,
     ) -> Said:
-        """Greedy, every row until it ends by itself."""
-        rows = foveate_layers(cache)[0].pairs.counts.shape[0]
-        tokens = self._question(text).expand(rows, -1)
+        """A question, and what the model says to it: greedy, every row until it ends by itself. It
+        stays in the cache, which is one that is borrowed.
+        """
         asked = tokens.shape[1]
         real, stop = torch.ones_like(tokens, dtype=torch.bool), sorted(ends(self.model))
-        with borrowed(cache, state, Again(None)):
-            logits = self._pass(tokens, cache, state, start)
-            for count in range(longest):
-                new = logits.argmax(-1)[:, None]
-                goes_on = real[:, -1:] & ~torch.isin(new, new.new_tensor(stop))
-                if not bool(goes_on.any()):
-                    break
-                tokens = torch.cat([tokens, new], dim=1)
-                real = torch.cat([real, goes_on], dim=1)
-                if count < longest - 1:
-                    after = None if start is None else start + tokens.shape[1] - 1
-                    logits = self._pass(new, cache, state, after)
+        logits = self.follow(tokens, cache, state, start)[:, -1]
+        for count in range(longest):
+            new = logits.argmax(-1)[:, None]
+            goes_on = real[:, -1:] & ~torch.isin(new, new.new_tensor(stop))
+            if not bool(goes_on.any()):
+                break
+            tokens = torch.cat([tokens, new], dim=1)
+            real = torch.cat([real, goes_on], dim=1)
+            if count < longest - 1:
+                after = None if start is None else start + tokens.shape[1] - 1
+                logits = self.follow(new, cache, state, after)[:, -1]
         return Said(tokens, real, asked)
 
-    def _pass(
+    def follow(
         self, tokens: Int[Tensor, "b t"], cache: DynamicCache, state: CacheState, at: Tensor | None
-    ) -> Float[Tensor, "b v"]:
-        """The logits after the last of these tokens, which stand at position ``at`` and on."""
+    ) -> Float[Tensor, "b t v"]:
+        """The logits after each of these tokens, which stand at position ``at`` and on."""
         known = inspect.signature(self.model.forward).parameters
         inputs: dict[str, Any] = {"input_ids": tokens, CACHE: cache, "use_cache": True}
         if state.pads is not None:
@@ -114,7 +135,7 @@ class Asker(NamedTuple):
             inputs["attention_mask"] = mask.long()
         if at is not None and "position_ids" in known:
             inputs["position_ids"] = at + torch.arange(tokens.shape[1], device=at.device)
-        logits: Tensor = self.model(**inputs).logits[:, -1]
+        logits: Tensor = self.model(**inputs).logits
         return logits
 
     def _question(self, text: str) -> Int[Tensor, "1 t"]:

@@ -109,7 +109,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         k, v, pairs = key_states, value_states, self._pairs
         if pairs is not None and pairs.compressed:
             k, v = k.detach(), v.detach()
-        end, late = self.state.prompt_end, None
+        end, late = None if self.state.again else self.state.prompt_end, None
         if end is not None and self.seen < end < self.seen + k.shape[2]:
             self._refuse_early_drafts()
             split = end - self.seen
@@ -228,6 +228,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def refill(self, pairs: Pairs, seen: int, finished: int) -> None:
         """Takes over pairs that were read elsewhere, in one pass that ended there."""
         self._pairs, self.seen, self.is_initialized = pairs, seen, True
+        k, v, _ = pairs.padded()
+        self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         self.memory.finished = finished
         end = self.state.prompt_end
         self.at = Pass.of(finished if end is None else end, finished, seen - finished)
@@ -262,7 +264,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             heads, size = layer.q.shape[1], layer.v.shape[3]
             weight = output_weight(state.link.projections, self.model_index, heads, size)
             layer = replace(layer, output_weight=weight)
-        self.full_bytes = layer.k.shape[0] * self.seen * bytes_of_pairs(layer.k, layer.v)
+        whole = self.seen + state.forgotten
+        self.full_bytes = layer.k.shape[0] * whole * bytes_of_pairs(layer.k, layer.v)
         self.hold_each(state.reading.read(layer, self.at, self.pairs.counts))
         if policy.when.decodes:
             _ = state.pad  # asked now, and not while decoding
@@ -319,7 +322,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return LayerStats(
             layer=self.model_index,
             kept=kept,
-            seen=finished,
+            seen=finished + self.state.forgotten,
             bytes_before=self.full_bytes,
             bytes_after=self.nbytes,
             compressed=pairs.compressed,
@@ -332,6 +335,12 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """Before such a pass: what is held is not touched."""
         pairs = self.pairs
         self._pairs = copy(pairs) if is_whole(pairs) else pairs.fork()
+
+    def cut(self, columns: int) -> None:
+        """In one: as if so many tokens had been read."""
+        k, v, _ = self.padded()
+        self._pairs = DensePairs(k[:, :, :columns].clone(), v[:, :, :columns].clone())
+        self.seen = columns
 
     def give_back(self, pairs: Pairs, seen: int) -> None:
         """After it: these pairs are held, of so many tokens."""

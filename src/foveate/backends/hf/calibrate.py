@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from foveate.backends.hf.gather import each_prompt, gather, gathered_method
+from foveate.backends.hf.gather import (
+    check_takes_questions,
+    each_prompt,
+    gather,
+    gathered_method,
+)
 from foveate.backends.hf.record import Recording, branch, record
 from foveate.backends.hf.session import Session, compress
 from foveate.backends.hf.support import (
@@ -18,8 +23,9 @@ from foveate.backends.hf.support import (
     model_name,
 )
 from foveate.backends.hf.undone import undone
+from foveate.backends.hf.weights import weights_digest
 from foveate.core.composition import policy as policy_of
-from foveate.core.gathering import GATHERINGS
+from foveate.core.gathering import GATHERINGS, Asked
 from foveate.core.ledger import Ledger, fingerprint
 from foveate.core.policy import Policy
 from foveate.core.profile import CALIBRATIONS, Numbers, Profile, Run, calibrated_method, mean
@@ -32,6 +38,7 @@ def calibrate(
     policy: Policy | str,
     prompts: Iterable[Mapping[str, Any]],
     *,
+    questions: Iterable[Asked] | None = None,
     progress: Path | None = None,
 ) -> Profile | TensorProfile:
     """The profile of a method on a model: the mean over prompts of what it measures in each, or
@@ -43,21 +50,25 @@ def calibrate(
         policy: of the method that is calibrated ("prefixkv:budget=20%"), alone or in a sum. A name
             is enough where nothing is compressed to measure it ("q_filters").
         prompts: the inputs of each, as ``generate`` takes them: ``input_ids``, ``pixel_values``...
+        questions: for ``recommended``, what is asked about each prompt, which it is measured by as
+            well, with the model's own answers: as many as there are prompts.
         progress: a file in which each prompt's numbers are noted at once; if it exists, its prompts
             are not read again. It is deleted at the end.
 
     Raises:
-        InvalidParameter: a method that has nothing to calibrate.
-        InvalidInput: no prompt, one so short that all of it fits the budget, or one whose keys,
-            values or queries are no numbers.
+        InvalidParameter: a method that has nothing to calibrate, or questions to one that asks
+            none.
+        InvalidInput: no prompt, not as many questions as prompts, a prompt so short that all of it
+            fits the budget, or one whose keys, values or queries are no numbers.
         UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
     if isinstance(policy, str) and (found := gathered_method(policy)):
-        return gather(model, found, prompts, progress=progress)
+        return gather(model, found, prompts, questions=questions, progress=progress)
     policy = policy_of(policy)
     name = calibrated_method(policy)
     if name in GATHERINGS:
-        return gather(model, name, prompts, progress=progress)
+        return gather(model, name, prompts, questions=questions, progress=progress)
+    check_takes_questions(name, questions)
     how = CALIBRATIONS[name]
     title = model_name(check_model(model))
     ledger = Ledger(progress, {"calibrating": str(policy), "model": title})
@@ -66,7 +77,7 @@ def calibrate(
             with undone(model), compress(model, policy) as session:
                 session.prefill(**inputs)
                 ledger.add(how.read(_run(session)))
-    profile = _profile(policy, title, ledger.numbers)
+    profile = _profile(policy, model, ledger.numbers)
     ledger.close()
     return profile
 
@@ -105,7 +116,7 @@ def calibrate_each(
                 runs = (_branched(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
-    found = [_profile(policy, title, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    found = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
     ledger.close()
     return found
 
@@ -125,14 +136,15 @@ def _reader(policy: Policy) -> Callable[[Run], Numbers]:
     return CALIBRATIONS[name].read
 
 
-def _profile(policy: Policy, title: str, samples: Sequence[Numbers]) -> Profile:
+def _profile(policy: Policy, model: nn.Module, samples: Sequence[Numbers]) -> Profile:
     """The mean over samples."""
     if not samples:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
-    name, numbers = calibrated_method(policy), mean(samples)
+    name, numbers, inner = calibrated_method(policy), mean(samples), check_model(model)
     return Profile(
         method=name,
-        model=title,
+        model=model_name(inner),
+        weights=weights_digest(inner),
         layers=len(numbers),
         samples=len(samples),
         budget=str(policy.amount) if CALIBRATIONS[name].at_a_budget else "",

@@ -15,16 +15,18 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.again import Given, Rereader, keeps_passes, read_again
+from foveate.backends.hf.again import Rereader, keeps_passes, note_pass, read_again
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.checks import (
     CONTINUOUS,
     check_all_took_part,
     check_cached,
     check_helpers,
+    check_rows,
     check_settings,
     check_tokens,
     refuse_continuous,
+    refuse_old_pixels,
     trains,
 )
 from foveate.backends.hf.decoder import find
@@ -51,7 +53,11 @@ from foveate.backends.hf.internals import (
 from foveate.backends.hf.later_turns import LaterTurns
 from foveate.backends.hf.modality import starts_in_runs
 from foveate.backends.hf.next_prompt import Asked, Declared, NextPrompt, Told
-from foveate.backends.hf.projection import output_projections
+from foveate.backends.hf.projection import (
+    output_projections,
+    residual_norm,
+    residual_readers,
+)
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats, counted
 from foveate.backends.hf.support import (
@@ -95,6 +101,10 @@ class Calls:
         if policy.reads_output_weight:
             places = compressible_layers(self._config)
             self.link.projections = output_projections(self._place.decoder, places)
+        self._readers: dict[int, nn.Module] = {}
+        if policy.reads_residual_norm:
+            places = compressible_layers(self._config)
+            self._readers = residual_readers(self._place.decoder, places)
         self._offsets = rope_offsets(model)
         self._turns = LaterTurns(self._offsets, self._place)
         self._argument = cache_argument(self._place.decoder)
@@ -119,6 +129,9 @@ class Calls:
                 wrap(undo, module, "forward", partial(self._passing, self._through_outer, module))
             wrap(undo, decoder, "forward", partial(self._passing, self._through, decoder))
             undo.callback(decoder.register_forward_pre_hook(self._refuse_copies).remove)
+            for index, reader in self._readers.items():
+                hook = partial(self._note_residual, index)
+                undo.callback(reader.register_forward_pre_hook(hook, with_kwargs=True).remove)
             for module in self._place.modules:
                 for name in CONTINUOUS:
                     if hasattr(module, name):
@@ -238,6 +251,9 @@ class Calls:
         try:
             self._told = call.told
             return through(call, call.told, module, forward, args, kwargs)
+        except ValueError as error:
+            refuse_old_pixels(error, given_cache(kwargs))
+            raise
         finally:
             self._told = Told() if call.outer is None else call.outer.told
             call.end()
@@ -305,10 +321,11 @@ class Calls:
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
         if _reads_again(told, cache):
-            return self._read(call, forward, kwargs)
+            return self._read(call, forward, self._turns.behind_forgotten(cache, kwargs))
         ongoing = self._begin(call, told, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
+        kwargs = self._turns.behind_forgotten(cache, kwargs)
         output = self._read(call, forward, kwargs)
         if fixed.state_of(cache) is None:
             self._after(told, cache, kwargs)
@@ -336,6 +353,9 @@ class Calls:
             name_cache(output)
         return output
 
+    def _note_residual(self, index: int, module: Any, args: Any, kwargs: Any) -> None:
+        self.link.residual_norms[index] = residual_norm(args, kwargs)
+
     def _refuse_copies(self, decoder: Any, args: Any) -> None:
         if decoder is not self._place.decoder:
             raise UnsupportedModel(
@@ -353,7 +373,10 @@ class Calls:
             restore_offsets(self._offsets, at_hand)
             return ongoing
         state, (rows, count) = self._converted(cache), given.shape[:2]
-        ongoing, seen = _begun(call, state), foveate_layers(cache)[0].seen
+        ongoing, first = _begun(call, state), foveate_layers(cache)[0]
+        seen = first.seen
+        if seen and count > 1:
+            check_rows(first.pairs.counts.shape[0], rows)
         if (end := self._next.end(told, ongoing, state, seen, count)) is not None:
             state.arm(end)
         if state.prompt_end is not None:
@@ -363,7 +386,7 @@ class Calls:
         frames = told.of_pass("frames", state.prompt_end, seen, given)
         state.extend_vision(vision, None if vision is None else frames)
         if keeps_passes(self.policy) and state.prompt_end is not None:
-            state.passes.append(Given.of(seen, kwargs))
+            note_pass(state, seen, kwargs)
         if seen and self._place.decoder is self.model:
             restore_offsets(self._offsets, state)
         return ongoing
@@ -387,12 +410,14 @@ class Calls:
     def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self.model, layers)
-        if state.prompt_end is not None and not layers[-1].armed:
+        if state.prompt_end is not None:
             self.read_again(cache)
+        if state.prompt_end is not None and not layers[-1].armed:
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
         self._turns.note(state, layers[0].seen, kwargs)
+        self._turns.note_places(state, layers[0].seen, kwargs)
         asked = told.of("asked").asked
         if asked is None or asked.is_about(cache):
             self.cache = cache

@@ -109,6 +109,28 @@ def check_helpers(kwargs: Mapping[str, Any], modules: Sequence[nn.Module]) -> No
         )
 
 
+def check_rows(held: int, rows: int) -> None:
+    """Raises InvalidInput for a pass of other rows than a cache holds."""
+    if held != rows:
+        raise InvalidInput(
+            f"the cache has {held} rows, as beams, several sequences or a batch leave it, and "
+            f"what follows has {rows}. Choose the row to go on with, "
+            "cache.batch_select_indices(torch.tensor([0])), or give as many rows."
+        )
+
+
+def refuse_old_pixels(error: ValueError, cache: Any) -> None:
+    """Raises InvalidInput in the place of the model's own error where a later turn brings other
+    images than its new tokens stand for.
+    """
+    layers = [layer for layer in getattr(cache, "layers", ()) if isinstance(layer, FoveateLayer)]
+    if "tokens do not match" in str(error) and layers and layers[0].seen:
+        raise InvalidInput(
+            f"{' '.join(str(error).split())}. Give a later turn the pixels and sizes of its new "
+            "images alone: earlier ones are in the cache."
+        ) from error
+
+
 def check_all_took_part(model: nn.Module, layers: list[FoveateLayer]) -> None:
     """Raises UnsupportedModel, with what was seen, if a layer's keys did not pass through here."""
     empty = [layer.model_index for layer in layers if not layer.is_initialized]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,10 @@ from foveate.backends.hf.rotation import counted, rotations
 from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, model_name
 from foveate.backends.hf.undone import undone
+from foveate.backends.hf.weights import weights_digest
 from foveate.core import finite
 from foveate.core.composition import name_and_arguments
-from foveate.core.gathering import GATHERINGS, Gathering
+from foveate.core.gathering import GATHERINGS, Asked, Gathering, Sums, Targeted, targets_of
 from foveate.core.layer import Layer, Scores
 from foveate.core.ledger import fingerprint
 from foveate.core.method import METHODS
@@ -25,10 +28,12 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import Score
 from foveate.core.sums_ledger import SumsLedger
 from foveate.core.tensor_profile import TensorProfile
-from foveate.errors import InvalidInput, InvalidParameter, suggest
+from foveate.errors import InvalidInput, InvalidParameter, UnsupportedModel, suggest
 from foveate.ops.rotation import Rotation
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
+
+log = logging.getLogger("foveate")
 
 
 def gathered_method(spec: str) -> str | None:
@@ -82,12 +87,17 @@ class Watcher(Gatherer):
         return super().__call__(layer)
 
 
-def _watching(gathering: Gathering, turns: list[Rotation]) -> tuple[Gatherer, Policy]:
+def _watching(
+    gathering: Gathering, turns: list[Rotation], target: str, asked: Asked
+) -> tuple[Gatherer, Policy]:
     """What adds up, and the policy under which it sees what it wants to see."""
-    if gathering.watched is None:
+    score = gathering.watched
+    if isinstance(gathering, Targeted):
+        score = gathering.watching(target, asked)
+    if score is None:
         one = Gatherer(gathering, turns)
         return one, observing(one, decodes=False)
-    watcher = Watcher(gathering, turns, of=gathering.watched)
+    watcher = Watcher(gathering, turns, of=score)
     policy = Policy(score=watcher, budget=Uniform(amount=1), select=TopK())
     return watcher, policy
 
@@ -112,33 +122,111 @@ def gather(
     name: str,
     prompts: Iterable[Mapping[str, Any]],
     *,
+    questions: Iterable[Asked] | None = None,
     progress: Path | None = None,
 ) -> TensorProfile:
     """The profile of the method of that name; see ``calibrate``."""
     gathering, title = GATHERINGS[name], model_name(check_model(model))
-    turns: list[Rotation] = []
-    ledger = SumsLedger(progress, {"calibrating": name, "model": title})
-    for inputs in each_prompt(prompts):
-        if gathering.turns_back and not turns:
-            with undone(model):
-                turns = rotations(model, inputs)
-        if ledger.lacks(fingerprint(inputs)):
-            one, policy = _watching(gathering, turns)
-            with undone(model), compress(model, policy) as session:
-                session.prefill(**(counted(inputs) if gathering.turns_back else inputs))
-            ledger.add([one.sums[layer] for layer in sorted(one.sums)])
-    if not ledger.samples:
+    check_takes_questions(name, questions)
+    each = _each(prompts, questions)
+    first = next(each, None)
+    if first is None:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
+    sample = _Sampling(model, gathering)
+    measured = sample.with_best_target(*first)
+    ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
+    for inputs, asked in chain([first], each):
+        if ledger.lacks(fingerprint({**inputs, **_told(asked)})):
+            ledger.add(measured if inputs is first[0] else sample.measured(inputs, asked))
     profile = TensorProfile(
         method=name,
         model=title,
         layers=len(ledger.by_layer),
         samples=len(ledger.samples),
         budget="",
+        target=_reached(gathering, sample.target, ledger.by_layer),
+        weights=weights_digest(check_model(model)),
+        prompts=fingerprint(*ledger.samples),
         by_layer=[
-            gathering.finish(sums, turns[layer] if turns else None)
+            gathering.finish(sums, sample.turns[layer] if sample.turns else None)
             for layer, sums in enumerate(ledger.by_layer)
         ],
     )
     ledger.close()
     return profile
+
+
+def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str:
+    if not isinstance(gathering, Targeted):
+        return target
+    found = gathering.reached(target, by_layer[0])
+    if found != target:
+        log.warning("the model answered no question: the profile's target is %r", found)
+    return found
+
+
+def check_takes_questions(name: str, questions: Iterable[Asked] | None) -> None:
+    """Raises InvalidParameter where questions are given to a method that asks none."""
+    if questions is not None and not isinstance(GATHERINGS.get(name), Targeted):
+        raise InvalidParameter(
+            f"questions= are given, and {name} asks none to be calibrated. Leave them out."
+        )
+
+
+def _each(
+    prompts: Iterable[Mapping[str, Any]], questions: Iterable[Asked] | None
+) -> Iterator[tuple[Mapping[str, Any], Asked]]:
+    """The prompts, with what is asked about each."""
+    if questions is None:
+        yield from ((inputs, Asked()) for inputs in each_prompt(prompts))
+        return
+    missing = object()
+    for inputs, asked in zip_longest(each_prompt(prompts), questions, fillvalue=missing):
+        if inputs is missing or not isinstance(asked, Asked):
+            raise InvalidInput(
+                "questions= needs one foveate.core.gathering.Asked for each of the prompts, as "
+                f"many as there are: this is {shown(asked if asked is not missing else 'none')}."
+            )
+        yield inputs, asked  # type: ignore[misc]
+
+
+def _told(asked: Asked) -> Mapping[str, Any]:
+    """What a prompt's fingerprint has beside its inputs."""
+    return {"questions": str(asked)} if asked.questions else {}
+
+
+@dataclass
+class _Sampling:
+    """What is measured in one prompt after the other, and the ``target`` that it is made for."""
+
+    model: nn.Module
+    gathering: Gathering
+    target: str = ""
+    turns: list[Rotation] = field(default_factory=list)
+
+    def with_best_target(self, inputs: Mapping[str, Any], asked: Asked) -> list[Sums]:
+        """Of the first prompt; the target is from now on the best that the model can give.
+
+        Raises:
+            UnsupportedModel: it can give none.
+        """
+        targets = [one for one in targets_of(self.gathering) if asked.questions or one != "answers"]
+        for self.target in targets[:-1]:
+            try:
+                return self.measured(inputs, asked)
+            except UnsupportedModel as error:
+                log.warning(
+                    "the target %r cannot be had, the next is taken: %s", self.target, error
+                )
+        self.target = targets[-1] if targets else ""
+        return self.measured(inputs, asked)
+
+    def measured(self, inputs: Mapping[str, Any], asked: Asked) -> list[Sums]:
+        """The sums of every layer."""
+        if self.gathering.turns_back and not self.turns:
+            with undone(self.model):
+                self.turns = rotations(self.model, inputs)
+        one, policy = _watching(self.gathering, self.turns, self.target, asked)
+        with undone(self.model), compress(self.model, policy) as session:
+            session.prefill(**(counted(inputs) if self.gathering.turns_back else inputs))
+        return [one.sums[layer] for layer in sorted(one.sums)]

@@ -73,6 +73,31 @@ class LaterTurns:
         go_on(self._axes, state)
         return {**given, "position_ids": placed}
 
+    def behind_forgotten(self, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A pass's inputs, with positions that count the tokens that its cache has forgotten. On
+        several axes the offset counts them.
+        """
+        state, seen = _held(cache)
+        if state is None or not state.shift or self._axes:
+            return kwargs
+        given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
+        if (places := kwargs.get("position_ids")) is None:
+            places = torch.arange(seen, seen + given.shape[1], device=given.device)[None]
+        return {**kwargs, "position_ids": places + state.shift}
+
+    def note_places(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
+        """Notes the positions of a pass, as the decoder was given them, where somebody asks."""
+        if state.places is None:
+            return
+        given = next(inputs[name] for name in GIVEN if inputs.get(name) is not None)
+        places = inputs.get("position_ids")
+        if not isinstance(places, Tensor):
+            places = torch.arange(seen - given.shape[1], seen, device=given.device)[None]
+        places = places if places.ndim == 3 else places[None]
+        places = places[1:] if len(places) == 4 else places  # the first of four is for masks
+        before = state.places.expand(len(places), -1) if len(state.places) == 1 else state.places
+        state.places = torch.cat([before, places[:, 0].expand(len(before), -1)], dim=1)
+
     def note(self, state: CacheState, seen: int, inputs: Mapping[str, Any]) -> None:
         """Where a pass of the decoder ended. After a later turn the model's own note is of some
         turn alone, or of one before.

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import saved
 from foveate.backends.hf.cache_layer import FoveateLayer
@@ -52,11 +52,12 @@ def _lasting(config: dict[Any, Any]) -> dict[Any, Any]:
     }
 
 
-def tokenizer_fingerprint(tokenizer: PreTrainedTokenizerBase | None) -> str:
-    """A hash of the vocabulary; empty if no tokenizer was given."""
+def tokenizer_fingerprint(tokenizer: Any) -> str:
+    """A hash of the vocabulary, of a tokenizer or a processor's; empty if neither was given."""
     if tokenizer is None:
         return ""
-    vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
+    words = getattr(tokenizer, "tokenizer", tokenizer)
+    vocabulary = json.dumps(sorted(words.get_vocab().items()))
     return hashlib.sha256(vocabulary.encode()).hexdigest()
 
 
@@ -65,7 +66,7 @@ def save(
     cache: DynamicCache,
     model: PreTrainedModel,
     policy: Policy,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Any,
 ) -> Path:
     """Writes the cache, whole or not at all; spare room is left out."""
     layers = foveate_layers(cache)
@@ -116,7 +117,7 @@ def load(
     cache: DynamicCache,
     model: PreTrainedModel,
     policy: Policy,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Any,
 ) -> None:
     """Fills a converted, empty cache from a file; not before all of it was checked."""
     found = saved.read(path)
@@ -193,7 +194,7 @@ def _check(
     note: dict[str, str],
     model: PreTrainedModel,
     policy: Policy,
-    tokenizer: PreTrainedTokenizerBase | None,
+    tokenizer: Any,
 ) -> None:
     if note["model"] != model_fingerprint(model):
         raise CacheMismatch(

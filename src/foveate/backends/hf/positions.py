@@ -78,7 +78,7 @@ def of_turn(
             the whole conversation.
 
     Raises:
-        InvalidInput: it has more images than sizes of images.
+        InvalidInput: it has more images than sizes of images, or images of other sizes.
         UnsupportedModel: the model's positions are not those of the turn alone, moved.
     """
     ids = given[_IDS]
@@ -91,11 +91,12 @@ def of_turn(
     alone[_TYPES], alone[_MASK] = types[:, -ids.shape[1] :], mask[:, -ids.shape[1] :]
     try:
         placed, moved = _placed(rule, alone, _BEFORE), _placed(rule, alone, _BEFORE + 1)
-    except StopIteration:
+    except (StopIteration, RuntimeError) as error:
         raise InvalidInput(
-            "this turn's new tokens have more images than the inputs have sizes of images. Give "
-            "the pixels and sizes of all images that this turn brings, and of no others."
-        ) from None
+            "this turn's new tokens have more images than the inputs have sizes of images, or "
+            "images of other sizes. Give the pixels and sizes of all images that this turn brings, "
+            "and of no others: earlier ones are in the cache."
+        ) from error
     if placed.ndim != 3:
         return None
     step = moved - placed  # 1; on 5.4.0 more in Qwen2.5-VL's times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -56,6 +57,36 @@ def output_weight(
             f"make {heads * size}"
         )
     return weight.reshape(heads, size, -1)
+
+
+def residual_readers(decoder: nn.Module, places: Sequence[int]) -> dict[int, nn.Module]:
+    """The module around the attention of each of these layers that reads the residual stream: the
+    outermost one that belongs to this layer alone.
+
+    Raises:
+        UnsupportedModel: the attention modules are in no list of layers.
+    """
+    found: dict[int, nn.Module] = {}
+    for name, index, _ in _attentions(decoder, set(places)):
+        parts = name.split(".")
+        number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
+        if number is None:
+            raise _refused(f"{name} is in no list of layers, whose residual stream it asks for")
+        found[index] = decoder.get_submodule(".".join(parts[: number + 1]))
+    return found
+
+
+def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tensor, "b m"]:
+    """Of the hidden states that such a module is given, first or by name; in float32.
+
+    Raises:
+        UnsupportedModel: it is given none.
+    """
+    given = args[0] if args else kwargs.get("hidden_states")
+    if not isinstance(given, Tensor) or given.ndim != 3:
+        raise _refused("what its layers are given is no [batch, tokens, hidden] of numbers")
+    norm: Tensor = torch.linalg.vector_norm(given.detach().float(), dim=-1)
+    return norm
 
 
 def _attentions(decoder: nn.Module, places: set[int]) -> Iterator[tuple[str, int, nn.Module]]:

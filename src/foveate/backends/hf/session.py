@@ -12,12 +12,13 @@ from weakref import finalize
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
+from foveate.backends.hf.found import with_installed
 from foveate.backends.hf.internals import CACHE, Cache, last_logits, take_cache
 from foveate.backends.hf.no_images import say_without_images
 from foveate.backends.hf.state import Link
@@ -52,6 +53,9 @@ def compress(
     whole input, such as a training step, has the stock loss and gradients, also with gradient
     checkpointing or ``use_cache=False``, which leave nothing to compress; a backward pass through a
     cache that was compressed before raises.
+
+    A policy of one method that can have a profile, and names none, takes the one that is installed
+    for the model (``foveate profiles``).
 
     Args:
         model: any transformers decoder, text or vision-language, with "sdpa" or "eager" attention.
@@ -95,11 +99,13 @@ class Session:
         if strict:
             policy.check_strictly()
         self.model: PreTrainedModel = check_model(model)
+        policy = with_installed(policy, self.model)
         check_profiles(policy, self.model)
         say_without_images(self.model, policy, vision)
         self.policy = policy
         asker = Asker.of(self.model, tokenizer, policy)
         self._calls = Calls(self.model, policy, vision, asker, strict)
+        self._ends: finalize[..., Session] | None = None
 
     @property
     def link(self) -> Link:
@@ -108,7 +114,9 @@ class Session:
 
     def __enter__(self) -> Session:
         # an interrupt may fall before __exit__ has begun: the block ends with its session then
-        finalize(self, self._calls.detach).atexit = False
+        if self._ends is None:  # a block may be entered again
+            self._ends = finalize(self, self._calls.detach)
+            self._ends.atexit = False
         self._calls.attach()
         return self
 
@@ -217,10 +225,11 @@ class Session:
         path: str | Path,
         *,
         cache: DynamicCache | None = None,
-        tokenizer: PreTrainedTokenizerBase | None = None,
+        tokenizer: Any = None,
     ) -> Path:
-        """Writes a compressed cache to a safetensors file, with the model's fingerprint and a
-        digest of all that is in it: whole, or not at all.
+        """Writes a compressed cache to a safetensors file, with the fingerprints of the model and
+        of ``tokenizer``, a tokenizer or processor, and a digest of all that is in it: whole, or not
+        at all.
 
         Raises:
             UnsupportedCache: the policy's store holds pairs in a way of its own, and does not say
@@ -231,9 +240,7 @@ class Session:
         known_state(cache)
         return persist.save(Path(path), cache, self.model, self.policy, tokenizer)
 
-    def load(
-        self, path: str | Path, *, tokenizer: PreTrainedTokenizerBase | None = None
-    ) -> DynamicCache:
+    def load(self, path: str | Path, *, tokenizer: Any = None) -> DynamicCache:
         """Reads a cache that ``save`` wrote, in this or another process.
 
         Raises:

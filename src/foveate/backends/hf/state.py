@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from foveate.backends.hf.attention.masks import MaskFacts
 from foveate.backends.hf.shared import Images, SharedByLayers
 from foveate.backends.hf.stats import Stats
+from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import OneNumber, PromptReading
@@ -22,10 +23,13 @@ from foveate.errors import UnsupportedCache
 
 class Again(NamedTuple):
     """A pass after a prompt, which does not stay. ``order`` are the places of its tokens as a
-    second reading has them, from 0 on, and -1 for padding; None if no score looks on.
+    second reading has them, from 0 on, and -1 for padding; None if no score looks on. A pass of
+    which gradients are asked notes in ``outputs``, by layer, what the score is to see, and the
+    heads' outputs, and shows nothing itself.
     """
 
     order: Int[Tensor, "b t"] | None
+    outputs: dict[int, tuple[Layer, Tensor]] | None = None
 
 
 class Ongoing:
@@ -53,7 +57,8 @@ class Ongoing:
 class Link:
     """Ties caches to the ``compress`` block that they were filled in; copies share it.
 
-    ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks.
+    ``projections`` are those of the heads' outputs, by layer of the model, if the policy asks, and
+    ``residual_norms`` those of the residual stream that each layer reads in the pass at hand.
     ``strict`` refuses budgets below what is always kept.
     """
 
@@ -61,6 +66,7 @@ class Link:
         self.open = True
         self.strict = strict
         self.projections: dict[int, nn.Module] = {}
+        self.residual_norms: dict[int, Tensor] = {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Link:
         return self
@@ -115,6 +121,11 @@ class CacheState:
         self.vision: Bool[Tensor, "b seen"] | None = None
         self.vision_known = True
         self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
+        self.told: Images | None = None  # of every token seen, where somebody says it
+        self.coming: Images | None = None  # the same of the next pass alone
+        self.forgotten = 0  # tokens that no layer holds and that are counted no more
+        self.shift = 0  # of positions beyond columns, where they stand on one axis
+        self.places: Int[Tensor, "axes seen"] | None = None  # positions, where somebody asks
         self.pads: Int[Tensor, "b"] | None = None
         self._even = OneNumber()  # of pads
         self.pads_told = False  # by a mask [b, n], not read off a layer's
@@ -195,6 +206,7 @@ class CacheState:
             before = none[:, :0] if self.vision is None else torch.zeros_like(self.vision)
             before = before if self.frames is None else self.frames
             self.frames = torch.cat([before, none if frames is None else frames], dim=1)
+        self._extend_told(vision)
         if vision is None:
             self.vision_known = False
         elif self.vision is None:
@@ -202,8 +214,19 @@ class CacheState:
         else:
             self.vision = torch.cat([self.vision, vision], dim=1)
 
+    def _extend_told(self, vision: Bool[Tensor, "b t"] | None) -> None:
+        """What is told of a pass's images is of that pass alone; the next one's are text."""
+        if self.told is None or vision is None:
+            return
+        text = torch.full_like(vision, -1, dtype=torch.long)
+        now, self.coming = self.coming or (text, text), None
+        image, spot = (torch.cat(both, dim=1) for both in zip(self.told, now, strict=True))
+        self.told = image, spot
+
     def images(self) -> Images | None:
         """Image and spot of every token seen; None if nothing told which tokens are visual."""
+        if self.told is not None:
+            return self.told
         if not self.vision_known or self.vision is None:
             return None
         return self.shared.images(self.vision, self.frames)
@@ -215,6 +238,9 @@ class CacheState:
             self.vision = self.vision.index_select(0, rows.to(self.vision.device))
             if self.frames is not None:
                 self.frames = self.frames.index_select(0, rows.to(self.frames.device))
+        if self.told is not None:
+            image, spot = (t.index_select(0, rows.to(t.device)) for t in self.told)
+            self.told = image, spot
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
         self.shared = SharedByLayers()

@@ -14,6 +14,7 @@ from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
 from foveate.backends.hf.interface import check_known, readers
 from foveate.backends.hf.internals import STATES, DynamicLayer, HybridLayer
 from foveate.backends.hf.state import CacheState, Link
+from foveate.backends.hf.weights import weights_digest
 from foveate.core.heading import Heading
 from foveate.core.policy import Policy
 from foveate.core.traits import wrapped
@@ -57,6 +58,8 @@ def check_profiles(policy: Policy, model: PreTrainedModel) -> None:
         if profile is not None:
             profile.check_model(model_name(model))
             profile.check_layers(len(compressible_layers(text_config(model))))
+            if profile.weights:
+                profile.check_weights(weights_digest(model))
 
 
 def inner_model(model: nn.Module) -> nn.Module:

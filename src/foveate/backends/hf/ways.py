@@ -260,8 +260,15 @@ def _left_in_place(layer: FoveateLayer) -> bool:
 def read_again(layer: FoveateLayer, queries: Queries) -> Output:
     """Attention over the prompt and the pass, at which the score looks on, if one does."""
     out = attended(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
-    _show_again(layer, queries, out.column_maxima)
-    return out.output, out.weights
+    shown, again = _shown_again(layer, queries, out.column_maxima), layer.state.again
+    if shown is None or again is None:
+        return out.output, out.weights
+    if again.outputs is None:
+        layer.state.reading.again(shown)
+        return out.output, out.weights
+    output = out.output if out.output.requires_grad else out.output.detach().requires_grad_()
+    again.outputs[layer.ordinal] = shown, output
+    return output, out.weights
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -281,23 +288,24 @@ def _wanted_again(layer: FoveateLayer, queries: Queries) -> Wanted:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 @torch.no_grad()
-def _show_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> None:
-    """Shows the pass to the policy, which sees the prompt's slots before the pass's own."""
+def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> Layer | None:
+    """The pass as the policy sees it, which has the prompt's slots before the pass's own; None if
+    no score looks on.
+    """
     unread, again = layer.memory.unread, layer.state.again
     if unread is None or again is None or again.order is None:
-        return
+        return None
     k, v, _ = layer.padded()
-    pos = unread.slots.pos
+    pos = unread.slots.pos[..., : k.shape[2] - queries.q.shape[2]]
     order = again.order.to(pos.device)
-    own = torch.where(order < 0, -1, order + unread.slots.lengths[:, None])
+    own = torch.where(order < 0, -1, order + pos[:, 0, -1:] + 1)
     beside = own[:, None].expand(*pos.shape[:2], -1)
-    layer.state.reading.again(
-        replace(
-            unread,
-            q=queries.q.detach(),
-            k=k.detach(),
-            v=v.detach(),
-            slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own),
-            column_maxima=most,
-        )
+    return replace(
+        unread,
+        q=queries.q.detach(),
+        k=k.detach(),
+        v=v.detach(),
+        slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own),
+        column_maxima=most,
+        residual_norm=layer.state.link.residual_norms.get(layer.model_index),
     )

@@ -11,7 +11,7 @@ to hold them can do.
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.form import Form, exact_bytes, whole_bytes
 from foveate.core.storage.narrow import NarrowPairs
-from foveate.core.storage.pairs import Coded, Pairs, Roomy
+from foveate.core.storage.pairs import Coded, Pairs, Renumbered, Roomy
 from foveate.core.storage.quantised import QuantisedPairs
 from foveate.core.storage.ragged import RaggedPairs, exact, only, store
 from foveate.core.storage.rewritten import RewrittenPairs, rewritten
@@ -26,6 +26,7 @@ __all__ = [
     "Pairs",
     "QuantisedPairs",
     "RaggedPairs",
+    "Renumbered",
     "RewrittenPairs",
     "Roomy",
     "exact",

@@ -84,6 +84,11 @@ def some(body: Body, kept: Bool[Tensor, "f"]) -> Body:
     return _picked(body, pairs, groups, sizes[groups], counts.view_as(body.counts))
 
 
+def renumbered(body: Body, table: Int[Tensor, "c"]) -> Body:
+    """The same pairs, of which column i is column ``table[i]``."""
+    return body._replace(columns=_narrow(table[body.columns.long()]))
+
+
 def of_rows(body: Body, rows: Int[Tensor, "r"]) -> Body:
     """The batch becomes these rows of it, in this order, repeats allowed."""
     h = body.counts.shape[1]

@@ -5,6 +5,7 @@ Growing copies rarely: by a sixteenth, at least ``GROWTH`` tokens.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from typing import NamedTuple
 
@@ -13,6 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 GROWTH = 32
+
+Turning = Callable[[Float[Tensor, "*x d"], Int[Tensor, "*x"]], Float[Tensor, "*x d"]]
+"""What keys become, given the column of each."""
 
 
 class Padded(NamedTuple):
@@ -160,6 +164,19 @@ class DensePairs:
             return False
         self.size -= count
         return True
+
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``: as many as there are, in the same order, without gaps
+        where all are held that follow each other. The last is of the next token.
+        """
+        if self.columns_of_mixed is not None:
+            self.columns_of_mixed = table[self.columns_of_mixed.long()].to(torch.int32)
+        self.first = int(table[self.first])
+
+    def turn(self, rule: Turning) -> None:
+        """Keys become what the rule says of them and of their columns."""
+        self._k = self._k.clone()
+        self._k[:, :, : self.size] = rule(self.k, self.columns)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""

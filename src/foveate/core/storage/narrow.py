@@ -81,6 +81,11 @@ class NarrowPairs(BodyAndRest):
         """Takes back the newest ``count`` columns; False if they are not in the rest."""
         return self.rest.crop(count)
 
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``; the last one is of the next token."""
+        self.body.renumber(table)
+        self.rest.renumber(table)
+
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""
         self.channels = self.channels.index_select(0, rows)

@@ -66,6 +66,13 @@ class Coded(Pairs, Protocol):
         ...
 
 
+@runtime_checkable
+class Renumbered(Pairs, Protocol):
+    """Pairs whose columns can be counted anew, once some are held by nobody."""
+
+    def renumber(self, table: Int[Tensor, "c"]) -> None: ...
+
+
 Exact = DensePairs | RaggedPairs
 """Pairs in full precision."""
 

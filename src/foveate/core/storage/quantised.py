@@ -14,7 +14,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.storage.body import Body, joined, of_rows, owners, quantised, restored, some
+from foveate.core.storage.body import (
+    Body,
+    joined,
+    of_rows,
+    owners,
+    quantised,
+    renumbered,
+    restored,
+    some,
+)
 from foveate.core.storage.dense import DensePairs, Padded
 from foveate.core.storage.pairs import BodyAndRest, Exact
 from foveate.core.storage.ragged import RaggedPairs, only
@@ -150,6 +159,11 @@ class QuantisedPairs(BodyAndRest):
     def crop(self, count: int) -> bool:
         """Takes back the newest ``count`` columns; False if they are not in the rest."""
         return self.rest.crop(count)
+
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``; the last one is of the next token."""
+        self.body = renumbered(self.body, table)
+        self.rest.renumber(table)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""

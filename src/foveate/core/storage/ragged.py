@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.storage.dense import DensePairs, Padded
+from foveate.core.storage.dense import DensePairs, Padded, Turning
 from foveate.ops.compaction import compaction
 from foveate.ops.heads import starts_of
 
@@ -129,6 +129,16 @@ class RaggedPairs:
     def crop(self, count: int) -> bool:
         """Takes back the newest ``count`` columns; False if they are among the compressed ones."""
         return self.tail.crop(count)
+
+    def renumber(self, table: Int[Tensor, "c"]) -> None:
+        """Column i becomes ``table[i]``; the last one is of the next token."""
+        self.flat_columns = table[self.flat_columns.long()].to(torch.int32)
+        self.tail.renumber(table)
+
+    def turn(self, rule: Turning) -> None:
+        """Keys become what the rule says of them and of their columns."""
+        self.flat_k = rule(self.flat_k, self.flat_columns.long())
+        self.tail.turn(rule)
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""

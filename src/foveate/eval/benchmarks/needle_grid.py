@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from foveate.data import Folder, read_text
-from foveate.errors import InvalidInput, InvalidParameter
+from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.forms import Form, Forms, Published
+from foveate.eval.benchmarks.options import whole_numbers
 from foveate.eval.metrics import says
 from foveate.eval.sample import Sample, Span
 
@@ -111,8 +112,8 @@ def needle_grid(
         raise InvalidInput(
             f"{str(folder.path)!r} holds no text to hide a needle in: its files (*.txt) are empty."
         )
-    for length in _numbers("lengths", lengths, 2**31):
-        for depth in _numbers("depths", depths, 100):
+    for length in whole_numbers("lengths", lengths, 2**31):
+        for depth in whole_numbers("depths", depths, 100):
             yield Sample(
                 name=f"{length}/{depth}",
                 question=said["question"],
@@ -128,15 +129,6 @@ def _needle(folder: Folder) -> dict[str, str]:
         return OWN
     record = folder.record("needle.json")
     return {name: record.text(name) for name in OWN}
-
-
-def _numbers(name: str, text: str | int, most: int) -> list[int]:
-    parts = str(text).split("/")
-    if not all(part.isdecimal() and int(part) <= most for part in parts):
-        raise InvalidParameter(
-            f"{name}={text!r}: give whole numbers up to {most}, such as 1000/2000."
-        )
-    return [int(part) for part in parts]
 
 
 def _sentence_end(tokenizer: Any, hay: Sequence[int], place: int) -> int:

@@ -1,7 +1,7 @@
-"""What a benchmark takes beside its folder: ``NAME(key=value,...)=FOLDER``.
+"""What a benchmark takes beside its folder, ``NAME(key=value,...)=FOLDER``, and a drawn task alone.
 
 A reader's own options are its keyword-only parameters, and their types say what they take; every
-benchmark has those of :data:`GENERAL` as well. Where a protocol can be departed from, there is an
+task has those of :data:`GENERAL` as well. Where a protocol can be departed from, there is an
 option for it, and the task's name, which every row has, says which were given.
 """
 
@@ -69,3 +69,18 @@ def options(name: str, read: Callable[..., Any], given: Mapping[str, Any]) -> Op
         {key: value for key, value in ordered.items() if key in GENERAL},
         f"({print_arguments(ordered)})" if ordered else "",
     )
+
+
+def whole_numbers(name: str, text: str | int, most: int, least: int = 0) -> list[int]:
+    """Those of an option that lists them, "1000/2000".
+
+    Raises:
+        InvalidParameter: one is none, or not from ``least`` to ``most``.
+    """
+    parts = str(text).split("/")
+    if not all(part.isdecimal() and least <= int(part) <= most for part in parts):
+        within = f"from {least} to {most}" if least else f"up to {most}"
+        raise InvalidParameter(
+            f"{name}={text!r}: give whole numbers {within}, with a stroke between them."
+        )
+    return [int(part) for part in parts]

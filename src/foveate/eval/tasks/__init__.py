@@ -4,6 +4,8 @@ packages that come with real text, photographs and pages.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from foveate.core.spec import parse_arguments
 from foveate.errors import InvalidInput, suggest
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.benchmarks.forms import Forms
+from foveate.eval.benchmarks.options import options
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
 from foveate.eval.tasks import (
@@ -18,6 +21,7 @@ from foveate.eval.tasks import (
     gui_icon,
     gui_text,
     long_answer,
+    pages,
     scene_text,
     text_needle,
 )
@@ -30,6 +34,7 @@ __all__ = [
     "gui_icon",
     "gui_text",
     "long_answer",
+    "pages",
     "scene_text",
     "separate_tasks",
     "text_needle",
@@ -64,9 +69,9 @@ def find_tasks(name: str, judge: Judge | None = None, outside: bool = False) -> 
 
 
 def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> Task:
-    """The task of that name, or the benchmark in a folder: "docvqa=/data/docvqa", with options
-    "docvqa(longest=16)=/data/docvqa". The judge scores where a benchmark needs one. What a
-    benchmark's files name has to lie in its folder, unless ``outside``.
+    """The task of that name, "pages" or with options "pages(pages=8)"; or the benchmark in a
+    folder, "docvqa=/data/docvqa" or "docvqa(longest=16)=/data/docvqa". The judge scores where a
+    benchmark needs one. What a benchmark's files name has to lie in its folder, unless ``outside``.
 
     Raises:
         InvalidInput: there is none, or no such folder.
@@ -81,9 +86,24 @@ def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> T
                 f"{kind} is read from a folder that holds {benchmark.holds}: write {kind}=FOLDER."
             )
         return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=given)
-    if name not in TASKS:
+    if kind not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
-    return TASKS[name]
+    return _with_options(TASKS[kind], rest)
+
+
+def _with_options(task: Task, rest: str) -> Task:
+    """A drawn task by the options that stand behind its name."""
+    given, folder = _options_and_folder(rest)
+    if folder:
+        raise InvalidInput(f"{task.name} is drawn, and read from no folder: leave out {folder!r}.")
+    taken = options(task.name, task.samples, given)
+    return replace(
+        task,
+        name=f"{task.name}{taken.written}",
+        samples=partial(task.samples, **taken.own),
+        longest=taken.general.get("longest", task.longest),
+        pixels=taken.pixels,
+    )
 
 
 def find_forms(name: str) -> Mapping[str, Forms[Any]]:

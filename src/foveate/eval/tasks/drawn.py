@@ -9,7 +9,7 @@ from random import Random
 from foveate.eval.metrics import anls, exact, relaxed, rouge_l, says
 from foveate.eval.sample import TASKS, Sample, Span, Task, task
 from foveate_demo import questions
-from foveate_demo.questions import Album
+from foveate_demo.questions import Album, Question
 from foveate_demo.scenes import BUILT_IN, CELL, WIDTH, Scene, form, some_facts
 from foveate_demo.scenes.documents import Facts, Fonts
 from foveate_demo.scenes.words import FIELDS
@@ -23,19 +23,23 @@ def _drawn(name: str, kind: Draw) -> Callable[[int, int], Iterator[Sample]]:
         for number in range(count):
             r = Random(f"{name}/{seed}/{number}")
             album = kind(r, FONTS)
-            asked = r.choice(album.questions)
-            yield Sample(
-                name=str(number),
-                question=asked.question,
-                answers=(asked.answer, asked.value),
-                images=tuple(page.image for page in album.images),
-                evidence=tuple(
-                    Span(album.images[i].says[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
-                    for i, row in asked.evidence
-                ),
-            )
+            yield sample_of(str(number), album, r.choice(album.questions))
 
     return samples
+
+
+def sample_of(name: str, album: Album, asked: Question) -> Sample:
+    """One question about the pages of an album."""
+    return Sample(
+        name=name,
+        question=asked.question,
+        answers=(asked.answer, asked.value),
+        images=tuple(page.image for page in album.images),
+        evidence=tuple(
+            Span(album.images[i].says[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
+            for i, row in asked.evidence
+        ),
+    )
 
 
 for _name, _kind, _metric, _summary in (
@@ -51,7 +55,13 @@ for _name, _kind, _metric, _summary in (
         "eight_people",
         partial(questions.same_fields, people=8),
         anls,
-        "Eight forms with the same fields, of eight people: the longest.",
+        "Eight forms with the same fields, of eight people.",
+    ),
+    (
+        "mixed",
+        partial(questions.mixed, images=8),
+        anls,
+        "A chart, a receipt, a table and five people's forms.",
     ),
     ("image_order", questions.in_image, anls, "Three forms; the question says in which to look."),
     ("image_needle", questions.which_image, exact, "Three forms; which of them has the field."),

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 from foveate.errors import InvalidInput
 from foveate.models.token_grids.grid import ImageTokens, Size
-from foveate.models.token_grids.kinds import count_of, of_each
+from foveate.models.token_grids.kinds import count_of, frames_of_each, of_each
 
 
 def image_tokens(
@@ -30,7 +30,8 @@ def image_tokens(
     Args:
         vision: True at the prompt's visual tokens.
         inputs: what the processor made of it.
-        images: the width and height of each, in pixels, as the processor was given them.
+        images: the width and height of each, in pixels, as the processor was given them; before
+            them those of videos' frames, where the videos stand first in the prompt.
         config: the model's.
         reader: the processor; a tokenizer tells nothing of images.
 
@@ -45,6 +46,8 @@ def image_tokens(
         return []
     _check_count(inputs, len(images), len(places), config)
     processor = getattr(reader, "image_processor", None)
+    if not _in_order(inputs, config, places[0]):
+        return None
     found = of_each(inputs, images, config, processor, len(places))
     if sum(len(one.places) for one in found) != len(places) or len(found) != len(images):
         return None
@@ -75,6 +78,13 @@ def _check_count(
             f"the prompt has {tokens} visual tokens{said}, and {images} image(s) were given. Give "
             "the images that the processor was given, in their order."
         )
+
+
+def _in_order(inputs: Mapping[str, Any], config: PreTrainedConfig, first: int) -> bool:
+    """Whether videos stand before images, if there are both."""
+    both = frames_of_each(inputs) and inputs.get("pixel_values") is not None
+    video = getattr(config, "video_token_id", getattr(config, "video_token_index", None))
+    return not both or int(inputs["input_ids"][0, first]) == video
 
 
 def _placed(one: ImageTokens, places: Sequence[int]) -> ImageTokens:

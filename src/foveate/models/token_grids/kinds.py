@@ -43,12 +43,20 @@ _SPLIT = ("idefics3", "smolvlm")
 def of_each(
     inputs: Mapping[str, Any], images: Sequence[Size], config: Any, processor: Any, tokens: int
 ) -> list[ImageTokens]:
-    """The tokens of each image, of which there are so many together; none where they are not known.
-    ``processor`` is the image processor, or None.
+    """The tokens of each frame of the videos and of each image, of which there are so many
+    together; none where they are not known. ``processor`` is the image processor, or None.
     """
-    kind = config.model_type
     if getattr(config, "vision_config", None) is None:
         return []
+    frames = _in_frames(inputs, config)
+    rest = images[sum(frames_of_each(inputs)) :]
+    return [*frames, *(_of_images(inputs, rest, config, processor, tokens) if rest else ())]
+
+
+def _of_images(
+    inputs: Mapping[str, Any], images: Sequence[Size], config: Any, processor: Any, tokens: int
+) -> list[ImageTokens]:
+    kind = config.model_type
     stretched = kind in _PATCHES or kind_of(processor) in _STRETCH
     if stretched and inputs.get("image_grid_thw") is not None:
         return _in_patches(inputs["image_grid_thw"].tolist(), config)
@@ -75,13 +83,40 @@ def of_each(
     return []
 
 
+def frames_of_each(inputs: Mapping[str, Any]) -> list[int]:
+    """How many grids of tokens each video is, each of a frame or, as Qwen-VL's, of two."""
+    grids, pixels = inputs.get("video_grid_thw"), inputs.get("pixel_values_videos")
+    if grids is not None:
+        return [frames for frames, _, _ in grids.tolist()]
+    return [] if pixels is None else [pixels.shape[1]] * pixels.shape[0]
+
+
+def _in_frames(inputs: Mapping[str, Any], config: Any) -> list[ImageTokens]:
+    """Qwen-VL's patches, frame by frame; LLaVA-OneVision's, of which it makes one of four, with a
+    token behind each video that ends it.
+    """
+    grids = inputs.get("video_grid_thw")
+    if grids is not None and config.model_type in _PATCHES:
+        merge = getattr(config.vision_config, "spatial_merge_size", 1)
+        return [_whole(h // merge, w // merge) for t, h, w in grids.tolist() for _ in range(t)]
+    if config.model_type != "llava_onevision" or "pixel_values_videos" not in inputs:
+        return []
+    videos, frames = inputs["pixel_values_videos"].shape[:2]
+    side = math.ceil(config.vision_config.image_size // config.vision_config.patch_size / 2)
+    frame = _whole(side, side)
+    last = ImageTokens((*frame.places, len(frame.places)), frame.grids)
+    return [*[frame] * (frames - 1), last] * videos
+
+
 def count_of(inputs: Mapping[str, Any], config: Any) -> int | None:
-    """Of how many images the inputs are; None where they do not tell."""
+    """Of how many images the inputs are, with the frames of videos; None where they do not tell."""
     told = ["image_grid_thw", "image_sizes"]
     if config.model_type in _ONE_EACH:
         told.append("pixel_values")
     found = (inputs.get(name) for name in told)
-    return next((len(value) for value in found if value is not None), None)
+    images = next((len(value) for value in found if value is not None), None)
+    frames = sum(frames_of_each(inputs))
+    return frames + (images or 0) if frames else images
 
 
 def _sizes(inputs: Mapping[str, Any]) -> list[Size]:

@@ -1,6 +1,7 @@
 """A model of lmms-eval whose cache is compressed.
 
-Follows lmms-eval 0.7.3: a chat model, which is handed messages with images in their places.
+Follows lmms-eval 0.7.3: a chat model, which is handed messages with images and videos in their
+places.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from lmms_eval.api.instance import GenerationResult
@@ -16,6 +18,8 @@ from loguru import logger
 from PIL import Image
 from tqdm import tqdm
 
+from foveate.data import read_video
+from foveate.data.clip import check_sampling
 from foveate.errors import (
     FoveateError,
     InvalidBudget,
@@ -23,7 +27,8 @@ from foveate.errors import (
     InvalidParameter,
     MissingModality,
 )
-from foveate.eval.prompt import Message, Part, image_part, text_part
+from foveate.eval.benchmarks.film import FRAMES
+from foveate.eval.prompt import Message, Part, image_part, text_part, video_part
 from foveate.plugins.answerer import Answer, Answerer, picture
 from foveate.plugins.lmms_eval.context import instruction
 from foveate.plugins.lmms_eval.results import log, result
@@ -48,6 +53,8 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
             ``--system_instruction`` is another way to give it.
         strict: whether a budget is refused that is less than what is always kept of a prompt;
             otherwise it is raised to that.
+        fps: frames a second that are taken of a video.
+        frames: frames that are taken of a video, at even distances; 32 where neither is given.
         refused: what a document gets whose prompt the policy refuses: "stop" ends the evaluation
             with the reason, "empty" is an answer without a word, which is counted, and logged with
             the reason.
@@ -69,6 +76,8 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         system_prompt: str | None = None,
         strict: bool = False,
         refused: str = "stop",
+        fps: float | None = None,
+        frames: int | None = None,
         trust_remote_code: bool = False,
         **others: Any,
     ):
@@ -95,6 +104,8 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
             raise InvalidParameter(f"strict={strict!r}: give True or False.")
         if refused not in ("stop", "empty"):
             raise InvalidParameter(f"refused={refused!r}: choose 'stop' or 'empty'.")
+        check_sampling(fps, frames)
+        self.sampling = (fps, FRAMES if fps is None and frames is None else frames)
         self.goes_on = refused == "empty"
         self.system_prompt = self._resolve_system_prompt(str(system_prompt or ""))
         self.answerer = Answerer(pretrained, method, device, trust_remote_code, strict)
@@ -138,7 +149,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
                 )
             said = said or given
         worded = self._apply_system_prompt(list(as_messages(document)), said)
-        messages = [_message(one) for one in worded]
+        messages = [_message(one, *self.sampling) for one in worded]
         return self.answerer(messages, **_options(task, options))
 
     @property
@@ -174,24 +185,40 @@ def _check_others(method: str | None, others: Mapping[str, Any]) -> None:
     )
 
 
-def _message(given: Mapping[str, Any]) -> Message:
+def _message(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Message:
     """lmms-eval's message as chat templates take it."""
     content = given["content"]
-    parts = [text_part(content)] if isinstance(content, str) else [_part(one) for one in content]
-    return {"role": given["role"], "content": parts}
+    if isinstance(content, str):
+        return {"role": given["role"], "content": [text_part(content)]}
+    return {"role": given["role"], "content": [_part(one, fps, frames) for one in content]}
 
 
-def _part(given: Mapping[str, Any]) -> Part:
+def _part(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Part:
     if given["type"] == "text":
         return text_part(given["text"])
+    if given["type"] == "video":
+        return _video(given, fps, frames)
     if given["type"] != "image":
-        raise InvalidInput(f"a message with {given['type']}: only text and images are supported.")
+        raise InvalidInput(
+            f"a message with {given['type']}: only text, images and videos are supported."
+        )
     image = given["url"]
     if isinstance(image, str):
         return picture(image)
     if not isinstance(image, Image.Image):
         raise InvalidInput(f"an image given as {type(image).__name__}: give a PIL image or a path.")
     return image_part(image)
+
+
+def _video(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Part:
+    """Of a file, or of a part of it, which lmms-eval words in two ways."""
+    said = given["url"] if isinstance(given["url"], Mapping) else given
+    path = said.get("url") or said.get("path") or said.get("video")
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidInput(f"a video given as {type(path).__name__}: give the path of a file.")
+    start, end = (said.get(f"{name}_time", said.get(f"video_{name}")) for name in ("start", "end"))
+    start = 0.0 if start is None else start
+    return video_part(read_video(Path(path), fps=fps, frames=frames, start=start, end=end))
 
 
 def _options(task: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,9 @@ from foveate.report.shown import shown, without_folders
 from foveate.report.template import rendered, text_of
 from foveate.report.views import View
 
+TimeLine = Sequence[tuple[float, Sequence[int]]]
+"""Of each frame of a video when it is shown, in seconds, and its tokens."""
+
 
 def page(
     model: str,
@@ -24,6 +27,7 @@ def page(
     views: Sequence[View],
     note: str = "",
     said: Answers | None = None,
+    line: TimeLine = (),
 ) -> str:
     """The HTML: everything in one file. Its content security policy lets it load nothing, and run
     and style itself by the script and the style sheet below alone, which it knows by their hashes.
@@ -37,7 +41,7 @@ def page(
         script=script,
         style_hash=_hash(style),
         script_hash=_hash(script),
-        data=page_data(model, seen, words, views, note, said),
+        data=page_data(model, seen, words, views, note, said, line),
     )
 
 
@@ -48,6 +52,7 @@ def page_data(
     views: Sequence[View],
     note: str = "",
     said: Answers | None = None,
+    line: TimeLine = (),
 ) -> dict[str, Any]:
     """All that the page shows.
 
@@ -71,6 +76,7 @@ def page_data(
         "answer": None if said is None else _answer(said.full),
         "parts": parts(words, views),
         "images": [data_uri(view.seen) for view in views],
+        "frames": [{"time": round(time, 3), "places": list(places)} for time, places in line],
         "methods": methods,
         "packet": packet.text(),
     }

@@ -59,6 +59,7 @@ def lens(
     methods: Sequence[str | Policy] = (),
     budgets: Sequence[str] = (),
     max_new_tokens: int | None = None,
+    times: Sequence[float] = (),
 ) -> Lens:
     """What a session's policy keeps of a prompt, and what others would: a page to look around in.
 
@@ -76,9 +77,12 @@ def lens(
             slider goes through them.
         max_new_tokens: the most tokens of a greedy answer, which the page then has of the full
             cache and of each method at each budget: a generation for each. Without it, none.
+        times: seconds, one for each of the first images, which are frames of a video then: the page
+            has a time line of how much of each is kept.
 
     Raises:
-        InvalidInput: a batch, padding, or another number of images than the prompt's.
+        InvalidInput: a batch, padding, another number of images than the prompt's, or more times
+            than images.
         InvalidParameter: answers of less than a token.
         AlreadyCompressing: called inside a block.
         MissingPackage: jinja2 is not installed.
@@ -90,7 +94,9 @@ def lens(
         )
     policies = compared([session.policy, *methods], budgets)
     name = model_name(session.model)
-    return lens_of(session.model, reader, inputs, images, policies, name, max_new_tokens)
+    return lens_of(
+        session.model, reader, inputs, images, policies, name, max_new_tokens, times=times
+    )
 
 
 def compared(methods: Sequence[str | Policy], budgets: Sequence[str]) -> list[list[Policy]]:
@@ -113,6 +119,7 @@ def lens_of(
     name: str,
     max_new_tokens: int | None = None,
     tell: Tell = lambda policy, done, of: None,
+    times: Sequence[float] = (),
 ) -> Lens:
     """The same, of a model of that name and of policies: as many of each method as it has budgets.
     ``tell`` is told of every answer before it is given.
@@ -126,6 +133,10 @@ def lens_of(
             f"max_new_tokens={max_new_tokens}: an answer has a token at least. Leave it out for a "
             "page without answers."
         )
+    if len(times) > len(images):
+        raise InvalidInput(
+            f"{len(times)} times were given for {len(images)} image(s): give one for each frame."
+        )
     ids = _one_prompt(inputs)
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(model.config)))
     where = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
@@ -134,7 +145,9 @@ def lens_of(
     found = seen(readings, policies, reader)
     said = answers(readings, policies, reader, max_new_tokens, tell) if max_new_tokens else None
     read = words(getattr(reader, "tokenizer", reader), ids.tolist())
-    return Lens(page(name, found, read, views_of(images, where), note, said), said)
+    views = views_of(images, where, times)
+    line = [] if where is None else [*zip(times, (one.places for one in where), strict=False)]
+    return Lens(page(name, found, read, views, note, said, line), said)
 
 
 def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:

@@ -121,6 +121,21 @@
     });
   }
 
+  // How much of each frame of a video is kept
+
+  function film(panel, most) {
+    const shares = panel.frames;
+    panel.film.setAttribute("aria-label",
+      `Kept of each frame: ${percent(Math.min(...shares))} to ${percent(Math.max(...shares))}`);
+    [...panel.film.children].forEach((bar, place) => {
+      bar.style.height = `${100 * shares[place] / most}%`;
+      bar.title = `frame at ${data.frames[place].time} s: ${percent(shares[place])}`;
+    });
+  }
+
+  const share = (panel, { places: tokens }) =>
+    tokens.reduce((total, token) => total + panel.held[token], 0) / tokens.length;
+
   // Showing
 
   function update() {
@@ -136,10 +151,13 @@
       });
       panel.line.textContent = sum(panel);
       profile(panel);
+      panel.frames = data.frames.map((frame) => share(panel, frame));
       answered(panel);
     }
     const most = Math.max(...panels.flatMap((panel) => panel.shares));
     for (const panel of panels) draw(panel, most);
+    const brightest = Math.max(...panels.flatMap((panel) => panel.frames));
+    if (data.frames.length) for (const panel of panels) film(panel, brightest || 1);
     name("layer", state.layer === ALL ? `all ${data.layers.length}` : `${data.layers[state.layer].index}`);
     name("head", state.head === ALL ? "all, mean" : `${state.head}`);
     const budgets = new Set(panels.filter((p) => p.choices.length > 1).map((p) => choiceOf(p).budget));
@@ -218,6 +236,10 @@
     answer.hidden = !data.answer;
     const bars = make("div", { class: "bars", role: "img" }, ...data.layers.map(() => make("i")));
     const range = make("span", { class: "range" });
+    const film = make("div", { class: "film", role: "img" }, ...data.frames.map(() => make("i")));
+    const times = make("span", { class: "range" }, data.frames.length ? span(data.frames) : "");
+    const shown = make("div", { class: "profile" }, film, times);
+    shown.hidden = !data.frames.length;
     const prompt = make("div", { class: "prompt", role: "listbox",
       "aria-label": `The prompt's tokens under ${method.name}` });
     for (const part of data.parts)
@@ -227,12 +249,16 @@
     for (const element of prompt.querySelectorAll("[data-at]")) tokens[element.dataset.at] = element;
     tokens[0].tabIndex = 0;
     at("methods").append(make("section", { class: "method", "aria-label": method.name },
-      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), answer, prompt));
+      make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), shown, answer, prompt));
     at("states").append(make("div", {}, make("dt", { title: method.name }, method.name), state));
-    const panel = { ...method, tokens, line, state, answer, prompt, bars, range, held: [] };
+    const panel = { ...method, tokens, line, state, answer, prompt, bars, range, film, held: [] };
     panels.push(panel);
     listen(panel);
+    [...film.children].forEach((bar, place) => bar.addEventListener("click", () =>
+      tokens[data.frames[place].places[0]].scrollIntoView({ block: "center" })));
   }
+
+  const span = (frames) => `${frames[0].time} to ${frames[frames.length - 1].time} s`;
 
   function locate() {
     for (const part of data.parts) {
@@ -320,6 +346,7 @@
     at("note").hidden = !data.note;
     if (data.answer) at("answer").append(...words(data.answer));
     at("answer").hidden = !data.answer;
+    at("film").hidden = !data.frames.length;
     at("budget").closest(".slider").hidden = at("budget").disabled;
     at("desk").hidden = at("legend").hidden = false;
     update();

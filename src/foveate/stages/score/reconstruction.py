@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
+from operator import add
 from typing import ClassVar, Literal
 
 import torch
@@ -16,12 +17,14 @@ from foveate.core.parameters import Count, Positive
 from foveate.core.protocols import Rereading
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
+from foveate.stages.score.damage import squared_damage
 from foveate.stages.score.rows import rows
 
 NOTED = "reconstruction"
 Reads = Literal["prompt", "answers", "transcript", "prompt_and_answers", "prompt_and_transcript"]
 Pieces = Literal["tokens", "images"]
 Over = Literal["prompt", "piece"]
+By = Literal["attention", "damage"]
 ASKED = {
     "answers": "Ask short questions about all of the above, and answer each of them.",
     "transcript": "Repeat all of the above, word by word.",
@@ -33,7 +36,8 @@ ASKED = {
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
     """The most attention that a token of the second reading pays to each slot, over its query heads
-    and tokens.
+    and tokens; or by="damage" the sum of the squares of what its heads' outputs would lose with it,
+    as a share of the residual stream (:func:`squared_damage`).
 
     Args:
         chunk: the most tokens of the prompt that are read again at a time.
@@ -44,9 +48,10 @@ class Reconstruction:
         reads: the prompt, or what the model answers after it ("answers", "transcript"), or both.
         asks: what the model is asked, instead of :data:`ASKED`; "|" stands between questions.
         longest: the most tokens of an answer.
+        by: the most attention, or the sum of squared damage.
 
     Source: KVzip (arXiv:2505.23416), section 3.2 and 3.3, eq. 2; ``over="piece"`` is its chunked
-    scoring.
+    scoring. ``by="damage"`` is Foveate's own.
 
     Raises:
         InvalidParameter: ``asks`` without words, or where nothing is asked.
@@ -60,6 +65,7 @@ class Reconstruction:
     reads: Reads = "prompt"
     asks: str = ""
     longest: Positive = 128
+    by: By = "attention"
 
     def __post_init__(self) -> None:
         if self.asks and self.reads == "prompt":
@@ -84,18 +90,31 @@ class Reconstruction:
     @property
     def reads_column_maxima(self) -> bool:
         """Where the softmax is that of the model's own attention."""
-        return self.over == "prompt"
+        return self.over == "prompt" and self.by == "attention"
+
+    @property
+    def reads_output_weight(self) -> bool:
+        """What a head's output loses counts after its projection."""
+        return self.by == "damage"
+
+    @property
+    def reads_residual_norm(self) -> bool:
+        """And beside what it is added to."""
+        return self.by == "damage"
 
     def queries(self, tokens: int) -> int:
         return 0
 
     def again(self, layer: Layer) -> Mapping[str, Tensor]:
-        """The maxima over one more piece."""
+        """The maxima, or sums, over one more piece."""
         prompt = layer.k.shape[2] - layer.q.shape[2]
         if layer.column_maxima is not None:
             most = layer.column_maxima[..., :prompt]
         else:
             shown = layer if self.over == "prompt" else self._piece_alone(layer, prompt)
+            if self.by == "damage":
+                total = reduce(add, (x[..., :prompt].sum((2, 3)) for x in squared_damage(shown)))
+                return {NOTED: total + layer.state[NOTED] if NOTED in layer.state else total}
             most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(shown)))
         if NOTED in layer.state:
             most = torch.maximum(most, layer.state[NOTED])

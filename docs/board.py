@@ -1,0 +1,139 @@
+"""The tables of docs/quality.md that have power, from benchmarks/results/board.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import leaderboard
+
+from foveate.report.summary import Estimate, estimate, mean_difference
+
+FILE = Path(__file__).parent.parent / "benchmarks" / "results" / "board.json"
+FULL, REFUSED = "full", "x"
+REFERENCES = (FULL, "oracle", "random")
+BESIDE = 12  # methods in the matrix
+Answers = Mapping[str, Mapping[str, str]]
+"""By method and task: a bit a question."""
+
+
+def read() -> dict[str, Any]:
+    """What was asked so far."""
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def answers(protocol: str) -> Answers:
+    """Of the methods that were asked on all tasks, the questions that all of them have."""
+    asked = read()["asked"][protocol]
+    several = [
+        m for m in asked[next(iter(asked))] if all(m in methods for methods in asked.values())
+    ]
+    whole = {}
+    for task, methods in asked.items():
+        most = max(len(methods[m]["right"]) for m in several)
+        whole[task] = {m for m in several if len(methods[m]["right"]) == most}
+    named = [m for m in several if all(m in mine for mine in whole.values())]
+    return {m: {task: asked[task][m]["right"] for task in asked} for m in named}
+
+
+def right(bits: str) -> list[float]:
+    """1 and 0; a refused question has no answer."""
+    return [float(bit == "1") for bit in bits]
+
+
+def over(mine: Mapping[str, str]) -> list[float]:
+    """All questions of all tasks."""
+    return [one for bits in mine.values() for one in right(bits)]
+
+
+def refused(mine: Mapping[str, str]) -> bool:
+    """Whether a question was refused: then its figures are not of the same questions."""
+    return any(REFUSED in bits for bits in mine.values())
+
+
+def ranked(found: Answers) -> list[str]:
+    """The best first."""
+    return sorted((m for m in found if not refused(found[m])), key=lambda m: -mean(over(found[m])))
+
+
+def methods(found: Answers) -> list[str]:
+    """Without what stands beside methods."""
+    return [m for m in ranked(found) if m.split(":")[0] not in REFERENCES]
+
+
+def table(protocol: str) -> str:
+    """One row a method: its share of right answers by task, and how far it is behind the best."""
+    found = answers(protocol)
+    tasks = list(found[FULL])
+    best = over(found[methods(found)[0]])
+    counts = " | ".join(f"{task}, {len(found[FULL][task])}" for task in tasks)
+    lines = [
+        f"| | method | all | behind the best | {counts} | cost |",
+        f"|{'---|' * (len(tasks) + 5)}",
+    ]
+    place = 0
+    for method in ranked(found):
+        reference = method.split(":")[0] in REFERENCES
+        place += not reference
+        mine = over(found[method])
+        behind = mean_difference([a - b for a, b in zip(mine, best, strict=True)])
+        cells = [
+            "" if reference else str(place),
+            leaderboard.name(method),
+            _share(estimate(mine)),
+            "" if reference or place == 1 else _signed(behind),
+            *(f"{mean(right(found[method][task])):.2f}" for task in tasks),
+            "" if method == FULL else _cost(protocol, method),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    left = [leaderboard.name(m) for m in found if refused(found[m])]
+    return "\n".join([*lines, *([f"\nRefused: {', '.join(left)}."] if left else [])])
+
+
+def matrix(protocol: str) -> str:
+    """Who beats whom: questions that the row's method has right and the column's wrong."""
+    found = answers(protocol)
+    named = methods(found)[:BESIDE]
+    head = "".join(f" {i} |" for i in range(1, len(named) + 1))
+    lines = [f"| | method |{head}", f"|---|---|{'---|' * len(named)}"]
+    for i, one in enumerate(named, 1):
+        cells = [_wins(over(found[one]), over(found[other])) for other in named]
+        cells[i - 1] = ""
+        lines.append(f"| {i} | `{leaderboard.short(one)}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _wins(mine: list[float], theirs: list[float]) -> str:
+    """In bold where the interval of the paired difference lies above zero."""
+    won = sum(a > b for a, b in zip(mine, theirs, strict=True))
+    ahead = mean_difference([a - b for a, b in zip(mine, theirs, strict=True)]).low > 0
+    return f"**{won}**" if ahead else str(won)
+
+
+def _cost(protocol: str, method: str) -> str:
+    asked = read()["asked"][protocol]
+    return leaderboard.percent(
+        median(c for methods in asked.values() for c in methods[method]["cost"])
+    )
+
+
+def _share(x: Estimate) -> str:
+    return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
+
+
+def _signed(x: Estimate) -> str:
+    return f"{x.mean:+.2f} ({x.low:+.2f} to {x.high:+.2f})"
+
+
+def measured() -> str:
+    """With what, and how long it took."""
+    board = read()
+    made, hours = board["made"], board["seconds"] / 3600
+    return (
+        f"At {made['budget']}, {hours:.1f} hours on one thread of {board['machine']}, "
+        f"torch {made['torch']}, transformers {made['transformers']}."
+    )

@@ -1,0 +1,98 @@
+"""What ``generate`` is asked by chats and streams, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foveate.backends.hf import Stats
+from foveate.backends.hf.asked import ends
+from foveate.errors import InvalidInput
+
+LONGEST = 256
+"""Tokens of an answer where neither the caller nor the model's generation settings say."""
+
+_OURS = (
+    "input_ids",
+    "inputs",
+    "inputs_embeds",
+    "attention_mask",
+    "past_key_values",
+    "cache",
+    "cache_implementation",
+    "use_cache",
+    "return_dict_in_generate",
+    "assistant_model",
+    "custom_generate",
+)
+_SEVERAL = ("num_beams", "num_return_sequences")
+
+
+class Answer(NamedTuple):
+    """What the model said. ``ids`` [n] are its tokens as they were generated, without the one that
+    ends it; ``ended`` says why it ended: "eos", "length" (or a stop string), or "stopped".
+    ``stats`` are those of the last compression before it.
+    """
+
+    text: str
+    ids: Int[Tensor, "n"]
+    ended: Literal["eos", "length", "stopped"]
+    stats: Stats
+
+
+def check(
+    model: PreTrainedModel, asked: Mapping[str, Any], by: str, several: str, *ours: str
+) -> None:
+    """Raises InvalidInput for arguments of ``generate`` that ``by`` ("a chat") decides, or cannot
+    have; ``several`` says what to do for several answers.
+    """
+    for name in (*_OURS, *ours):
+        if asked.get(name) is not None:
+            raise InvalidInput(f"{name}=... is not for {by}, which sees to it: leave it out.")
+    settings = asked.get("generation_config") or model.generation_config
+    for name in _SEVERAL:
+        count = asked.get(name, getattr(settings, name, None)) or 1
+        if count > 1:
+            raise InvalidInput(
+                f"{name}={count}: {by} has one answer at a time, in one cache. {several}"
+            )
+
+
+def length(model: PreTrainedModel, asked: Mapping[str, Any]) -> dict[str, int]:
+    """The most tokens of an answer; transformers by itself counts what is held in."""
+    own = asked.get("generation_config") or model.generation_config
+    told = getattr(own, "max_new_tokens", None) or asked.get("max_length")
+    return {} if told else {"max_new_tokens": LONGEST}
+
+
+def said(
+    model: PreTrainedModel,
+    processor: Any,
+    new: Int[Tensor, "n"],
+    asked: Mapping[str, Any],
+    stats: Stats,
+    stopped: bool = False,
+) -> Answer:
+    """The answer whose tokens, with the one that may end it, are ``new``."""
+    eos = len(new) > 0 and int(new[-1]) in _ends(model, asked)
+    ids = new[:-1] if eos else new
+    tokenizer = getattr(processor, "tokenizer", processor)
+    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    ended: Literal["eos", "length", "stopped"] = (
+        "eos" if eos else "stopped" if stopped else "length"
+    )
+    return Answer(text.strip(), ids.cpu(), ended, stats)
+
+
+def _ends(model: PreTrainedModel, asked: Mapping[str, Any]) -> set[int]:
+    """The tokens that end this answer."""
+    given = asked.get("eos_token_id")
+    if given is None and (settings := asked.get("generation_config")) is not None:
+        given = settings.eos_token_id
+    if given is None:
+        return ends(model)
+    return set(given) if isinstance(given, list | tuple) else {int(given)}

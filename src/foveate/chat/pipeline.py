@@ -1,0 +1,94 @@
+"""Text in, text out: questions about a context that is read and compressed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Event
+from typing import Any
+
+from torch import nn
+
+from foveate.chat.answering import Answerer
+from foveate.chat.reading import Conversation, read
+from foveate.chat.words import Wording
+from foveate.core.composition import BY_DEFAULT
+from foveate.core.composition import policy as policy_of
+from foveate.core.policy import Policy
+from foveate.errors import InvalidInput
+
+
+class Pipeline:
+    """Answers questions about a context, as kvpress's pipeline does: the context is compressed
+    before any question is known, each question is asked of what is left of it, and the questions
+    know nothing of each other.
+
+    Args:
+        model: a model that :func:`foveate.compress` takes.
+        processor: its processor or tokenizer, with a chat template.
+        **template: for ``apply_chat_template``, such as ``enable_thinking=False``.
+
+    Raises:
+        InvalidInput: there is no chat template.
+    """
+
+    def __init__(self, model: nn.Module, processor: Any, **template: Any):
+        self._model, self._processor = model, processor
+        self._wording = Wording(processor, template)
+
+    def __call__(
+        self,
+        context: str,
+        *,
+        question: str | None = None,
+        questions: Sequence[str] | None = None,
+        answer_prefix: str = "",
+        images: Sequence[Any] = (),
+        policy: Policy | str = BY_DEFAULT,
+        **generate: Any,
+    ) -> dict[str, Any]:
+        """The answer to ``question``, or the answers to ``questions``.
+
+        Args:
+            context: what is compressed, as a user says it.
+            question: what is asked, in the same message, behind the context.
+            questions: several, in the place of one.
+            answer_prefix: how each answer begins.
+            images: PIL images, paths or addresses, in front of the context.
+            policy: a policy or its spec.
+            **generate: for ``model.generate``; an answer has 256 tokens at most by default.
+
+        Returns:
+            "answer" (text without the prefix) or "answers", and "stats" of the compressed context.
+
+        Raises:
+            InvalidInput: both or neither of question and questions, beams, or what the processor or
+                template refuses.
+            FoveateError: as :func:`foveate.compress` raises.
+        """
+        if (question is None) == (questions is None):
+            raise InvalidInput("give a question, or questions: one of both.")
+        asked = [question] if questions is None else list(questions)
+        answerer = Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
+        answerer.check(generate)
+        with answerer.lock():
+            held, after, stats = self._compressed(answerer, context, images)
+            answers = []
+            for one in asked:
+                words = self._wording.literals.marked(str(one)) + after + answer_prefix
+                new = read(answerer.model, self._wording, words, (), begins=False)
+                said = answerer.answer(held, new, generate, Event(), rearm=False)
+                answers.append(said.answer.text)
+        found = {"answers": answers} if question is None else {"answer": answers[0]}
+        return {**found, "stats": stats}
+
+    def _compressed(
+        self, answerer: Answerer, context: str, images: Sequence[Any]
+    ) -> tuple[Conversation, str, Any]:
+        """The context, what the template puts behind a question, and what was kept."""
+        shown = [{"type": "image", "image": image} for image in images]
+        message = {"role": "user", "content": [*shown, {"type": "text", "text": context}]}
+        before, after = self._wording.split_end([message])
+        new = read(answerer.model, self._wording, before, [message], begins=True)
+        done = answerer.read(Conversation(), new)
+        held = Conversation(ids=done.ids, types=done.types, cache=done.cache)
+        return held, after, done.answer.stats

@@ -1,0 +1,78 @@
+"""Chats in files: those of compressed caches, with the words in one tensor more."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foveate.backends.hf import saved
+from foveate.backends.hf.support import known_state
+from foveate.chat.answering import Answerer
+from foveate.chat.reading import Conversation
+from foveate.chat.words import Message, parts_of
+from foveate.core.composition import policy
+from foveate.core.policy import Policy
+from foveate.errors import InvalidInput
+
+_CHAT = "chat"
+
+
+def policy_in(path: Path) -> Policy:
+    """The policy that the file's cache was compressed with."""
+    return policy(saved.read(path).note["policy"])
+
+
+def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
+    """Writes a conversation, and what else there is to know of its chat."""
+    if now.cache is None:
+        raise InvalidInput("nothing has been said yet: there is no chat to save.")
+    told = {
+        **settings,
+        "messages": [_without_pixels(one) for one in now.messages],
+        "answer": now.answer,
+        "told": now.told,
+        "ids": now.ids[0].tolist(),
+        "types": {name: types[0].tolist() for name, types in now.types.items()},
+    }
+    try:
+        text = json.dumps(told).encode()
+    except TypeError as error:
+        raise InvalidInput(
+            f"this chat cannot be written: {error}. Messages and template arguments have to be "
+            "what JSON knows."
+        ) from error
+    cache = copy.deepcopy(now.cache)
+    held = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    known_state(cache).extras[_CHAT] = held.clone()
+    return answerer.block().save(path, cache=cache, tokenizer=answerer.processor)
+
+
+def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
+    """The conversation of a file, and what else was written of its chat."""
+    with answerer.lock(), answerer.block() as session:
+        cache = session.load(path, tokenizer=answerer.processor)
+    held = known_state(cache).extras.pop(_CHAT, None)
+    if held is None:
+        raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
+    told = json.loads(bytes(held.cpu().tolist()))
+    device = answerer.model.device
+    ids = torch.tensor([told["ids"]], dtype=torch.long, device=device)
+    types = {
+        name: torch.tensor([one], dtype=torch.long, device=device)
+        for name, one in told["types"].items()
+    }
+    words = tuple(told["messages"]), told["answer"], told["told"]
+    return Conversation(*words, ids, types, cache), told
+
+
+def _without_pixels(message: Message) -> dict[str, Any]:
+    parts = parts_of(message)
+    if all(part["type"] == "text" for part in parts):
+        return dict(message)
+    texts_alone = [p if p["type"] == "text" else {"type": p["type"]} for p in parts]
+    return {**message, "content": texts_alone}

@@ -1,0 +1,90 @@
+"""A turn from what is said to the conversation after it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from threading import Event
+from typing import Any, NamedTuple
+
+from foveate.chat.answering import Answerer
+from foveate.chat.asking import Answer
+from foveate.chat.given import check_new
+from foveate.chat.reading import Conversation, NewPart, read
+from foveate.chat.rewriting import Rewrites, followed, is_reworded
+from foveate.chat.words import Message, Wording
+from foveate.errors import InvalidInput
+
+_REWORDS = (
+    "the chat template words earlier turns otherwise than when they were read (thinking models "
+    "drop their thoughts, others number images)"
+)
+
+
+class Turn(NamedTuple):
+    """What a turn goes on from, what is said, and what ``generate`` is given besides."""
+
+    before: Conversation
+    new: tuple[Message, ...]
+    asked: Mapping[str, Any]
+
+
+class Prepared(NamedTuple):
+    """A turn that only the model has to read: its tokens and pixels, and what is ``told`` in all,
+    in the template's words.
+    """
+
+    turn: Turn
+    part: NewPart
+    told: str
+
+
+class Turns:
+    """How a chat takes its turns; ``said`` is whether the log has been told of rewriting."""
+
+    def __init__(self, answerer: Answerer, wording: Wording, rewrites: Rewrites):
+        self.answerer, self.wording, self.rewrites = answerer, wording, rewrites
+        self.said = False
+
+    def prepared(self, turn: Turn, fork: Conversation) -> Prepared:
+        """The turn, worded and read by the processor; ``fork`` is the conversation before the
+        latest turn, from where it is read anew if the template is followed.
+        """
+        self.answerer.check(turn.asked)
+        check_new(turn.before.messages, turn.new)
+        before = self._before(turn, fork)
+        text = self.wording.whole((*before.messages, *turn.new))
+        if begins := not before.messages:
+            told = text
+        else:
+            text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
+            told = before.told + text
+        self.wording.check_words(turn.new, text)
+        part = read(self.answerer.model, self.wording, text, turn.new, begins)
+        return Prepared(turn._replace(before=before), part, told)
+
+    def answered(
+        self, ready: Prepared, stop: Event, streamer: Any = None
+    ) -> tuple[Answer, Conversation]:
+        """The answer, and the conversation after it."""
+        before, new, asked = ready.turn
+        done = self.answerer.answer(before, ready.part, asked, stop, streamer)
+        said = self.wording.formed({"role": "assistant", "content": done.answer.text})
+        messages = (*before.messages, *new, said)
+        told = ready.told + self.wording.literals.marked(done.answer.text)
+        after = Conversation(messages, len(messages) - 1, told, done.ids, done.types, done.cache)
+        return done.answer, after
+
+    def _before(self, turn: Turn, fork: Conversation) -> Conversation:
+        """What the turn goes on from, where the template words that otherwise now."""
+        if not turn.before.messages or not is_reworded(self.wording, turn.before, turn.new):
+            return turn.before
+        if self.rewrites == "refuse":
+            raise InvalidInput(f'{_REWORDS}. Use rewrites="keep" or "follow".')
+        if not self.said:
+            does = "is kept" if self.rewrites == "keep" else "is read anew"
+            logging.getLogger("foveate").warning("%s; what was read %s.", _REWORDS, does)
+            self.said = True
+        if self.rewrites == "keep":
+            return turn.before
+        return followed(self.answerer, self.wording, fork, turn.before, turn.new)

@@ -1,0 +1,60 @@
+"""Lines that are typed in a chat: text with paths of images in it, and commands."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import unquote, urlparse
+
+from foveate.errors import InvalidInput
+
+_KINDS = r"\.(?:png|jpe?g|webp|gif|bmp|tiff?)"
+_PATH = re.compile(
+    rf"""(?P<mark>['"])(?P<quoted>[^'"\n]+?{_KINDS})(?P=mark)"""
+    rf"""|(?P<bare>(?:\\.|[^\s'"])+{_KINDS})(?=$|[\s,;:?!)]|\.(?:\s|$))""",
+    re.IGNORECASE,
+)
+
+
+class Line(NamedTuple):
+    """What a line says: a command and its argument, or text and images (paths or addresses)."""
+
+    command: str
+    text: str
+    images: tuple[str, ...] = ()
+
+
+def read_line(line: str) -> Line:
+    """A line of a chat. Paths of images are taken out of the text, as terminals write them when a
+    file is dragged into the window: plain, in quotes, with spaces escaped, or as ``file://``.
+
+    Raises:
+        InvalidInput: the path of an image, with a folder or in quotes, that is not there.
+    """
+    line = line.strip()
+    if line.startswith("/") and not _PATH.match(line):
+        command, _, argument = line[1:].partition(" ")
+        return Line(command, argument.strip())
+    images: list[str] = []
+
+    def taken(found: re.Match[str]) -> str:
+        place = _place(found["quoted"] or found["bare"])
+        if place.startswith(("http://", "https://")) or Path(place).is_file():
+            images.append(place)
+            return ""
+        if found["quoted"] or "/" in place:
+            raise InvalidInput(f"there is no image at {place!r}.")
+        return found[0]
+
+    text = " ".join(_PATH.sub(taken, line).split())
+    return Line("", text, tuple(images))
+
+
+def _place(written: str) -> str:
+    if written.startswith("file://"):
+        return unquote(urlparse(written).path)
+    if os.name != "nt":  # where a backslash is part of a path
+        written = re.sub(r"\\(.)", r"\1", written)
+    return str(Path(written).expanduser()) if written.startswith("~") else written

@@ -1,0 +1,102 @@
+"""``foveate profiles``: which are installed, for which models; installing others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from foveate.cli import console
+from foveate.cli.findings import FITTED
+from foveate.core import installed
+from foveate.core.installed import Installed
+from foveate.core.tensor_profile import TensorProfile
+from foveate.errors import FoveateError, InvalidInput, suggest
+
+ACTIONS = ("list", "install", "remove")
+
+
+def profiles(
+    action: Annotated[
+        str, typer.Argument(metavar="[list|install|remove]", help="What to do.")
+    ] = "list",
+    places: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="To install: files, or folders that 'foveate calibrate --share' wrote. To remove: "
+            "as the list has them.",
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Refuse to install what is of another model."),
+    ] = None,
+    json: console.Json = False,
+) -> None:
+    """List the profiles that are installed and the models they are of, or install others.
+
+    An installed profile is taken wherever its method is used on its model and names none.
+    """
+    if action not in ACTIONS:
+        raise InvalidInput(f"{action!r} is nothing to do with profiles. {suggest(action, ACTIONS)}")
+    if (action == "list") == bool(places):
+        what = "takes no paths" if places else "needs the paths of profiles"
+        raise InvalidInput(f"'foveate profiles {action}' {what}.")
+    found: Sequence[Installed]
+    broken: Sequence[FoveateError] = ()
+    if action == "install":
+        found = [installed.install(place, model) for place in places or ()]
+    elif action == "remove":
+        found = [_removed(place) for place in places or ()]
+    else:
+        found, broken = installed.listed()
+    if json:
+        console.print_json({"folder": str(installed.folder()), "profiles": [*map(_row, found)]})
+    else:
+        _show(action, found)
+    for error in broken:
+        typer.echo(f"Error: {error}", err=True)
+    if broken:
+        raise typer.Exit(1)
+
+
+def _removed(place: Path) -> Installed:
+    """One of the list, by its file or its folder."""
+    for one in installed.listed()[0]:
+        if place.absolute() in (one.path.absolute(), one.path.parent.absolute()):
+            installed.remove(one)
+            return one
+    raise InvalidInput(f"{str(place)!r} is none of the profiles that 'foveate profiles' lists.")
+
+
+def _row(one: Installed) -> dict[str, object]:
+    told = one.profile
+    target = told.target if isinstance(told, TensorProfile) else ""
+    return {
+        "model": told.model,
+        "method": told.method,
+        "weights": told.weights,
+        "prompts": told.samples,
+        "target": target,
+        "shared": one.manifest is not None,
+        "path": str(one.path),
+    }
+
+
+def _show(action: str, found: Sequence[Installed]) -> None:
+    if not found:
+        typer.echo(f"No profile is installed in {installed.folder()}.")
+        typer.echo("Make one: foveate calibrate recommended --model MODEL --share")
+        return
+    said = {"list": "", "install": "installed: ", "remove": "removed: "}[action]
+    for one in found:
+        told = _row(one)
+        weights = f" (weights {told['weights']})" if told["weights"] else ""
+        typer.echo(f"{said}{told['method']} on {told['model']}{weights}, {told['prompts']} prompts")
+        if fitted := FITTED.get(str(told["target"])):
+            typer.echo(f"  fitted to {fitted}")
+        if action != "remove":
+            typer.echo(f"  {told['path']}")

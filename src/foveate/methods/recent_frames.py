@@ -1,0 +1,76 @@
+"""Recent frames: the last few images whole, and nothing of those before. A baseline that a method
+for video has to beat: with four frames it is above most systems that its paper compares.
+
+Departs from the paper in one point: there, the last frames are read anew with every question; here
+their keys and values were made while earlier frames could still be seen, and positions stay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Scored
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Positive
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.stages.budget import Uniform
+from foveate.stages.score import Recency, TextPrior
+from foveate.stages.select import TopK, highest
+from foveate.stages.when import OverBudget
+
+
+@stage("last_frames")
+@dataclass(frozen=True, kw_only=True)
+class LastFrames(TopK):
+    """Beside what ``top_k`` always keeps: text and the last ``frames`` images, by rank where the
+    budget does not hold them; it may keep less than its budget.
+
+    Source: SimpleStream (arXiv:2604.02317), section 3.
+    """
+
+    frames: Positive = 4
+    spares: bool = field(default=True, init=False)
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        image, values = scored.layer.slots.known_image, scored.scores.values
+        newest = image.masked_fill(~scored.layer.valid, -1).amax((1, 2), keepdim=True)
+        wanted = (image < 0) | (image > newest - self.frames) | (values == torch.inf)
+        wanted &= values > -torch.inf
+        return highest(values.masked_fill(~wanted, -torch.inf), counts.minimum(wanted.sum(-1)))
+
+
+@method(
+    Paper(
+        title="A Simple Baseline for Streaming Video Understanding",
+        authors=("Shen, Yujiao", "Tian, Shulin", "Yang, Jingkang", "Liu, Ziwei"),
+        year=2026,
+        venue="arXiv preprint",
+        key="shen2026simplestream",
+        arxiv="2604.02317",
+        code="https://github.com/EvolvingLMMs-Lab/SimpleStream",
+    ),
+    adds=("score", "select", "when"),
+)
+def recent_frames(*, budget: Amount, frames: Positive = 4) -> Policy:
+    """Keeps text and the last frames whole; a frame is an image, or one of a video.
+
+    The budget is to hold as many frames: earlier ones stay until a larger one is full.
+
+    Args:
+        frames: Images that are kept, of the last ones.
+
+    Defaults:
+        paper
+    """
+    return Policy(
+        score=TextPrior(of=Recency()),
+        budget=Uniform(amount=budget),
+        select=LastFrames(frames=frames),
+        when=OverBudget(every=1, reading=True, answering=False),
+    )

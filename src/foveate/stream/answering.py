@@ -1,0 +1,40 @@
+"""A question about a stream: answered on a branch, so that the stream is not disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import DynamicCache
+
+from foveate.backends.hf import Session
+from foveate.backends.hf.endless import finish
+from foveate.backends.hf.internals import CACHE
+from foveate.chat.asking import Answer, length, said
+
+
+def answer(
+    session: Session,
+    processor: Any,
+    branch: DynamicCache,
+    ids: Int[Tensor, "1 t"],
+    asked: Mapping[str, Any],
+) -> Answer:
+    """The answer to a question's tokens; ``branch`` is written to."""
+    model = session.model
+    finish(branch)
+    session.adopt(branch)
+    stats = session.stats
+    # generate wants ids of all tokens held, and reads those alone that are new
+    whole = torch.cat([ids[:, :1].expand(1, branch.get_seq_length()), ids], dim=1)
+    output = model.generate(  # type: ignore[operator]
+        input_ids=whole,
+        attention_mask=torch.ones_like(whole),
+        return_dict_in_generate=False,
+        **{CACHE: branch},
+        **{**length(model, asked), **asked},
+    )
+    return said(model, processor, output[0, whole.shape[1] :], asked, stats)

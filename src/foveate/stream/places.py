@@ -1,0 +1,52 @@
+"""Where the tokens of a stream stand, as the model counts."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Literal
+
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from foveate.backends.hf.reindexed import Turned, next_position, reindex, ways_to_turn
+from foveate.backends.hf.support import known_state, text_config
+from foveate.stream.reading import of_text
+
+Positions = Literal["true", "reindexed"]
+_ROOM = 1024  # positions for a question and its answer
+_WORDS = "a text to find out with how positions turn keys"
+
+
+class Places:
+    """Of one stream, whose model knows positions up to its ``max_position_embeddings``."""
+
+    def __init__(self, model: PreTrainedModel, processor: Any, positions: Positions):
+        self.model, self.processor, self.positions = model, processor, positions
+        most = getattr(text_config(model), "max_position_embeddings", None)
+        self.most = most - min(_ROOM, most // 4) if isinstance(most, int) else None
+        self._ways: list[Turned] = []
+        self._said = False
+
+    def find_out(self) -> None:
+        """How the model turns keys, where that is needed: outside of a block, and once."""
+        if self.positions == "reindexed" and not self._ways:
+            ids = of_text(self.model, self.processor, _WORDS, first=False)
+            self._ways = ways_to_turn(self.model, ids)
+
+    def note(self, cache: DynamicCache) -> None:
+        """From now on the cache notes them."""
+        known_state(cache).places = torch.zeros(1, 0, dtype=torch.long, device=self.model.device)
+
+    def keep(self, cache: DynamicCache) -> None:
+        """Before the model's range ends: closes gaps, or says that it does."""
+        if self.most is None or next_position(cache) <= self.most:
+            return
+        if self.positions == "reindexed":
+            reindex(cache, self._ways)
+        if next_position(cache) > self.most and not self._said:
+            self._said = True
+            logging.getLogger("foveate").warning(
+                "this stream's positions leave the range of the model (%d, a question and its "
+                'answer included). Use positions="reindexed", or a smaller budget. Said once.',
+                self.most,
+            )

@@ -1,0 +1,119 @@
+"""A chunk of a stream as the model reads it: its inputs, and which image each token belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from foveate.backends.hf.modality import starts_in_runs, visual_tokens
+from foveate.chat.reading import moved
+from foveate.core.tensors import image_index, spot_index
+from foveate.errors import InvalidInput
+from foveate.stream.words import Words
+
+Frames = Any
+"""An image, several of them in order, or a processor's output of a chunk of video."""
+
+
+class Chunk(NamedTuple):
+    """What the model is given, with the ``image`` of each token, counted through the stream (-1:
+    none), and its ``spot``: which visual token of its image it is. Words belong to the image that
+    follows them, the last ones to the last image; their spots come after those of its tokens.
+    """
+
+    inputs: Mapping[str, Any]
+    image: Int[Tensor, "1 t"]
+    spot: Int[Tensor, "1 t"]
+    images: int
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return self.image.shape[1]
+
+
+def of_text(model: PreTrainedModel, processor: Any, text: str, first: bool) -> Int[Tensor, "1 t"]:
+    """The ids of words that belong to no frame; special tokens are added to the ``first`` alone."""
+    tokenizer = getattr(processor, "tokenizer", processor)
+    begins = getattr(tokenizer, "bos_token", None)
+    added = first and not (begins and text.startswith(begins))
+    ids = tokenizer(text, add_special_tokens=added)["input_ids"]
+    return torch.tensor([ids], dtype=torch.long, device=model.device)
+
+
+def of_frames(
+    model: PreTrainedModel,
+    processor: Any,
+    words: Words,
+    frames: Frames,
+    time: float | Sequence[float] | None,
+    before: int,
+) -> Chunk:
+    """A chunk, after ``before`` images.
+
+    Raises:
+        InvalidInput: no image, more or fewer times than images, or no visual token.
+    """
+    if isinstance(frames, Mapping):
+        if time is not None:
+            raise InvalidInput("inputs that are made already have their times in them: leave time=")
+        return _chunk(model, dict(frames), before)
+    shown = list(frames) if isinstance(frames, Sequence) else [frames]
+    times = _times(shown, time)
+    text = "".join(words.of_frame(before + i + 1, at) for i, at in enumerate(times))
+    inputs = processor(text=[text], images=shown, return_tensors="pt", add_special_tokens=False)
+    return _chunk(model, dict(inputs), before)
+
+
+def _times(
+    shown: Sequence[Any], time: float | Sequence[float] | None
+) -> Sequence[float] | Sequence[None]:
+    if not shown:
+        raise InvalidInput("no frame was given: see() takes an image, or a list of them.")
+    if time is None:
+        return [None] * len(shown)
+    times = list(time) if isinstance(time, Sequence) else [time] * len(shown)
+    if len(times) != len(shown):
+        raise InvalidInput(f"{len(shown)} frames have {len(times)} times: give one for each.")
+    return times
+
+
+def _chunk(model: PreTrainedModel, inputs: dict[str, Any], before: int) -> Chunk:
+    ids = inputs.get("input_ids")
+    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[0] != 1:
+        raise InvalidInput(
+            "a chunk of a stream is one row of input_ids, [1, tokens], with its pixels; got "
+            f"{'none' if ids is None else tuple(getattr(ids, 'shape', ()))}."
+        )
+    inputs.pop("attention_mask", None)  # there is no padding
+    vision = visual_tokens(model.config, ids)
+    if vision is None or not bool(vision.any()):
+        raise InvalidInput(
+            "this chunk has no visual token: the words of a frame need the processor's placeholder "
+            "of an image (words=)."
+        )
+    starts = starts_in_runs(model.config, ids, inputs)
+    image, spot = _with_words(image_index(vision, starts), spot_index(vision, starts))
+    count = int(image.max()) + 1
+    given = {name: moved(value, model) for name, value in inputs.items()}
+    device = model.device
+    return Chunk(given, (image + before).to(device), spot.to(device), count)
+
+
+def _with_words(
+    image: Int[Tensor, "1 t"], spot: Int[Tensor, "1 t"]
+) -> tuple[Int[Tensor, "1 t"], Int[Tensor, "1 t"]]:
+    """The same of all tokens, with words."""
+    last = int(image.max())
+    owner = torch.where(image < 0, last, image).flip(-1).cummin(-1).values.flip(-1)
+    spot = spot.clone()
+    for one in range(last + 1):
+        words = (owner == one) & (image < 0)
+        size = int((image == one).sum())
+        spot[words] = size + torch.arange(int(words.sum()), device=spot.device)
+    return owner, spot

@@ -1,0 +1,61 @@
+"""Streams in files: those of compressed caches, with what a stream knows in some tensors more."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from foveate.backends.hf import Session
+from foveate.backends.hf import saved as files
+from foveate.backends.hf.endless import finish, go_on
+from foveate.backends.hf.support import foveate_layers, known_state
+from foveate.core.composition import policy
+from foveate.core.policy import Policy
+from foveate.errors import InvalidInput, NothingCompressed
+
+_TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream_places"
+
+
+def policy_in(path: Path) -> Policy:
+    """The policy that the file's cache was compressed with."""
+    return policy(files.read(path).note["policy"])
+
+
+def save(path: Path, session: Session, cache: DynamicCache, told: Mapping[str, Any]) -> Path:
+    """Writes what is held and what was told of it; the stream's own cache stays as it is."""
+    held = copy.deepcopy(cache)
+    state = known_state(held)
+    images = state.images()
+    if images is None:
+        raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
+    finish(held)
+    text = json.dumps({**told, "forgotten": state.forgotten, "shift": state.shift}).encode()
+    numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
+    state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
+    state.extras |= {} if state.places is None else {_PLACES: state.places}
+    return session.save(path, cache=held)
+
+
+def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any]]:
+    """The cache of a file, whose prompt goes on, and what was told of it."""
+    with session:
+        cache = session.load(path)
+    state = known_state(cache)
+    found = [state.extras.pop(name, None) for name in (_TOLD, _IMAGE, _SPOT)]
+    if any(one is None for one in found):
+        raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
+    text, image, spot = found
+    told = json.loads(bytes(text.cpu().tolist()))
+    state.forgotten, state.shift = told["forgotten"], told["shift"]
+    state.places = state.extras.pop(_PLACES, None)
+    go_on(cache, (image, spot))
+    for layer in foveate_layers(cache):
+        if (queries := layer.memory.queries) is not None:
+            layer.memory.images = image[:, -queries.shape[2] :]
+    return cache, told

@@ -1,0 +1,245 @@
+"""``foveate.Stream``: a video without an end, in a cache that grows no further."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from torch import nn
+from transformers import DynamicCache
+
+from foveate.backends.hf import Session, compress
+from foveate.backends.hf.endless import begun, endless, forget, say_images
+from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.support import foveate_layers, known_state
+from foveate.chat.asking import Answer, check
+from foveate.core.composition import policy as policy_of
+from foveate.core.policy import Policy
+from foveate.errors import InvalidParameter, NothingCompressed
+from foveate.stream import saved
+from foveate.stream.answering import answer
+from foveate.stream.bound import Bound
+from foveate.stream.places import Places, Positions
+from foveate.stream.reading import Chunk, Frames, of_frames, of_text
+from foveate.stream.words import Words
+
+_FORGETS = 256  # columns that nobody holds, until they are counted no more
+
+
+class Held(NamedTuple):
+    """What a stream holds: ``tokens`` per KV head and layer on average, of so many ``seen`` and so
+    many ``images``; ``bytes`` of the compressed layers, the most that there were after any frame
+    (``peak``), and the most that there may be (``bound``, of chunks as long as the longest so far).
+    """
+
+    tokens: float
+    seen: int
+    images: int
+    bytes: int
+    peak: int
+    bound: int
+
+
+class Stream:
+    """Frames go in one after the other, for as long as there are any; questions are answered on a
+    branch, and the stream goes on as if nobody had asked.
+
+    Between frames what is held is compressed as the policy says, so memory and the time of a frame
+    stay the same. The model is in a :func:`foveate.compress` block while a frame is read or a
+    question is answered, and at no other time; several streams may share it, one call at a time.
+
+    Args:
+        model: a vision-language model that :func:`foveate.compress` takes.
+        processor: its processor.
+        policy: a policy or its spec, with a budget in tokens or bytes. What a rule says of the end
+            of a prompt it says here between frames.
+        words: what is read around the pixels; by default as the chat template has it.
+        system: the system prompt; left out, the template's own.
+        every: by how many pairs the heads outgrow the budget until they are compressed; left out it
+            is the policy's own, or 256.
+        keep_opening: whether the words before the first frame always stay, inside the budget.
+        positions: "true" ones, which grow with the stream, also beyond what the model was trained
+            for (the log, "foveate", says so once); or "reindexed": before they get there, gaps that
+            forgotten tokens left are closed, and keys are turned accordingly.
+
+    Raises:
+        InvalidBudget: a budget that is a share.
+        InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening; positions
+            of another name.
+        InvalidInput: the chat template does not tell the words of a frame.
+        UnsupportedModel: as for ``compress``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        processor: Any,
+        policy: Policy | str = "infinipotv:budget=4096",
+        *,
+        words: Words | None = None,
+        system: str | None = None,
+        every: int | None = None,
+        keep_opening: bool = True,
+        positions: Positions = "true",
+    ):
+        if positions not in ("true", "reindexed"):
+            raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
+        self.words = Words.of(processor, system) if words is None else words
+        made = endless(policy_of(policy), every)
+        checked = compress(model, made, tokenizer=processor).model
+        self._opening = of_text(checked, processor, self.words.opening, first=True)
+        if keep_opening and self._opening.shape[1]:
+            made = _keeping(made, self._opening.shape[1])
+        self._start(compress(model, made, tokenizer=processor), processor, positions)
+
+    def _start(self, session: Session, processor: Any, positions: Positions) -> None:
+        self.model, self.processor, self.policy = session.model, processor, session.policy
+        self._session = session
+        self._cache: DynamicCache | None = None
+        self._images = self._peak = 0
+        self._bound = Bound(self.policy)
+        self._places = Places(self.model, processor, positions)
+
+    def see(self, frames: Frames, time: float | Sequence[float] | None = None) -> Held:
+        """Reads a frame, or a few at once.
+
+        Args:
+            frames: an image, a list of images, or a processor's output of one chunk of video
+                (``input_ids`` of one row, pixels, grids), which is read as it is.
+            time: seconds since the stream began, of the frame or of each; they are read as words.
+
+        Returns:
+            What is held now.
+
+        Raises:
+            InvalidInput: nothing to see, or times that do not fit.
+            UnsupportedCache: an earlier call was interrupted while the model read; load what was
+                saved, or begin anew.
+        """
+        chunk = of_frames(self.model, self.processor, self.words, frames, time, self._images)
+        self._places.find_out()
+        with self._session as session:
+            cache = self._cache = self._cache or self._begun(session)
+            self._read(session, cache, chunk)
+        self._places.keep(cache)
+        self._images += chunk.images
+        self._bound.longest = max(self._bound.longest, chunk.tokens)
+        self._peak = max(self._peak, self._bytes())
+        return self.held
+
+    def ask(self, question: str, **generate: Any) -> Answer:
+        """Answers a question about what was seen so far.
+
+        Args:
+            question: in words.
+            **generate: for the model's ``generate``: ``max_new_tokens`` (256 where nothing says
+                otherwise), ``do_sample``, ``streamer``.
+
+        Raises:
+            NothingCompressed: no frame was seen yet.
+            InvalidInput: an argument that the stream sees to, or several answers at once.
+        """
+        check(self.model, generate, "a stream", "Leave it 1.")
+        branch = copy.deepcopy(self._seen())
+        ids = of_text(self.model, self.processor, self.words.of_question(question), first=False)
+        with self._session as session:
+            return answer(session, self.processor, branch, ids, generate)
+
+    @property
+    def held(self) -> Held:
+        """What is held now."""
+        if self._cache is None:
+            return Held(0.0, 0, 0, 0, 0, 0)
+        layers = foveate_layers(self._cache)
+        counts = [float(layer.pairs.counts.float().mean()) for layer in layers]
+        seen = layers[0].seen + known_state(self._cache).forgotten
+        bound = self._bound.bytes(layers)
+        tokens = sum(counts) / len(counts)
+        return Held(tokens, seen, self._images, self._bytes(), self._peak, bound)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes the stream to a safetensors file: whole, or not at all. Frames go on meanwhile.
+
+        Raises:
+            NothingCompressed: no frame was seen yet.
+            CannotWrite: the disk is full, or the place cannot be written to.
+        """
+        told = {
+            "images": self._images,
+            "peak": self._peak,
+            "longest": self._bound.longest,
+            "positions": self._places.positions,
+            "words": list(self.words),
+        }
+        return saved.save(Path(path), self._session, self._seen(), told)
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module, processor: Any) -> Self:
+        """Goes on with a stream that ``save`` wrote, in this or another process.
+
+        Raises:
+            CacheMismatch: it was saved with another model.
+            InvalidInput: the file is missing, damaged, or holds no stream.
+        """
+        stream = cls.__new__(cls)
+        made = saved.policy_in(Path(path))
+        stream._start(compress(model, made, tokenizer=processor), processor, "true")
+        stream._cache, told = saved.load(Path(path), stream._session)
+        stream._places = Places(stream.model, processor, told["positions"])
+        stream.words, stream._images = Words(*told["words"]), told["images"]
+        stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
+        stream._peak, stream._bound.longest = told["peak"], told["longest"]
+        return stream
+
+    def close(self) -> None:
+        """Lets go of what is held; the stream may begin anew."""
+        self._start(self._session, self.processor, self._places.positions)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _begun(self, session: Session) -> DynamicCache:
+        """The cache with the words before the first frame."""
+        cache = begun(session.model, session.policy, session.link)
+        self._places.note(cache)
+        if self._opening.shape[1]:
+            session.prefill(input_ids=self._opening, **{CACHE: cache})
+        return cache
+
+    def _read(self, session: Session, cache: DynamicCache, chunk: Chunk) -> None:
+        say_images(cache, (chunk.image, chunk.spot))
+        session.prefill(**chunk.inputs, **{CACHE: cache})
+        layers = foveate_layers(cache)
+        if layers[0].seen > max(layer.pairs.longest for layer in layers) + _FORGETS:
+            forget(cache)
+
+    def _seen(self) -> DynamicCache:
+        if self._cache is None:
+            raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
+        return self._cache
+
+    def _bytes(self) -> int:
+        return sum(layer.nbytes for layer in foveate_layers(self._cache))
+
+
+def _keeping(policy: Policy, opening: int) -> Policy:
+    """The policy, which always keeps so many tokens at the beginning."""
+    select: Any = policy.select
+    if not hasattr(select, "sinks"):
+        raise InvalidParameter(
+            f"{select!r} cannot keep the words before the first frame. Use a selection with sinks, "
+            "such as select=top_k(), or keep_opening=False."
+        )
+    return policy.but(select=replace(select, sinks=max(select.sinks, opening)))
