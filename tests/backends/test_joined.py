@@ -92,6 +92,14 @@ def test_positions_of_another_kind_are_refused() -> None:
             check_places(session, cache, torch.tensor([20]))
 
 
+def test_places_are_told_apart_in_half_precision() -> None:
+    """Which rounds more than the check lets pass, wherever not the very same is computed."""
+    model = zoo.fresh("llama").to(torch.bfloat16)
+    recording = record(model, **zoo.prompt("llama"))
+    with foveate.compress(model, "full") as session:
+        check_places(session, branch(session, recording), torch.tensor([20]))
+
+
 @pytest.mark.parametrize(
     "spec",
     ["h2o:budget=50%,when=over_budget", "snapkv:budget=50%,window=4,store=kivi(bits=4,residual=4)"],

@@ -56,7 +56,7 @@ def check_joins(model: nn.Module) -> None:
         why = f"some of its layers hold more, or less, than the pairs of all tokens ({kinds})"
     elif kind := follows_length(config):
         why = f"its frequencies follow the length of the longest prompt ({kind})"
-    elif "position_ids" not in inspect.signature(inner.forward).parameters:
+    elif "position_ids" not in inspect.signature(type(inner).forward).parameters:
         why = "it does not take position_ids"
     if why:
         raise _refused(inner, why)
@@ -68,6 +68,7 @@ def check_places(session: Session, cache: DynamicCache, token: Int[Tensor, "1"])
     that it is given as it is by the model itself: some count positions in a way of their own.
     """
     given = next_inputs(join(session, [cache]), token[:, None])
+    del given["attention_mask"]  # nothing is padded; and else other kernels may round otherwise
     by_itself = session.model(input_ids=token[:, None], **{CACHE: session.fork(cache)}).logits
     try:
         placed = session.model(**given).logits
