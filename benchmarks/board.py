@@ -3,9 +3,9 @@
     python benchmarks/board.py [--limit 100] [--budget 10%] [--protocols ...] [--methods SPEC ...]
     python benchmarks/board.py --merge FILE...     what other machines have asked
 
-One bit a question and method is written to benchmarks/results/board.json after every question: the
-same command goes on where the last one ended, on any machine, and `python docs/tables.py` makes the
-tables of docs/quality.md. Answers of other weights or releases are neither gone on with nor merged.
+One bit a question and method is written to benchmarks/results/board.json after every question, and
+board.md beside it: the same command goes on where the last one ended, on any machine. Answers of
+other weights or releases are neither gone on with nor merged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+import board_page
 import torch
 from asking import rows
 from profiles_made import PROFILES, make_missing
@@ -77,7 +78,7 @@ def main() -> None:
     if a.merge:
         for path in a.merge:
             board = merged(board, json.loads(path.read_text()), str(path))
-        files.write(a.file, json.dumps(board, indent=1) + "\n")
+        _write(a.file, board or {})
         return
     make_missing()
     loaded = load("demo")
@@ -87,7 +88,14 @@ def main() -> None:
             for task in a.tasks:
                 _ask(board, loaded, protocol, task, a.methods, place)
                 files.write(a.file, json.dumps(board, indent=1) + "\n")
+        _write(a.file, board)
         print(f"{place + 1} of {a.limit} questions of each task", flush=True)
+
+
+def _write(path: Path, board: Board) -> None:
+    """The answers, and the page of their tables."""
+    files.write(path, json.dumps(board, indent=1) + "\n")
+    files.write(path.with_suffix(".md"), board_page.text(board) + "\n")
 
 
 def _begun(loaded: Any, budget: str) -> Board:

@@ -46,7 +46,7 @@ def of_its_own(model, policy, inputs):
     masks are compared slot by slot.
     """
     with foveate.compress(model, policy) as session:
-        with choices() as kept, mock.patch.object(support, "most_kv_heads", lambda config: None):
+        with choices() as kept, mock.patch.object(support, "most_kv_heads", return_value=None):
             session.prefill(**inputs)
         out = model.generate(**inputs, **GREEDY)
     return kept, out.sequences[:, inputs["input_ids"].shape[1] :], torch.stack(out.logits)

@@ -1,34 +1,42 @@
-"""The tables of docs/quality.md that have power, from benchmarks/results/board.json."""
+"""The tables of `board.py`: shares of right answers, differences to the best, who beats whom."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import leaderboard
-
+from foveate.report.shown import without_folders
 from foveate.report.summary import Estimate, estimate, mean_difference
 
-FILE = Path(__file__).parent.parent / "benchmarks" / "results" / "board.json"
 FULL, REFUSED = "full", "x"
 REFERENCES = (FULL, "oracle", "random")
 BESIDE = 12  # methods in the matrix
+Board = Mapping[str, Any]
 Answers = Mapping[str, Mapping[str, str]]
 """By method and task: a bit a question."""
 
 
-def read() -> dict[str, Any]:
-    """What was asked so far."""
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+def text(board: Board) -> str:
+    """The page."""
+    made, hours = board["made"], board["seconds"] / 3600
+    lines = [
+        "# A board with power",
+        "",
+        f"The best methods and the five papers' on the demo model at {made['budget']}, right letter "
+        "by letter; intervals are of 95 %, differences paired over the same questions. In the "
+        "matrix: questions that the row's method has right and the column's wrong, in bold where "
+        f"the interval of the difference lies above zero. {hours:.1f} hours on one thread of "
+        f"{board['machine']}, torch {made['torch']}, transformers {made['transformers']}.",
+    ]
+    for protocol, asked in board["asked"].items():
+        lines += ["", f"## {protocol.capitalize()}", "", table(asked), "", matrix(asked)]
+    return "\n".join(lines)
 
 
-def answers(protocol: str) -> Answers:
+def answers(asked: Board) -> Answers:
     """Of the methods that were asked on all tasks, the questions that all of them have."""
-    asked = read()["asked"][protocol]
     several = [
         m for m in asked[next(iter(asked))] if all(m in methods for methods in asked.values())
     ]
@@ -65,9 +73,9 @@ def methods(found: Answers) -> list[str]:
     return [m for m in ranked(found) if m.split(":")[0] not in REFERENCES]
 
 
-def table(protocol: str) -> str:
+def table(asked: Board) -> str:
     """One row a method: its share of right answers by task, and how far it is behind the best."""
-    found = answers(protocol)
+    found = answers(asked)
     tasks = list(found[FULL])
     best = over(found[methods(found)[0]])
     counts = " | ".join(f"{task}, {len(found[FULL][task])}" for task in tasks)
@@ -83,27 +91,27 @@ def table(protocol: str) -> str:
         behind = mean_difference([a - b for a, b in zip(mine, best, strict=True)])
         cells = [
             "" if reference else str(place),
-            leaderboard.name(method),
+            f"`{without_folders(method)}`",
             _share(estimate(mine)),
             "" if reference or place == 1 else _signed(behind),
             *(f"{mean(right(found[method][task])):.2f}" for task in tasks),
-            "" if method == FULL else _cost(protocol, method),
+            "" if method == FULL else _cost(asked, method),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    left = [leaderboard.name(m) for m in found if refused(found[m])]
+    left = [f"`{without_folders(m)}`" for m in found if refused(found[m])]
     return "\n".join([*lines, *([f"\nRefused: {', '.join(left)}."] if left else [])])
 
 
-def matrix(protocol: str) -> str:
+def matrix(asked: Board) -> str:
     """Who beats whom: questions that the row's method has right and the column's wrong."""
-    found = answers(protocol)
+    found = answers(asked)
     named = methods(found)[:BESIDE]
     head = "".join(f" {i} |" for i in range(1, len(named) + 1))
     lines = [f"| | method |{head}", f"|---|---|{'---|' * len(named)}"]
     for i, one in enumerate(named, 1):
         cells = [_wins(over(found[one]), over(found[other])) for other in named]
         cells[i - 1] = ""
-        lines.append(f"| {i} | `{leaderboard.short(one)}` | {' | '.join(cells)} |")
+        lines.append(f"| {i} | `{_short(one)}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -114,11 +122,15 @@ def _wins(mine: list[float], theirs: list[float]) -> str:
     return f"**{won}**" if ahead else str(won)
 
 
-def _cost(protocol: str, method: str) -> str:
-    asked = read()["asked"][protocol]
-    return leaderboard.percent(
-        median(c for methods in asked.values() for c in methods[method]["cost"])
-    )
+def _cost(asked: Board, method: str) -> str:
+    costs = (cost for methods in asked.values() for cost in methods[method]["cost"])
+    return f"{100 * median(costs):.1f} %"
+
+
+def _short(method: str) -> str:
+    """Without its settings, and with a star for a profile."""
+    plain = "duo_attention" if "best_heads" in method else re.sub(r"\([^)]*\)|:.*", "", method)
+    return f"{plain}*" if "profile=" in method else plain
 
 
 def _share(x: Estimate) -> str:
@@ -127,13 +139,3 @@ def _share(x: Estimate) -> str:
 
 def _signed(x: Estimate) -> str:
     return f"{x.mean:+.2f} ({x.low:+.2f} to {x.high:+.2f})"
-
-
-def measured() -> str:
-    """With what, and how long it took."""
-    board = read()
-    made, hours = board["made"], board["seconds"] / 3600
-    return (
-        f"At {made['budget']}, {hours:.1f} hours on one thread of {board['machine']}, "
-        f"torch {made['torch']}, transformers {made['transformers']}."
-    )
