@@ -26,7 +26,7 @@ def text(board: Board) -> str:
         "",
         f"The best methods and the five papers' on the demo model at {made['budget']}, right "
         "letter by letter; intervals are of 95 %, differences paired over the same questions. In "
-        "the matrix: questions that the row's method has right and the column's wrong, in bold where "
+        "the matrix: questions that the row's method has right and the column's wrong, bold where "
         f"the interval of the difference lies above zero. {hours:.1f} hours on one thread of "
         f"{board['machine']}, torch {made['torch']}, transformers {made['transformers']}.",
     ]
