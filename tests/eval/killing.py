@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 from random import Random
 
@@ -24,7 +25,10 @@ def started(arguments: list[str]) -> int:
     code: object = 1
     try:
         code = app(arguments, standalone_mode=False)
+    except BaseException:  # nobody else says what ended it
+        traceback.print_exc()
     finally:
+        sys.stderr.flush()
         os._exit(code if isinstance(code, int) else 0)
 
 
