@@ -88,8 +88,9 @@ def image_starts(
     ids = [i for i in (getattr(config, name, None) for name in names) if isinstance(i, int)]
     image = torch.isin(input_ids, input_ids.new_tensor(ids))
     starts = image & ~torch.nn.functional.pad(image, (1, 0))[:, :-1]
-    sizes = _image_tokens(config, inputs, int(image.sum()))
-    if len(sizes) <= int(starts.sum()):
+    tokens = int(image.sum())
+    sizes = _image_tokens(config, inputs, tokens)
+    if not tokens or len(sizes) <= int(starts.sum()):  # no token: the model refuses such pixels
         return None
     first = input_ids.new_tensor([0, *sizes[:-1]]).cumsum(0)
     flat = starts.flatten()
