@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from threading import Event
-from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, overload
 
 from torch import nn
 
@@ -30,7 +29,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 _REWRITES = ("keep", "follow", "refuse")
 
 
-class Chat:
+class Chat(AbstractContextManager["Chat"]):
     """A conversation with a model, all of it in one compressed cache.
 
     Each turn reads its own words and pixels alone, and compresses them together with what is held;
@@ -207,7 +206,7 @@ class Chat:
 
     # Branches, files, the end
 
-    def fork(self) -> Self:
+    def fork(self) -> Chat:
         """A chat that goes on from here by itself. Nothing is copied before one of them goes on."""
         turns = self._turns
         made = type(self)(*turns.answerer, rewrites=turns.rewrites, **turns.wording.template)
@@ -231,7 +230,7 @@ class Chat:
         model: nn.Module,
         processor: Any,
         policy: Policy | str | None = None,
-    ) -> Self:
+    ) -> Chat:
         """The chat that ``save`` wrote, in this or another process, under the policy that it was
         compressed with, which need not be given.
 
@@ -253,13 +252,5 @@ class Chat:
         """Frees what is held; nothing can be said any more."""
         self._now, self._latest, self._closed = Conversation(), None, True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from foveate.backends.hf import saved
 from foveate.backends.hf.support import known_state
@@ -27,6 +29,22 @@ def policy_in(path: Path) -> Policy:
     return policy(saved.read(path).note["policy"])
 
 
+def packed(told: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
+    """Words and numbers as the bytes of a tensor, which is what a cache's file holds.
+
+    Raises:
+        TypeError: something that JSON does not know.
+    """
+    text = json.dumps(told).encode()
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
+
+
+def unpacked(held: UInt8[Tensor, "n"]) -> dict[str, Any]:
+    """What was packed."""
+    told: dict[str, Any] = json.loads(bytes(held.cpu().tolist()))
+    return told
+
+
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
     """Writes a conversation, and what else there is to know of its chat."""
     if now.cache is None:
@@ -40,15 +58,14 @@ def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[st
         "types": {name: types[0].tolist() for name, types in now.types.items()},
     }
     try:
-        text = json.dumps(told).encode()
+        held = packed(told)
     except TypeError as error:
         raise InvalidInput(
             f"this chat cannot be written: {error}. Messages and template arguments have to be "
             "what JSON knows."
         ) from error
     cache = copy.deepcopy(now.cache)
-    held = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    known_state(cache).extras[_CHAT] = held.clone()
+    known_state(cache).extras[_CHAT] = held
     return answerer.block().save(path, cache=cache, tokenizer=answerer.processor)
 
 
@@ -59,7 +76,7 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     held = known_state(cache).extras.pop(_CHAT, None)
     if held is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
-    told = json.loads(bytes(held.cpu().tolist()))
+    told = unpacked(held)
     device = answerer.model.device
     ids = torch.tensor([told["ids"]], dtype=torch.long, device=device)
     types = {

@@ -51,7 +51,7 @@ def of_frames(
     processor: Any,
     words: Words,
     frames: Frames,
-    time: float | Sequence[float] | None,
+    time: int | float | Sequence[int | float] | None,
     before: int,
 ) -> Chunk:
     """A chunk, after ``before`` images.
@@ -71,8 +71,8 @@ def of_frames(
 
 
 def _times(
-    shown: Sequence[Any], time: float | Sequence[float] | None
-) -> Sequence[float] | Sequence[None]:
+    shown: Sequence[Any], time: int | float | Sequence[int | float] | None
+) -> Sequence[int | float] | Sequence[None]:
     if not shown:
         raise InvalidInput("no frame was given: see() takes an image, or a list of them.")
     if time is None:

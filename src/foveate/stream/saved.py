@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import DynamicCache
 
 from foveate.backends.hf import Session
-from foveate.backends.hf import saved as files
 from foveate.backends.hf.endless import finish, go_on
 from foveate.backends.hf.support import foveate_layers, known_state
-from foveate.core.composition import policy
-from foveate.core.policy import Policy
+from foveate.chat.saved import packed, unpacked
 from foveate.errors import InvalidInput, NothingCompressed
 
 _TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream_places"
-
-
-def policy_in(path: Path) -> Policy:
-    """The policy that the file's cache was compressed with."""
-    return policy(files.read(path).note["policy"])
 
 
 def save(path: Path, session: Session, cache: DynamicCache, told: Mapping[str, Any]) -> Path:
@@ -35,8 +26,7 @@ def save(path: Path, session: Session, cache: DynamicCache, told: Mapping[str, A
     if images is None:
         raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
     finish(held)
-    text = json.dumps({**told, "forgotten": state.forgotten, "shift": state.shift}).encode()
-    numbers = torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
+    numbers = packed({**told, "forgotten": state.forgotten, "shift": state.shift})
     state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
     state.extras |= {} if state.places is None else {_PLACES: state.places}
     return session.save(path, cache=held)
@@ -51,7 +41,7 @@ def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any]]:
     if any(one is None for one in found):
         raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
     text, image, spot = found
-    told = json.loads(bytes(text.cpu().tolist()))
+    told = unpacked(text)
     state.forgotten, state.shift = told["forgotten"], told["shift"]
     state.places = state.extras.pop(_PLACES, None)
     go_on(cache, (image, spot))

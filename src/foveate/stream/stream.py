@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from torch import nn
 from transformers import DynamicCache
@@ -17,6 +17,7 @@ from foveate.backends.hf.endless import begun, endless, forget, say_images
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.asking import Answer, check
+from foveate.chat.saved import policy_in
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidParameter, NothingCompressed
@@ -44,7 +45,7 @@ class Held(NamedTuple):
     bound: int
 
 
-class Stream:
+class Stream(AbstractContextManager["Stream"]):
     """Frames go in one after the other, for as long as there are any; questions are answered on a
     branch, and the stream goes on as if nobody had asked.
 
@@ -104,7 +105,7 @@ class Stream:
         self._bound = Bound(self.policy)
         self._places = Places(self.model, processor, positions)
 
-    def see(self, frames: Frames, time: float | Sequence[float] | None = None) -> Held:
+    def see(self, frames: Frames, time: int | float | Sequence[int | float] | None = None) -> Held:
         """Reads a frame, or a few at once.
 
         Args:
@@ -178,7 +179,7 @@ class Stream:
         return saved.save(Path(path), self._session, self._seen(), told)
 
     @classmethod
-    def load(cls, path: str | Path, model: nn.Module, processor: Any) -> Self:
+    def load(cls, path: str | Path, model: nn.Module, processor: Any) -> Stream:
         """Goes on with a stream that ``save`` wrote, in this or another process.
 
         Raises:
@@ -186,7 +187,7 @@ class Stream:
             InvalidInput: the file is missing, damaged, or holds no stream.
         """
         stream = cls.__new__(cls)
-        made = saved.policy_in(Path(path))
+        made = policy_in(Path(path))
         stream._start(compress(model, made, tokenizer=processor), processor, "true")
         stream._cache, told = saved.load(Path(path), stream._session)
         stream._places = Places(stream.model, processor, told["positions"])
@@ -199,15 +200,7 @@ class Stream:
         """Lets go of what is held; the stream may begin anew."""
         self._start(self._session, self.processor, self._places.positions)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _begun(self, session: Session) -> DynamicCache:

@@ -47,7 +47,7 @@ class Words(NamedTuple):
             )
         return cls(opening, "{time}" + image, closing.replace(_QUESTION, "{question}"))
 
-    def of_frame(self, number: int, time: float | None) -> str:
+    def of_frame(self, number: int, time: int | float | None) -> str:
         """The words of an image; ``time`` is in seconds."""
         told = "" if time is None else f"<{time:.1f} seconds>"
         return self.frame.replace("{number}", str(number)).replace("{time}", told)
