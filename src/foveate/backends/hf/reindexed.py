@@ -37,7 +37,7 @@ class Turned(NamedTuple):
     axis: Int[Tensor, "r"]
 
     def by(
-        self, x: Float[Tensor, "*x d"], difference: Int[Tensor, "axes *x"]
+        self, x: Float[Tensor, "*x d"], difference: Int[Tensor, "axes *#x"]
     ) -> Float[Tensor, "*x d"]:
         """Vectors turned by so many positions on each axis."""
         rotation = self.rotation.to(x.device)
