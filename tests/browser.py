@@ -53,6 +53,7 @@ def open_page(browser: Browser) -> OpenPage:
         context = browser.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
         )
+        context.set_default_timeout(120_000)  # two cores may be busy with other tests
         page = context.new_page()
         heard: list[str] = []
         page.on("console", lambda message: heard.append(f"console: {message.text}"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, TimeoutError
 
 import foveate
 from foveate.errors import InvalidInput
@@ -277,7 +277,12 @@ def test_a_notebooks_frame_shows_it(lens: Path, tmp_path: Path, open_page: OpenP
     notebook.write_text(f"<!doctype html><title>{html.escape(EVIL)}</title>{text}")
     with open_page(notebook) as page:
         frame = page.frame_locator("iframe")
-        frame.locator(READY).wait_for(state="attached")
+        ready = frame.locator(READY)
+        try:
+            ready.wait_for(state="attached", timeout=20_000)
+        except TimeoutError:  # a frame has a process of its own, and that may never start
+            page.reload()
+            ready.wait_for(state="attached")
         frame.locator("#budget").fill("2")
         assert frame.locator("#budget-now").inner_text() == "80%"
         inside = page.frames[1]
