@@ -54,3 +54,6 @@ from foveate.methods.think import think as think
 from foveate.methods.tova import tova as tova
 from foveate.methods.vl_cache import vl_cache as vl_cache
 from foveate.methods.vnorm import vnorm as vnorm
+
+# isort: split
+import foveate.methods.pruning

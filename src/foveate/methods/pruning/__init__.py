@@ -1,0 +1,6 @@
+"""Methods that choose which visual tokens are computed: ``NAME.prune(...)`` at the front of a spec."""
+
+from foveate.methods.pruning.divprune import DivPrunePrune as DivPrunePrune
+from foveate.methods.pruning.fastv import FastVPrune as FastVPrune
+from foveate.methods.pruning.random import RandomPrune as RandomPrune
+from foveate.methods.pruning.spatial import SpatialPrune as SpatialPrune
