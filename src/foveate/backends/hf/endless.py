@@ -136,6 +136,9 @@ def _cut(state: CacheState, held: Bool[Tensor, "seen"]) -> None:
             setattr(state, name, known[:, held.to(known.device)])
     if state.places is not None:
         state.places = state.places[:, held.to(state.places.device)]
+    for before, which in state.dropped.items():
+        which = torch.nn.functional.pad(which, (0, len(held) - which.shape[1]))
+        state.dropped[before] = which[:, held.to(which.device)]
     if state.told is not None:
         image, spot = (t[:, held.to(t.device)] for t in state.told)
         state.told = image, spot

@@ -48,10 +48,20 @@ def attend(
     layer.linked, whole = True, not layer.pairs.compressed
     if layer.late is not None:
         return with_drafts(layer, layer.late, attention, query, own_mask, scale)
-    b, m = query.shape[0], query.shape[2]
-    mask = layer.state.shared.over_columns(own_mask, b, m, layer.seen)
+    own_mask, mask = _over_columns(layer, own_mask, query, layer.seen)
     out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
+    layer.computed = None
     return out if whole else (refused(out[0]), out[1])
+
+
+def _over_columns(
+    layer: FoveateLayer, own_mask: Any, query: Tensor, columns: int
+) -> tuple[Any, Tensor | None]:
+    """The model's own mask, and the same over the tokens given and these columns."""
+    given, computed = query.shape[2], layer.state.computed
+    if computed is not None and layer.state.again is None:
+        own_mask, given = computed.own_mask(own_mask), computed.given
+    return own_mask, layer.state.shared.over_columns(own_mask, query.shape[0], given, columns)
 
 
 def _way(layer: FoveateLayer, queries: Queries) -> Output:
@@ -76,9 +86,10 @@ def _queries(
     mask: Tensor | None,
     scale: float,
 ) -> Queries:
-    seen = layer.seen
-    facts = partial(layer.state.facts, mask, (q.shape[0], q.shape[2], seen), q.device)
-    return Queries(q, own_mask, mask, scale, attention, seen, facts)
+    seen, computed = layer.seen, layer.computed
+    given = q.shape[2] if computed is None else computed.given
+    facts = partial(layer.state.facts, mask, (q.shape[0], given, seen), q.device)
+    return Queries(q, own_mask, mask, scale, attention, seen, facts, computed)
 
 
 def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
@@ -88,7 +99,9 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     # the model's own attention knows gradients, and other attentions than SDPA
     ours = queries.attention.is_sdpa and not (torch.is_grad_enabled() and queries.q.requires_grad)
     shown, asked = _shown(layer, queries, ours)
-    out = attended(queries, layer.pairs, layer.policy.attend.n, asked)
+    if layer.model_index in layer.state.asks_before:
+        layer.state.before = shown
+    out = attended(queries, layer.pairs, layer.softmax_n, asked)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
@@ -119,14 +132,16 @@ def with_drafts(
     """
     m, whole = query.shape[2], layer.seen + late[0].shape[2]
     split = m - late[0].shape[2]
-    mask = layer.state.shared.over_columns(own_mask, query.shape[0], m, whole)
-    cut = None if mask is None else mask[:, :, :split, : layer.seen]
-    rest = None if mask is None else mask[:, :, split:]
+    own_mask, mask = _over_columns(layer, own_mask, query, whole)
+    end = -late[0].shape[2]
+    cut = None if mask is None else mask[:, :, :end, : layer.seen]
+    rest = None if mask is None else mask[:, :, end:]
     layer.late, attention = None, attention.with_masks()
     before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], cut, cut, scale))
+    layer.computed = None
     layer.append(*late)
     queries = _queries(layer, attention, query[:, :, split:], rest, rest, scale)
-    after = attended(queries, layer.pairs, layer.policy.attend.n)
+    after = attended(queries, layer.pairs, layer.softmax_n)
     return refused(torch.cat([before, after.output], dim=1)), None
 
 
@@ -152,7 +167,7 @@ def lend(
         )
     mask = layer.state.shared.over_columns(own_mask, query.shape[0], query.shape[2], layer.seen)
     queries = _queries(layer, attention, query, own_mask, mask, scale)
-    out = attended(queries, pairs, layer.policy.attend.n)
+    out = attended(queries, pairs, layer.softmax_n)
     return refused(out.output), out.weights
 
 
@@ -173,8 +188,11 @@ def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wa
 
 def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
     state, q, end = layer.state, queries.q, layer.seen
-    span, facts = (end - q.shape[2], end), queries.facts()
-    slots = state.shared.slots(columns, span, facts, state.images(), queries.mask)
+    span, facts, images = (end - q.shape[2], end), queries.facts(), state.images()
+    if queries.computed is None:
+        slots = state.shared.slots(columns, span, facts, images, queries.mask)
+    else:
+        slots = queries.computed.slots(columns, facts, images, queries.mask)
     form = partial(layer.form, q.shape[1])
     return Layer(
         q=q.detach(),
