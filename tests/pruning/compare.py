@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 import foveate
 from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.pruning import dropped_before
+from foveate.backends.hf.computed import dropped_before
 from foveate.core.prunes import prunes
 from foveate.core.pruning import EnteringTokens, Pruned
 from tests.conformance import compare
@@ -48,7 +48,7 @@ def hidden_of(cache: Any) -> dict[int, Tensor]:
     found = {}
     for layer in cache.layers:
         if hasattr(layer, "pairs"):
-            dropped = dropped_before(layer.state, layer.model_index, layer.seen)
+            dropped = dropped_before(layer.state.dropped, layer.model_index, layer.seen)
             if dropped is not None:
                 found[layer.model_index] = dropped.clone()
     return found

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from foveate.backends.hf.computed import Computed
+from foveate.backends.hf.computed import Computed, dropped_before
 from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.projection import output_weight
 from foveate.backends.hf.state import CacheState
@@ -375,6 +375,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         kept = pairs.counts - (self.seen - finished)
         if not pairs.compressed and self.state.pads is not None:
             kept = kept - self.state.pads.to(kept.device)[:, None]
+        dropped = dropped_before(self.state.dropped, self.model_index, self.seen)
         return LayerStats(
             layer=self.model_index,
             kept=kept,
@@ -383,6 +384,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             bytes_after=self.nbytes,
             compressed=pairs.compressed,
             seconds=self.watch.seconds,
+            dropped=None if dropped is None else dropped.sum(-1),
         )
 
     # Passes that do not stay

@@ -485,4 +485,5 @@ def _note_stats(cache: DynamicCache) -> None:
         layer.cut_to_bytes()
     asked = state.reading.asked
     noted = counted(state.reading.notes)
-    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers], asked, noted)
+    of_layers = [layer.stats() for layer in layers]
+    state.stats = Stats(state.policy.spec, of_layers, asked, noted, state.visual_given())

@@ -8,6 +8,7 @@ looked at by anybody.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -129,3 +130,17 @@ class Computed:
         index = some.clamp_min(0).flatten(1)
         found = known.gather(1, index).view_as(some).masked_fill(some < 0, -1)
         return found.expand_as(columns)
+
+
+def dropped_before(
+    dropped: Mapping[int, Bool[Tensor, "b s"]], layer: int, seen: int
+) -> Bool[Tensor, "b n"] | None:
+    """Which of the ``seen`` columns a layer of the model never computed, by what was dropped before
+    which; None if it computed all.
+    """
+    found: Tensor | None = None
+    for before, which in dropped.items():
+        if before <= layer:
+            padded = torch.nn.functional.pad(which, (0, seen - which.shape[1]))
+            found = padded if found is None else found | padded.to(found.device)
+    return found

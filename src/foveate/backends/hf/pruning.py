@@ -9,7 +9,6 @@ by each place's column, and by the mask over all tokens given (``computed.py``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -198,14 +197,3 @@ class Pruner:
         if at is not None and at.local is not None:
             where, features = cutting.features_of(where, features, at.local, at.columns)
         return add(hidden, where, features, *more)
-
-
-def dropped_before(state: CacheState, layer: int, seen: int) -> Bool[Tensor, "b seen"] | None:
-    """Which of the columns were never computed by a layer of the model; None if all were."""
-    found: Tensor | None = None
-    of: Mapping[int, Tensor] = state.dropped
-    for before, which in of.items():
-        if before <= layer:
-            padded = torch.nn.functional.pad(which, (0, seen - which.shape[1]))
-            found = padded if found is None else found | padded.to(found.device)
-    return found

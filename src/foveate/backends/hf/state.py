@@ -238,6 +238,13 @@ class CacheState:
             return None
         return self.shared.images(self.vision, self.frames)
 
+    def visual_given(self) -> Int[Tensor, "b"] | None:
+        """The visual tokens of each row so far, dropped ones included; None where the policy drops
+        none, or nothing told which they are.
+        """
+        images = None if self.policy.prune is None else self.images()
+        return None if images is None else (images[0] >= 0).sum(-1)
+
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
         self.passes = []  # they are of other rows
