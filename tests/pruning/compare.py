@@ -1,4 +1,4 @@
-"""Runs a prompt pruned, and again on the stock model, from whose layers the dropped keys are hidden."""
+"""Runs a prompt pruned, and again on the stock model, whose layers do not see the dropped keys."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 import foveate
+from foveate.backends.hf.attention.computed import dropped_before
 from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.computed import dropped_before
 from foveate.core.prunes import prunes
 from foveate.core.pruning import EnteringTokens, Pruned
 from tests.conformance import compare
@@ -26,9 +26,9 @@ BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 @prunes("test_uneven")
 @dataclass(frozen=True, kw_only=True)
 class Uneven:
-    """Keeps a part of the visual tokens that rows of different lengths do not have alike, and another
-    before each of the layers ``at`` ("l02": 0 and 2): those whose position has a remainder that
-    depends on the length and the layer. ``all`` drops every one of long rows.
+    """Keeps a part of the visual tokens that rows of different lengths do not have alike, and
+    another before each of the layers ``at`` ("l02": 0 and 2): those whose position has a remainder
+    that depends on the length and the layer. ``all`` drops every one of long rows.
     """
 
     at: str = "l0"
@@ -81,7 +81,7 @@ def recorded(model: PreTrainedModel, policy: foveate.Policy) -> Iterator[Read]:
 def check_pruned(
     model: PreTrainedModel, policy: foveate.Policy, inputs: dict[str, Tensor], **how: Any
 ) -> Read:
-    """``generate`` equals ``generate`` on the stock model, from which keys are hidden and evicted."""
+    """``generate`` equals that of the stock model, from which keys are hidden and evicted."""
     settings = {**GREEDY, **how}
     with foveate.compress(model, policy), recorded(model, policy) as read:
         ours = model.generate(**inputs, **settings)
@@ -100,7 +100,7 @@ def check_held(read: Read) -> None:
     for layer, kept in read.events[0].kept.items():
         real = torch.arange(kept.shape[2]) >= pads
         hidden = read.hidden.get(layer, torch.zeros_like(real))
-        assert all(torch.equal(kept[:, head] & real, real & ~hidden) for head in range(kept.shape[1]))
+        assert torch.equal(kept & real[:, None], (real & ~hidden)[:, None].expand_as(kept))
 
 
 def in_chunks(session: foveate.Session, inputs: Mapping[str, Tensor], ends: Sequence[int]) -> Any:

@@ -1,4 +1,4 @@
-"""A pruned prompt is the stock model with the dropped keys hidden from the layers that lack them."""
+"""A pruned prompt is the stock model with the dropped keys hidden where they were dropped."""
 
 import pytest
 import torch
@@ -60,7 +60,9 @@ def test_eager_attention(family, cut):
     check_pruned(model, foveate.policy(f"{cut}+full"), zoo.prompt(family, lengths=(23, 31, 40)))
 
 
-@by_turns(family=FAMILIES, policy=["random.prune(keep=100%)+full", "fastv.prune(layer=1,keep=100%)+full"])
+@by_turns(
+    family=FAMILIES, policy=["random.prune(keep=100%)+full", "fastv.prune(layer=1,keep=100%)+full"]
+)
 def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40))
     stock = model.generate(**inputs, **GREEDY)
@@ -104,7 +106,9 @@ def test_second_turn_with_a_new_image(family, cut, behind, lengths, again):
         ours = model.generate(**turn, **{CACHE: cache}, **GREEDY)
         if again:
             events.append(event_of(cache))
-            assert sum(map(_dropped, hidden_of(cache).values())) > sum(map(_dropped, hidden.values()))
+            assert sum(map(_dropped, hidden_of(cache).values())) > sum(
+                map(_dropped, hidden.values())
+            )
             hidden = hidden_of(cache)
     stock = DynamicCache(config=model.config)
     with oracle(model, *events, hidden=hidden):
@@ -124,7 +128,11 @@ def embedded(family, lengths=(23, 31, 40)):
     vision = torch.zeros_like(ids, dtype=torch.bool)
     vision[:, -17:-7] = True
     mask = inputs["attention_mask"]
-    return model, {"inputs_embeds": model.get_input_embeddings()(ids), "attention_mask": mask}, vision
+    return (
+        model,
+        {"inputs_embeds": model.get_input_embeddings()(ids), "attention_mask": mask},
+        vision,
+    )
 
 
 @by_turns(5, family=["llava", "internvl", "mobilevlm", "smolvlm"], cut=CUTS, behind=BEHIND)
@@ -137,7 +145,7 @@ def test_chunks_of_which_one_is_all_visual(family, cut, behind):
         cache = in_chunks(session, inputs, ends)
         event, hidden = event_of(cache), hidden_of(cache)
         ours = model(input_ids=question, attention_mask=mask, **{CACHE: cache}).logits
-    assert hidden and set(hidden) >= {2}
+    assert 2 in hidden
     stock = DynamicCache(config=model.config)
     with oracle(model, event, hidden=hidden):
         model(**inputs, **{CACHE: stock})

@@ -1,4 +1,4 @@
-"""What pruning cannot be exact in is refused by name, with the reason; and the model is restored."""
+"""What pruning cannot be exact in is refused by name, with the reason, and the model restored."""
 
 import pytest
 import torch

@@ -27,8 +27,8 @@ class Row:
 
     Times are medians over the turns, and ``decode_ms_per_token`` over all tokens of all turns (None
     if the answer is one token long). ``first_divergence`` is the index of the first token that
-    differs from the full cache's (None if none does). ``visual_computed`` is the share of the visual
-    tokens that the layers computed, on average (None where the method drops none).
+    differs from the full cache's (None if none does). ``visual_computed`` is the share of the
+    visual tokens that the layers computed, on average (None where the method drops none).
     """
 
     method: str

@@ -1,5 +1,5 @@
-"""Specs to policies, and methods that add up: ``mixkv+prefixkv+lookm.merge:budget=10%``, and what is
-pruned before them: ``fastv.prune(keep=50%)+mixkv:budget=10%``.
+"""Specs to policies, and methods that add up: ``mixkv+prefixkv+lookm.merge:budget=10%``, and what
+is pruned before them: ``fastv.prune(keep=50%)+mixkv:budget=10%``.
 """
 
 from __future__ import annotations
@@ -340,8 +340,8 @@ def policy(spec: Policy | str, **changes: Any) -> Policy:
         arguments["budget"] = new if hasattr(new, "spec_name") else with_amount(stage, new)
     arguments |= changes
     build = None if name == "policy" else find(name)
-    own = () if build is None else build.parameters
-    given = [slot for slot in EVERY_SLOT if slot in arguments and (slot != "prune" or slot not in own)]
+    taken = build is not None and "prune" in build.parameters  # by a method, as its parameter
+    given = [slot for slot in (SLOTS if taken else EVERY_SLOT) if slot in arguments]
     if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
         given.remove("budget")  # an amount, not a stage
     stages = {slot: _as_stage(arguments.pop(slot)) for slot in given}

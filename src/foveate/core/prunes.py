@@ -1,5 +1,5 @@
-"""What prunes, by name: ``@prunes("fastv")`` on a stage has ``fastv.prune(...)`` stand in specs, first
-in a sum of methods. In other places the stage is called ``fastv_prune``.
+"""What prunes, by name: ``@prunes("fastv")`` on a stage has ``fastv.prune(...)`` stand in specs,
+first in a sum of methods. In other places the stage is called ``fastv_prune``.
 """
 
 from __future__ import annotations

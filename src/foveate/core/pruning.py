@@ -1,6 +1,6 @@
-"""Which visual tokens of a prompt are computed at all: what the stage ``prune`` of a policy sees, and
-what it says. What is dropped before a layer is neither read by that layer nor by any behind it, and
-has no keys and values there; what stays keeps the position that it had.
+"""Which visual tokens of a prompt are computed at all: what the stage ``prune`` of a policy sees,
+and what it says. What is dropped before a layer is neither read by that layer nor by any behind it,
+and has no keys and values there; what stays keeps the position that it had.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class EnteringTokens:
 
 
 class Pruned(NamedTuple):
-    """Which of the tokens go on, and, if some of them take over others, the hidden states with which
-    all do (those of tokens that are dropped are not read). Text goes on whatever it says.
+    """Which of the tokens go on, and, if some of them take over others, the hidden states with
+    which all do (those of tokens that are dropped are not read). Text goes on whatever it says.
     """
 
     goes_on: Bool[Tensor, "b t"]
@@ -98,5 +98,5 @@ def share(keep: AmountLike) -> Amount:
 
 
 def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
-    """How many of so many visual tokens that is: rounded down, and at least one, if there is one."""
+    """How many of so many visual tokens that is: rounded down, at least one, if there is one."""
     return keep.tokens(given, 0).minimum(given)

@@ -231,8 +231,8 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
     """
     if policy.prune is not None:
         raise UnsupportedPolicy(
-            f"{policy} drops visual tokens before they are computed, and tensors tell what has been. "
-            "Use foveate.compress(model, ...)."
+            f"{policy} drops visual tokens before they are computed, and tensors are what has been "
+            "computed. Use foveate.compress(model, ...)."
         )
     if policy.reads_again:
         raise UnsupportedPolicy(

@@ -56,4 +56,4 @@ from foveate.methods.vl_cache import vl_cache as vl_cache
 from foveate.methods.vnorm import vnorm as vnorm
 
 # isort: split
-import foveate.methods.pruning
+from foveate.methods import pruning as pruning

@@ -14,7 +14,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
-from foveate.backends.hf.computed import Computed, dropped_before
+from foveate.backends.hf.attention.computed import Computed, dropped_before
 from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.projection import output_weight
 from foveate.backends.hf.state import CacheState
@@ -95,8 +95,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     @property
     def softmax_n(self) -> float:
-        """The n of the softmax over what is held; that of a prompt of which nothing was evicted, but
-        whose pairs are listed as some tokens were never computed, is the model's.
+        """The n of the softmax over what is held. Where nothing was evicted, and some tokens were
+        never computed, the softmax is the model's.
         """
         plain = bool(self.state.dropped) and self.memory.kept is None
         return 0.0 if plain else self.policy.attend.n

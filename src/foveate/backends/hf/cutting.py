@@ -123,9 +123,7 @@ def named_states(
     return found.pop(names[0]), found
 
 
-def of_layer(
-    given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known
-) -> dict[str, Any]:
+def of_layer(given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known) -> dict[str, Any]:
     """A layer's arguments beside its hidden states, at the places that ``order`` names. Masks stay:
     they are over the tokens that the decoder reads. ``known`` is what was cut of this pass before.
 

@@ -50,8 +50,8 @@ class Asked(NamedTuple):
         """Raises InvalidInput where it is asked of tokens that are about to be dropped."""
         for name in self.names:
             raise InvalidInput(
-                f"{name} was asked for, and {_OF_ALL[name]} once some are dropped. Leave it out, or "
-                "the prune stage of the policy."
+                f"{name} was asked for, and {_OF_ALL[name]} once some are dropped. Leave it out, "
+                "or the prune stage of the policy."
             )
         if self.logits is None:
             return

@@ -1,10 +1,10 @@
-"""Visual tokens that are never computed: a pass of a prompt is cut at the decoder's door, or between
-two of its layers, as the stage ``prune`` of the policy says.
+"""Visual tokens that are never computed: a pass of a prompt is cut at the decoder's door, or
+between two of its layers, as the stage ``prune`` of the policy says.
 
 Two spaces of places have to be told apart. What the decoder keeps for itself while its layers run
-(position embeddings, masks, DeepStack's features) has the places of its door; the hidden states that
-go from layer to layer have those of the latest cut. Masks are not cut: below a cut the attention goes
-by each place's column, and by the mask over all tokens given (``computed.py``).
+(position embeddings, masks, DeepStack's features) has the places of its door; the hidden states
+that go from layer to layer have those of the latest cut. Masks are not cut: below a cut the
+attention goes by each place's column, and by the mask over all tokens given (``Computed``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import cutting
-from foveate.backends.hf.computed import Computed
+from foveate.backends.hf.attention.computed import Computed
 from foveate.backends.hf.decoder import Place
 from foveate.backends.hf.hooks import wrap
 from foveate.backends.hf.internals import GIVEN
@@ -124,7 +124,8 @@ class Pruner:
         end = state.prompt_end
         if self.stage is None or end is None or first >= end:
             return kwargs
-        return self._enter(state, first, asked, kwargs)
+        cut: dict[str, Any] = self._enter(state, first, asked, kwargs)
+        return cut
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
@@ -190,8 +191,8 @@ class Pruner:
     def _add_features(
         self, add: Any, hidden: Tensor, where: Tensor, features: Tensor, *more: Any
     ) -> Any:
-        """DeepStack: features of the tower, added after the first layers to the tokens of which they
-        are.
+        """DeepStack: features of the tower, added after the first layers to the tokens of which
+        they are.
         """
         at = self._pass
         if at is not None and at.local is not None:

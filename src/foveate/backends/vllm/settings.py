@@ -116,8 +116,8 @@ def check_policy(policy: Policy) -> None:
     if policy.prune is not None:
         raise _refused(
             policy,
-            f"{policy.prune!r} has visual tokens never computed, and vLLM gives out the places of a "
-            "prompt before the model sees it. Leave it out; vLLM itself drops tokens of videos "
+            f"{policy.prune!r} has visual tokens never computed, and vLLM gives out the places of "
+            "a prompt before the model sees it. Leave it out; vLLM itself drops tokens of videos "
             "(--video-pruning-rate)",
         )
     if policy.reads_again:

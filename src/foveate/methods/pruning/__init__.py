@@ -1,4 +1,4 @@
-"""Methods that choose which visual tokens are computed: ``NAME.prune(...)`` at the front of a spec."""
+"""Methods that choose which visual tokens are computed: ``NAME.prune(...)`` in front of a spec."""
 
 from foveate.methods.pruning.divprune import DivPrunePrune as DivPrunePrune
 from foveate.methods.pruning.fastv import FastVPrune as FastVPrune

@@ -2,8 +2,8 @@
 
 Before the first layer, by the cosine distance of the embeddings that the decoder is given: one
 token after the other, each the farthest from all chosen before it. The first is the one whose
-nearest neighbour is farthest. Tokens of all images of a row compete. The release draws the positions
-of what is left together; here they stay.
+nearest neighbour is farthest. Tokens of all images of a row compete. What is left keeps its
+positions.
 """
 
 from __future__ import annotations
@@ -35,5 +35,6 @@ class DivPrunePrune:
         return (0,)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
-        counts, visual = going_on(share(self.keep), tokens.given)[:, None], tokens.vision[:, None]
-        return Pruned(spread(tokens.hidden[:, None], visual, torch.zeros_like(visual), counts)[:, 0])
+        counts, visual = going_on(share(self.keep), tokens.given), tokens.vision[:, None]
+        none = torch.zeros_like(visual)
+        return Pruned(spread(tokens.hidden[:, None], visual, none, counts[:, None])[:, 0])

@@ -21,9 +21,9 @@ from foveate.backends.hf.attention.by_products import (
     with_column_sums,
     with_window_sums,
 )
+from foveate.backends.hf.attention.computed import Computed
 from foveate.backends.hf.attention.grouped import apart, folded, folds, head_by_head
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
-from foveate.backends.hf.computed import Computed
 from foveate.core.layer import Layer
 from foveate.core.policy import Policy
 from foveate.core.reading import Pass
@@ -102,8 +102,8 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
 
 
 def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
-    """Over the tokens that were computed. Where they are all that is held, and a place sees all up to
-    its own, that needs no mask.
+    """Over the tokens that were computed. Where they are all that is held, and a place sees all up
+    to its own, that needs no mask.
     """
     attend, facts, opened = queries.attention, queries.facts(), pairs.opened()
     fresh = computed.given == queries.seen and opened.longest == queries.q.shape[2]

@@ -16,8 +16,10 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.backends.hf.attention.masks import MaskFacts, as_bool
-from foveate.backends.hf.shared import Images
 from foveate.core.slots import Slots, once_for_heads
+
+Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
+"""Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
 
 class Computed:
