@@ -19,8 +19,8 @@ from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedModel
 
 @dataclass(frozen=True, kw_only=True)
 class EnteringTokens:
-    """The tokens of one pass of a prompt that are about to enter the model's layer ``layer``; those
-    that were dropped before an earlier layer are not among them.
+    """The tokens of one pass of a prompt that are about to enter the layer ``layer`` of the model's
+    ``depth``; those that were dropped before an earlier layer are not among them.
 
     ``pos`` is each token's index within its own row, -1 where a place stands for no token.
     ``image`` and ``spot`` are as those of slots: the image that a token belongs to, and which
@@ -31,6 +31,7 @@ class EnteringTokens:
     """
 
     layer: int
+    depth: int
     hidden: Float[Tensor, "b t c"]
     pos: Int[Tensor, "b t"]
     image: Int[Tensor, "b t"]

@@ -15,6 +15,7 @@ from foveate.backends.hf.internals import LOGITS
 from foveate.backends.hf.support import compressible_layers, shares_pairs, text_config
 from foveate.core.policy import Policy
 from foveate.core.pruning import Prune
+from foveate.core.spec import print_value
 from foveate.errors import InvalidInput, InvalidParameter, UnsupportedModel
 
 _OF_ALL = {
@@ -88,16 +89,16 @@ def layers_of(
     cuts = tuple(sorted(set(stage.layers(len(layers)))))
     for reason in _reasons(model, place, layers, cuts):
         raise UnsupportedModel(
-            f"visual tokens of a {type(model).__name__} cannot be dropped ({stage!r}): {reason}"
+            f"visual tokens of a {type(model).__name__} cannot be dropped ({print_value(stage)}): {reason}"
         )
     if not cuts or cuts[-1] >= len(layers):
         raise InvalidParameter(
-            f"{stage!r} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has "
+            f"{print_value(stage)} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has "
             f"the layers 0 to {len(layers) - 1}."
         )
     if policy.reads_again is not None:
         raise InvalidParameter(
-            f"{policy.score!r} reads the prompt a second time, and {stage!r} has parts of it never "
+            f"{policy.score!r} reads the prompt a second time, and {print_value(stage)} has parts of it never "
             "computed. Take a method that reads it once, or leave the prune stage out."
         )
     return layers, cuts

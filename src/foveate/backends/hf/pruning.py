@@ -51,13 +51,14 @@ class PassToCut:
         self.visual = ((self.image >= 0) & (columns >= 0)).sum(-1)
         self.cut: cutting.Known = {}
 
-    def tokens(self, layer: int, hidden: Tensor) -> EnteringTokens:
+    def tokens(self, layer: int, depth: int, hidden: Tensor) -> EnteringTokens:
         """What the stage is shown."""
         pads = 0 if self.state.pads is None else self.state.pads.to(self.columns.device)[:, None]
         index, real = (self.columns - self.first).clamp_min(0), self.columns >= 0
         image, spot = (t.gather(1, index).masked_fill(~real, -1) for t in (self.image, self.spot))
         return EnteringTokens(
             layer=layer,
+            depth=depth,
             hidden=hidden,
             pos=torch.where(real, self.columns - pads, -1),
             image=image,
@@ -158,7 +159,7 @@ class Pruner:
         self, at: PassToCut, layer: int, hidden: Tensor
     ) -> tuple[Int[Tensor, "b s"], Tensor] | None:
         """Which places go on from a layer on, and their hidden states; None if all do."""
-        tokens = at.tokens(layer, hidden)
+        tokens = at.tokens(layer, len(self.layers), hidden)
         chosen = self.stage(tokens)  # type: ignore[misc]
         stays = (at.columns >= 0) & (chosen.goes_on | at.must_go_on(tokens))
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)
