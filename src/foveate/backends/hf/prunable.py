@@ -86,19 +86,19 @@ def layers_of(
     config = text_config(model)
     stacks = layer_stacks(model, config)
     layers = list(model.get_submodule(stacks[0])) if len(stacks) == 1 else []  # type: ignore[call-overload]
-    cuts = tuple(sorted(set(stage.layers(len(layers)))))
+    cuts, said = tuple(sorted(set(stage.layers(len(layers))))), print_value(stage)
     for reason in _reasons(model, place, layers, cuts):
         raise UnsupportedModel(
-            f"visual tokens of a {type(model).__name__} cannot be dropped ({print_value(stage)}): {reason}"
+            f"visual tokens of a {type(model).__name__} cannot be dropped, as {said} says: {reason}"
         )
     if not cuts or cuts[-1] >= len(layers):
         raise InvalidParameter(
-            f"{print_value(stage)} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has "
-            f"the layers 0 to {len(layers) - 1}."
+            f"{said} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has the "
+            f"layers 0 to {len(layers) - 1}."
         )
     if policy.reads_again is not None:
         raise InvalidParameter(
-            f"{policy.score!r} reads the prompt a second time, and {print_value(stage)} has parts of it never "
+            f"{policy.score!r} reads the prompt a second time, and {said} has parts of it never "
             "computed. Take a method that reads it once, or leave the prune stage out."
         )
     return layers, cuts

@@ -40,14 +40,16 @@ class PassToCut:
         self.state, self.first, self.asked = state, first, asked
         self.columns, self.given = columns, columns.shape[1]
         self.local: Int[Tensor, "b m"] | None = None
-        images = state.images()
-        if images is None:
+        images, vision = state.images(), state.vision
+        if images is None or vision is None or not state.vision_known:
             raise MissingModality(
                 f"{state.policy} drops visual tokens, and nothing tells which tokens are visual. "
                 "Pass input_ids, or compress(..., vision=...)."
             )
         device = columns.device
-        self.image, self.spot = (t[:, first : first + self.given].to(device) for t in images)
+        now = slice(first, first + self.given)
+        words = ~vision[:, now].to(device)  # which in streams belong to the image that they are of
+        self.image, self.spot = (t[:, now].to(device).masked_fill(words, -1) for t in images)
         self.visual = ((self.image >= 0) & (columns >= 0)).sum(-1)
         self.cut: cutting.Known = {}
 

@@ -242,8 +242,8 @@ class CacheState:
         """The visual tokens of each row so far, dropped ones included; None where the policy drops
         none, or nothing told which they are.
         """
-        images = None if self.policy.prune is None else self.images()
-        return None if images is None else (images[0] >= 0).sum(-1)
+        told = self.vision is not None and self.vision_known and self.policy.prune is not None
+        return self.vision.sum(-1) if told else None  # type: ignore[union-attr]
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""

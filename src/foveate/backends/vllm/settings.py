@@ -116,9 +116,9 @@ def check_policy(policy: Policy) -> None:
     if policy.prune is not None:
         raise _refused(
             policy,
-            f"{print_value(policy.prune)} has visual tokens never computed, and vLLM gives out the places of "
-            "a prompt before the model sees it. Leave it out; vLLM itself drops tokens of videos "
-            "(--video-pruning-rate)",
+            f"{print_value(policy.prune)} has visual tokens never computed, and vLLM gives out the "
+            "places of a prompt before the model sees it. Leave it out; vLLM itself drops tokens "
+            "of videos (--video-pruning-rate)",
         )
     if policy.reads_again:
         raise _refused(
