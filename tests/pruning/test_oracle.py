@@ -1,5 +1,7 @@
 """A pruned prompt is the stock model with the dropped keys hidden where they were dropped."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import DynamicCache
@@ -9,6 +11,7 @@ from foveate.backends.hf.internals import CACHE
 from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle
+from tests.conformance.policies import KEEPING_LESS
 from tests.pairs import by_turns
 
 from .compare import BATCHES, check_pruned, hidden_of, in_chunks
@@ -51,6 +54,21 @@ DECODING = {"while decoding": "prefixkv:budget=60%"}
 def test_pruned_equals_the_stock_model_with_the_dropped_hidden(family, cut, behind, lengths):
     inputs = zoo.prompt(family, lengths=lengths)
     check_pruned(zoo.build(family), foveate.policy(f"{cut}+{behind}"), inputs)
+
+
+# What is merged into the nearest by position is so by true positions, and by places in the oracle.
+BY_POSITION = ("elastic_cache",)
+
+
+@by_turns(
+    name=[name for name in KEEPING_LESS if name not in BY_POSITION],
+    cut=["at the door", "between"],
+    family=["llava", "qwen2_5_vl", "paligemma"],
+)
+def test_every_method_behind_a_cut(name, cut, family):
+    stage = foveate.policy(f"{CUTS[cut]}+full").prune
+    policy = replace(KEEPING_LESS[name], prune=stage, origin=None)
+    check_pruned(zoo.build(family), policy, zoo.prompt(family, lengths=(23, 31, 40)))
 
 
 @by_turns(1, family=FAMILIES, cut=CUTS)

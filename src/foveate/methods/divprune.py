@@ -3,8 +3,8 @@
 The paper prunes an image's tokens before the language model reads them, by the cosine distance of
 their embeddings; it is no cache policy. This is its selection (max-min diversity, the greedy
 algorithm) read as one: after the prefill, by the distance of keys, each KV head for itself. So it
-saves no prefill, and a token that leaves the cache has been read; ``divprune.prune`` prunes as the
-paper does.
+saves memory and no prefill, and a token that leaves the cache has been read. `divprune.prune()` in
+front of a method drops tokens as the paper does, and saves prefill.
 
 Every image token competes with those of all images. Text stands before images, as the paper keeps
 all of it: where it does not fit, the newest stays, beside the first `sinks` tokens; with
