@@ -76,7 +76,8 @@ class Policy:
         protocols = (Score, Budget, Select, Merge, When, Attend, Store)
         for slot, protocol in zip(SLOTS, protocols, strict=True):
             value = getattr(self, slot)
-            elsewhere = slot == "merge" and isinstance(value, (Score, Budget, Select, When, Store))
+            others = (Score, Budget, Select, When, Store, Prune)
+            elsewhere = slot == "merge" and isinstance(value, others)
             if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
                     f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "

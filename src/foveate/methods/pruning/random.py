@@ -20,7 +20,7 @@ class RandomPrune:
     A token's draw follows from its position in its row and from ``seed`` alone.
     """
 
-    keep: AmountLike
+    keep: AmountLike = "50%"
     seed: Seed = 0
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ class SpatialPrune:
     by image, so that every image keeps the same share, to one token. Nothing is looked at.
     """
 
-    keep: AmountLike
+    keep: AmountLike = "50%"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "keep", share(self.keep))
