@@ -33,7 +33,16 @@ LEAST = 1e-6
     Paper(
         title="Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning "
         "in MLLMs",
-        authors=("Zhang, Qizhe", "Liu, Mengzhen", "Li, Lichen", "Lu, Ming", "Zhang, Yuan"),
+        authors=(
+            "Zhang, Qizhe",
+            "Liu, Mengzhen",
+            "Li, Lichen",
+            "Lu, Ming",
+            "Zhang, Yuan",
+            "Pan, Junwen",
+            "She, Qi",
+            "Zhang, Shanghang",
+        ),
         year=2025,
         venue="Advances in Neural Information Processing Systems",
         key="zhang2025cdpruner",

@@ -12,8 +12,10 @@ from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
 @prunes("spatial")
 @dataclass(frozen=True, kw_only=True)
 class SpatialPrune:
-    """Visual tokens at even distances in the order in which they are read, line by line and image
-    by image, so that every image keeps the same share, to one token. Nothing is looked at.
+    """Visual tokens at even distances, whatever is on them.
+
+    Distances are those of the order in which tokens are read, line by line and image by image, so
+    that every image keeps the same share, to one token.
     """
 
     keep: AmountLike = "50%"
