@@ -67,7 +67,9 @@ def model_of(shape: Shape) -> LlamaForCausalLM:
         num_key_value_heads=shape.heads,
         max_position_embeddings=2 * TOKENS,
     )
-    return LlamaForCausalLM(config).eval()
+    model = LlamaForCausalLM(config)
+    model.train(mode=False)
+    return model
 
 
 def flops(shape: Shape, tokens: int) -> float:
@@ -157,7 +159,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     torch.manual_seed(0)
     shapes = {name: measured(shape, given.rounds) for name, shape in SHAPES.items()}
-    facts = {"processor": processor(), "torch": torch.__version__}
+    facts = {"processor": processor(torch.device("cpu")), "torch": torch.__version__}
     found: dict[str, Any] = {**facts, **vars(given), "shapes": shapes}
     write("pruning", page(found), found)
     print(page(found))

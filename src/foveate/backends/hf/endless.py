@@ -13,7 +13,8 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.shared import Images, SharedByLayers
+from foveate.backends.hf.attention.computed import Images
+from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.support import convert, foveate_layers, known_state, text_config
 from foveate.core.policy import Policy

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from foveate.backends.hf.attention.computed import Computed
+from foveate.backends.hf.attention.computed import Computed, Images
 from foveate.backends.hf.attention.masks import MaskFacts
-from foveate.backends.hf.shared import Images, SharedByLayers
+from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.stats import Stats
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept
