@@ -82,7 +82,8 @@ def home(name: str) -> str:
 
 
 def test_stages_are_what_two_or_more_methods_share() -> None:
-    used = {path: {home(name) for name in imports(path)} for path in (SRC / "methods").glob("*.py")}
+    files = (SRC / "methods").rglob("*.py")
+    used = {path: {home(name) for name in imports(path)} for path in files}
     below = {
         path.relative_to(SRC / "stages").as_posix(): {home(name) for name in imports(path)}
         for path in PARTS
