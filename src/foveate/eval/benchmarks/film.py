@@ -21,10 +21,10 @@ def video(
     record: Record,
     name: str,
     places: Sequence[str],
-    fps: float | None,
+    fps: int | float | None,
     frames: int | None,
-    start: float = 0.0,
-    end: float | None = None,
+    start: int | float = 0.0,
+    end: int | float | None = None,
 ) -> VideoFile:
     """A clip of a record, which is at one of the places ("data/{}.mp4"); its frames are read later.
 
