@@ -1,5 +1,6 @@
 """Foveate's recipe: maps fitted to second readings, and what they keep."""
 
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -212,6 +213,23 @@ def test_a_profile_is_of_the_weights_that_it_was_measured_on(tmp_path):
     with pytest.raises(ProfileMismatch, match=r"other weights .* calibrate recommended"):
         foveate.compress(model, policy)
     assert weights_digest(model) != digest
+    model.load_state_dict(zoo.fresh("llama").state_dict())
+    foveate.compress(model, policy)
+    model.model.norm.weight.data[0] = 9.0  # which leaves the tensor's version as it was
+    assert weights_digest(model) != digest
+
+
+def test_a_digest_is_of_the_largest_first_number_of_every_parameter():
+    numbers = torch.Generator().manual_seed(0)
+    shapes, kinds = ((1,), (9, 7), (64,), (70, 3), (2,), (0,)), (torch.float32, torch.bfloat16)
+    model = torch.nn.ParameterList(
+        torch.randn(shape, generator=numbers).to(kinds[place % 2])
+        for place, shape in enumerate(shapes)
+    )
+    first = [one.detach().flatten()[:64] for one in model if one.numel()]
+    largest = torch.stack([one.to(torch.bfloat16).abs().max() for one in first])
+    raw = largest.view(torch.int16).numpy().tobytes()
+    assert weights_digest(model) == hashlib.sha256(raw).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])
