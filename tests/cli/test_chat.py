@@ -18,6 +18,7 @@ from foveate.cli import chat as command
 from foveate.cli.app import app
 from foveate.cli.lines import Line, read_line
 from foveate.errors import InvalidInput
+from tests.profiles import saved
 
 HELD = re.compile(r"\[(?:\w+ ?\w*; )?(\d+) of (\d+) tokens held, (\d+)%, [\d.]+ MiB\]")
 
@@ -70,6 +71,13 @@ def test_another_method_reads_the_conversation_anew(piped: Any) -> None:
     first, second = HELD.findall(done.stderr)
     assert int(second[1]) > int(first[1])
     assert int(second[0]) > 0.45 * int(second[1])
+
+
+def test_a_profile_is_named_without_its_folder(piped: Any, llava: Path, tmp_path: Path) -> None:
+    path = saved(tmp_path, "headkv", [[1.0, 2.0]] * 3, model=llava.name)
+    done = piped(f"/method headkv:budget=50%,profile={path}", "What is it?")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith("headkv:budget=50%,profile=headkv.json\n")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from foveate.chat import saved
 from foveate.chat.answering import Answerer
 from foveate.chat.asking import Answer
 from foveate.chat.given import edited, new_messages
-from foveate.chat.held import Held, held
+from foveate.chat.held import ChatHeld, held
 from foveate.chat.literal import tokenizer_of
 from foveate.chat.reading import Conversation
 from foveate.chat.rewriting import Rewrites
@@ -194,7 +194,7 @@ class Chat(AbstractContextManager["Chat"]):
         return list(self._now.messages)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> ChatHeld:
         """How much of the conversation is held now, in tokens and bytes."""
         before = None if self._latest is None else self._latest.before.cache
         return held(self._now.cache, before)

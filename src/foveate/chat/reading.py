@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as RELEASE
 
-from foveate.chat.literal import anchor, tokenizer_of
+from foveate.chat.literal import anchor, lacks_first_token, tokenizer_of
 from foveate.chat.pictures import picture
 from foveate.chat.words import Message, Wording, parts_of
 from foveate.errors import InvalidInput, UnsupportedModel
@@ -86,8 +86,7 @@ def read(
             masks a later one wrongly.
     """
     tokenizer = tokenizer_of(wording.processor)
-    opening = getattr(tokenizer, "bos_token", None)
-    special = begins and not (opening and text.startswith(opening))
+    special = begins and lacks_first_token(tokenizer, text)
     first = wording.literals.split(text)[0]
     front, cut = ("", []) if begins else anchor(tokenizer, first)
     reader = wording.literals.reader(wording.processor)

@@ -11,7 +11,7 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.lines import read_line
 from foveate.cli.options import model_option
-from foveate.cli.policies import ON_THE_DEMO, is_demo
+from foveate.cli.policies import ON_THE_DEMO, is_demo, short
 from foveate.cli.talk import HELP, Talk, under
 from foveate.errors import FoveateError
 from foveate.eval.model import SEES, load
@@ -50,7 +50,7 @@ def chat(
     talk.images = [str(path) for path in image or []]
     live = sys.stdin.isatty()
     if live:
-        typer.echo(f"{loaded.name}, {policy.spec}\n{HELP}\n", err=True)
+        typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
     with console.quiet():
         _talk(talk, live)
 

@@ -13,7 +13,7 @@ import typer
 from foveate.chat import AnswerStream, Chat
 from foveate.chat.words import Message
 from foveate.cli.lines import Line
-from foveate.cli.policies import policies
+from foveate.cli.policies import policies, short
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
@@ -86,7 +86,7 @@ class Talk:
         self._forget("")
         self._anew = list(said)
         again = ", from which the conversation is read anew" if said else ""
-        typer.echo(f"{policy.spec}{again}", err=True)
+        typer.echo(f"{short(policy.spec)}{again}", err=True)
 
     def _forget(self, argument: str) -> None:
         self._chat.close()
