@@ -100,7 +100,9 @@ class Chat(AbstractContextManager["Chat"]):
         Args:
             text: what the user says. Special tokens in it are read as text.
             images: PIL images, paths or addresses, which stand in front of the text.
-            videos: as the processor takes them, each an array or tensor of frames.
+            videos: each a :class:`foveate.Clip` (of :func:`foveate.read_video`), whose times the
+                processor is told, or an array or tensor of frames [n, height, width, 3]. All
+                frames are read. They stand behind the images.
             system: a system message, in front of this turn.
             messages: new messages in the processor's own form, in front of ``text``: a history to
                 begin with, tools' answers, texts between images. Not those that were said before.
