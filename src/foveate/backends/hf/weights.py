@@ -39,7 +39,7 @@ def _largest(weights: Sequence[Tensor]) -> BFloat16[Tensor, "n"]:
     through each operation together, as a model has hundreds of them.
     """
     first = [one.flatten()[:EACH] for one in weights]
-    sizes = torch.tensor([len(one) for one in first], device="cpu")
+    sizes = torch.tensor([len(one) for one in first], dtype=torch.long, device="cpu")
     within = torch.arange(EACH, device="cpu").minimum(sizes[:, None] - 1)  # of short ones the last
     places = (sizes.cumsum(0) - sizes)[:, None] + within
     numbers = torch.cat(first).to(torch.bfloat16).abs()
