@@ -96,6 +96,6 @@ def test_a_layer_takes_few_calls():
     with foveate.compress(model, "snapkv:budget=50%,window=4") as session, torch.no_grad():
         session.prefill(input_ids=ids)  # what is asked once is known
         cache = DynamicCache(config=model.config)
-        assert called(model, ids, cache, 1) <= 140
+        assert called(model, ids, cache, 1) <= 130
         called(model, ids[:, :1], cache, 1)
-        assert called(model, ids[:, :1], cache, 1) <= 32
+        assert called(model, ids[:, :1], cache, 1) <= 30
