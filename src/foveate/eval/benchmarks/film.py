@@ -12,7 +12,8 @@ from foveate.errors import InvalidInput
 ASK = "Which choice answers this question about the video? Reply with its letter alone."
 FRAMES = 32  # of a video, where no option says otherwise
 LETTERS = "ABCDEFGH"
-Rate = Annotated[float, Range(0, 1000, above=True)]
+_FRAMES_A_SECOND = Range(0, 1000, above=True)
+Rate = Annotated[int, _FRAMES_A_SECOND] | Annotated[float, _FRAMES_A_SECOND]
 """Frames a second."""
 
 
