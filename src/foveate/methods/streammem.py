@@ -1,4 +1,4 @@
-"""StreamMem: a memory of a video by what a chat's own words attend to, and a prototype of each frame.
+"""StreamMem: a video is remembered by what a chat's own words attend to, and a prototype a frame.
 
 What the chat template puts behind a user's words is read after the cache and does not stay; what
 its tokens attend to stands for questions that nobody has asked yet (``proxy`` gives other words).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,10 @@ from transformers import DynamicCache
 
 from foveate.backends.hf import Session
 from foveate.backends.hf.endless import finish
+from foveate.backends.hf.fetched import Made, looked_at, put_back
 from foveate.backends.hf.internals import CACHE
 from foveate.chat.asking import Answer, length, said
+from foveate.stream.elsewhere import Offloaded
 
 
 def answer(
@@ -38,3 +41,16 @@ def answer(
         **{**length(model, asked), **asked},
     )
     return said(model, processor, output[0, whole.shape[1] :], asked, stats)
+
+
+def fetch(
+    session: Session, elsewhere: Offloaded, branch: DynamicCache, ids: Int[Tensor, "1 t"]
+) -> None:
+    """Puts back into the branch what a question's tokens are about; they are read once for that."""
+    asking, queries = copy.deepcopy(branch), dict[int, Tensor]()
+    finish(asking)
+    with looked_at(asking, Made(q=queries)):
+        session.prefill(input_ids=ids, **{CACHE: asking})
+    found = elsewhere.fetch(branch, queries)
+    if found is not None:
+        put_back(branch, elsewhere.columns, found)

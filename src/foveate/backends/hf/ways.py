@@ -51,6 +51,9 @@ def attend(
         return with_drafts(layer, layer.late, attention, query, own_mask, scale)
     b, m = query.shape[0], query.shape[2]
     mask = layer.state.shared.over_columns(own_mask, b, m, layer.seen)
+    made = layer.state.made
+    if made is not None and made.q is not None and layer.state.again is None:
+        made.q[layer.ordinal] = query.detach()
     out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
     return out if whole else (refused(out[0]), out[1])
 
