@@ -190,7 +190,7 @@ class Offloaded:
         """All that is held, by name, for a file."""
         every = range(len(self.frames))
         found = {name: self._all(name, every) for name in _TABLES} | {"columns": self.columns}
-        found["read"] = torch.tensor([self._read], dtype=torch.long, device="cpu")
+        found["read"] = _whole([self._read])
         held = [self._shelf.get(frame.number) for frame in self.frames]
         for name in held[0] if held else ():
             found[name] = torch.cat([pairs[name] for pairs in held], dim=1)
@@ -212,3 +212,7 @@ class Offloaded:
         for frame in self.frames:
             self._shelf.drop(frame.number)
         self.frames, self._means, self.nbytes = [], {}, 0
+
+
+def _whole(numbers: list[int]) -> Int[Tensor, "x"]:
+    return torch.tensor(numbers, dtype=torch.long, device="cpu")
