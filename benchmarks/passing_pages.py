@@ -27,7 +27,7 @@ from foveate.eval.results import CONFIGURATION
 RUNS = Path(__file__).parent / "runs" / "passing_pages"
 TASK, PROTOCOL = "passing_pages", "query-agnostic"
 METHODS = (
-    "recommended",
+    "recommended:profile=recommended.safetensors",  # the one that ships with the demo model
     "infinipotv",
     "hermes:proxy=questions",
     "streammem",
