@@ -23,6 +23,7 @@ from foveate.cli.eval import evaluate
 from foveate.eval.contenders import named
 from foveate.eval.reading import FULL, Protocol
 from foveate.eval.results import CONFIGURATION
+from foveate.report.shown import without_folders
 
 RUNS = Path(__file__).parent / "runs" / "passing_pages"
 TASK, PROTOCOL = "passing_pages", "query-agnostic"
@@ -55,8 +56,14 @@ def ask(limit: int, folder: Path) -> None:
 
 
 def by_distance(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows, each under the name of its distance, so that each is a task of its own."""
-    return [{**row, "task": str(row["labels"]["distance"])} for row in rows if "error" not in row]
+    """The rows, each under the name of its distance, so that each is a task of its own; profiles
+    without the folders in which they stand.
+    """
+    return [
+        {**row, "task": str(row["labels"]["distance"]), "spec": without_folders(row["spec"])}
+        for row in rows
+        if "error" not in row
+    ]
 
 
 def right_of_full(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
