@@ -153,6 +153,7 @@ def table(title: str, found: Mapping[str, Share]) -> list[str]:
 
 
 def shown(x: Share) -> str:
+    """A cell of a table."""
     return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
 
 
