@@ -26,7 +26,8 @@ from foveate.eval.results import CONFIGURATION
 from foveate.report.shown import without_folders
 
 RUNS = Path(__file__).parent / "runs" / "passing_pages"
-TASK, PROTOCOL = "passing_pages", "query-agnostic"
+TASK = "passing_pages"
+PROTOCOL: Protocol = "query-agnostic"
 METHODS = (
     "recommended:profile=recommended.safetensors",  # the one that ships with the demo model
     "infinipotv",
@@ -40,14 +41,13 @@ SEED = 3026  # of no question that a default was chosen by
 
 def ask(limit: int, folder: Path) -> None:
     """Whatever has not been asked yet."""
-    protocol: Protocol = PROTOCOL
     evaluate(
         folder,
         tasks=TASK,
         methods=",".join(METHODS),
         budgets=",".join(BUDGETS),
         model="demo",
-        protocol=protocol,
+        protocol=PROTOCOL,
         limit=limit,
         seed=SEED,
         timed=0,
