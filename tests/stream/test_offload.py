@@ -154,25 +154,28 @@ def test_what_is_kept_elsewhere_is_bounded_and_what_is_held_is_as_without(caplog
 
 
 def test_the_frames_most_like_the_question_come_back():
-    """By the dot product of the mean query with each frame's mean key, layer by layer."""
-    how = Offload(fetch=2)
-    stream = Stream(
-        tiny.model(), tiny.processor(), "recent_frames:budget=30,frames=1", offload=how, every=1
-    )
+    """By the dot product of mean query and mean key, layer by layer, as before any rotation."""
+    model, how = tiny.model(), {"offload": Offload(fetch=2), "every": 1}
+    stream = Stream(model, tiny.processor(), "recent_frames:budget=30,frames=1", **how)
+    stream._places.find_out()
+    made, hooks = {"q": [], "k": []}, []
+    for layer in model.model.language_model.layers:
+        for name, held in made.items():
+            project = getattr(layer.self_attn, f"{name}_proj")
+            note = lambda _, __, out, held=held: held.append(out[0].unflatten(-1, (-1, 16)))  # noqa: E731
+            hooks.append(project.register_forward_hook(note))
+    frames = []
     for number in range(7):
         stream.see(drawn_frame(number))
-    elsewhere = stream._elsewhere
-    generator = torch.Generator().manual_seed(0)
-    queries = {i: torch.randn(1, 4, 5, 16, generator=generator) for i in range(3)}
-    elsewhere.fetch(stream._cache, queries)
-    for ordinal, numbers in enumerate(elsewhere.fetched):
-        asked = queries[ordinal][0].mean(1).view(2, 2, 16).mean(1)
-        alike = {}
-        for frame in elsewhere.frames[:-1]:  # the last one is held
-            keys = elsewhere._shelf.get(frame.number)[f"k.{ordinal}"]
-            alike[frame.number] = float((keys.mean(1) * asked).sum())
-        best = sorted(alike, key=alike.__getitem__)[-2:]
-        assert numbers == tuple(sorted(best))
+        frames.append(made["k"][-3:])
+    made["q"].clear()
+    stream.ask("where?", **ASKED)
+    for hook in hooks:
+        hook.remove()
+    for ordinal, numbers in enumerate(stream.fetched):
+        asked = made["q"][ordinal].mean(0).view(2, 2, 16).mean(1)
+        alike = [float((of[ordinal].mean(0) * asked).sum()) for of in frames[:-1]]
+        assert numbers == tuple(sorted(torch.tensor(alike).topk(2).indices.tolist()))
 
 
 def test_what_does_not_go_together_is_refused(tmp_path):

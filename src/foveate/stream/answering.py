@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from foveate.backends.hf import Session
 from foveate.backends.hf.endless import finish
 from foveate.backends.hf.fetched import Made, looked_at, put_back
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.reindexed import Turned
 from foveate.chat.asking import Answer, length, said
 from foveate.stream.elsewhere import Offloaded
 
@@ -44,13 +45,17 @@ def answer(
 
 
 def fetch(
-    session: Session, elsewhere: Offloaded, branch: DynamicCache, ids: Int[Tensor, "1 t"]
+    session: Session,
+    elsewhere: Offloaded,
+    branch: DynamicCache,
+    ids: Int[Tensor, "1 t"],
+    ways: Sequence[Turned],
 ) -> None:
     """Puts back into the branch what a question's tokens are about; they are read once for that."""
-    asking, queries = copy.deepcopy(branch), dict[int, Tensor]()
+    asking, made = copy.deepcopy(branch), Made(q={})
     finish(asking)
-    with looked_at(asking, Made(q=queries)):
+    with looked_at(asking, made):
         session.prefill(input_ids=ids, **{CACHE: asking})
-    found = elsewhere.fetch(branch, queries)
+    found = elsewhere.fetch(branch, made, ways)
     if found is not None:
         put_back(branch, elsewhere.columns, found)

@@ -3,10 +3,10 @@
 The pairs of every frame are copied when they are made, so what a policy drops is not lost. For a
 question the frames that are most like it, layer by layer, are put back on its branch, at their true
 positions. What is alike is asked as in ReKV (arXiv:2503.00540, internal retrieval): with the mean
-of a frame's keys and that of the question's queries, the heads of a layer in one vector. ReKV takes
-the cosine of the two; here it is the dot product of keys as they are held, the mean logit that the
-model itself would have. A layer of ReKV fetches before it attends; here the question is read once
-with what is held, and again with what was fetched.
+of a frame's keys and that of the question's queries, the heads of a layer in one vector, without
+their positions. ReKV takes the cosine of the two, here it is the dot product; and a layer of ReKV
+fetches before it attends, where here the question is read once with what is held, and again with
+what was fetched.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from transformers import DynamicCache
 
 from foveate.backends.hf import persist
 from foveate.backends.hf.fetched import Back, Made, Returning
+from foveate.backends.hf.reindexed import Turned
 from foveate.backends.hf.support import foveate_layers, known_state
-from foveate.errors import InvalidBudget
+from foveate.errors import InvalidBudget, InvalidInput
 from foveate.stream.offload import Offload
 from foveate.stream.shelf import InFolder, InMemory, Pairs
 
@@ -72,14 +73,22 @@ class Offloaded:
         if stay is not None:
             self.columns = self.columns[stay.cpu()]
 
-    def keep(self, made: Made, image: Int[Tensor, "1 t"], spot: Int[Tensor, "1 t"]) -> None:
-        """The last tokens that were counted are a chunk's, which made these pairs.
+    def keep(
+        self,
+        made: Made,
+        image: Int[Tensor, "1 t"],
+        spot: Int[Tensor, "1 t"],
+        ways: Sequence[Turned],
+    ) -> None:
+        """The last tokens that were counted are a chunk's, which made these pairs; layers turn keys
+        in these ways.
 
         Raises:
             InvalidBudget: a frame that takes more than all of them may.
             CannotWrite: the folder is full, or cannot be written to.
         """
         image, spot = image[0].cpu(), spot[0].cpu()
+        plain = [_without_positions(made.k[i], made, way)[0] for i, way in enumerate(ways)]
         tokens = torch.arange(self._read - len(image), self._read, device="cpu")
         for number in sorted(set(image.tolist())):
             mine = image == number
@@ -88,13 +97,16 @@ class Offloaded:
                 for name, each in (("k", made.k), ("v", made.v))
                 for ordinal, x in each.items()
             }
-            self._add(number, tokens[mine], image[mine], spot[mine], pairs)
+            means = [k[:, mine.to(k.device)].mean(1).cpu() for k in plain]
+            self._add(number, (tokens[mine], image[mine], spot[mine]), pairs, means)
 
     def _add(
-        self, number: int, tokens: Tensor, image: Tensor, spot: Tensor, pairs: Mapping[str, Tensor]
+        self,
+        number: int,
+        tables: tuple[Tensor, Tensor, Tensor],
+        pairs: Pairs,
+        means: list[Float[Tensor, "h d"]],
     ) -> None:
-        layers = sum(name.startswith("k.") for name in pairs)
-        means = [pairs[f"k.{ordinal}"].float().mean(1) for ordinal in range(layers)]
         size = sum(t.nbytes for t in (*pairs.values(), *means))
         if size > self.how.bytes:
             raise InvalidBudget(
@@ -105,7 +117,7 @@ class Offloaded:
             self._let_go()
         self._shelf.put(number, pairs)
         self._means[number] = means
-        self.frames.append(Frame(number, tokens, image, spot, size))
+        self.frames.append(Frame(number, *tables, size))
         self.nbytes += size
 
     def _let_go(self) -> None:
@@ -122,15 +134,13 @@ class Offloaded:
                 self.how.bytes,
             )
 
-    def fetch(
-        self, cache: DynamicCache, queries: Mapping[int, Float[Tensor, "1 hq m d"]]
-    ) -> Returning | None:
-        """What is put back for a question with these queries; None where nothing is missing."""
-        if not self.frames:
+    def fetch(self, cache: DynamicCache, asked: Made, ways: Sequence[Turned]) -> Returning | None:
+        """What is put back for a question that made such queries; None where nothing is missing."""
+        if not self.frames or asked.q is None:
             return None
         chosen = [
-            self._most_alike(queries[ordinal], ordinal, missing)
-            for ordinal, missing in enumerate(self._missing(cache))
+            self._most_alike(_without_positions(asked.q[i], asked, way)[0], i, missing)
+            for i, (way, missing) in enumerate(zip(ways, self._missing(cache), strict=True))
         ]
         self.fetched = tuple(tuple(self.frames[i].number for i in each) for each in chosen)
         wanted = sorted({i for each in chosen for i in each})
@@ -155,7 +165,7 @@ class Offloaded:
         return torch.cat([self.columns[:0], *(getattr(self.frames[i], name) for i in some)])
 
     def _most_alike(
-        self, q: Float[Tensor, "1 hq m d"], ordinal: int, missing: Bool[Tensor, "F"]
+        self, q: Float[Tensor, "hq m d"], ordinal: int, missing: Bool[Tensor, "F"]
     ) -> list[int]:
         """The frames, of those that are missing, whose mean key has the highest dot product with
         the question's mean query; in order.
@@ -164,7 +174,7 @@ class Offloaded:
         if not len(places):
             return []
         means = torch.stack([self._means[self.frames[i].number][ordinal] for i in places.tolist()])
-        asked = q[0].float().mean(1).cpu().view(means.shape[1], -1, means.shape[2]).mean(1)
+        asked = q.mean(1).cpu().view(means.shape[1], -1, means.shape[2]).mean(1)
         alike = (means * asked).sum((1, 2))
         best = alike.topk(min(self.how.fetch, len(places))).indices
         return sorted(places[best].tolist())
@@ -194,17 +204,22 @@ class Offloaded:
         held = [self._shelf.get(frame.number) for frame in self.frames]
         for name in held[0] if held else ():
             found[name] = torch.cat([pairs[name] for pairs in held], dim=1)
+        of_layers = zip(*(self._means[f.number] for f in self.frames), strict=True)
+        for layer, means in enumerate(of_layers):
+            found[f"mean.{layer}"] = torch.stack(means)
         return {f"{HOST}{name}": t for name, t in found.items()}
 
     def refill(self, tensors: Mapping[str, Tensor]) -> None:
         """Holds what ``tensors()`` were."""
         found = {name.removeprefix(HOST): t for name, t in tensors.items()}
-        image = found["image"]
-        for number in sorted(set(image.tolist())):
+        image, own = found["image"], [name for name in found if name[:2] in ("k.", "v.")]
+        layers = sum(name.startswith("mean.") for name in found)
+        for place, number in enumerate(sorted(set(image.tolist()))):
             mine = image == number
-            tokens, image_of, spot = (found[name][mine] for name in _TABLES)
-            pairs = {name: t[:, mine].contiguous() for name, t in found.items() if "." in name}
-            self._add(number, tokens, image_of, spot, pairs)
+            tokens, of_image, spot = (found[name][mine] for name in _TABLES)
+            pairs = {name: found[name][:, mine].contiguous() for name in own}
+            means = [found[f"mean.{layer}"][place].clone() for layer in range(layers)]
+            self._add(number, (tokens, of_image, spot), pairs, means)
         self.columns, self._read = found["columns"], int(found["read"])
 
     def close(self) -> None:
@@ -212,6 +227,16 @@ class Offloaded:
         for frame in self.frames:
             self._shelf.drop(frame.number)
         self.frames, self._means, self.nbytes = [], {}, 0
+
+
+def _without_positions(
+    x: Float[Tensor, "1 x t d"], made: Made, way: Turned
+) -> Float[Tensor, "1 x t d"]:
+    """Keys or queries of the newest tokens, turned back; in float32."""
+    if made.places is None:
+        raise InvalidInput("where this stream's tokens stand was not noted: begin it anew.")
+    places = made.places[:, made.places.shape[1] - x.shape[2] :]
+    return way.by(x.float(), -places[:, None, None])
 
 
 def _whole(numbers: list[int]) -> Int[Tensor, "x"]:

@@ -64,7 +64,8 @@ class Stream(AbstractContextManager["Stream"]):
             of another name; with ``offload``, reindexed ones, or a policy that compresses while it
             answers.
         InvalidInput: the chat template does not tell the words of a frame.
-        UnsupportedModel: as for ``compress``.
+        UnsupportedModel: as for ``compress``; from the first frame on, where positions are
+            reindexed or ``offload`` is given, a model that turns keys in a way that is not known.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Stream(AbstractContextManager["Stream"]):
         self._cache: DynamicCache | None = None
         self._images = self._peak = 0
         self._bound = Bound(self.policy)
-        self._places = Places(self.model, processor, positions)
+        self._places = Places(self.model, processor, positions, asked=offload is not None)
         self._elsewhere = None if offload is None else Offloaded(offload)
 
     def see(self, frames: Frames, time: int | float | Sequence[int | float] | None = None) -> Held:
@@ -131,7 +132,7 @@ class Stream(AbstractContextManager["Stream"]):
         self._bound.longest = max(self._bound.longest, chunk.tokens)
         self._peak = max(self._peak, self._bytes())
         if self._elsewhere is not None:  # last: where it fails, the stream goes on without
-            self._elsewhere.keep(made, chunk.image, chunk.spot)
+            self._elsewhere.keep(made, chunk.image, chunk.spot, self._places.ways)
         return self.held
 
     def ask(self, question: str, **generate: Any) -> Answer:
@@ -148,10 +149,11 @@ class Stream(AbstractContextManager["Stream"]):
         """
         check(self.model, generate, "a stream", "Leave it 1.")
         branch = copy.deepcopy(self._seen())
+        self._places.find_out()
         ids = of_text(self.model, self.processor, self.words.of_question(question), first=False)
         with self._session as session:
             if self._elsewhere is not None:
-                fetch(session, self._elsewhere, branch, ids)
+                fetch(session, self._elsewhere, branch, ids, self._places.ways)
             return answer(session, self.processor, branch, ids, generate)
 
     @property
@@ -200,7 +202,8 @@ class Stream(AbstractContextManager["Stream"]):
         made = policy_in(Path(path))
         stream._start(compress(model, made, tokenizer=processor), processor, "true", None)
         stream._cache, told, stream._elsewhere = saved.load(Path(path), stream._session)
-        stream._places = Places(stream.model, processor, told["positions"])
+        asked = stream._elsewhere is not None
+        stream._places = Places(stream.model, processor, told["positions"], asked)
         stream.words, stream._images = Words(*told["words"]), told["images"]
         stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
         stream._peak, stream._bound.longest = told["peak"], told["longest"]

@@ -25,11 +25,14 @@ from foveate.core.storage import Pairs, store
 
 @dataclass
 class Made:
-    """What a pass makes, by ordinal of the layer: new keys and values, and perhaps queries."""
+    """What a pass makes, by ordinal of the layer: new keys and values, and perhaps queries.
+    ``places`` are the positions of all tokens that the cache then counts, if they are noted.
+    """
 
     k: dict[int, Float[Tensor, "1 h t d"]] = field(default_factory=dict)
     v: dict[int, Float[Tensor, "1 h t e"]] = field(default_factory=dict)
     q: dict[int, Float[Tensor, "1 hq t d"]] | None = None
+    places: Int[Tensor, "axes seen"] | None = None
 
 
 @contextmanager
@@ -39,6 +42,8 @@ def looked_at(cache: DynamicCache, made: Made | None) -> Iterator[None]:
     try:
         state.made = made
         yield
+        if made is not None:
+            made.places = state.places
     finally:
         state.made = None
 
