@@ -58,6 +58,9 @@ ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
     "each_head",  # has no total
+    "chat_attention",  # needs the model
+    "with_prototypes",  # goes with chat_attention alone
+    "frame_prototypes",  # likewise
 }
 INNER = STAGES["window_attention"](window=4)
 

@@ -27,6 +27,9 @@ from foveate.core.protocols import Restores
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 
+HOST = "host_"
+"""In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
+
 # what saving and loading a model writes into its configuration
 _VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
 
@@ -133,7 +136,8 @@ def load(
     found = saved.read(path)
     _check(path, found.note, model, policy, tokenizer)
     _check_tensors(found, cache, model)
-    found = found._replace(tensors={k: t.to(model.device) for k, t in found.tensors.items()})
+    moved = {k: t if HOST in k else t.to(model.device) for k, t in found.tensors.items()}
+    found = found._replace(tensors=moved)
     seen = found.seen
     every: list[Any] = cache.layers
     for index, layer in enumerate(every):

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foveate.backends.hf.attention.by_products import (
@@ -50,6 +51,9 @@ def attend(
         return with_drafts(layer, layer.late, attention, query, own_mask, scale)
     b, m = query.shape[0], query.shape[2]
     mask = layer.state.shared.over_columns(own_mask, b, m, layer.seen)
+    made = layer.state.made
+    if made is not None and made.q is not None and layer.state.again is None:
+        made.q[layer.ordinal] = query.detach()
     out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
     return out if whole else (refused(out[0]), out[1])
 
@@ -300,12 +304,15 @@ def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> 
     order = again.order.to(pos.device)
     own = torch.where(order < 0, -1, order + pos[:, 0, -1:] + 1)
     beside = own[:, None].expand(*pos.shape[:2], -1)
+    image = unread.slots.image
+    if image is not None:  # what is read is text
+        image = F.pad(image[..., : pos.shape[2]], (0, own.shape[1]), value=-1)
     return replace(
         unread,
         q=queries.q.detach(),
         k=k.detach(),
         v=v.detach(),
-        slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own),
+        slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own, image=image),
         column_maxima=most,
         residual_norm=layer.state.link.residual_norms.get(layer.model_index),
     )
