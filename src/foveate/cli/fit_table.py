@@ -145,8 +145,8 @@ def _pool(found: Fit, engine: Engine) -> list[RenderableType]:
         return []
     lines = [
         f"\nvLLM, --gpu-memory-utilization {engine.utilisation:g}, blocks of {engine.block}: "
-        f"a pool of at most {gb(pool.bytes)} GB, {pool.tokens:,} tokens. What its profiling run takes at "
-        "the start is unknown, and goes off. Such requests at once:"
+        f"a pool of at most {gb(pool.bytes)} GB, {pool.tokens:,} tokens. What its profiling run "
+        "takes at the start is unknown, and goes off. Such requests at once:"
     ]
     for one in pool.served:
         most, why = one.requests, "not served (--json says why)"

@@ -75,13 +75,10 @@ def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str
         smaller = request.smaller(0.5)
         size = "x".join(map(str, smaller.size or ()))
         yield f"images of half the pixels, {size}", f"--size {size}", smaller
-    for name, count in (("images", request.images), ("frames", request.frames)):
-        if (half := count // 2) > 0:
-            yield (
-                f"{half} {name}, not {count}",
-                f"--{name} {half}",
-                replace(request, **{name: half}),
-            )
+    if half := request.images // 2:
+        yield f"{half} of the images", f"--images {half}", replace(request, images=half)
+    if half := request.frames // 2:
+        yield f"{half} of the frames", f"--frames {half}", replace(request, frames=half)
     if request.batch > 1:
         yield "one row at a time", "--batch 1", replace(request, batch=1)
 
