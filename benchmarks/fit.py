@@ -190,9 +190,9 @@ def page(rows: Sequence[Row]) -> str:
         "",
         f"One thread of {processor(torch.device('cpu'))}, torch {facts()['torch']}, transformers "
         f"{facts()['transformers']}, float32, drawn weights. Foretold from config.json and the "
-        "image processor's configuration, and measured by the resident memory of a process; MB are 10^6 "
-        "bytes. The tower's peak counts pixels; the prefill's leaves out weights and KV cache. Of "
-        f"{len(apart)} figures the farthest is {max(apart):.1%} from what was measured.",
+        "image processor's configuration, and measured by the resident memory of a process; MB are "
+        "10^6 bytes. The tower's peak counts pixels; the prefill's leaves out weights and KV cache. "
+        f"Of {len(apart)} figures the farthest is {max(apart):.1%} from what was measured.",
         "",
         "| model | attention | tokens, visual | " + " | ".join(f"{p}, MB" for p in PARTS) + " |",
         "|---|---|---|" + "---|" * len(PARTS),

@@ -82,15 +82,16 @@ def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, pai
     Rules that compress while decoding hold every head to what it kept, or to its share.
     """
     lengths = [weighed.columns] * request.batch
+    more = 0 if policy.when.decodes else request.answer
     if policy.grows:
-        longer = [weighed.columns + request.answer] * request.batch
-        rows = torch.tensor(longer, dtype=torch.long, device="cpu")
-        return weighed.at(int(policy.tokens(rows, 0).max()), longer)
+        lengths = [weighed.columns + request.answer] * request.batch
+        rows = torch.tensor(lengths, dtype=torch.long, device="cpu")
+        tokens = int(policy.tokens(rows, 0).max())
     held = weighed.at(tokens, lengths)
-    if policy.when.decodes:
+    if policy.when.decodes and policy.amount.kind == "bytes":  # which bound the room as well
         return held
-    room = max(GROWTH, (tokens + request.answer) // 16)
-    return held + (request.answer + room) * pair * request.batch
+    room = max(GROWTH, (tokens + more) // 16)
+    return held + (more + room) * pair * request.batch
 
 
 def _pair(trace: Trace) -> int:
