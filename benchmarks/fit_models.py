@@ -48,13 +48,15 @@ TEXT = {
     "num_key_value_heads": 8,
     "head_dim": 64,
     "vocab_size": 32064,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
 }
 ROPE = {"rope_type": "default", "rope_theta": 1e6}
 MROPE = {**ROPE, "mrope_section": [8, 12, 12]}
 CROPPED = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
 PINPOINTS = [[336, 672], [672, 336], [672, 672]]
 BOUNDS = {"size": {"shortest_edge": 56 * 56, "longest_edge": 1280 * 28 * 28}}
-SIZE = (840, 560)
+SIZE, LARGE = (840, 560), (980, 700)
 
 
 def llava() -> Sample:
@@ -84,7 +86,7 @@ def qwen2_vl() -> Sample:
     config = Qwen2VLConfig(
         vision_config=seen, text_config=text, image_token_id=32001, video_token_id=32002
     )
-    return Sample(config, Qwen2VLImageProcessorPil(**BOUNDS), Request(images=3, size=SIZE))
+    return Sample(config, Qwen2VLImageProcessorPil(**BOUNDS), Request(images=1, size=LARGE))
 
 
 def qwen2_5_vl() -> Sample:
@@ -101,7 +103,7 @@ def qwen2_5_vl() -> Sample:
     config = Qwen2_5_VLConfig(
         vision_config=seen, text_config=text, image_token_id=32001, video_token_id=32002
     )
-    return Sample(config, Qwen2VLImageProcessorPil(**BOUNDS), Request(images=3, size=SIZE))
+    return Sample(config, Qwen2VLImageProcessorPil(**BOUNDS), Request(images=1, size=LARGE))
 
 
 def internvl() -> Sample:
@@ -112,7 +114,7 @@ def internvl() -> Sample:
     reader = GotOcr2ImageProcessorPil(
         size={"height": 448, "width": 448}, crop_to_patches=True, min_patches=1, max_patches=6
     )
-    return Sample(config, reader, Request(images=2, size=SIZE))
+    return Sample(config, reader, Request(images=1, size=SIZE))
 
 
 def gemma3() -> Sample:
@@ -132,7 +134,7 @@ def gemma3() -> Sample:
         eoi_token_index=32002,
     )
     reader = Gemma3ImageProcessorPil(size={"height": 448, "width": 448})
-    return Sample(config, reader, Request(images=6, size=SIZE))
+    return Sample(config, reader, Request(images=3, size=SIZE))
 
 
 def qwen3_vl_moe() -> Sample:
@@ -156,7 +158,7 @@ def qwen3_vl_moe() -> Sample:
         vision_config=seen, text_config=text, image_token_id=32001, video_token_id=32002
     )
     reader = Qwen2VLImageProcessorPil(**BOUNDS, patch_size=16)
-    return Sample(config, reader, Request(images=3, size=SIZE))
+    return Sample(config, reader, Request(images=1, size=LARGE))
 
 
 MODELS: dict[str, Callable[[], Sample]] = {

@@ -76,9 +76,17 @@ def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str
         size = "x".join(map(str, smaller.size or ()))
         yield f"images of half the pixels, {size}", f"--size {size}", smaller
     if half := request.images // 2:
-        yield f"{half} of the images", f"--images {half}", replace(request, images=half)
+        yield (
+            f"{half} image(s) instead of {request.images}",
+            f"--images {half}",
+            replace(request, images=half),
+        )
     if half := request.frames // 2:
-        yield f"{half} of the frames", f"--frames {half}", replace(request, frames=half)
+        yield (
+            f"{half} frame(s) instead of {request.frames}",
+            f"--frames {half}",
+            replace(request, frames=half),
+        )
     if request.batch > 1:
         yield "one row at a time", "--batch 1", replace(request, batch=1)
 

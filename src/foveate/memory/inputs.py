@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from foveate.backends.hf.modality import visual_token_ids
+from foveate.errors import InvalidInput
 from foveate.memory.model import Bare
 from foveate.memory.request import Request, Size
 
@@ -38,10 +39,16 @@ def pixels(bare: Bare, request: Request) -> Inputs:
     rest (grids, sizes) for real; none without images.
 
     Raises:
+        InvalidInput: the model reads text only.
         Unknown: there is no image processor, or it does not take blank images.
     """
     if not request.shown or request.size is None:
         return {}
+    if not bare.sees:
+        raise InvalidInput(
+            f"{bare.name} reads text only, and {request.shown} image(s) or frame(s) are asked for. "
+            "Leave them out, or name a vision-language model."
+        )
     if isinstance(bare.processor, str):
         raise Unknown(bare.processor)
     one, two = (_of_blank(bare.processor, request.size, count) for count in (1, 2))

@@ -72,7 +72,7 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
         model = loaded.model.to("meta")  # type: ignore[arg-type]
         if dtype != "auto":
             model = model.to(getattr(torch, dtype))
-        return Bare(name, model, model.dtype, getattr(loaded.reader, "image_processor", ""))
+        return Bare(name, model, model.dtype, _of_prompts(loaded.reader) if loaded.sees else "")
     source = Source(name, place_of(name), trust_remote_code)
     check_layout(source)
     config = read_config(source)
@@ -80,6 +80,15 @@ def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) 
     folder = Path(source.place)
     model = _model(source, config, made)
     return Bare(name, model, made, _processor(source), folder if folder.is_dir() else None)
+
+
+def _of_prompts(reader: Any) -> Any:
+    """The demo's processor as one of images: it takes them beside a text alone."""
+
+    def processor(images: list[Any], **options: Any) -> Any:
+        return reader(images=images, text="<image>" * len(images), **options)
+
+    return processor
 
 
 def _dtype(name: str, config: PreTrainedConfig, asked: DtypeName) -> torch.dtype:

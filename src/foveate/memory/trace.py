@@ -15,6 +15,7 @@ from foveate.backends.hf.decoder import find
 from foveate.backends.hf.internals import CACHE, DynamicLayer, last_logits
 from foveate.backends.hf.support import compressible_layers, text_config
 from foveate.core.storage.form import Form
+from foveate.errors import FoveateError
 from foveate.memory.attention import using
 from foveate.memory.counting import Counting
 from foveate.memory.inputs import WORD, Inputs, Unknown, pixels, prompt, takes
@@ -85,7 +86,7 @@ def trace(bare: Bare, request: Request) -> Trace:
     with using(bare.model, request.attention):
         try:
             return _trace(bare, request)
-        except Unknown:
+        except (FoveateError, Unknown):
             raise
         except Exception as error:  # whatever the model's own code raises
             line = (str(error).strip().splitlines() or [""])[0]
