@@ -44,11 +44,12 @@ from foveate.memory import Request
 from foveate.memory.attention import using
 from foveate.memory.inputs import prompt, takes
 from foveate.memory.model import bare
+from foveate.memory.request import AttentionName
 from foveate.memory.trace import trace
 from foveate.memory.weights import weights
 
 PARTS = ("weights", "tower", "prefill", "KV cache")
-ATTENTIONS = ("sdpa", "eager")
+ATTENTIONS: tuple[AttentionName, ...] = ("sdpa", "eager")
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def known() -> list[Row]:
 
 
 @torch.no_grad()
-def measured(name: str, attention: str) -> Row:
+def measured(name: str, attention: AttentionName) -> Row:
     """One row, in a process that has done nothing else."""
     torch.set_num_threads(1)
     sample = MODELS[name]()
@@ -129,7 +130,7 @@ def peaks(
     sample: Sample,
     given: Mapping[str, Tensor],
     pixels: Mapping[str, Any],
-    attention: str,
+    attention: AttentionName,
 ) -> tuple[int, int, int, int]:
     """Resident bytes of the weights, at the tower's peak, at the decoder's without the KV cache,
     and of the KV cache.
@@ -151,7 +152,8 @@ def peaks(
         return cache
 
     with using(model, attention), freed_at_once():
-        model(input_ids=given["input_ids"][:, :8])  # what libraries keep for themselves is there
+        read()  # what libraries keep for themselves is there from then on
+        marks.clear()
         hook = decoder.register_forward_pre_hook(mark)
         CLEAR.write_text("5")
         before = resident("VmRSS")

@@ -32,15 +32,15 @@ class Sample(NamedTuple):
     request: Request
 
 
-TOWER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6}
-CLIP = {
+TOWER: dict[str, Any] = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 6}
+CLIP: dict[str, Any] = {
     "model_type": "clip_vision_model",
     **TOWER,
     "num_attention_heads": 12,
     "image_size": 336,
     "patch_size": 14,
 }
-TEXT = {
+TEXT: dict[str, Any] = {
     "hidden_size": 1024,
     "intermediate_size": 2816,
     "num_hidden_layers": 6,
@@ -51,11 +51,14 @@ TEXT = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-ROPE = {"rope_type": "default", "rope_theta": 1e6}
-MROPE = {**ROPE, "mrope_section": [8, 12, 12]}
-CROPPED = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
+ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
+MROPE: dict[str, Any] = {**ROPE, "mrope_section": [8, 12, 12]}
+CROPPED: dict[str, Any] = {
+    "size": {"shortest_edge": 336},
+    "crop_size": {"height": 336, "width": 336},
+}
 PINPOINTS = [[336, 672], [672, 336], [672, 672]]
-BOUNDS = {"size": {"shortest_edge": 56 * 56, "longest_edge": 1280 * 28 * 28}}
+BOUNDS: dict[str, Any] = {"size": {"shortest_edge": 56 * 56, "longest_edge": 1280 * 28 * 28}}
 SIZE, LARGE = (840, 560), (980, 700)
 
 

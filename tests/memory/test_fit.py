@@ -177,6 +177,12 @@ def test_without_a_processor_images_are_unknown_and_text_is_not(tmp_path: Path) 
     assert fit(str(tmp_path), Request(), GB, dtype="float32").fits
 
 
+def test_a_video_of_a_model_that_takes_videos_is_unknown(tmp_path: Path) -> None:
+    zoo.build("qwen2_vl").config.save_pretrained(tmp_path)
+    found = fit(str(tmp_path), Request(frames=4, size=(40, 30)), GB, dtype="float32")
+    assert "makes tokens of videos otherwise" in found.unknown["tower, prefill and cache"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
 
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
@@ -49,6 +51,11 @@ def pixels(bare: Bare, request: Request) -> Inputs:
             f"{bare.name} reads text only, and {request.shown} image(s) or frame(s) are asked for. "
             "Leave them out, or name a vision-language model."
         )
+    if request.frames and _takes_videos(bare.config):
+        raise Unknown(
+            f"{bare.config.model_type} makes tokens of videos otherwise than of images, and how "
+            "many is not known here; images=N asks about as many frames that are read as images"
+        )
     if isinstance(bare.processor, str):
         raise Unknown(bare.processor)
     one, two = (_of_blank(bare.processor, request.size, count) for count in (1, 2))
@@ -58,6 +65,13 @@ def pixels(bare: Bare, request: Request) -> Inputs:
         for name, value in one.items()
         if name in forward and isinstance(value, Tensor)
     }
+
+
+def _takes_videos(config: PreTrainedConfig) -> bool:
+    """Whether its processor reads videos; for others their frames are images."""
+    names = ("video_token_id", "video_token_index")
+    named = any(isinstance(getattr(config, name, None), int) for name in names)
+    return named or config.model_type in VIDEO_PROCESSOR_MAPPING_NAMES
 
 
 def _of_blank(processor: Any, size: Size, count: int) -> Mapping[str, Any]:
