@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig
-from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING_NAMES
+from transformers.models.auto.video_processing_auto import (
+    VIDEO_PROCESSOR_MAPPING_NAMES,  # type: ignore[attr-defined]
+)
 
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
