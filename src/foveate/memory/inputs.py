@@ -10,9 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig
-from transformers.models.auto.video_processing_auto import (
-    VIDEO_PROCESSOR_MAPPING_NAMES,  # type: ignore[attr-defined]
-)
+from transformers.models.auto import video_processing_auto
 
 from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
@@ -73,7 +71,8 @@ def _takes_videos(config: PreTrainedConfig) -> bool:
     """Whether its processor reads videos; for others their frames are images."""
     names = ("video_token_id", "video_token_index")
     named = any(isinstance(getattr(config, name, None), int) for name in names)
-    return named or config.model_type in VIDEO_PROCESSOR_MAPPING_NAMES
+    mapping: Any = video_processing_auto
+    return named or config.model_type in mapping.VIDEO_PROCESSOR_MAPPING_NAMES
 
 
 def _of_blank(processor: Any, size: Size, count: int) -> Mapping[str, Any]:
