@@ -29,7 +29,7 @@ from foveate.core.prunes import PRUNES
 from foveate.core.spec import SLOTS, STAGES
 from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidParameter
-from foveate.methods.recommended import LEVELS
+from foveate.methods.recommended.head_levels import LEVELS
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
@@ -60,6 +60,9 @@ ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "reconstruction",  # needs the model
     "each_head",  # has no total
     *(one.stage_name for one in PRUNES.values()),  # say what is computed, beside every combination
+    "chat_attention",  # needs the model
+    "with_prototypes",  # goes with chat_attention alone
+    "frame_prototypes",  # likewise
 }
 INNER = STAGES["window_attention"](window=4)
 

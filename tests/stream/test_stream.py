@@ -26,6 +26,7 @@ POLICIES = (
     "snapkv:budget=20,window=4",
     "adakv:budget=24,window=4",
     "hermes:budget=24,proxy=questions",
+    "streammem:budget=24,prototypes=false,proxy=abc",
     "recent_frames:budget=50",
 )
 

@@ -44,7 +44,7 @@ COMMANDS = {
     "chat": Place(
         "chat",
         "chat",
-        "Chat with a model about images, the whole conversation in one compressed cache.",
+        "Chat with a model about images and videos, the conversation in one compressed cache.",
     ),
     "lens": Place(
         "pages", "lens", "Make a page that shows which patches and words every head keeps."
@@ -64,6 +64,11 @@ COMMANDS = {
         "doctor",
         "Say what is installed, what lacks, and the pip line that brings it; also of a model's "
         "folder.",
+    ),
+    "fit": Place(
+        "fit",
+        "fit_into",
+        "Say what fills the memory, from a model's configuration: weights, tower, prefill, cache.",
     ),
     "convert": Place(
         "convert",

@@ -19,7 +19,7 @@ from foveate.core.layer import Layer, Scored, Scores, WindowWeights
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.core.storage import Form, Pairs, exact_bytes
-from foveate.core.traits import former
+from foveate.core.traits import INSTEAD, former
 from foveate.errors import deprecated
 
 Scope = Literal["layer", "model"]
@@ -64,6 +64,7 @@ class Rereading(NamedTuple):
     ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
     ``by_image``. ``asks``: texts that the model is asked there; each is read with the model's own
     greedy answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer.
+    ``closing``: what the model's chat template puts behind a user's words, as it is.
     ``questions`` are the same as token ids, which follow the prompt's first ``after`` tokens in
     place of its others, for a score that :class:`ReadsGradients`.
     """
@@ -76,6 +77,7 @@ class Rereading(NamedTuple):
     bare: bool = False
     questions: tuple[tuple[int, ...], ...] = ()
     after: int = 0
+    closing: bool = False
 
 
 @runtime_checkable
@@ -397,5 +399,6 @@ def __getattr__(name: str) -> Any:
     found = former(name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    deprecated(f"{__name__}.{name}", "what is in foveate.core.traits", "0.3")
+    now = INSTEAD.get(name, "what is in foveate.core.traits")
+    deprecated(f"{__name__}.{name}", now, "0.3")
     return found

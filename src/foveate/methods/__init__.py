@@ -1,4 +1,4 @@
-"""All methods, one file each: the five papers first, then those that they compare with."""
+"""All methods, a file or a folder each: the five papers first, then those they compare with."""
 
 # The order is that of every listing.
 from foveate.methods.mixkv import mixkv as mixkv  # isort: skip
@@ -49,6 +49,7 @@ from foveate.methods.simlayerkv import simlayerkv as simlayerkv
 from foveate.methods.snapkv import snapkv as snapkv
 from foveate.methods.sparsemm import sparsemm as sparsemm
 from foveate.methods.streaming_llm import streaming_llm as streaming_llm
+from foveate.methods.streammem import streammem as streammem
 from foveate.methods.tgv_kv import tgv_kv as tgv_kv
 from foveate.methods.think import think as think
 from foveate.methods.tova import tova as tova

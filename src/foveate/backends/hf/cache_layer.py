@@ -147,6 +147,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if k.shape[2] > 1 and isinstance(pairs, RewrittenPairs):
             self.in_order()
         pairs = self.append(k, v)
+        if (made := self.state.made) is not None and self.state.again is None:
+            made.k[self.ordinal], made.v[self.ordinal] = k.detach(), v.detach()
         keys, values = key_states, value_states
         if late is None and isinstance(pairs, DensePairs):
             keys, values = pairs.k, pairs.v

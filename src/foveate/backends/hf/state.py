@@ -133,6 +133,7 @@ class CacheState:
         self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.passes: list[Any] = []  # of what was not read again yet, where it may be
         self.again: Again | None = None  # while it is
+        self.made: Any = None  # who is shown what passes make (foveate.backends.hf.fetched.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.computed: Computed | None = None  # of the pass at hand, where some tokens are not
         self.before: Layer | None = None  # the latest layer read, where the next one asks for it
