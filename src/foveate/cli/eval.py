@@ -201,7 +201,9 @@ def _chosen(
     rate = int(fps) if fps is not None and fps.is_integer() else fps  # as tasks' names have it
     given = {"fps": rate, "frames": frames}
     films = {name: value for name, value in given.items() if value is not None}
-    names = separate_tasks(tasks or "document") if tasks is not None or data is None else []
+    if tasks is None and data is None:
+        tasks = "document"
+    names = [] if tasks is None else separate_tasks(tasks)
     found = [task for name in names for task in find_tasks(name, judge, outside, films)]
     if data is not None:
         found.append(questions(data, fps=rate, frames=frames, outside=outside))
