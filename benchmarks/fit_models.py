@@ -51,6 +51,13 @@ TEXT: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+QWEN: dict[str, Any] = {
+    "hidden_size": 640,
+    "intermediate_size": 1728,
+    "out_hidden_size": 1024,
+    "depth": 6,
+    "num_heads": 8,
+}
 ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
 MROPE: dict[str, Any] = {**ROPE, "mrope_section": [8, 12, 12]}
 CROPPED: dict[str, Any] = {
@@ -94,14 +101,7 @@ def qwen2_vl() -> Sample:
 
 def qwen2_5_vl() -> Sample:
     """The same, in windows but for one layer."""
-    seen = {
-        "hidden_size": 640,
-        "intermediate_size": 1728,
-        "out_hidden_size": 1024,
-        "depth": 6,
-        "num_heads": 8,
-        "fullatt_block_indexes": [3],
-    }
+    seen = {**QWEN, "fullatt_block_indexes": [3]}
     text = {**TEXT, "rope_parameters": MROPE}
     config = Qwen2_5_VLConfig(
         vision_config=seen, text_config=text, image_token_id=32001, video_token_id=32002
@@ -142,14 +142,7 @@ def gemma3() -> Sample:
 
 def qwen3_vl_moe() -> Sample:
     """Experts, and features of the tower that are added to the first layers."""
-    seen = {
-        "hidden_size": 640,
-        "intermediate_size": 1728,
-        "out_hidden_size": 1024,
-        "depth": 6,
-        "num_heads": 8,
-        "deepstack_visual_indexes": [1, 3, 5],
-    }
+    seen = {**QWEN, "deepstack_visual_indexes": [1, 3, 5]}
     text = {
         **TEXT,
         "num_experts": 16,

@@ -16,7 +16,14 @@ from foveate.stream import stream as module
 from tests.conformance.compare import TOLERANCE
 from tests.conformance.oracle import Event, oracle
 from tests.stream import tiny
-from tests.stream.test_stream import ASKED, drawn_frame, positions, seen_by, whole
+from tests.stream.test_stream import (
+    ASKED,
+    check_stock,
+    drawn_frame,
+    positions,
+    seen_by,
+    whole,
+)
 from tests.stream.watching import logits_of, watched
 
 ALL = 10**6
@@ -104,13 +111,7 @@ def test_with_all_fetched_one_layer_answers_as_the_full_cache(tmp_path):
                 stream.see(one, time=float(number))
             answer = stream.ask("and now?", **ASKED)
         assert sum(map(len, stream.fetched)) > 5
-        words = "".join(f"<{number:.1f} seconds>{tiny.QWEN_IMAGE}" for number in range(9))
-        text = f"<|im_start|>user\n{words}and now?<|im_end|>\n<|im_start|>assistant\n"
-        inputs = processor(text=[text], images=shown)
-        theirs = model.generate(**inputs, **ASKED, output_logits=True, return_dict_in_generate=True)
-        assert answer.ids.tolist() == theirs.sequences[0, -3:].tolist()
-        for a, b in zip(ours[-3:], theirs.logits, strict=True):
-            torch.testing.assert_close(a, b[0], atol=1e-4, rtol=1e-4)
+        check_stock(model, shown, range(9), answer, ours)
         stream.close()
     assert list(folder.iterdir()) == []
 
