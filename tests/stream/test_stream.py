@@ -77,12 +77,12 @@ def stream_parts(stream):
     return stream.model, stream.processor, stream.words
 
 
-def full_cache(model, parts, answered, events):
+def full_cache(model, parts, answered, events, hidden=None):
     """The logits after every part and every token of the answer, where events hide columns."""
     places = positions(model, parts, answered)
     steps = [*parts, *({"input_ids": ids[None, None]} for ids in answered[:-1])]
     logits, cache, seen = [], None, 0
-    with oracle(model, *events), torch.no_grad():
+    with oracle(model, *events, hidden=hidden), torch.no_grad():
         for step in steps:
             end = seen + step["input_ids"].shape[1]
             given = {k: x for k, x in step.items() if k != "attention_mask"}

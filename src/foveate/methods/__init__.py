@@ -55,3 +55,6 @@ from foveate.methods.think import think as think
 from foveate.methods.tova import tova as tova
 from foveate.methods.vl_cache import vl_cache as vl_cache
 from foveate.methods.vnorm import vnorm as vnorm
+
+# isort: split
+from foveate.methods import pruning as pruning

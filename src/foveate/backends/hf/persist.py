@@ -147,6 +147,7 @@ def load(
             layer.refill(_pairs(found, index, first, policy), columns, finished)
             memory = layer.memory
             memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
+            memory.places = mine.get("places")
             memory.state = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
@@ -232,6 +233,8 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
     found = {f"running.{name}": t for name, t in memory.state.items()}
     if memory.queries is not None:
         found["queries"] = memory.queries
+    if memory.places is not None:
+        found["places"] = memory.places
     if memory.kept is not None:
         found["kept"] = memory.kept
     return found | _tensors_of_pairs(layer.pairs, layer.policy)
