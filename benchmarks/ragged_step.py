@@ -1,15 +1,18 @@
-"""One decoding step's attention over heads of different lengths on a CPU, in both ways there are.
+"""One decoding step over heads of different lengths on a CPU: its attention, and whole steps.
 
-    python benchmarks/ragged_step.py [--threads 1 2] [--turns 300]
+    python benchmarks/ragged_step.py [--only attention steps] [--threads 1 2] [--turns 300]
 
-The loop of products, PyTorch's flash attention, and what dense heads that hold as many pairs take,
-in turns; minima, which other processes disturb least, and medians. Writes
-benchmarks/results/ragged_step.md and .json.
+* attention: the loop of products, PyTorch's flash attention, and what dense heads that hold as many
+  pairs take, in turns; minima, which other processes disturb least, and medians;
+* steps: SmolLM2-135M over 20 % of a prompt, with ragged heads and with dense ones, in turns.
+
+Writes benchmarks/results/ragged_step.md and .json; a part that is left out stays as it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Callable
@@ -19,11 +22,17 @@ from statistics import median
 from typing import Any
 
 import torch
+from scaling import CPU, TOKEN, drawn
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from written import write
+from transformers import DynamicCache, PreTrainedModel
+from written import RESULTS, write
 
+import foveate
+from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.support import foveate_layers
 from foveate.bench import processor
+from foveate.eval.model import load
 from foveate.ops.ragged_decode import flash, reference
 
 TAIL = 20  # pairs of each head
@@ -40,6 +49,9 @@ SHAPES = (  # KV heads, query heads of each, head size, pairs of each head
     (8, 4, 128, (400, 500, 600, 700, 800, 900, 1000, 1100)),
 )
 WAYS = ("loop", "flash", "dense")
+LENGTHS, KEPT, HEADS = (1024, 2048, 4096, 16384, 65536), 0.2, ("dense", "ragged")
+STEPS = 15
+PARTS = ("attention", "steps")
 
 
 @dataclass(frozen=True)
@@ -82,25 +94,73 @@ def measured(shape: tuple[int, int, int, tuple[int, ...]], threads: int, turns: 
     return Row(*shape[:3], sum(shape[3]), threads, least, middle)
 
 
-def page(about: dict[str, Any], rows: list[Row]) -> str:
-    """The table."""
+def held(model: PreTrainedModel, tokens: int, heads: str) -> DynamicCache:
+    """A cache with drawn pairs: as many in all, whatever the heads."""
+    with foveate.compress(model, foveate.full()) as session:
+        cache = session.prefill(input_ids=TOKEN)
+        for layer in foveate_layers(cache):
+            layer.refill(drawn(model, tokens, KEPT, heads), tokens, tokens)
+    return cache
+
+
+def steps(model: PreTrainedModel, tokens: int) -> dict[str, float]:
+    """Milliseconds a token with either heads, medians of turns, of which the first makes room; by
+    the process's own clock, which others on the machine do not change.
+    """
+    caches = {heads: held(model, tokens, heads) for heads in HEADS}
+    taken: dict[str, list[float]] = {heads: [] for heads in HEADS}
+    with foveate.compress(model, foveate.full()):
+        for turn in range(1 + STEPS):
+            for heads in HEADS if turn % 2 else HEADS[::-1]:
+                start = time.process_time()
+                model(input_ids=TOKEN, **{CACHE: caches[heads]})
+                taken[heads].append(1e3 * (time.process_time() - start))
+    return {"tokens": tokens, **{heads: round(median(ms[1:]), 1) for heads, ms in taken.items()}}
+
+
+def page(found: dict[str, Any]) -> str:
+    """The tables."""
     lines = [
         "# A decoding step over heads of different lengths", "",
-        f"Microseconds of one layer's attention, float32, {TAIL} pairs in each tail, "
-        f"{about['machine']}, torch {about['torch']}: the least of {about['turns']} turns, and the "
-        f"median. Dense heads hold as many pairs in all. Load of the machine, on {about['cores']} "
-        f"cores: {about['load']}. `benchmarks/ragged_step.py`.", "",
+        f"{found['machine']}, {found['cores']} cores, torch {found['torch']}, float32. "
+        "`benchmarks/ragged_step.py`.",
+    ]  # fmt: skip
+    if "attention" in found:
+        lines += ["", "## Attention", "", *_attention(**found["attention"])]
+    if "steps" in found:
+        lines += ["", "## Whole steps", "", *_steps(**found["steps"])]
+    return "\n".join(lines)
+
+
+def _attention(rows: list[dict[str, Any]], turns: int, load: float) -> list[str]:
+    return [
+        f"Microseconds of one layer's attention, {TAIL} pairs in each tail: the least of {turns} "
+        f"turns, and the median. Dense heads hold as many pairs in all. Load of the machine: "
+        f"{load}.", "",
         "| KV heads | groups | size | pairs | threads | loop | flash | dense | flash to loop |",
         "|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {row['heads']} | {row['groups']} | {row['size']} | {row['pairs']:,} "
+            f"| {row['threads']} | "
+            + " | ".join(f"{row['least'][way]:.0f}, {row['middle'][way]:.0f}" for way in WAYS)
+            + f" | {_ratio(row['least'])}, {_ratio(row['middle'])} |"
+            for row in rows
+        ),
     ]  # fmt: skip
-    for row in rows:
-        cells = [f"{row.least[way]:.0f}, {row.middle[way]:.0f}" for way in WAYS]
-        ratios = f"{_ratio(row.least)}, {_ratio(row.middle)}"
-        lines.append(
-            f"| {row.heads} | {row.groups} | {row.size} | {row.pairs:,} | {row.threads} "
-            f"| {' | '.join(cells)} | {ratios} |"
-        )
-    return "\n".join(lines)
+
+
+def _steps(rows: list[dict[str, Any]], turns: int, load: float) -> list[str]:
+    return [
+        f"SmolLM2-135M, {KEPT:.0%} of a prompt kept; milliseconds a token of one thread, by the "
+        f"process's own clock, medians of {turns} turns. Ragged heads keep 50, 100 and 150 % of "
+        f"the mean. Load of the machine: {load}.", "",
+        "| prompt | dense heads | ragged heads | ragged to dense |", "|---|---|---|---|",
+        *(
+            f"| {row['tokens']:,} | {row['dense']:.1f} | {row['ragged']:.1f} "
+            f"| {row['ragged'] / row['dense']:.2f} |"
+            for row in rows
+        ),
+    ]  # fmt: skip
 
 
 def _ratio(taken: dict[str, float]) -> str:
@@ -110,19 +170,27 @@ def _ratio(taken: dict[str, float]) -> str:
 def main() -> None:
     """Measures, and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--turns", type=int, default=300)
     a = parser.parse_args()
+    about = {"machine": processor(CPU), "torch": torch.__version__, "cores": os.cpu_count()}
+    path = RESULTS / "ragged_step.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    found = {**(before if about.items() <= before.items() else {}), **about}
     with torch.no_grad():
-        rows = [measured(shape, threads, a.turns) for threads in a.threads for shape in SHAPES]
-    about = {
-        "machine": processor(torch.device("cpu")),
-        "torch": torch.__version__,
-        "turns": a.turns,
-        "cores": os.cpu_count(),
-        "load": round(os.getloadavg()[0], 1),
-    }
-    write("ragged_step", page(about, rows), {**about, "rows": [asdict(row) for row in rows]})
+        if "attention" in a.only:
+            each = [measured(shape, n, a.turns) for n in a.threads for shape in SHAPES]
+            found["attention"] = _part([asdict(row) for row in each], a.turns)
+        if "steps" in a.only:
+            torch.set_num_threads(1)
+            model = load("smollm2").model
+            found["steps"] = _part([steps(model, tokens) for tokens in LENGTHS], STEPS)
+    write("ragged_step", page(found), found)
+
+
+def _part(rows: list[dict[str, Any]], turns: int) -> dict[str, Any]:
+    return {"rows": rows, "turns": turns, "load": round(os.getloadavg()[0], 1)}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from foveate.cli.contexts import SAMPLES, contexts
 from foveate.eval.contenders import named
 from foveate.eval.model import load
 from foveate.eval.reading import FULL
-from foveate.methods.recommended import SecondReading
+from foveate.methods.recommended.fitting import SecondReading
 
 RUNS = Path("benchmarks/runs/targets")
 TARGETS = ("attention", "answers")

@@ -28,7 +28,7 @@ from foveate.core.protocols import (
 from foveate.core.spec import SLOTS, STAGES
 from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidParameter
-from foveate.methods.recommended import LEVELS
+from foveate.methods.recommended.head_levels import LEVELS
 
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by

@@ -146,8 +146,12 @@ def citation(method: Method) -> str:
 
 
 def source(method: Method) -> str:
-    """The whole file, in which the comments name the paper's equations."""
-    module = sys.modules[method.function.__module__]
-    path = Path(str(module.__file__)).resolve()
+    """The whole file, or all of a folder, in which the comments name the paper's equations."""
+    first = Path(str(sys.modules[method.function.__module__].__file__)).resolve()
+    folder = sorted(first.parent.glob("*.py")) if first.name == "__init__.py" else [first]
+    return "\n\n".join(map(_file, folder))
+
+
+def _file(path: Path) -> str:
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
-    return f"`{shown}`\n\n{FENCE} python\n{inspect.getsource(module)}\n{FENCE}"
+    return f"`{shown}`\n\n{FENCE} python\n{path.read_text(encoding='utf-8')}\n{FENCE}"

@@ -2,7 +2,7 @@
 # # The lens in a notebook
 # What every layer and KV head keeps of a prompt, patch by patch and word by word. Open this file as
 # a notebook (VS Code, or JupyterLab with jupytext), or run it as a script: it prints the answer,
-# and the name and size of the page that it writes, `lens.html`.
+# right or wrong, and the name and size of the page that it writes, `lens.html`.
 
 # %%
 import foveate
@@ -20,7 +20,9 @@ inputs = processor.apply_chat_template([{"role": "user", "content": parts}], tok
 with foveate.compress(model) as session:  # the policy: "recommended:budget=20%"
     output = model.generate(**inputs, max_new_tokens=16, do_sample=False)
 
-print(processor.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip())
+said = output[0, inputs["input_ids"].shape[1] :]
+answer = processor.decode(said, skip_special_tokens=True).strip()
+print(f"{answer} ({'right' if answer == album.ANSWER else f'wrong, it is {album.ANSWER}'})")
 
 # %% [markdown]
 # The session's policy beside another method, both at two budgets, which get a slider. A notebook

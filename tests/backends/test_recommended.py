@@ -1,6 +1,6 @@
 """Foveate's recipe: maps fitted to second readings, and what they keep."""
 
-import os
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -14,21 +14,14 @@ from foveate.core.pipeline import score
 from foveate.core.reading import PromptReading
 from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
-from foveate.methods.recommended import (
-    FACTS,
-    LEAST,
-    LEVELS,
-    RIDGE,
-    VALUE,
-    ForetoldReconstruction,
-    HeadLevels,
-    SecondReading,
-    levels,
-    say_once,
-)
+from foveate.methods.recommended import VALUE, say_once
+from foveate.methods.recommended.fitting import RIDGE, SecondReading
+from foveate.methods.recommended.foretold import FACTS, LEAST, ForetoldReconstruction
+from foveate.methods.recommended.head_levels import LEVELS, HeadLevels, levels
 from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate
+from tests.core.users import unchecked
 from tests.profiles import saved_tensors
 from tests.stages.layers import random_layer
 
@@ -192,9 +185,9 @@ def test_the_target_is_the_best_that_can_be_had(case, caplog):
 
 def test_questions_go_with_prompts_of_a_method_that_asks_them():
     model = zoo.build("llama")
-    words = [["What?"]] if os.environ.get("FOVEATE_TESTS_CHECKED") == "0" else []  # refused before
-    for questions in ([], ASKED * 2, *words):
-        with pytest.raises(InvalidInput, match=r"one foveate\.core\.gathering\.Asked for each"):
+    said = r"one foveate\.core\.gathering\.Asked for each"
+    for questions in ([], ASKED * 2, ["What?"]):
+        with pytest.raises(InvalidInput, match=said), unchecked():
             foveate.calibrate(model, "recommended", PROMPTS[:1], questions=questions)
     late = [ASKED[0]._replace(after=41)]
     with pytest.raises(InvalidInput, match="first 41 tokens of one prompt, and 1 prompt"):
@@ -220,6 +213,23 @@ def test_a_profile_is_of_the_weights_that_it_was_measured_on(tmp_path):
     with pytest.raises(ProfileMismatch, match=r"other weights .* calibrate recommended"):
         foveate.compress(model, policy)
     assert weights_digest(model) != digest
+    model.load_state_dict(zoo.fresh("llama").state_dict())
+    foveate.compress(model, policy)
+    model.model.norm.weight.data[0] = 9.0  # which leaves the tensor's version as it was
+    assert weights_digest(model) != digest
+
+
+def test_a_digest_is_of_the_largest_first_number_of_every_parameter():
+    numbers = torch.Generator().manual_seed(0)
+    shapes, kinds = ((1,), (9, 7), (64,), (70, 3), (2,), (0,)), (torch.float32, torch.bfloat16)
+    model = torch.nn.ParameterList(
+        torch.randn(shape, generator=numbers).to(kinds[place % 2])
+        for place, shape in enumerate(shapes)
+    )
+    first = [one.detach().flatten()[:64] for one in model if one.numel()]
+    largest = torch.stack([one.to(torch.bfloat16).abs().max() for one in first])
+    raw = largest.view(torch.int16).numpy().tobytes()
+    assert weights_digest(model) == hashlib.sha256(raw).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])

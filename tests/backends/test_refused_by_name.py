@@ -175,3 +175,28 @@ def test_a_layer_of_another_class_is_never_left_as_it_is_in_silence(name, says, 
     monkeypatch.setattr(DynamicCache, "__init__", init)
     with pytest.raises(UnsupportedModel, match=says):
         foveate.compress(model, SPEC)
+
+
+def test_a_bounded_layer_with_a_state_stays_as_it_is(model, inputs, monkeypatch):
+    """No model that can be compressed has one in 5.24: a Llama's second layer stands for it."""
+    name = "LinearAttentionAndSlidingWindowAttentionLayer"
+    if not hasattr(cache_utils, name):
+        pytest.skip("not in this release")
+    init = DynamicCache.__init__
+
+    def bounded(self, *args, **kwargs):
+        init(self, *args, **kwargs)
+        self.layers[1:2] = [getattr(cache_utils, name)(sliding_window=64)]
+
+    monkeypatch.setattr(DynamicCache, "__init__", bounded)
+    how = {"max_new_tokens": 3, "output_logits": True, "return_dict_in_generate": True}
+    stock = model.generate(**inputs, **how, do_sample=False)
+    with foveate.compress(model, "full"):
+        whole = model.generate(**inputs, **how, do_sample=False)
+    assert all(map(torch.equal, whole.logits, stock.logits))
+    with foveate.compress(model, SPEC) as session:
+        session.prefill(**inputs)
+        left = session.cache.layers[1]
+        assert type(left).__name__ == name
+        assert left.keys.shape[2] == session.stats.seen == 40
+        assert session.stats.kept_tokens == 20

@@ -1,6 +1,7 @@
 """A saved context belongs to one model, one policy and one tokenizer, and says so."""
 
 import copy
+import hashlib
 import json
 from dataclasses import dataclass
 
@@ -228,6 +229,28 @@ def unsigned(path, to, change):
 def test_a_file_without_a_digest_is_still_read(context, tmp_path):
     path, session, cache = context
     assert same(session.load(unsigned(path, tmp_path / "old", lambda note, tensors: None)), cache)
+
+
+def as_first_released(model):
+    """What 0.1.0 wrote of a model."""
+    left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+    config = {k: v for k, v in model.config.to_dict().items() if k not in left_out}
+    said = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
+    for name, weight in sorted(model.named_parameters()):
+        said.update(f"{name}{tuple(weight.shape)}".encode())
+        said.update(weight.detach().flatten()[:16].float().cpu().numpy().tobytes())
+    return said.hexdigest()
+
+
+def test_a_file_of_the_first_release_is_read_with_its_model_alone(context, tmp_path):
+    path, session, cache = context
+    told = as_first_released(zoo.build("llama"))
+    of_mine = unsigned(path, tmp_path / "mine", lambda note, tensors: note.update(model=told))
+    assert same(session.load(of_mine), cache)
+    told = as_first_released(zoo.build("qwen2"))
+    others = unsigned(path, tmp_path / "others", lambda note, tensors: note.update(model=told))
+    with pytest.raises(CacheMismatch, match="another model"):
+        session.load(others)
 
 
 def cut(name):

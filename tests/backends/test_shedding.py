@@ -17,6 +17,8 @@ SPECS = (
     "recommended:budget=9,sinks=2,recent=3",
     "snapkv(window=4)+kvzip.budget(floor=0.3):budget=30%",
     "h2o+kvzip.budget:budget=25%",
+    "simlayerkv:budget=30%",
+    "simlayerkv:budget=25%,recent=3,when=over_budget(every=2)",
     "keyformer+kvzip.budget:budget=25%,when=over_budget(every=2)",
 )
 

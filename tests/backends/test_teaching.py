@@ -12,7 +12,8 @@ from foveate.backends.hf.gather import Watcher
 from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
-from foveate.methods.recommended import LEAST, UNASKED, ReadingDamage, worth
+from foveate.methods.recommended.foretold import LEAST
+from foveate.methods.recommended.worth import UNASKED, ReadingDamage, worth
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Reconstruction
 from foveate.stages.score.damage import REST, squared_damage

@@ -1,8 +1,8 @@
 """Tiny random models with the processors of their families: every piece of text and image goes the
 way that it goes in a published model, worded as its chat template words it.
 
-Processors are transformers' own. Those that ask for a reader of videos, which needs torchvision,
-get none: no video is read here.
+Processors are transformers' own. Readers of videos need torchvision, so Qwen-VL's have one that
+stands in, and others none.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
 
+import pytest
+import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     CLIPImageProcessorPil,
@@ -32,14 +34,16 @@ from transformers import (
     TokenizersBackend,
 )
 from transformers.models.got_ocr2.image_processing_pil_got_ocr2 import GotOcr2ImageProcessorPil
+from transformers.video_utils import VideoMetadata
 
 from tests import zoo
 from tests.zoo.family import AFTER_IMAGE, BEFORE_IMAGE, VIDEO
+from tests.zoo.limits import before, second_turn_limit
 from tests.zoo.vision_models import PATCH, PINPOINTS
 
 BOS, UNKNOWN, OPENS, CLOSES = 1, 2, 7, 8
 
-# How published templates word a conversation; "IMAGE" is what stands for an image.
+# How published templates word a conversation; "IMAGE" and "VIDEO" are what stands for one.
 COLON = """\
 {%- for m in messages -%}
 {%- if m.role != 'system' -%}{{- m.role.upper() + ': ' -}}{%- endif -%}
@@ -65,7 +69,9 @@ CHATML = """\
 {{- '<|im_start|>' + m.role + '\\n' -}}
 {%- if m.content is string -%}{{- m.content -}}
 {%- else -%}
-{%- for c in m.content -%}{{- 'IMAGE' if c.type == 'image' else c.text -}}{%- endfor -%}
+{%- for c in m.content -%}
+{{- {'image': 'IMAGE', 'video': 'VIDEO'}.get(c.type) or c.text -}}
+{%- endfor -%}
 {%- endif -%}
 {{- '<|im_end|>\\n' -}}
 {%- endfor -%}
@@ -153,6 +159,35 @@ def llava_next() -> Any:
     )
 
 
+class FrameReader:
+    """Stands in for Qwen-VL's reader of videos: frames become patches as images do, two at a time,
+    of which the last is there twice where their number is odd.
+    """
+
+    temporal_patch_size = 2
+
+    def __init__(self, images: Qwen2VLImageProcessorPil):
+        self.images, self.merge_size = images, images.merge_size
+
+    def __call__(
+        self, videos: Any, video_metadata: Any, do_sample_frames: bool, **how: Any
+    ) -> dict[str, Any]:
+        assert not do_sample_frames
+        each = [self._patches(list(frames)) for frames in videos]
+        found = {
+            "pixel_values_videos": torch.cat([pixels for pixels, _ in each]),
+            "video_grid_thw": torch.tensor([grid for _, grid in each]),
+        }
+        told = [VideoMetadata(**one) for one in video_metadata]
+        return found | ({"video_metadata": told} if how.get("return_metadata") else {})
+
+    def _patches(self, frames: list[Any]) -> tuple[torch.Tensor, list[int]]:
+        made = self.images(images=frames + frames[-1:] * (len(frames) % 2), return_tensors="pt")
+        (_, high, wide), size = made["image_grid_thw"][0].tolist(), self.images.patch_size**2
+        pixels = made["pixel_values"].view(-1, 2, high * wide, 3, 2, size)[..., 0, :]
+        return pixels.permute(0, 2, 3, 1, 4).reshape(-1, 6 * size), [len(pixels), high, wide]
+
+
 CHAT_TOKENS = {OPENS: "<|im_start|>", CLOSES: "<|im_end|>"}
 
 
@@ -179,13 +214,15 @@ def qwen(kind: type[ProcessorMixin], system: bool) -> Any:
         **CHAT_TOKENS,
     }
     image = "<|vision_start|><|image_pad|><|vision_end|>"
+    words = CHATML.replace("FIRST", str(system).lower()).replace("IMAGE", image)
+    images = Qwen2VLImageProcessorPil(
+        patch_size=PATCH, size={"shortest_edge": 8 * 8, "longest_edge": 24 * 24}
+    )
     return kind(
-        Qwen2VLImageProcessorPil(
-            patch_size=PATCH, size={"shortest_edge": 8 * 8, "longest_edge": 24 * 24}
-        ),
+        images,
         tokenizer(special),
-        None,
-        chat_template=CHATML.replace("FIRST", str(system).lower()).replace("IMAGE", image),
+        FrameReader(images),
+        chat_template=words.replace("VIDEO", image.replace("image", "video")),
     )
 
 
@@ -252,6 +289,13 @@ PROCESSORS: dict[str, Callable[[], Any]] = {
 @cache
 def talker(name: str) -> Talker:
     """A family's model, which all tests share, with its processor."""
+    if reason := second_turn_limit(name, images=1):
+        pytest.skip(reason)
     with mock.patch.object(ProcessorMixin, "check_argument_for_proper_class"):
-        processor = PROCESSORS[name]()
+        try:
+            processor = PROCESSORS[name]()
+        except ImportError:
+            if not before("5.24"):
+                raise
+            pytest.skip("on 5.4.0 most readers of images need torchvision")
     return Talker(zoo.build(name), processor, CLOSES)

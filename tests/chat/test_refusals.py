@@ -14,6 +14,7 @@ import foveate
 from foveate.chat import reading
 from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedModel
 from tests import zoo
+from tests.core.users import unchecked
 from tests.zoo.directory import tokenizer as text_tokenizer
 
 from .conversations import TURNS, Record, Spoken, image, words
@@ -51,7 +52,7 @@ def test_a_turn_that_cannot_be_said_is_refused_and_changes_nothing(case: str) ->
     mine, (how, sentence) = chat(), REFUSED[case]
     mine.say("Hello", **SHORT)
     before = mine.messages, mine.held
-    with pytest.raises(InvalidInput) as refused:
+    with pytest.raises(InvalidInput) as refused, unchecked():
         mine.say("And now?", **{**SHORT, **how})
     assert sentence in str(refused.value)
     assert (mine.messages, mine.held) == before
@@ -105,7 +106,7 @@ def test_what_cannot_be_compressed_is_refused_before_anything_is_said() -> None:
     words.chat_template = "{%- for m in messages -%}{{- m.content + ' ' -}}{%- endfor -%}"
     with pytest.raises(FoveateError, match="multi-head latent attention"):
         foveate.Chat(zoo.build("deepseek_v3"), words)
-    with pytest.raises(InvalidParameter, match="rewrites='drop' is unknown: 'keep'"):
+    with pytest.raises(InvalidParameter, match="rewrites='drop' is unknown"), unchecked():
         foveate.Chat(zoo.build("llama"), words, rewrites="drop")
 
 

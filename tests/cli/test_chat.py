@@ -18,6 +18,7 @@ from foveate.cli import chat as command
 from foveate.cli.app import app
 from foveate.cli.lines import Line, read_line
 from foveate.errors import InvalidInput
+from tests.profiles import saved
 
 HELD = re.compile(r"\[(?:\w+ ?\w*; )?(\d+) of (\d+) tokens held, (\d+)%, [\d.]+ MiB\]")
 
@@ -56,6 +57,24 @@ def test_an_image_may_come_in_a_line_before_the_question(piped: Any, picture: Pa
     assert together.stdout != piped("What is it?").stdout
 
 
+def test_a_video_comes_as_an_image_does(piped: Any, tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    from tests.videos import film
+
+    path = film(tmp_path / "a film.mp4")
+    done = piped(f"What is on '{path}'?", options=("--frames", "3", "--max-new-tokens", "3"))
+    given = piped(
+        "What is on ?", options=("--video", str(path), "--frames", "3", "--max-new-tokens", "3")
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "a film.mp4: 3 frames, from 0.0 to 2.9 s, as images" in done.stderr
+    assert done.stdout == given.stdout
+    ((_, seen, _),), ((_, alone, _),) = map(
+        HELD.findall, (done.stderr, piped("What is on ?").stderr)
+    )
+    assert int(seen) >= int(alone) + 3 * 9
+
+
 def test_a_chat_is_forgotten_saved_loaded_and_answered_anew(piped: Any) -> None:
     asked, saved = "What is it?", "chat.safetensors"
     done = piped(asked, f"/save {saved}", "/retry", "/forget", asked, f"/load {saved}", "Why?")
@@ -72,6 +91,13 @@ def test_another_method_reads_the_conversation_anew(piped: Any) -> None:
     assert int(second[0]) > 0.45 * int(second[1])
 
 
+def test_a_profile_is_named_without_its_folder(piped: Any, llava: Path, tmp_path: Path) -> None:
+    path = saved(tmp_path, "headkv", [[1.0, 2.0]] * 3, model=llava.name)
+    done = piped(f"/method headkv:budget=50%,profile={path}", "What is it?")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith("headkv:budget=50%,profile=headkv.json\n")
+
+
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
@@ -79,6 +105,7 @@ def test_another_method_reads_the_conversation_anew(piped: Any) -> None:
         ("/budget", "/budget needs an argument"),
         ("/budget 400%", "400%"),
         ("What is on ./none.png?", "there is no image at './none.png'."),
+        ("What is on ./none.mp4?", "there is no video file at './none.mp4'."),
         ("/load none.safetensors", "none.safetensors"),
         ("/retry", "there is no turn to answer anew"),
     ],
@@ -144,6 +171,8 @@ def test_paths_are_found_as_terminals_write_them(tmp_path: Path, monkeypatch: An
     assert read_line(f"{escaped} what is it?") == Line("", "what is it?", (spaced,))
     assert read_line(f"file://{spaced.replace(' ', '%20')}") == Line("", "", (spaced,))
     assert read_line(f"see {address}").images == (address,)
+    (tmp_path / "d.MP4").touch()
+    assert read_line("c.JPG, d.MP4: which?") == Line("", ", : which?", (plain,), ("d.MP4",))
     assert read_line("is it a.png or b.gif?") == Line("", "is it a.png or b.gif?")
     assert read_line("/save a b.safetensors") == Line("save", "a b.safetensors")
     with pytest.raises(InvalidInput, match="there is no image at"):

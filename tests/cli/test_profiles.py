@@ -55,7 +55,7 @@ def test_what_is_shared_is_installed_and_taken(
     assert f"profile='{row['path']}'" in "".join(line) or row["path"] in "".join(line)
     asked = ("run", "--model", llama, "--prompt", PROMPT["prompt"], "--max-new-tokens", 2)
     rows = as_json(*asked, "--method", "recommended:budget=50%")["rows"]
-    assert row["path"] in rows[1]["method"]
+    assert rows[1]["method"] == "recommended:profile=recommended.safetensors"
     assert foveate("profiles", "remove", row["path"]).stdout.startswith("removed: recommended on")
     assert as_json("profiles")["profiles"] == []
 

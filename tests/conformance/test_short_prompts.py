@@ -69,9 +69,7 @@ def expected(policy, inputs, asked):
 def test_no_prompt_is_refused_and_what_is_kept_is_what_statistics_say(number):
     family, policy, lengths = drawn(number)
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
-    if policy.select and getattr(policy.select, "protect_text", False) and family == "llama":
-        inputs = {**inputs}
-    with foveate.compress(model, policy, tokenizer=None) as session:
+    with foveate.compress(model, policy) as session:
         model.generate(**inputs, max_new_tokens=3, do_sample=False, eos_token_id=None)
         stats = session.stats
     assert stats.seen == max(lengths)

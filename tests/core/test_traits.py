@@ -38,7 +38,9 @@ def test_former_protocols_tell_who_says_something(name, says):
 
 def test_former_functions_answer_as_they_did():
     policy = foveate.policy("h2o+mixkv:budget=20%,when=over_budget(growing=true)")
+    mixed = foveate.mixkv(budget=0.2).score
     asked = {
+        "reads_window_sums": (mixed, mixed.of),
         "reads_column_sums": (policy.score, True),
         "reads_output_weight": (policy.score, False),
         "grows": (policy.when, True),

@@ -16,7 +16,7 @@ from foveate.bench.peer import PRESSES as TIMED
 from foveate.bench.peer import WITH_PROFILE
 from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import SCHEMA, Profile
-from foveate.methods.recommended import LEVELS
+from foveate.methods.recommended.head_levels import LEVELS
 from tests import zoo
 from tests.golden.kvpress_rows import ELSEWHERE, ROWS, pending
 from tests.golden.vectors import DATA, load

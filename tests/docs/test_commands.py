@@ -98,7 +98,7 @@ def with_what_there_is(command: str) -> list[str]:
     for name, there in NAMES.items():
         command = re.sub(rf"(?<![\w/.-]){re.escape(name)}(?![\w.-])", there, command)
     words = shlex.split(command)
-    more = MORE.get(words[0], ())
+    more = () if "--from" in words else MORE.get(words[0], ())  # which measures nothing
     return [*words, *(() if more[:1] and more[0] in words else more)]
 
 
@@ -119,7 +119,21 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("ocrbench.jsonl", "prompts.jsonl"):  # a fifth of it is more than a window
         (folder / name).write_text(lines.splitlines(keepends=True)[-1], encoding="utf-8")
     (folder / "my_judge.py").write_text("def ask(prompt):\n    return '1.0'\n", encoding="utf-8")
+    for name, held in published().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(json.dumps(held), encoding="utf-8")
     return folder
+
+
+def published() -> dict[str, Any]:
+    """What methods' authors publish, of models with the demo's layers and heads."""
+    heads = [f"{layer}-{head}" for layer in range(30) for head in range(9)]
+    kv_heads = [f"{layer}-{head}-key" for layer in range(30) for head in range(3)]
+    return {
+        "confs/prefixkv_llava-v1.5-7b_0.8.json": [0.8] * 30,
+        "llava-mistral-v1.6.json": {name: [place / 270] for place, name in enumerate(heads)},
+        "qwen_kv_similarity.json": {name: [0.5] for name in kv_heads},
+    }
 
 
 def test_commands_are_found():

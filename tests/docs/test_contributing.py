@@ -79,7 +79,7 @@ def tables(root: Path) -> None:
 def test_a_method_is_one_file_and_one_line(copy: Path) -> None:
     edit(copy)
     tables(copy)
-    assert "one in so many of them" in (copy / "README.md").read_text(encoding="utf-8")
+    assert "one in so many of them" in (copy / "docs/methods.md").read_text(encoding="utf-8")
     run(copy, "-m", "ruff", "format", "--check", "src")
     run(copy, "-m", "ruff", "check", "src")
     run(copy, "-m", "mypy", "src", "demo_model/foveate_demo", "benchmarks")

@@ -58,7 +58,8 @@ def test_the_sweep_is_a_table_of_answers(run):
 
 def test_the_notebook_shows_and_writes_a_lens(run):
     answer, told = run("lens_notebook.py")
-    assert "Bruno's" in answer
+    assert answer.startswith("Bruno's ")
+    assert answer.endswith(("(right)", "(wrong, it is Bruno's birthday: 2 November 1964)"))
     size = Path("lens.html").stat().st_size
     assert told == f"lens.html: {size / 1e3:.0f} kB"
 

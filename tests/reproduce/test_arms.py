@@ -11,6 +11,7 @@ from foveate.core.composition import name_and_arguments
 from foveate.reproduce import EXPERIMENTS
 from foveate.reproduce.papers.prefixkv.shared import BUDGETS
 from foveate.reproduce.printed import printed
+from foveate.reproduce.trials import Grid
 
 PROMPT, DEPTH = 650, 32  # LLaVA-1.5-7B on MM-Vet: an image, a question
 
@@ -44,6 +45,19 @@ def test_pyramid_is_the_same_in_all_tables_of_prefixkv_as_its_figures_are():
     for budget in BUDGETS:
         key = ("llava-1.5-7b", "Pyramid", budget)
         assert two[key].values["PPL"] == four[key].values["PPL"]
+
+
+def test_mm_vet_is_asked_whole_wherever_prefixkv_scores_answers():
+    """Its authors' commands ask for 218 samples; 100 is their program's default alone."""
+    grids = {
+        one.id.partition(":")[2]: grid
+        for one in EXPERIMENTS.values()
+        if one.of.name == "PrefixKV"
+        for grid in getattr(one.trial, "panels", (one.trial,))
+        if isinstance(grid, Grid) and "mm_vet" in grid.tasks()
+    }
+    assert {*grids} == {f"table{n}" for n in (2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 17)}
+    assert {grid.samples for grid in grids.values()} == {218}
 
 
 LANGUAGE = ("table14-longbench", "table14-needle", "table15")  # models that only read

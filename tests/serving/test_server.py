@@ -90,6 +90,35 @@ def test_requests_choose_over_http_and_are_told_what_is_wrong(running):
     assert "foveate_policy='h2o' is not served here" in refused.value.read().decode()
 
 
+def test_a_conversation_is_a_prompt_a_turn_which_begins_behind_what_is_shared(running):
+    """All of the history comes with every turn (docs/serving.md, "Conversations"): its beginning is
+    not computed again, and the answer is that of a client with whom nobody shares.
+    """
+    one, _ = running
+    first = asked([noise(5, 420, 280)])
+    (said,) = first["messages"]
+    history = [
+        said,
+        {"role": "assistant", "content": "Seven."},
+        {"role": "user", "content": "Why?"},
+    ]
+    for context in ({}, {"vllm_xargs": {"foveate_context": 128}}):
+        before = one.post("/v1/chat/completions", **first, **context)["prompt_token_ids"]
+        computed = hits(one)
+        turn = one.post("/v1/chat/completions", **first | {"messages": history}, **context)
+        assert turn["prompt_token_ids"][: len(before)] == before
+        assert hits(one) > computed
+        alone = first | {"messages": history, "cache_salt": "alone"}
+        again = one.post("/v1/chat/completions", **alone, **context)
+        assert again["choices"][0]["token_ids"] == turn["choices"][0]["token_ids"]
+
+
+def hits(one):
+    """Tokens that were found in the pool."""
+    named = r"^vllm:prefix_cache_hits_total\{[^}]*\} ([\d.e+-]+)$"
+    return sum(map(float, re.findall(named, one.get("/metrics"), re.M)))
+
+
 def test_clients_that_go_away_leave_nothing_behind(running):
     """Twenty, at random moments of an answer that is streamed to them."""
     one, _ = running

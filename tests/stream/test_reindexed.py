@@ -13,6 +13,7 @@ from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.errors import InvalidParameter
 from foveate.stream import Stream
 from foveate.stream import stream as module
+from tests.core.users import unchecked
 from tests.stream.test_stream import ASKED, drawn_frame, seen_by, whole
 
 FRAMES = 8
@@ -109,5 +110,5 @@ def test_a_stream_that_is_reindexed_stays_in_range(caplog, tmp_path):
         assert next_position(again._cache) == ends
         assert again.ask("x", **ASKED).ids.tolist() == stream.ask("x", **ASKED).ids.tolist()
     assert told == {"reindexed": 0, "true": 1}
-    with pytest.raises(InvalidParameter, match="positions='other'"):
+    with pytest.raises(InvalidParameter, match="positions='other'"), unchecked():
         Stream(model, processor, "snapkv:budget=24", positions="other")

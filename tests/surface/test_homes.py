@@ -82,7 +82,10 @@ def home(name: str) -> str:
 
 
 def test_stages_are_what_two_or_more_methods_share() -> None:
-    used = {path: {home(name) for name in imports(path)} for path in (SRC / "methods").glob("*.py")}
+    used: dict[str, set[str]] = {}
+    for path in (SRC / "methods").rglob("*.py"):
+        method = path.relative_to(SRC / "methods").parts[0]  # a file, or a folder of one method
+        used.setdefault(method, set()).update(home(name) for name in imports(path))
     below = {
         path.relative_to(SRC / "stages").as_posix(): {home(name) for name in imports(path)}
         for path in PARTS
@@ -94,5 +97,5 @@ def test_stages_are_what_two_or_more_methods_share() -> None:
             parts |= more
             left += more
     for part in below:
-        methods = [path.name for path, parts in used.items() if part in parts]
+        methods = [method for method, parts in used.items() if part in parts]
         assert (len(methods) >= 2) != (part in OF_USERS), f"{part}: {methods}"

@@ -64,8 +64,9 @@ def test_a_name_that_is_deprecated_works_and_says_what_to_write() -> None:
     [
         (cross_self, "CrossSelf", "methods.csp"),
         (cross_self, "Doubles", "methods.csp"),
-        (budget, "HeadLevels", "methods.recommended"),
-        (head_levels, "levels", "methods.recommended"),
+        (cross_self, "Lengths", "methods.csp"),
+        (budget, "HeadLevels", "methods.recommended.head_levels"),
+        (head_levels, "levels", "methods.recommended.head_levels"),
         (merge, "MergeFollowing", "methods.cam"),
         (following, "MergeFollowing", "methods.cam"),
         (store, "Kivi", "methods.kivi"),

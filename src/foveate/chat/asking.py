@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf import Stats
 from foveate.backends.hf.asked import ends
+from foveate.chat.literal import tokenizer_of
 from foveate.errors import InvalidInput
 
 LONGEST = 256
@@ -80,8 +81,7 @@ def said(
     """The answer whose tokens, with the one that may end it, are ``new``."""
     eos = len(new) > 0 and int(new[-1]) in _ends(model, asked)
     ids = new[:-1] if eos else new
-    tokenizer = getattr(processor, "tokenizer", processor)
-    text: str = tokenizer.decode(ids, skip_special_tokens=True)
+    text: str = tokenizer_of(processor).decode(ids, skip_special_tokens=True)
     ended: Literal["eos", "length", "stopped"] = (
         "eos" if eos else "stopped" if stopped else "length"
     )

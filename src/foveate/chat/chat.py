@@ -14,7 +14,7 @@ from foveate.chat import saved
 from foveate.chat.answering import Answerer
 from foveate.chat.asking import Answer
 from foveate.chat.given import edited, new_messages
-from foveate.chat.held import Held, held
+from foveate.chat.held import ChatHeld, held
 from foveate.chat.literal import tokenizer_of
 from foveate.chat.reading import Conversation
 from foveate.chat.rewriting import Rewrites
@@ -100,7 +100,9 @@ class Chat(AbstractContextManager["Chat"]):
         Args:
             text: what the user says. Special tokens in it are read as text.
             images: PIL images, paths or addresses, which stand in front of the text.
-            videos: as the processor takes them, each an array or tensor of frames.
+            videos: each a :class:`foveate.Clip` (of :func:`foveate.read_video`), whose times the
+                processor is told, or an array or tensor of frames [n, height, width, 3]. All
+                frames are read. They stand behind the images.
             system: a system message, in front of this turn.
             messages: new messages in the processor's own form, in front of ``text``: a history to
                 begin with, tools' answers, texts between images. Not those that were said before.
@@ -194,7 +196,7 @@ class Chat(AbstractContextManager["Chat"]):
         return list(self._now.messages)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> ChatHeld:
         """How much of the conversation is held now, in tokens and bytes."""
         before = None if self._latest is None else self._latest.before.cache
         return held(self._now.cache, before)

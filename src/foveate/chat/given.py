@@ -18,8 +18,10 @@ def new_messages(
     messages: Sequence[Message],
 ) -> tuple[Message, ...]:
     """What is new, as messages."""
-    if isinstance(images, str | Path) or not isinstance(images, Sequence):
-        raise InvalidInput(f"images={images!r:.80} is no list: give images=[IMAGE].")
+    for name, given in (("images", images), ("videos", videos)):
+        if isinstance(given, str | Path) or not isinstance(given, Sequence):
+            one = name.upper().removesuffix("S")
+            raise InvalidInput(f"this {type(given).__name__} is no list: give {name}=[{one}].")
     parts: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     parts += [{"type": "video", "video": video} for video in videos]
     if text is not None:

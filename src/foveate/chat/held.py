@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from transformers import DynamicCache
 
+from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.support import foveate_layers
 
 
-class Held(NamedTuple):
+class ChatHeld(NamedTuple):
     """What a chat holds: ``tokens`` per KV head and layer on average, answers included, of so many
     ``seen``; ``bytes`` of the compressed layers, and those of the cache ``before`` the latest turn,
     which ``retry`` and ``edit`` go back to.
@@ -26,14 +28,19 @@ class Held(NamedTuple):
         return self.tokens / self.seen if self.seen else 1.0
 
 
-def held(cache: DynamicCache | None, before: DynamicCache | None) -> Held:
+def held(cache: DynamicCache | None, before: DynamicCache | None) -> ChatHeld:
     """What these caches hold: the one of now, and the one that the latest turn went on from."""
     if cache is None:
-        return Held(0.0, 0, 0, 0)
+        return ChatHeld(0.0, 0, 0, 0)
     layers = foveate_layers(cache)
-    tokens = [float(layer.pairs.counts.double().mean()) for layer in layers]
-    return Held(sum(tokens) / len(tokens), layers[0].seen, _bytes(cache), _bytes(before))
+    return ChatHeld(tokens_of(layers), layers[0].seen, bytes_of(cache), bytes_of(before))
 
 
-def _bytes(cache: DynamicCache | None) -> int:
+def tokens_of(layers: Sequence[FoveateLayer]) -> float:
+    """Pairs per KV head, on average over rows, heads and layers."""
+    return sum(float(layer.pairs.counts.double().mean()) for layer in layers) / len(layers)
+
+
+def bytes_of(cache: DynamicCache | None) -> int:
+    """Of the compressed layers; nothing where there is no cache yet."""
     return 0 if cache is None else sum(layer.nbytes for layer in foveate_layers(cache))

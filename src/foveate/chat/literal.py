@@ -88,6 +88,14 @@ class LiteralTokenizer:
         return BatchEncoding(data, tensor_type=tensors)
 
 
+def lacks_first_token(tokenizer: Any, text: str) -> bool:
+    """Whether the token with which a tokenizer begins its texts is not written in this one yet, as
+    some chat templates do.
+    """
+    first = getattr(tokenizer, "bos_token", None)
+    return not (first and text.startswith(first))
+
+
 def tokenizer_of(processor: Any) -> Any:
     """A processor's tokenizer; a tokenizer is its own."""
     return getattr(processor, "tokenizer", processor)

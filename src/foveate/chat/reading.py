@@ -12,12 +12,15 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers import __version__ as RELEASE
 
-from foveate.chat.literal import anchor, tokenizer_of
+from foveate.chat.films import films
+from foveate.chat.literal import anchor, lacks_first_token, tokenizer_of
 from foveate.chat.pictures import picture
 from foveate.chat.words import Message, Wording, parts_of
 from foveate.errors import InvalidInput, UnsupportedModel
 
-_IDS, _MASK = "input_ids", "attention_mask"
+_IDS = "input_ids"
+_TOLD = (_IDS, "attention_mask", "video_metadata")
+"""Of what a processor returns, what ``generate`` is given otherwise, or not at all."""
 _TYPES = ("mm_token_type_ids", "token_type_ids")
 """What processors say of each token; models want it of the whole conversation."""
 
@@ -64,7 +67,7 @@ class NewPart:
     def __init__(self, inputs: Mapping[str, Any], cut: int):
         self.ids: Int[Tensor, "1 n"] = inputs[_IDS][:, cut:]
         self.types = {name: inputs[name][:, cut:] for name in _TYPES if name in inputs}
-        self.given = {k: v for k, v in inputs.items() if k not in (_IDS, _MASK, *_TYPES)}
+        self.given = {name: x for name, x in inputs.items() if name not in (*_TOLD, *_TYPES)}
 
 
 def read(
@@ -86,16 +89,14 @@ def read(
             masks a later one wrongly.
     """
     tokenizer = tokenizer_of(wording.processor)
-    opening = getattr(tokenizer, "bos_token", None)
-    special = begins and not (opening and text.startswith(opening))
+    special = begins and lacks_first_token(tokenizer, text)
     first = wording.literals.split(text)[0]
     front, cut = ("", []) if begins else anchor(tokenizer, first)
     reader = wording.literals.reader(wording.processor)
     parts = [part for message in new for part in parts_of(message)]
     images = [picture(part) for part in parts if part["type"] in ("image", "image_url")]
-    videos = [part["video"] for part in parts if part["type"] == "video"]
     pixels: dict[str, Any] = {"images": [images]} if images else {}
-    pixels |= {"videos": videos} if videos else {}
+    pixels |= films(wording.processor, parts)
     try:
         found = reader(
             text=[front + text], **pixels, return_tensors="pt", add_special_tokens=special

@@ -84,16 +84,7 @@ class Wording:
                     )
 
     def _worded(self, messages: Sequence[Message]) -> str:
-        try:
-            text: str = self.processor.apply_chat_template(
-                messages, tokenize=False, **{"add_generation_prompt": True, **self.template}
-            )
-        except InvalidInput:
-            raise
-        except Exception as error:  # a template may raise anything, or fail anywhere
-            said = " ".join(str(error).split()) or type(error).__name__
-            raise InvalidInput(f"the chat template refuses this conversation: {said}") from error
-        return text
+        return worded(self.processor, messages, self.template)
 
     def _plain(self, message: Message) -> dict[str, Any]:
         """A message without its pixels, in the form that the template takes."""
@@ -133,6 +124,24 @@ class Wording:
             if ANSWER in text and "'type'" not in text:
                 return parts
         raise InvalidInput(f"the chat template words nothing that a {role} says in plain messages.")
+
+
+def worded(processor: Any, messages: Sequence[Message], template: Mapping[str, Any]) -> str:
+    """The messages in the words of the processor's chat template, with an answer about to begin.
+
+    Raises:
+        InvalidInput: the template refuses them, or there is none.
+    """
+    try:
+        text: str = processor.apply_chat_template(
+            messages, tokenize=False, **{"add_generation_prompt": True, **template}
+        )
+    except InvalidInput:
+        raise
+    except Exception as error:  # a template may raise anything, or fail anywhere
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise InvalidInput(f"the chat template refuses this conversation: {said}") from error
+    return text
 
 
 def parts_of(message: Message) -> list[Mapping[str, Any]]:

@@ -11,8 +11,10 @@ import typer
 from foveate.cli import console, options
 from foveate.cli.lines import read_line
 from foveate.cli.options import model_option
-from foveate.cli.policies import ON_THE_DEMO, is_demo
+from foveate.cli.policies import ON_THE_DEMO, is_demo, short
+from foveate.cli.prompt import clips_of
 from foveate.cli.talk import HELP, Talk, under
+from foveate.data.clip import check_sampling
 from foveate.errors import FoveateError
 from foveate.eval.model import SEES, load
 
@@ -20,6 +22,9 @@ from foveate.eval.model import SEES, load
 def chat(
     model: Annotated[str, model_option(SEES)] = SEES,
     image: options.Images = None,
+    video: options.Videos = None,
+    fps: options.Fps = None,
+    frames: options.Frames = None,
     method: Annotated[
         str, typer.Option(metavar="SPEC", help="How the conversation is compressed.")
     ] = "",
@@ -34,23 +39,27 @@ def chat(
     device_map: options.DeviceMap = None,
     dtype: options.Dtype = "auto",
 ) -> None:
-    """Chat with a model about images, the whole conversation in one compressed cache.
+    """Chat with a model about images and videos, the conversation in one compressed cache.
 
-    Name an image's path in a line, or drag it into the window. Under each answer stands what is
-    held of the conversation. Answers go to stdout and all else to stderr, so it works in a pipe:
-    one line in, one answer out. /help lists the commands.
+    Name the path of an image or video in a line, or drag it into the window. Under each answer
+    stands what is held of the conversation. Answers go to stdout and all else to stderr, so it
+    works in a pipe: one line in, one answer out. /help lists the commands.
     """
     spec = method or (ON_THE_DEMO[0] if is_demo(model) else "recommended:budget=20%")
     policy = under(spec, budget)
+    check_sampling(fps, frames)
+    clips = clips_of(video, fps, frames) if video else []  # others may come in lines
     with console.progress(hidden=False) as bars, console.quiet():
         bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
         template = {"add_vision_id": True} if is_demo(model) else {}  # more images may come
         talk = Talk(loaded, policy, max_new_tokens, system, template)
-    talk.images = [str(path) for path in image or []]
+    talk.images += map(str, image or ())
+    talk.sampling = fps, frames
+    talk.watch(clips)
     live = sys.stdin.isatty()
     if live:
-        typer.echo(f"{loaded.name}, {policy.spec}\n{HELP}\n", err=True)
+        typer.echo(f"{loaded.name}, {short(policy.spec)}\n{HELP}\n", err=True)
     with console.quiet():
         _talk(talk, live)
 

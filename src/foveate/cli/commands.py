@@ -44,7 +44,7 @@ COMMANDS = {
     "chat": Place(
         "chat",
         "chat",
-        "Chat with a model about images, the whole conversation in one compressed cache.",
+        "Chat with a model about images and videos, the conversation in one compressed cache.",
     ),
     "lens": Place(
         "pages", "lens", "Make a page that shows which patches and words every head keeps."

@@ -12,7 +12,7 @@ from foveate.core.profile import Profile
 from foveate.core.spec import print_value
 from foveate.core.tensor_profile import TensorProfile
 from foveate.eval.contenders import BUDGET_BY_DEFAULT
-from foveate.methods.recommended import HeadLevels
+from foveate.methods.recommended.head_levels import HeadLevels
 
 FITTED = {
     "answers": "damage to heads' outputs, and to the model's own answers",

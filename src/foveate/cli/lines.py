@@ -1,4 +1,4 @@
-"""Lines that are typed in a chat: text with paths of images in it, and commands."""
+"""Lines that are typed in a chat: text with paths of images and videos in it, and commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from urllib.parse import unquote, urlparse
 
 from foveate.errors import InvalidInput
 
-_KINDS = r"\.(?:png|jpe?g|webp|gif|bmp|tiff?)"
+_VIDEOS = r"\.(?:mp4|m4v|mov|mkv|webm|avi|mpe?g)"
+_KINDS = rf"(?:\.(?:png|jpe?g|webp|gif|bmp|tiff?)|{_VIDEOS})"
 _PATH = re.compile(
     rf"""(?P<mark>['"])(?P<quoted>[^'"\n]+?{_KINDS})(?P=mark)"""
     rf"""|(?P<bare>(?:\\.|[^\s'"])+{_KINDS})(?=$|[\s,;:?!)]|\.(?:\s|$))""",
@@ -19,37 +20,44 @@ _PATH = re.compile(
 
 
 class Line(NamedTuple):
-    """What a line says: a command and its argument, or text and images (paths or addresses)."""
+    """What a line says: a command and its argument, or text, images (paths or addresses) and videos
+    (paths).
+    """
 
     command: str
     text: str
     images: tuple[str, ...] = ()
+    videos: tuple[str, ...] = ()
 
 
 def read_line(line: str) -> Line:
-    """A line of a chat. Paths of images are taken out of the text, as terminals write them when a
-    file is dragged into the window: plain, in quotes, with spaces escaped, or as ``file://``.
+    """A line of a chat. Paths of images and videos are taken out of the text, as terminals write
+    them when a file is dragged into the window: plain, in quotes, with spaces escaped, or as
+    ``file://``.
 
     Raises:
-        InvalidInput: the path of an image, with a folder or in quotes, that is not there.
+        InvalidInput: the path of an image or video, with a folder or in quotes, that is not there.
     """
     line = line.strip()
     if line.startswith("/") and not _PATH.match(line):
         command, _, argument = line[1:].partition(" ")
         return Line(command, argument.strip())
     images: list[str] = []
+    videos: list[str] = []
 
     def taken(found: re.Match[str]) -> str:
         place = _place(found["quoted"] or found["bare"])
-        if place.startswith(("http://", "https://")) or Path(place).is_file():
-            images.append(place)
+        film = re.search(f"{_VIDEOS}$", place, re.IGNORECASE) is not None
+        if Path(place).is_file() or (not film and place.startswith(("http://", "https://"))):
+            (videos if film else images).append(place)
             return ""
         if found["quoted"] or "/" in place:
-            raise InvalidInput(f"there is no image at {place!r}.")
+            what = "video file" if film else "image"
+            raise InvalidInput(f"there is no {what} at {place!r}.")
         return found[0]
 
     text = " ".join(_PATH.sub(taken, line).split())
-    return Line("", text, tuple(images))
+    return Line("", text, tuple(images), tuple(videos))
 
 
 def _place(written: str) -> str:

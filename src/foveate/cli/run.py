@@ -143,11 +143,12 @@ def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], known: Know
         "videos": prompt.clips,
     }
     result: dict[str, Any] = {"model": loaded.name, "prompt": asked}
-    if known is None:
-        result["rows"] = [asdict(row) for row in rows]
-    else:
+    if known is not None:
         result["evaluation"] = known.about()
-        result["rows"] = [asdict(row) | known.of(row) for row in rows]
+    result["rows"] = [
+        asdict(row) | {"method": short(row.method)} | ({} if known is None else known.of(row))
+        for row in rows
+    ]
     console.print_json(result)
 
 

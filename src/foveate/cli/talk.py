@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,16 @@ import typer
 from foveate.chat import AnswerStream, Chat
 from foveate.chat.words import Message
 from foveate.cli.lines import Line
-from foveate.cli.policies import policies
+from foveate.cli.policies import policies, short
+from foveate.cli.prompt import clips_of, told
 from foveate.core.policy import Policy
+from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.eval.model import Loaded
+from foveate.eval.prompt import takes_videos
 
 HELP = """\
-Say something; the path or address of an image in a line shows it to the model.
+Say something; the path of an image or video, or an image's address, shows it to the model.
 /budget B      keep another share, number of tokens or of bytes: 10%, 256, 64MB
 /method SPEC   compress by another method
 /forget        begin anew
@@ -36,7 +39,9 @@ class Talk:
     ):
         self._loaded, self._policy, self._template = loaded, policy, template
         self._tokens, self._system = tokens, system
-        self.images: list[str] = []
+        self.images: list[Any] = []
+        self.videos: list[Clip] = []
+        self.sampling: tuple[float | None, int | None] = None, None  # fps or frames of videos
         self._anew: list[Message] = []  # a conversation that the next turn reads again
         self._chat = self._begun()
 
@@ -48,11 +53,22 @@ class Talk:
             self._command(line.command, line.text)
             return True
         self.images += line.images
+        if line.videos:
+            self.watch(clips_of([*map(Path, line.videos)], *self.sampling))
         if line.text:
             self._say(line.text)
         elif line.images:
             typer.echo(f"{len(self.images)} image(s): ask about them.", err=True)
         return True
+
+    def watch(self, clips: Sequence[Clip]) -> None:
+        """Shows videos with what is said next; where the processor takes none, as images."""
+        for clip in clips:
+            typer.echo(told(clip, self._loaded), err=True)
+            if takes_videos(self._loaded):
+                self.videos.append(clip)
+            else:
+                self.images += clip.images
 
     def _command(self, command: str, argument: str) -> None:
         known = {
@@ -86,7 +102,7 @@ class Talk:
         self._forget("")
         self._anew = list(said)
         again = ", from which the conversation is read anew" if said else ""
-        typer.echo(f"{policy.spec}{again}", err=True)
+        typer.echo(f"{short(policy.spec)}{again}", err=True)
 
     def _forget(self, argument: str) -> None:
         self._chat.close()
@@ -105,11 +121,12 @@ class Talk:
         typer.echo(f"{len(self._chat.messages)} messages, {self._held()}", err=True)
 
     def _say(self, text: str) -> None:
-        first, images = not self._chat.messages and not self._anew, self.images
-        self.images = []
+        first = not self._chat.messages and not self._anew
+        images, videos, self.images, self.videos = self.images, self.videos, [], []
         stream = self._chat.say(
             text,
             images=images,
+            videos=videos,
             system=self._system or None if first else None,
             messages=self._anew,
             stream=True,
@@ -124,8 +141,8 @@ class Talk:
                 typer.echo(piece, nl=False)
             ended = stream.answer.ended
         typer.echo()
-        told = {"stopped": "stopped; ", "length": f"{self._tokens} tokens; "}.get(ended, "")
-        typer.echo(f"[{told}{self._held()}]", err=True)
+        why = {"stopped": "stopped; ", "length": f"{self._tokens} tokens; "}.get(ended, "")
+        typer.echo(f"[{why}{self._held()}]", err=True)
 
     def _held(self) -> str:
         held = self._chat.held

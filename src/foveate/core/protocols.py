@@ -19,7 +19,7 @@ from foveate.core.layer import Layer, Scored, Scores, WindowWeights
 from foveate.core.slots import Slots
 from foveate.core.spec import stage
 from foveate.core.storage import Form, Pairs, exact_bytes
-from foveate.core.traits import former
+from foveate.core.traits import INSTEAD, former
 from foveate.errors import deprecated
 
 Scope = Literal["layer", "model"]
@@ -397,5 +397,6 @@ def __getattr__(name: str) -> Any:
     found = former(name)
     if found is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    deprecated(f"{__name__}.{name}", "what is in foveate.core.traits", "0.3")
+    now = INSTEAD.get(name, "what is in foveate.core.traits")
+    deprecated(f"{__name__}.{name}", now, "0.3")
     return found

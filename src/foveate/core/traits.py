@@ -81,6 +81,8 @@ FUNCTIONS = {
     "is_head_by_head": "head_by_head",
 }
 OF_WRAPPED = {"reads_column_sums", "reads_output_weight"}
+INSTEAD = {"reads_window_sums": "foveate.Policy.reads_window_sums"}
+"""What stands for a name where that is no trait."""
 
 
 class _Says(type):
@@ -100,4 +102,8 @@ def former(name: str) -> Any:
         return lambda stage: trait(stage, FUNCTIONS[name])
     if name in OF_WRAPPED:
         return lambda score: any(trait(one, name) for one in wrapped(score))
+    if name in INSTEAD:  # the innermost, as the Protocol ReadsWindowSums tells it
+        return lambda score: next(
+            (one for one in reversed([*wrapped(score)]) if hasattr(one, "window_weights")), None
+        )
     return wrapped if name == "wrapped" else None

@@ -62,7 +62,10 @@ class Clip:
 
 
 def check_sampling(
-    fps: float | None, frames: int | None, start: float = 0.0, end: float | None = None
+    fps: int | float | None,
+    frames: int | None,
+    start: int | float = 0.0,
+    end: int | float | None = None,
 ) -> None:
     """Raises InvalidParameter for what no frames can be taken by."""
     if fps is not None and frames is not None:
@@ -79,10 +82,10 @@ def check_sampling(
 
 def wanted(
     times: NDArray[np.float64],
-    fps: float | None,
+    fps: int | float | None,
     frames: int | None,
-    start: float,
-    end: float | None,
+    start: int | float,
+    end: int | float | None,
 ) -> list[int]:
     """The numbers of the frames that are taken, each once, in order."""
     stop = times[-1] if end is None else min(end, times[-1])

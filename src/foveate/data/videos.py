@@ -31,10 +31,10 @@ class VideoFile:
     """A video file, and which of its frames are to be taken: see :func:`read_video`."""
 
     path: Path
-    fps: float | None = None
+    fps: int | float | None = None
     frames: int | None = None
-    start: float = 0.0
-    end: float | None = None
+    start: int | float = 0.0
+    end: int | float | None = None
 
     @cached_property
     def clip(self) -> Clip:
@@ -47,10 +47,10 @@ class VideoFile:
 def read_video(
     path: str | Path,
     *,
-    fps: float | None = None,
+    fps: int | float | None = None,
     frames: int | None = None,
-    start: float = 0.0,
-    end: float | None = None,
+    start: int | float = 0.0,
+    end: int | float | None = None,
 ) -> Clip:
     """Frames of the first video stream of a file, each once; all of them where neither a rate nor a
     number is given. Pixels are as they are stored, turned as the file says; a frame takes height x

@@ -1,10 +1,4 @@
-"""Videos as processors of transformers take them: frames that are decoded and chosen already, and
-what they have to know of them.
-
-Given a path, a processor decodes with whichever package it finds. Given frames without metadata, it
-takes them for 24 a second: the positions of Qwen2.5-VL and the times that Qwen3-VL writes are wrong
-then. Without ``do_sample_frames=False`` it chooses among them once more.
-"""
+"""Messages with videos as inputs, and the pictures that their visual tokens see."""
 
 from __future__ import annotations
 
@@ -13,6 +7,8 @@ from typing import Any
 
 from PIL import Image
 
+from foveate.chat.films import films
+from foveate.chat.literal import lacks_first_token
 from foveate.data import Clip
 from foveate.errors import InvalidInput
 from foveate.models.token_grids import frames_of_each
@@ -39,16 +35,13 @@ def read_videos(
         add_generation_prompt=True,
         tokenize=False,
     )
-    begun = getattr(processor.tokenizer, "bos_token", None)
     made = processor(
         text=[text],
         images=list(images) or None,
-        videos=[clip.frames for clip in clips],
-        video_metadata=[clip.metadata for clip in clips],
-        do_sample_frames=False,
+        **films(processor, [{"type": "video", "video": clip} for clip in clips]),
         return_tensors="pt",
         # as transformers does it for templates that begin with the mark themselves
-        **({"add_special_tokens": False} if begun and text.startswith(begun) else {}),
+        **({} if lacks_first_token(processor.tokenizer, text) else {"add_special_tokens": False}),
     )
     return {name: value for name, value in made.items() if name != "video_metadata"}
 

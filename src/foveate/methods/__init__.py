@@ -1,4 +1,4 @@
-"""All methods, one file each: the five papers first, then those that they compare with."""
+"""All methods, a file or a folder each: the five papers first, then those they compare with."""
 
 # The order is that of every listing.
 from foveate.methods.mixkv import mixkv as mixkv  # isort: skip

@@ -81,25 +81,43 @@ class FillLayers:
     def __call__(
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
+        wished = self._wished(scored, tokens, len(scored))
+        return by_layer(scored, torch.stack(wished), tokens)
+
+    def at_most(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int
+    ) -> list[Int[Tensor, "b h"]]:
+        """As many as each layer has among those so far: layers to come can only go before it."""
+        depth = -(-heads // min(one.available.shape[1] for one in scored))
+        most = torch.stack(self._wished(scored, tokens, depth)).unbind(1)
+        return [
+            each[:, None].to(one.available.device).expand_as(one.available)
+            for each, one in zip(most, scored, strict=True)
+        ]
+
+    def _wished(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], depth: int
+    ) -> list[Int[Tensor, "L"]]:
+        """Of each row, what these layers keep of the budget of ``depth`` layers."""
         if any(self.of not in one.scores.notes for one in scored):
             raise InvalidParameter(
                 f"the budget fill_layers(of={self.of}) needs a score that notes {self.of!r} of "
                 "every layer, as laziness(of=...) does."
             )
         notes = torch.stack([one.scores.notes[self.of].cpu() for one in scored], dim=1)
+        room = torch.stack([one.available.amin(-1).cpu() for one in scored], dim=1)
         least = torch.stack([one.protected.amax(-1).cpu() for one in scored], dim=1)
-        lengths = scored[0].layer.lengths.cpu()
-        rows = zip(notes, least, lengths.tolist(), tokens.tolist(), strict=True)
-        return by_layer(scored, torch.stack([_filled(*row) for row in rows]), tokens)
+        rows = zip(notes, least.minimum(room), room, tokens.tolist(), strict=True)
+        return [_filled(*row[:3], row[3] * depth) for row in rows]
 
 
 def _filled(
-    notes: Float[Tensor, "L"], least: Int[Tensor, "L"], length: int, tokens: int
+    notes: Float[Tensor, "L"], least: Int[Tensor, "L"], room: Int[Tensor, "L"], total: int
 ) -> Int[Tensor, "L"]:
-    counts = least.clamp_max(length)
-    left = tokens * len(counts) - int(counts.sum())
+    counts = least.clone()
+    left = max(0, total - int(counts.sum()))
     for place in notes.argsort(stable=True).tolist():
-        more = min(left, length - int(counts[place]))
+        more = min(left, int(room[place] - counts[place]))
         counts[place] += more
         left -= more
     return counts

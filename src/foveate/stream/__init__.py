@@ -1,7 +1,8 @@
 """Video without an end: frames in, answers out, in a cache that grows no further."""
 
 from foveate.chat.asking import Answer
-from foveate.stream.stream import Held, Stream
+from foveate.stream.held import StreamHeld
+from foveate.stream.stream import Stream
 from foveate.stream.words import Words
 
-__all__ = ["Answer", "Held", "Stream", "Words"]
+__all__ = ["Answer", "Stream", "StreamHeld", "Words"]

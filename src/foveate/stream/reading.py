@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf.modality import starts_in_runs, visual_tokens
+from foveate.chat.literal import lacks_first_token, tokenizer_of
 from foveate.chat.reading import moved
 from foveate.core.tensors import image_index, spot_index
 from foveate.errors import InvalidInput
@@ -39,9 +40,8 @@ class Chunk(NamedTuple):
 
 def of_text(model: PreTrainedModel, processor: Any, text: str, first: bool) -> Int[Tensor, "1 t"]:
     """The ids of words that belong to no frame; special tokens are added to the ``first`` alone."""
-    tokenizer = getattr(processor, "tokenizer", processor)
-    begins = getattr(tokenizer, "bos_token", None)
-    added = first and not (begins and text.startswith(begins))
+    tokenizer = tokenizer_of(processor)
+    added = first and lacks_first_token(tokenizer, text)
     ids = tokenizer(text, add_special_tokens=added)["input_ids"]
     return torch.tensor([ids], dtype=torch.long, device=model.device)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 from transformers import DynamicCache
@@ -17,32 +17,19 @@ from foveate.backends.hf.endless import begun, endless, forget, say_images
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.asking import Answer, check
+from foveate.chat.held import bytes_of, tokens_of
 from foveate.chat.saved import policy_in
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidParameter, NothingCompressed
 from foveate.stream import saved
 from foveate.stream.answering import answer
-from foveate.stream.bound import Bound
+from foveate.stream.held import Bound, StreamHeld
 from foveate.stream.places import Places, Positions
 from foveate.stream.reading import Chunk, Frames, of_frames, of_text
 from foveate.stream.words import Words
 
 _FORGETS = 256  # columns that nobody holds, until they are counted no more
-
-
-class Held(NamedTuple):
-    """What a stream holds: ``tokens`` per KV head and layer on average, of so many ``seen`` and so
-    many ``images``; ``bytes`` of the compressed layers, the most that there were after any frame
-    (``peak``), and the most that there may be (``bound``, of chunks as long as the longest so far).
-    """
-
-    tokens: float
-    seen: int
-    images: int
-    bytes: int
-    peak: int
-    bound: int
 
 
 class Stream(AbstractContextManager["Stream"]):
@@ -105,7 +92,9 @@ class Stream(AbstractContextManager["Stream"]):
         self._bound = Bound(self.policy)
         self._places = Places(self.model, processor, positions)
 
-    def see(self, frames: Frames, time: int | float | Sequence[int | float] | None = None) -> Held:
+    def see(
+        self, frames: Frames, time: int | float | Sequence[int | float] | None = None
+    ) -> StreamHeld:
         """Reads a frame, or a few at once.
 
         Args:
@@ -129,7 +118,7 @@ class Stream(AbstractContextManager["Stream"]):
         self._places.keep(cache)
         self._images += chunk.images
         self._bound.longest = max(self._bound.longest, chunk.tokens)
-        self._peak = max(self._peak, self._bytes())
+        self._peak = max(self._peak, bytes_of(cache))
         return self.held
 
     def ask(self, question: str, **generate: Any) -> Answer:
@@ -151,16 +140,14 @@ class Stream(AbstractContextManager["Stream"]):
             return answer(session, self.processor, branch, ids, generate)
 
     @property
-    def held(self) -> Held:
+    def held(self) -> StreamHeld:
         """What is held now."""
         if self._cache is None:
-            return Held(0.0, 0, 0, 0, 0, 0)
+            return StreamHeld(0.0, 0, 0, 0, 0, 0)
         layers = foveate_layers(self._cache)
-        counts = [float(layer.pairs.counts.float().mean()) for layer in layers]
+        tokens, bound = tokens_of(layers), self._bound.bytes(layers)
         seen = layers[0].seen + known_state(self._cache).forgotten
-        bound = self._bound.bytes(layers)
-        tokens = sum(counts) / len(counts)
-        return Held(tokens, seen, self._images, self._bytes(), self._peak, bound)
+        return StreamHeld(tokens, seen, self._images, bytes_of(self._cache), self._peak, bound)
 
     def save(self, path: str | Path) -> Path:
         """Writes the stream to a safetensors file: whole, or not at all. Frames go on meanwhile.
@@ -222,9 +209,6 @@ class Stream(AbstractContextManager["Stream"]):
         if self._cache is None:
             raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
         return self._cache
-
-    def _bytes(self) -> int:
-        return sum(layer.nbytes for layer in foveate_layers(self._cache))
 
 
 def _keeping(policy: Policy, opening: int) -> Policy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from foveate.chat.words import worded
 from foveate.errors import InvalidInput
 
 _QUESTION = "\ufffc"  # stands for the question while a template is looked at
@@ -33,7 +34,7 @@ class Words(NamedTuple):
             InvalidInput: no chat template, or one that words several images otherwise than one,
                 so that no image has words of its own.
         """
-        texts = [_worded(processor, system, images, template) for images in (1, 2, 3)]
+        texts = [_asked_of(processor, system, images, template) for images in (1, 2, 3)]
         one, two, three = texts
         same = next((i for i, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
         size = len(two) - len(one)
@@ -57,19 +58,14 @@ class Words(NamedTuple):
         return self.closing.replace("{question}", question)
 
 
-def _worded(processor: Any, system: str | None, images: int, template: Mapping[str, Any]) -> str:
+def _asked_of(processor: Any, system: str | None, images: int, template: Mapping[str, Any]) -> str:
     parts = [{"type": "image"}] * images + [{"type": "text", "text": _QUESTION}]
     messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
     if system is not None:
         messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
     try:
-        text: str = processor.apply_chat_template(
-            messages, tokenize=False, **{"add_generation_prompt": True, **template}
-        )
-    except Exception as error:  # a template may raise anything, or there may be none
-        said = " ".join(str(error).split()) or type(error).__name__
+        return worded(processor, messages, template)
+    except InvalidInput as error:
         raise InvalidInput(
-            f"the chat template of this {type(processor).__name__} words no image and question: "
-            f"{said}. Give words=foveate.stream.Words(opening, frame, closing)."
+            f"{str(error).rstrip('.')}. Give words=foveate.stream.Words(opening, frame, closing)."
         ) from error
-    return text

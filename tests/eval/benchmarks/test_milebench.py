@@ -113,6 +113,18 @@ def test_open_answers_needles_and_many_choices(folder: Folder) -> None:
     assert people.metric("name 3", who) == 1.0
 
 
+def test_a_record_need_not_say_how_many_images_it_counts_as_having(folder: Folder) -> None:
+    path = folder(
+        [f"{name}/images/{image}.jpg" for name in TASKS["T-3"] for image in "ab"],
+        **{f"{name}/{name}": content("multi-choice", MOVING, MOVING) for name in TASKS["T-3"]},
+    )
+    file = path / "MovingDirection/MovingDirection.json"
+    file.write_text(file.read_text().replace(', "image_quantity_level": "Few"', "", 1))
+    found = samples(find_task(f"milebench_t3={path}"))
+    levels = {one.name: one.labels.get("level") for one in found}
+    assert (levels["MovingDirection/0"], levels["MovingDirection/1"]) == (None, "Few")
+
+
 def test_what_is_not_as_released_is_named(folder: Folder) -> None:
     path = folder([], **{"nuscenes/nuscenes": content("essay")})
     with pytest.raises(InvalidInput, match=r"nuscenes: the question type 'essay'"):

@@ -18,7 +18,7 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.backends.hf import saved
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.hybrid_layer import FoveateHybridLayer
-from foveate.backends.hf.saved import SCHEMA, Saved
+from foveate.backends.hf.saved import SCHEMA, UNSIGNED, Saved
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core import files
@@ -33,9 +33,19 @@ _VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", 
 
 def model_fingerprint(model: PreTrainedModel) -> str:
     """A hash of the architecture and of samples of the weights."""
-    config = _lasting(model.config.to_dict())
+    return _fingerprint(model, _lasting(model.config.to_dict()), type(model).__name__)
+
+
+def _former_fingerprint(model: PreTrainedModel) -> str:
+    """The same as Foveate 0.1.0 made it: it changes where the model itself is saved and loaded."""
+    config = model.config.to_dict()
+    names = [name for name in config if name not in _VOLATILE or name == "architectures"]
+    return _fingerprint(model, {name: config[name] for name in names}, "")
+
+
+def _fingerprint(model: PreTrainedModel, config: dict[Any, Any], kind: str) -> str:
     digest = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode())
-    digest.update(type(model).__name__.encode())
+    digest.update(kind.encode())
     for name, weight in sorted(model.named_parameters()):
         digest.update(f"{name}{tuple(weight.shape)}".encode())
         sample = weight.detach().flatten()[:16].float().cpu()
@@ -196,7 +206,8 @@ def _check(
     policy: Policy,
     tokenizer: Any,
 ) -> None:
-    if note["model"] != model_fingerprint(model):
+    former = {_former_fingerprint(model)} if note["schema"] == UNSIGNED else set()
+    if note["model"] not in {model_fingerprint(model), *former}:
         raise CacheMismatch(
             f"{path} was written with another model (other configuration or weights). Load it "
             "with the model that wrote it, or compress the context again."

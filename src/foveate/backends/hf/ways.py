@@ -86,9 +86,10 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     sees the pass.
     """
     # the model's own attention knows gradients, and other attentions than SDPA
-    ours = queries.attention.is_sdpa and not (torch.is_grad_enabled() and queries.q.requires_grad)
+    pairs, traced_back = layer.pairs, torch.is_grad_enabled() and queries.q.requires_grad
+    ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
     shown, asked = _shown(layer, queries, ours)
-    out = attended(queries, layer.pairs, layer.policy.attend.n, asked)
+    out = attended(queries, pairs, layer.policy.attend.n, asked)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
@@ -167,7 +168,6 @@ def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wa
     """
     with layer.watch.running(queries.q.device):
         shown = _layer(layer, queries, *layer.padded())
-        ours = ours and not layer.pairs.compressed
         return shown, wanted(layer.policy, shown, layer.at) if ours else NOTHING
 
 

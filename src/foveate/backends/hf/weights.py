@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
+from jaxtyping import BFloat16
 from torch import Tensor, nn
 
 EACH = 64  # numbers of a parameter that are looked at
@@ -15,19 +17,30 @@ def weights_digest(model: nn.Module) -> str:
     """Of the largest of the first ``EACH`` numbers of every parameter, rounded to bfloat16: a model
     has the same one in float32 and in bfloat16. Empty where it cannot be told: weights in float16,
     which rounds otherwise, quantised ones, and such as are on no device.
+
+    It is made anew every time, as weights that are written to through ``.data`` do not say so.
     """
     weights = [weight for _, weight in sorted(model.named_parameters())]
     if any(one.dtype not in PLAIN or one.is_meta for one in weights):
         return ""
-    found = [_largest(one.detach()) for one in weights if one.numel()]
-    if not found:
+    if not (weights := [one for one in weights if one.numel()]):
         return ""
-    devices = {one.device for one in found}
-    numbers = found if len(devices) > 1 else [*torch.stack(found).cpu()]
-    raw = torch.stack([one.cpu() for one in numbers]).view(torch.int16).numpy().tobytes()
+    found = torch.empty(len(weights), dtype=torch.bfloat16, device="cpu")
+    for device in dict.fromkeys(one.device for one in weights):
+        here = [place for place, one in enumerate(weights) if one.device == device]
+        found[here] = _largest([weights[place] for place in here]).cpu()
+    raw = found.view(torch.int16).numpy().tobytes()
     return hashlib.sha256(raw).hexdigest()[:16]
 
 
-def _largest(weight: Tensor) -> Tensor:
-    """One of them: rounding may make two equal, never change their order."""
-    return weight.flatten()[:EACH].to(torch.bfloat16).abs().amax()
+@torch.no_grad()
+def _largest(weights: Sequence[Tensor]) -> BFloat16[Tensor, "n"]:
+    """One number of each: rounding may make two equal, never change their order. All weights go
+    through each operation together, as a model has hundreds of them.
+    """
+    first = [one.flatten()[:EACH] for one in weights]
+    sizes = torch.tensor([len(one) for one in first], dtype=torch.long, device="cpu")
+    within = torch.arange(EACH, device="cpu").minimum(sizes[:, None] - 1)  # of short ones the last
+    places = (sizes.cumsum(0) - sizes)[:, None] + within
+    numbers = torch.cat(first).to(torch.bfloat16).abs()
+    return numbers[places.to(numbers.device)].amax(1)

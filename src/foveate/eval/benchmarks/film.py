@@ -12,7 +12,8 @@ from foveate.errors import InvalidInput
 ASK = "Which choice answers this question about the video? Reply with its letter alone."
 FRAMES = 32  # of a video, where no option says otherwise
 LETTERS = "ABCDEFGH"
-Rate = Annotated[float, Range(0, 1000, above=True)]
+_FRAMES_A_SECOND = Range(0, 1000, above=True)
+Rate = Annotated[int, _FRAMES_A_SECOND] | Annotated[float, _FRAMES_A_SECOND]
 """Frames a second."""
 
 
@@ -21,10 +22,10 @@ def video(
     record: Record,
     name: str,
     places: Sequence[str],
-    fps: float | None,
+    fps: int | float | None,
     frames: int | None,
-    start: float = 0.0,
-    end: float | None = None,
+    start: int | float = 0.0,
+    end: int | float | None = None,
 ) -> VideoFile:
     """A clip of a record, which is at one of the places ("data/{}.mp4"); its frames are read later.
 

@@ -119,7 +119,7 @@ def _seen(
     record: Record,
     moment: Record,
     name: str,
-    fps: float | None,
+    fps: int | float | None,
     frames: int | None,
 ) -> VideoFile:
     """The part of a question, or the whole up to its moment, where parts are not there."""

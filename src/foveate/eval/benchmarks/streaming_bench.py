@@ -117,7 +117,7 @@ def _seen(
     name: str,
     record: Record,
     context: int | None,
-    fps: float | None,
+    fps: int | float | None,
     frames: int | None,
 ) -> VideoFile:
     """What came before the question."""

@@ -76,7 +76,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         system_prompt: str | None = None,
         strict: bool = False,
         refused: str = "stop",
-        fps: float | None = None,
+        fps: int | float | None = None,
         frames: int | None = None,
         trust_remote_code: bool = False,
         **others: Any,
@@ -185,7 +185,7 @@ def _check_others(method: str | None, others: Mapping[str, Any]) -> None:
     )
 
 
-def _message(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Message:
+def _message(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Message:
     """lmms-eval's message as chat templates take it."""
     content = given["content"]
     if isinstance(content, str):
@@ -193,7 +193,7 @@ def _message(given: Mapping[str, Any], fps: float | None, frames: int | None) ->
     return {"role": given["role"], "content": [_part(one, fps, frames) for one in content]}
 
 
-def _part(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Part:
+def _part(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:
     if given["type"] == "text":
         return text_part(given["text"])
     if given["type"] == "video":
@@ -210,7 +210,7 @@ def _part(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Pa
     return image_part(image)
 
 
-def _video(given: Mapping[str, Any], fps: float | None, frames: int | None) -> Part:
+def _video(given: Mapping[str, Any], fps: int | float | None, frames: int | None) -> Part:
     """Of a file, or of a part of it, which lmms-eval words in two ways."""
     said = given["url"] if isinstance(given["url"], Mapping) else given
     path = said.get("url") or said.get("path") or said.get("video")

@@ -7,4 +7,4 @@ from foveate.stages.moved import moved
 
 __all__ = ["EachHead", "HeadTable", "LayerShares", "OneRanking", "Uniform"]
 
-__getattr__ = moved(__name__, HeadLevels="foveate.methods.recommended")
+__getattr__ = moved(__name__, HeadLevels="foveate.methods.recommended.head_levels")

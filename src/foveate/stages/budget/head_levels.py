@@ -6,8 +6,8 @@ from foveate.stages.moved import moved
 
 __getattr__ = moved(
     __name__,
-    LEVELS="foveate.methods.recommended",
-    HeadLevels="foveate.methods.recommended",
-    LevelCounts="foveate.methods.recommended",
-    levels="foveate.methods.recommended",
+    LEVELS="foveate.methods.recommended.head_levels",
+    HeadLevels="foveate.methods.recommended.head_levels",
+    LevelCounts="foveate.methods.recommended.head_levels",
+    levels="foveate.methods.recommended.head_levels",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -151,18 +150,17 @@ def paid(layer: Layer, weights: WindowWeights) -> Float[Tensor, "b h r n"]:
     made = layer.window_sums
     if made is not None and made.weights is weights:
         return made.sums
-    return reduce(add, _read(layer, weights))  # one block at a time: there may be hundreds
-
-
-def _read(layer: Layer, weights: WindowWeights) -> Iterator[Float[Tensor, "b h r n"]]:
-    """Sums over each block of queries."""
     counts, n = weights
     w = counts.shape[-1]
     q, visible = layer.q[:, :, -w:], layer.slots.last_visible(w)
     if w <= ROWS:
-        yield window_sums(q, layer.k, visible, counts, layer.scale, n)
-        return
-    for some in blocks(w):
-        yield window_sums(
-            q[:, :, some], layer.k, visible[:, :, some], counts[..., some], layer.scale, n
-        )
+        return window_sums(q, layer.k, visible, counts, layer.scale, n)
+    return reduce(  # one block at a time: there may be hundreds
+        add,
+        (
+            window_sums(
+                q[:, :, some], layer.k, visible[:, :, some], counts[..., some], layer.scale, n
+            )
+            for some in blocks(w)
+        ),
+    )

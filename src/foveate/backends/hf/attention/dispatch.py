@@ -182,7 +182,10 @@ def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
     """
     slots, query = shown.slots, shown.q
     window = policy.reads_window_sums if at.seen == at.end == query.shape[2] else None
-    if not (policy.reads_column_sums or window) or not _may(query):
+    if not (policy.reads_column_sums or window):
+        return NOTHING
+    blocks = in_blocks(query)
+    if not blocks and chosen() != "triton":
         return NOTHING
     if slots.tokens is None or slots.mask is not None:
         return NOTHING
@@ -190,22 +193,17 @@ def wanted(policy: Policy, shown: Layer, at: Pass) -> Wanted:
         return NOTHING
     if policy.reads_column_sums or window is None:
         return Wanted(column_sums=True)
-    if not in_blocks(query):
+    if not blocks:
         return NOTHING
     weights = window.window_weights(slots, shown.groups)  # of a prompt that comes in one pass
     fits = WORTH <= weights.counts.shape[-1] < query.shape[2]
     return Wanted(window=weights) if fits else NOTHING
 
 
-def _may(query: Tensor) -> bool:
-    """Whether attention may be done here at all: in blocks of ours, which on a CPU are as fast as
-    the stock attention, or by the kernels if they were chosen.
-    """
-    return in_blocks(query) or chosen() == "triton"
-
-
 def in_blocks(query: Tensor) -> bool:
-    """Other devices have fast attention. In half precision the blocks, which are worked out in
-    float32, take 0.8 to 1.3 times the stock attention's time; sums apart from it 0.6 to 0.8 more.
+    """Whether attention may be done in blocks of ours, which on a CPU are as fast as the stock
+    attention; other devices have a faster one. In half precision the blocks, which are worked out
+    in float32, take 0.8 to 1.3 times the stock attention's time; sums apart from it 0.6 to 0.8
+    more.
     """
     return query.device.type == "cpu" and query.dtype in HALF_OR_SINGLE

@@ -1,14 +1,29 @@
-"""The most memory that a stream's pairs take, before they are read."""
+"""How much a stream holds, and the most that it may, told before anything is read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.core.policy import Policy
 from foveate.core.storage import GROWTH
 from foveate.core.storage.form import COLUMN, WHOLE
+
+
+class StreamHeld(NamedTuple):
+    """What a stream holds: ``tokens`` per KV head and layer on average, of so many ``seen`` and so
+    many ``images``; ``bytes`` of the compressed layers, the most that there were after any frame
+    (``peak``), and the most that there may be (``bound``, of chunks as long as the longest so far).
+    """
+
+    tokens: float
+    seen: int
+    images: int
+    bytes: int
+    peak: int
+    bound: int
 
 
 @dataclass

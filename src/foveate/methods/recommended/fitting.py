@@ -1,0 +1,83 @@
+"""How a profile is fitted: maps from a pair to what it is worth, head by head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from foveate.core.gathering import GATHERINGS, Asked, Sums
+from foveate.core.layer import Layer
+from foveate.core.protocols import Score
+from foveate.methods.recommended.foretold import FACTS, facts
+from foveate.methods.recommended.head_levels import levels
+from foveate.methods.recommended.worth import TARGETS, answered, watched, worth
+from foveate.ops.rotation import Rotation
+
+RIDGE = 0.01
+
+
+class SecondReading:
+    """Ridge regression, head by head, of what a pair is worth on the pair: sums of products over
+    all pairs of all prompts.
+    """
+
+    turns_back: ClassVar[bool] = False
+    watched: ClassVar[Score | None] = None
+    targets: ClassVar[tuple[str, ...]] = TARGETS
+    names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")
+
+    def watching(self, target: str, asked: Asked) -> Score:
+        return watched(target, asked.questions, asked.after)
+
+    def reached(self, target: str, sums: Sums) -> str:
+        return "damage" if target == "answers" and not sums["answered"] else target
+
+    def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
+        told = worth(layer)
+        real = layer.valid[..., None]
+        ones = torch.ones_like(told)[..., None]
+        given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
+        given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
+        rows = zip(told, layer.valid[:, 0], strict=True)
+        each = told.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+        return {
+            "products": given.transpose(1, 2) @ given,
+            "told": (given.transpose(1, 2) @ each[..., None])[..., 0],
+            "of_key": told.new_zeros(layer.k.shape[-1]),  # for its length
+            "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
+            "answered": told.new_tensor(float(answered(layer))),
+            "prompts": told.new_tensor(float(len(told))),
+        }
+
+    def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
+        """Every feature is scaled to its deviation before small weights are preferred."""
+        products, told = sums["products"], sums["told"]
+        count = products[:, :1, :1]
+        mean = products[:, :1] / count
+        scale = (products.diagonal(dim1=1, dim2=2)[:, None] / count - mean.square()).clamp_min(
+            1e-12
+        )
+        scale = scale.sqrt()
+        scale[..., 0], mean[..., 0] = 1.0, 0.0
+        centred = products - mean.transpose(1, 2) @ products[:, :1]
+        centred = centred - centred[:, :, :1] @ mean
+        goal = told - (mean.transpose(1, 2) @ told[:, :1, None])[..., 0]
+        matrix = centred / (scale.transpose(1, 2) @ scale)
+        ridge = RIDGE * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        ridge[0, 0] = 0.0
+        matrix = matrix + count * ridge
+        weights = torch.linalg.solve(matrix, goal / scale[:, 0]) / scale[:, 0]
+        offset = weights[:, 0] - (weights * mean[:, 0]).sum(-1)
+        first, last = 1 + FACTS, 1 + FACTS + len(sums["of_key"])
+        of_facts, of_key, of_value = (
+            weights[:, a:b] for a, b in ((1, first), (first, last), (last, None))
+        )
+        parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}
+        parts["levels"] = sums["levels"] / sums["prompts"]
+        return {name: part.float() for name, part in parts.items()}
+
+
+GATHERINGS["recommended"] = SecondReading()

@@ -1,0 +1,82 @@
+"""What each head keeps, known before a prompt is read: its share of all heads' best pairs in the
+prompts that a profile was made with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from foveate.core.spec import stage
+from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.errors import ProfileMismatch
+from foveate.stages.budget.exact import filled
+from foveate.stages.budget.head_table import ByHead, Rule
+
+LEVELS = 256
+"""Into how many equal shares a head's pairs are cut."""
+
+
+def levels(values: Float[Tensor, "h n"]) -> Float[Tensor, "h 256"]:
+    """What stands in the middle of each of a head's ``LEVELS`` shares of its pairs, in falling
+    order; between two pairs it is interpolated.
+    """
+    middles = (torch.arange(LEVELS, device=values.device, dtype=values.dtype) + 0.5) / LEVELS
+    places = (middles * values.shape[-1] - 0.5).clamp(0, values.shape[-1] - 1)
+    ranked = values.sort(dim=-1, descending=True).values
+    below = places.floor().long()
+    above = (below + 1).clamp_max(values.shape[-1] - 1)
+    return ranked[:, below].lerp(ranked[:, above], places - below)
+
+
+@stage("head_levels")
+@dataclass(frozen=True, kw_only=True)
+class HeadLevels(ByHead):
+    """A head keeps the share of the prompt that it has of all heads' best pairs on average, by the
+    ``levels`` of a ``profile``: a file of tensors of the method named ``of``. So the numbers are
+    known before a prompt is read, and layers are compressed one by one.
+    """
+
+    @property
+    def calibrated(self) -> TensorProfile:
+        """The profile in use."""
+        return load_tensors(self.profile, self.of)
+
+    def by_head(self, depth: int, heads: int) -> Rule:
+        profile = self.calibrated
+        profile.check_layers(depth)
+        for place, held in enumerate(profile.by_layer):
+            if len(held["levels"]) != heads:
+                raise ProfileMismatch(
+                    f"this {self.of} profile of {profile.model!r} has {len(held['levels'])} KV "
+                    f"heads in layer {place}, the model {heads}. {profile.way_out}"
+                )
+        return LevelCounts(self.profile, self.of)
+
+
+class LevelCounts(NamedTuple):
+    """The rule of a profile, given everything but the prompt."""
+
+    profile: str
+    of: str
+
+    def __call__(self, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+        """Tokens of each KV head of a prompt of ``length``, ``tokens`` on average."""
+        return _counts(load_tensors(self.profile, self.of), tokens, protected, length)
+
+
+@lru_cache(maxsize=256)
+def _counts(profile: TensorProfile, tokens: int, protected: int, length: int) -> tuple[int, ...]:
+    """As many shares of a head as are among the best of all heads; then pairs that add up."""
+    table = torch.cat([held["levels"] for held in profile.by_layer])
+    number = min(table.numel(), round(table.numel() * tokens / length))
+    best = table.new_zeros(table.numel(), dtype=torch.bool)
+    best[table.flatten().topk(number).indices] = True
+    wish = (best.view_as(table).sum(-1).double() * length / LEVELS).round().long().tolist()
+    low, high = [min(protected, length)] * len(wish), [length] * len(wish)
+    return tuple(filled(wish, low, high, tokens * len(wish)))
