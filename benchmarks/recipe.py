@@ -146,13 +146,14 @@ def table(title: str, found: Mapping[str, Share]) -> list[str]:
     lines = [f"#### {title}", "", f"| method | questions | {' | '.join(budgets)} |"]
     lines.append(f"|---|---|{'---|' * len(budgets)}")
     for method, row in cells.items():
-        shown = [_shown(row[b]) if b in row else "" for b in budgets]
+        texts = [shown(row[b]) if b in row else "" for b in budgets]
         questions = max(share.questions for share in row.values())
-        lines.append(f"| `{method}` | {questions} | {' | '.join(shown)} |")
+        lines.append(f"| `{method}` | {questions} | {' | '.join(texts)} |")
     return [*lines, ""]
 
 
-def _shown(x: Share) -> str:
+def shown(x: Share) -> str:
+    """A cell of a table."""
     return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
 
 

@@ -25,6 +25,7 @@ from foveate.core.protocols import (
     Softmax,
     Store,
 )
+from foveate.core.prunes import PRUNES
 from foveate.core.spec import SLOTS, STAGES
 from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import InvalidParameter
@@ -58,6 +59,10 @@ ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
     "each_head",  # has no total
+    *(one.stage_name for one in PRUNES.values()),  # say what is computed, beside every combination
+    "chat_attention",  # needs the model
+    "with_prototypes",  # goes with chat_attention alone
+    "frame_prototypes",  # likewise
 }
 INNER = STAGES["window_attention"](window=4)
 

@@ -5,6 +5,7 @@ python docs/tables.py [--check]
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable
@@ -29,6 +30,8 @@ import foveate
 import foveate.eval.tasks
 from foveate.cli.known import Figures, stored
 from foveate.core.parameters import describe
+from foveate.core.prunes import PRUNES
+from foveate.core.spec import print_value
 from foveate.eval.benchmarks import BENCHMARKS
 from foveate.eval.contenders import named
 from foveate.eval.sample import TASKS, Task
@@ -51,6 +54,22 @@ def methods() -> str:
         source = f"[{paper.title}]({where}), {paper.year}" if paper else ""
         rows.append(f"| `{name}` | {method.summary} | {source} |")
     return "\n".join(rows)
+
+
+def prunes() -> str:
+    """One row a way to prune: how it is written, with its defaults, and where it comes from."""
+    rows = ["| first in a spec | what is computed | paper |", "|---|---|---|"]
+    for name, method in PRUNES.items():
+        given = ", ".join(_field(one) for one in dataclasses.fields(method.cls))
+        paper = method.paper
+        source = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper else ""
+        rows.append(f"| `{name}.prune({given})` | {method.summary} | {source} |")
+    return "\n".join(rows)
+
+
+def _field(one: dataclasses.Field[Any]) -> str:
+    missing = one.default is dataclasses.MISSING
+    return f"{one.name}=..." if missing else f"{one.name}={print_value(one.default)}"
 
 
 def ranges() -> str:
@@ -287,6 +306,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "models": lambda: _filled(models.supported()),
     },
     ROOT / "docs" / "methods.md": {"methods": methods},
+    ROOT / "docs" / "howto" / "pruning.md": {"prunes": prunes},
     ROOT / "docs" / "coming_from_kvpress.md": {"presses": kvpress_names.table},
     ROOT / "docs" / "serving.md": {"options": models.options},
     ROOT / "docs" / "models.md": {

@@ -1,4 +1,4 @@
-"""Shows that the tests would notice: 31 faults, each put into a copy of the source, which the
+"""Shows that the tests would notice: 32 faults, each put into a copy of the source, which the
 tests named beside it must then fail.
 
     python tests/mutations.py                  every fault, one after the other
@@ -95,6 +95,12 @@ FAULTS = (
           "layer.refill(source.pairs, source.seen, source.seen)",
           ("tests/backends/test_recording.py::"
            "test_branches_leave_the_recording_and_each_other_alone",)),
+    # What is never computed
+    Fault("tokens that are computed are numbered anew", "backends/hf/cutting.py",
+          "        return _along(value, order, value.ndim - 1)\n    if value.ndim > 1",
+          "        return value[..., : order.shape[1]]\n    if value.ndim > 1",
+          ("tests/pruning/test_oracle.py::"
+           "test_pruned_equals_the_stock_model_with_the_dropped_hidden",)),
     # Pairs as they are held
     Fault("values do not follow the batch's rows", "core/storage/dense.py",
           "self._k.index_select(0, rows), self._v.index_select(0, rows)",

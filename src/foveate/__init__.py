@@ -97,7 +97,8 @@ _PLACES = {
 }
 """Where each name is defined; the other public names are packages of their own, and methods."""
 
-METHOD_NAMES = [one.name for one in iter_modules([str(Path(__file__).parent / "methods")])]
+_FILES = iter_modules([str(Path(__file__).parent / "methods")])
+METHOD_NAMES = [one.name for one in _FILES if one.name != "pruning"]  # its folder has stages alone
 """Of Foveate's own methods, each in a file of its name; ``METHODS`` has those of others as well."""
 
 if not TYPE_CHECKING:

@@ -4,7 +4,7 @@ stock model, with each turn's own settings of its images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -123,14 +123,21 @@ class Record:
         for each in (self.given, self.logits, self.starts, self.events):
             del each[-1]
 
-    def differs(self, talker: Talker, chat: foveate.Chat, masked: bool = False) -> float:
+    def differs(
+        self,
+        talker: Talker,
+        chat: foveate.Chat,
+        masked: bool = False,
+        hidden: Mapping[int, Tensor] | None = None,
+    ) -> float:
         """The largest difference from the logits of the stock model that reads all of it at once;
-        if ``masked``, without seeing what was forgotten after each turn.
+        if ``masked``, without seeing what was forgotten after each turn, nor what is ``hidden``.
         """
         now = chat._now
         inputs = {"input_ids": now.ids, **now.types, **joined(self.given)}
         inputs["attention_mask"] = torch.ones_like(now.ids)
-        with torch.no_grad(), oracle(talker.model, *(self.events if masked else ())):
+        events = self.events if masked else ()
+        with torch.no_grad(), oracle(talker.model, *events, hidden=hidden):
             logits = talker.model(**inputs).logits[0]
         apart = [
             (mine - logits[start - 1 : start - 1 + len(mine)]).abs().max()

@@ -92,7 +92,7 @@ def test_the_file_is_one_that_run_accepts_with_its_model_and_budget(
     asked = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
     rows = as_json(*asked, "--method", f"prefixkv:profile={out},budget=50%")["rows"]
     tokens = rows[0]["kept_tokens"]
-    assert rows[1]["method"] == f"prefixkv:profile={out}"
+    assert rows[1]["method"] == f"prefixkv:profile={out.name}"
     assert rows[1]["budget"] == "50%"
     assert rows[1]["kept_tokens"] == tokens // 2
     again = as_json(*asked, "--method", f"prefixkv:profile={out}", "--budget", "50%")["rows"]

@@ -170,7 +170,9 @@ def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
             "compress_s",
             "decode_ms_per_token",
             "first_divergence",
+            "visual_computed",
         ]
+        assert row["visual_computed"] is None  # nothing is pruned
         assert row["prefill_s"] > 0
         assert row["compress_s"] >= 0
         assert row["decode_ms_per_token"] > 0

@@ -45,6 +45,7 @@ class Event(NamedTuple):
 
 
 _events: list[Event] = []
+_hidden: dict[int, Tensor] = {}  # of each layer, columns that no query sees there, bool [b, n]
 _keys: dict[int, Tensor] = {}  # of the latest pass, by layer; held, so that no address comes twice
 
 
@@ -83,6 +84,8 @@ def _attention(module, query, key, value, attention_mask, scaling=None, **more):
         for event in (e for e in events if e.end <= column):
             kept = event.kept[layer].repeat_interleave(hq // h, 1)
             visible[:, :, i, : event.end] &= kept
+    if (hidden := _hidden.get(layer)) is not None:
+        visible[..., : hidden.shape[1]] &= ~hidden[:, None, None, :n]
     logits = (query @ k.transpose(2, 3)) * (d**-0.5 if scaling is None else scaling)
     if (cap := more.get("softcap")) is not None:
         logits = cap * (logits / cap).tanh()
@@ -100,11 +103,13 @@ def _merged(event: Event, layer: int, key: Tensor, value: Tensor) -> tuple[Tenso
     """Keys and values in which the kept columns have taken over the others."""
     key, value = key.clone(), value.clone()
     for row, pad in enumerate(event.pads):
-        some = slice(pad, event.end)
+        some = torch.arange(pad, event.end)
+        if layer in _hidden:  # what was never computed is merged into nothing
+            some = some[~_hidden[layer][row, pad : event.end]]
         kept = [head.nonzero()[:, 0].tolist() for head in event.kept[layer][row, :, some]]
         k, v = event.merge(key[row, :, some], value[row, :, some], kept)
         for head, columns in enumerate(kept):
-            at = torch.tensor(columns) + pad
+            at = some[columns]
             key[row, head, at], value[row, head, at] = k[head].to(key), v[head].to(value)
     return key, value
 
@@ -121,8 +126,11 @@ def _narrowed(event: Event, layer: int, key: Tensor) -> Tensor:
 
 
 @contextmanager
-def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
-    """Inside, ``model`` runs on the full cache, and does not see what ``events`` took away.
+def oracle(
+    model: PreTrainedModel, *events: Event, hidden: Mapping[int, Tensor] | None = None
+) -> Iterator[None]:
+    """Inside, ``model`` runs on the full cache, and does not see what ``events`` took away, nor, at
+    any time, the columns that are ``hidden`` in a layer.
 
     Its attention keeps its name: some models decide by it what they mask.
     """
@@ -147,12 +155,14 @@ def oracle(model: PreTrainedModel, *events: Event) -> Iterator[None]:
 
     AttentionInterface.get_interface = get_interface
     _events[:] = events
+    _hidden.update(hidden or {})
     try:
         with other_side():
             yield
     finally:
         AttentionInterface.get_interface = stock
         _events.clear()
+        _hidden.clear()
         _keys.clear()
 
 

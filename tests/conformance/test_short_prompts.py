@@ -9,6 +9,7 @@ import foveate
 from foveate.core.amount import Amount
 from foveate.stages.recent import recent_tokens
 from tests import zoo
+from tests.backends.test_asked import Chat
 
 from .policies import CALIBRATED
 
@@ -69,7 +70,7 @@ def expected(policy, inputs, asked):
 def test_no_prompt_is_refused_and_what_is_kept_is_what_statistics_say(number):
     family, policy, lengths = drawn(number)
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
-    with foveate.compress(model, policy) as session:
+    with foveate.compress(model, policy, tokenizer=Chat()) as session:
         model.generate(**inputs, max_new_tokens=3, do_sample=False, eos_token_id=None)
         stats = session.stats
     assert stats.seen == max(lengths)

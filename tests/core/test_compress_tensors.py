@@ -30,7 +30,7 @@ WINDOWED = (
     "think",
 )
 # tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py
-CALIBRATED = {"duo_attention", "headkv", "kvzip", "q_filters", "sparsemm"}
+CALIBRATED = {"duo_attention", "headkv", "kvzip", "q_filters", "sparsemm", "streammem"}
 SINKS = (
     "cur",
     "divprune",

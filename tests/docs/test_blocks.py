@@ -21,6 +21,7 @@ import foveate
 from foveate import errors
 from foveate.chat import asking
 from foveate.core.method import METHODS
+from foveate.core.prunes import PRUNES
 from foveate.core.spec import STAGES
 from foveate.errors import FoveateError
 from foveate.eval.sample import TASKS
@@ -120,7 +121,7 @@ def longer(inputs: Any, processor: Any, text: str, told: int = 0) -> dict[str, A
 @pytest.fixture
 def registries() -> Iterator[None]:
     """Forgets what a page defines."""
-    kept = [(one, set(one)) for one in (METHODS._own, STAGES, TASKS)]
+    kept = [(one, set(one)) for one in (METHODS._own, STAGES, PRUNES, TASKS)]
     yield
     for registry, names in kept:
         for name in set(registry) - names:

@@ -30,6 +30,7 @@ METHODS = {
     "cur, random": foveate.cur(budget=BUDGET, rank=20),
     "compactor": foveate.compactor(budget=BUDGET, chunk=50),
     "leverage": foveate.leverage(budget=BUDGET, sketch=None),
+    "hermes": foveate.hermes(budget=BUDGET),
     "lookm": foveate.lookm(budget=BUDGET),
     "lookm, averaged": foveate.lookm(budget=BUDGET, text_prior=False, merging="averaged"),
     "lookm, weighted": foveate.lookm(budget=BUDGET, merging="weighted", similarity_filter=True),

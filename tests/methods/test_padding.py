@@ -20,6 +20,9 @@ METHODS = {
     "chunkkv": foveate.chunkkv(budget=12, window=4, images="blocks"),
     "finch": foveate.finch(budget=12, window=4, chunk=9),
     "simlayerkv": foveate.simlayerkv(budget=12, sinks=2),
+    "hermes": foveate.hermes(budget=12, window=6),
+    "infinipotv": foveate.infinipotv(budget=12),
+    "recent_frames": foveate.recent_frames(budget=12, frames=1),
     "lookm": foveate.lookm(budget=12),
     "lookm, weighted": foveate.lookm(budget=12, merging="weighted", similarity_filter=True),
 }

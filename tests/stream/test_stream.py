@@ -26,6 +26,7 @@ POLICIES = (
     "snapkv:budget=20,window=4",
     "adakv:budget=24,window=4",
     "hermes:budget=24,proxy=questions",
+    "streammem:budget=24,prototypes=false,proxy=abc",
     "recent_frames:budget=50",
 )
 
@@ -76,12 +77,12 @@ def stream_parts(stream):
     return stream.model, stream.processor, stream.words
 
 
-def full_cache(model, parts, answered, events):
+def full_cache(model, parts, answered, events, hidden=None):
     """The logits after every part and every token of the answer, where events hide columns."""
     places = positions(model, parts, answered)
     steps = [*parts, *({"input_ids": ids[None, None]} for ids in answered[:-1])]
     logits, cache, seen = [], None, 0
-    with oracle(model, *events), torch.no_grad():
+    with oracle(model, *events, hidden=hidden), torch.no_grad():
         for step in steps:
             end = seen + step["input_ids"].shape[1]
             given = {k: x for k, x in step.items() if k != "attention_mask"}
@@ -124,6 +125,17 @@ def test_it_equals_the_full_cache_without_what_left(family, policy, monkeypatch)
         torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+def check_stock(model, shown, times, answer, ours):
+    """The answer to "and now?", and its logits, are those of the stock model over all frames."""
+    words = "".join(f"<{time:.1f} seconds>{tiny.QWEN_IMAGE}" for time in times)
+    text = f"<|im_start|>user\n{words}and now?<|im_end|>\n<|im_start|>assistant\n"
+    inputs = tiny.processor()(text=[text], images=shown)
+    theirs = model.generate(**inputs, **ASKED, output_logits=True, return_dict_in_generate=True)
+    assert answer.ids.tolist() == theirs.sequences[0, -3:].tolist()
+    for a, b in zip(ours[-3:], theirs.logits, strict=True):
+        torch.testing.assert_close(a, b[0], atol=1e-4, rtol=1e-4)
+
+
 def test_nothing_is_lost_while_it_fits():
     """A budget that all frames fit: the answer of the whole conversation, read at once."""
     model, processor = tiny.model(), tiny.processor()
@@ -132,13 +144,7 @@ def test_nothing_is_lost_while_it_fits():
         stream.see(shown[:2], time=[0.0, 1.5])
         stream.see(shown[2], time=3)
         answer = stream.ask("and now?", **ASKED)
-    words = "".join(f"<{time} seconds>{tiny.QWEN_IMAGE}" for time in ("0.0", "1.5", "3.0"))
-    text = f"<|im_start|>user\n{words}and now?<|im_end|>\n<|im_start|>assistant\n"
-    inputs = processor(text=[text], images=shown)
-    theirs = model.generate(**inputs, **ASKED, output_logits=True, return_dict_in_generate=True)
-    assert answer.ids.tolist() == theirs.sequences[0, -3:].tolist()
-    for a, b in zip(ours[-3:], theirs.logits, strict=True):
-        torch.testing.assert_close(a, b[0], atol=1e-4, rtol=1e-4)
+    check_stock(model, shown, (0.0, 1.5, 3.0), answer, ours)
 
 
 def looks_on(stream, frames, asks):

@@ -30,9 +30,9 @@ def peak_of(work: Callable[[], object], device: torch.device) -> int | None:
     gc.collect()
     with freed_at_once():
         CLEAR.write_text("5")  # the high-water mark begins anew
-        before = _kibibytes("VmRSS")
+        before = resident("VmRSS")
         work()
-        return 1024 * (_kibibytes("VmHWM") - before)
+        return resident("VmHWM") - before
 
 
 @contextmanager
@@ -56,6 +56,9 @@ def freed_at_once() -> Iterator[None]:
         libc.mallopt(M_TRIM_THRESHOLD, 2**26)
 
 
-def _kibibytes(name: str) -> int:
+def resident(name: str) -> int:
+    """Bytes in main memory, on Linux: now ("VmRSS"), or at the most ("VmHWM") since the process
+    began or CLEAR was written to.
+    """
     (line,) = (x for x in STATUS.read_text().splitlines() if x.startswith(f"{name}:"))
-    return int(line.split()[1])
+    return 1024 * int(line.split()[1])

@@ -19,7 +19,6 @@ from foveate.bench.peer import alone, kvpress
 from foveate.cli import bench_suite, bench_table, console, options
 from foveate.cli.options import model_option
 from foveate.cli.policies import policies
-from foveate.core.amount import Amount
 from foveate.errors import InvalidInput
 from foveate.eval.hardware import versions
 from foveate.eval.model import READS, load
@@ -96,7 +95,7 @@ def benchmark(
         )
         return
     chosen = policies(method or METHODS, budget or [])
-    room = _bytes_of(memory)
+    room = None if memory is None else options.bytes_of("--memory", memory)
     if room is None and not torch.cuda.is_available():
         room = 0
     if (against is None) != (peer_python is None):
@@ -145,15 +144,6 @@ def _changed(values: Mapping[str, Any]) -> list[str]:
     """The names of the options that are not what they are by default."""
     options = signature(benchmark).parameters
     return [name for name in options if values[name] != options[name].default]
-
-
-def _bytes_of(memory: str | None) -> int | None:
-    if memory is None:
-        return None
-    amount = Amount.of(memory)
-    if amount.kind != "bytes":
-        raise InvalidInput(f"--memory {memory!r} is no number of bytes. Write 8GB or 512MiB.")
-    return int(amount.value)
 
 
 def _environment(subject: Subject, rounds: int, steps: int) -> dict[str, Any]:

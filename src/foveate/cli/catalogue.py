@@ -20,7 +20,7 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.method import METHODS, Method
 from foveate.core.parameters import describe
 from foveate.core.policy import Policy
-from foveate.core.spec import SLOTS, print_value
+from foveate.core.spec import EVERY_SLOT, SLOTS, print_value
 
 
 def methods(
@@ -161,9 +161,10 @@ def show(
 
 def _facts_of_policy(policy: Policy) -> dict[str, Any]:
     papers = policy.origin.build.papers if policy.origin else ()
+    slots = SLOTS if policy.prune is None else EVERY_SLOT
     return {
         "spec": policy.spec,
-        "stages": {slot: in_full(getattr(policy, slot)) for slot in SLOTS},
+        "stages": {slot: in_full(getattr(policy, slot)) for slot in slots},
         "scope": policy.scope,
         "paper": "; ".join(paper.title for paper in papers) or None,
     }

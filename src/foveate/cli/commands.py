@@ -65,6 +65,11 @@ COMMANDS = {
         "Say what is installed, what lacks, and the pip line that brings it; also of a model's "
         "folder.",
     ),
+    "fit": Place(
+        "fit",
+        "fit_into",
+        "Say what fills the memory, from a model's configuration: weights, tower, prefill, cache.",
+    ),
     "convert": Place(
         "convert",
         "convert",

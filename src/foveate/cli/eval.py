@@ -18,13 +18,16 @@ from foveate.cli.options import model_option
 from foveate.cli.policies import by_default, short, with_known_profile
 from foveate.cli.rows import broken
 from foveate.cli.scores import scores
-from foveate.errors import InvalidParameter
+from foveate.data.clip import FRAMES, check_sampling
+from foveate.errors import InvalidInput, InvalidParameter
+from foveate.eval.benchmarks import film
 from foveate.eval.bundle import seal
 from foveate.eval.contenders import BUDGET_BY_DEFAULT, check_strictly, contenders, separate
 from foveate.eval.executors import Job, find_executor, lacking, versions
 from foveate.eval.held import Key
-from foveate.eval.judge import find_judge
+from foveate.eval.judge import Judge, find_judge
 from foveate.eval.model import SEES
+from foveate.eval.questions import questions
 from foveate.eval.reading import Protocol
 from foveate.eval.results import DAMAGED, ROWS, Results
 from foveate.eval.sample import Task
@@ -36,7 +39,33 @@ REFUSED = 3  # the exit code where some samples were
 
 def evaluate(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results go.")],
-    tasks: Annotated[str, typer.Option(metavar="T,...", help="What is asked.")] = "document",
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T,...", help="What is asked. [default: document]", show_default=False
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help='Questions of your own, beside --tasks or alone: JSON lines, {"question": TEXT, '
+            '"answers": [TEXT, ...], "images": [FILE, ...], "videos": [FILE, ...]} each; their '
+            "files stand in its folder.",
+            show_default=False,
+        ),
+    ] = None,
+    fps: options.Fps = None,
+    frames: Annotated[
+        int | None,
+        typer.Option(
+            "--frames",
+            metavar="N",
+            help="Frames that are taken of a video, at even distances. "
+            f"[default: {FRAMES} of --data, {film.FRAMES} of benchmarks]",
+            show_default=False,
+        ),
+    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -102,8 +131,7 @@ def evaluate(
             f"--batch {batch}. Give --timed 0, or leave --batch out."
         )
     asked = find_judge(judge) if judge else None
-    names = separate_tasks(tasks)
-    chosen = [task for name in names for task in find_tasks(name, asked, allow_outside)]
+    chosen = _chosen(tasks, data, fps, frames, asked, allow_outside)
     if not judge:
         _say_what_has_no_score(chosen)
     named = by_default(model) if methods is None else separate(methods)
@@ -158,6 +186,38 @@ def evaluate(
         results.sort(order)
         seal(out, results.rows)
     _say_what_came(out, results.rows)
+
+
+def _chosen(
+    tasks: str | None,
+    data: Path | None,
+    fps: float | None,
+    frames: int | None,
+    judge: Judge | None,
+    outside: bool,
+) -> list[Task]:
+    """What is asked: of tasks, and of a file."""
+    check_sampling(fps, frames)
+    rate = int(fps) if fps is not None and fps.is_integer() else fps  # as tasks' names have it
+    given = {"fps": rate, "frames": frames}
+    films = {name: value for name, value in given.items() if value is not None}
+    if tasks is None and data is None:
+        tasks = "document"
+    names = [] if tasks is None else separate_tasks(tasks)
+    found = [task for name in names for task in find_tasks(name, judge, outside, films)]
+    if data is not None:
+        found.append(questions(data, fps=rate, frames=frames, outside=outside))
+    for name, value in films.items():
+        if not any(f"{name}=" in task.name for task in found):
+            raise InvalidInput(
+                f"--{name} {value} is of videos, and nothing that is asked has any. Give --data "
+                "FILE with videos, or a benchmark of them."
+            )
+    if data is not None and any(task.name == found[-1].name for task in found[:-1]):
+        raise InvalidInput(
+            f"a task is called {found[-1].name!r}, as {str(data)!r} is: give the file another name."
+        )
+    return found
 
 
 def _say_what_came(out: Path, rows: Rows) -> None:

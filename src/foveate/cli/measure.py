@@ -27,7 +27,8 @@ class Row:
 
     Times are medians over the turns, and ``decode_ms_per_token`` over all tokens of all turns (None
     if the answer is one token long). ``first_divergence`` is the index of the first token that
-    differs from the full cache's (None if none does).
+    differs from the full cache's (None if none does). ``visual_computed`` is the share of the
+    visual tokens that the layers computed, on average (None where the method drops none).
     """
 
     method: str
@@ -39,6 +40,7 @@ class Row:
     compress_s: float
     decode_ms_per_token: float | None
     first_divergence: int | None
+    visual_computed: float | None = None
 
 
 class Times(NamedTuple):
@@ -103,6 +105,7 @@ def measure(
             stopping_criteria=StoppingCriteriaList([clock]),
         )
         stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
+    computed = stats.computed
     ids: list[int] = done[0, prompt.tokens :].tolist()
     steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
     turns = (Times(clock.times[0] - start - stats.seconds, stats.seconds, steps),)
@@ -114,6 +117,7 @@ def measure(
         kv_bytes=stats.bytes_after,
         **_medians(turns),
         first_divergence=None,
+        visual_computed=None if computed is None else round(float(computed.mean()), 4),
     )
     return Measured(row, ids, held, turns)
 

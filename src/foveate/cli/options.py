@@ -8,7 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from foveate.cli.completion import method_names
+from foveate.core.amount import Amount
 from foveate.data.clip import FRAMES
+from foveate.errors import InvalidInput
 from foveate.eval.executors import Name
 from foveate.eval.model import READS, SEES, DtypeName
 
@@ -88,6 +90,18 @@ Specs = Annotated[
         autocompletion=method_names,
     ),
 ]
+
+
+def bytes_of(option: str, text: str) -> int:
+    """Bytes that an option says: 24GB or 512MiB.
+
+    Raises:
+        InvalidInput: it says something else.
+    """
+    amount = Amount.of(text)
+    if amount.kind != "bytes":
+        raise InvalidInput(f"{option} {text!r} is no number of bytes. Write 8GB or 512MiB.")
+    return int(amount.value)
 
 
 def model_option(default: str) -> Any:

@@ -21,13 +21,18 @@ from foveate.report import kept_picture
 
 def check(path: Path, images: int) -> None:
     """Raises InvalidInput, before anything is loaded, if the picture could not be made."""
-    if path.suffix.lower() not in Image.registered_extensions():
-        raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
-    check_writable("picture", "--picture", path)
+    check_file(path)
     if not images:
         raise InvalidInput(
             "--picture shows on images what was kept, and there is none. Give --image, too."
         )
+
+
+def check_file(path: Path) -> None:
+    """Raises InvalidInput if no picture could be written there."""
+    if path.suffix.lower() not in Image.registered_extensions():
+        raise InvalidInput(f"--picture {str(path)!r} names no kind of image: end it with .png.")
+    check_writable("picture", "--picture", path)
 
 
 def save(

@@ -25,9 +25,10 @@ def rendered(rows: Sequence[Row], known: Known | None = None) -> Group:
         numbers.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         numbers.add_row(Text(broken(short(row.method))), *_numbers(row))
+    pruned = [_pruned(row, rows[0]) for row in rows if row.visual_computed is not None]
     if known is None:
-        return Group(numbers, "", _answers(rows))
-    return Group(numbers, "", _judged(rows, known), "", _legend(known))
+        return Group(numbers, *pruned, "", _answers(rows))
+    return Group(numbers, *pruned, "", _judged(rows, known), "", _legend(known))
 
 
 def broken(spec: str, width: int = 21) -> str:
@@ -40,6 +41,14 @@ def broken(spec: str, width: int = 21) -> str:
             lines.append("")
         lines[-1] += piece
     return "\n".join(lines)
+
+
+def _pruned(row: Row, full: Row) -> Text:
+    """What a method saved by dropping visual tokens before they were computed."""
+    return Text(
+        f"{short(row.method)} computed {row.visual_computed:.0%} of the visual tokens: prefill in "
+        f"{row.prefill_s:.2f} s instead of {full.prefill_s:.2f} s"
+    )
 
 
 def _table() -> Table:

@@ -84,12 +84,18 @@ class Bytes:
         return pairs + sum(beside) <= self.allowed
 
     def _fits(self, tokens: int, lengths: list[int]) -> bool:
+        return self.at(tokens, lengths) <= self.allowed
+
+    def at(self, tokens: int, lengths: list[int]) -> int:
+        """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
+        lengths tell.
+        """
         layers = enumerate(self._foreseen(tokens, lengths))
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
         found = sum(self.of_layer(place, counts, merged) for place, counts in layers)
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
             found += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
-        return found <= self.allowed
+        return found
 
     def _foreseen(self, tokens: int, lengths: list[int]) -> list[Int[Tensor, "b h"]]:
         """What heads keep at so many tokens, as far as lengths tell."""

@@ -1,4 +1,6 @@
-"""Specs to policies, and methods that add up: ``mixkv+prefixkv+lookm.merge:budget=10%``."""
+"""Specs to policies, and methods that add up: ``mixkv+prefixkv+lookm.merge:budget=10%``, and what
+is pruned before them: ``fastv.prune(keep=50%)+mixkv:budget=10%``.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,23 @@ from foveate.core.method import METHODS, Method, Paper
 from foveate.core.parameters import shown
 from foveate.core.policy import Origin, Policy, amount_of, with_amount
 from foveate.core.profile import method_of
-from foveate.core.spec import SLOTS, make_stage, parse_arguments, print_arguments, split
+from foveate.core.prunes import PRUNES
+from foveate.core.pruning import Prune
+from foveate.core.spec import (
+    EVERY_SLOT,
+    SLOTS,
+    make_stage,
+    parse_arguments,
+    print_arguments,
+    print_value,
+    split,
+)
 from foveate.errors import (
     FoveateError,
     InvalidBudget,
     InvalidParameter,
     InvalidSpec,
+    UnknownMethod,
     suggest,
 )
 
@@ -39,8 +52,19 @@ class Term(NamedTuple):
     text: str
 
 
+class PruneTerm(NamedTuple):
+    """What stands before all methods of a sum: the stage that says which tokens are computed, and
+    the paper that it is of.
+    """
+
+    stage: Prune
+    paper: Paper | None
+    text: str
+
+
 class Sum:
-    """Methods added up, from left to right. It is called as a method is.
+    """Methods added up, from left to right, and what is pruned before them. It is called as a
+    method is.
 
     The first one's policy is the start. Every other one brings along the stages that it adds
     (``Method.adds``, or the one named after a dot), in the place of those that are there; a score
@@ -51,9 +75,10 @@ class Sum:
     summary = "Several methods added up."
     paper: Paper | None = None
 
-    def __init__(self, terms: list[Term]):
-        self.terms = terms
-        self.name = "+".join(term.text for term in terms)
+    def __init__(self, terms: list[Term], prune: PruneTerm | None = None):
+        self.terms, self.prune = terms, prune
+        first = [] if prune is None else [prune.text]
+        self.name = "+".join([*first, *(term.text for term in terms)])
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -63,7 +88,9 @@ class Sum:
     @property
     def papers(self) -> tuple[Paper, ...]:
         """The papers to cite, in order."""
-        return tuple(dict.fromkeys(p for term in self.terms for p in term.method.papers))
+        pruned = () if self.prune is None or self.prune.paper is None else (self.prune.paper,)
+        theirs = (p for term in self.terms for p in term.method.papers)
+        return tuple(dict.fromkeys((*pruned, *theirs)))
 
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -99,7 +126,8 @@ class Sum:
         made = self._sum(arguments)
         self._refuse_what_changes_nothing(arguments, made)
         ordered = {name: arguments[name] for name in self.parameters if name in arguments}
-        return replace(made, origin=Origin(self, ordered, {}))
+        prune = None if self.prune is None else self.prune.stage
+        return replace(made, prune=prune, origin=Origin(self, ordered, {}))
 
     def _refuse_what_changes_nothing(self, arguments: Mapping[str, Any], made: Policy) -> None:
         """A parameter of a stage that another method's stage replaced would silently do nothing.
@@ -211,14 +239,38 @@ def find(name: str) -> Method | Sum:
     Raises:
         UnknownMethod: no method of that name.
         InvalidSpec: a term that is not of the form method, method.stage, method(key=value) or
-            method.stage(key=value).
+            method.stage(key=value), or a prune stage that does not stand first, or stands alone.
     """
     if name.isidentifier():
         return METHODS[name]
     parts = [part.strip() for part in split(name, "+")]
     if not all(parts):
         raise InvalidSpec(f"{shown(name)} adds nothing: there is no method beside a plus sign.")
-    return Sum([_term(part, first=not place) for place, part in enumerate(parts)])
+    prune = _prune_term(parts[0])
+    if prune is not None and len(parts) == 1:
+        raise InvalidSpec(
+            f"{shown(name)} says what is computed, and not what is kept of that: add a method "
+            f"behind it. '{name}+full' keeps all of it."
+        )
+    rest = parts[1:] if prune else parts
+    return Sum([_term(part, first=not place) for place, part in enumerate(rest)], prune)
+
+
+def _prune_term(text: str) -> PruneTerm | None:
+    """What ``NAME.prune(key=value)`` says; None for any other term.
+
+    Raises:
+        UnknownMethod: nothing of that name prunes.
+    """
+    found = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
+    if found is None or found["stage"] != "prune":
+        return None
+    name = found["method"]
+    if name not in PRUNES:
+        raise UnknownMethod(f"nothing named {shown(name)} prunes. {suggest(name, PRUNES)}")
+    made = make_stage(PRUNES[name].stage_name, parse_arguments(found["arguments"] or ""))
+    given = print_value(made).partition("(")[2]
+    return PruneTerm(made, PRUNES[name].paper, f"{name}.prune({given}")
 
 
 def _term(text: str, first: bool) -> Term:
@@ -227,6 +279,11 @@ def _term(text: str, first: bool) -> Term:
         raise InvalidSpec(
             f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
             + _meant(text)
+        )
+    if found["stage"] == "prune":
+        raise InvalidSpec(
+            f"{shown(text)}: what is pruned has never been computed, so it stands first: "
+            f"'{text}+snapkv:budget=20%'."
         )
     method, slot = METHODS[found["method"]], found["stage"]
     arguments = parse_arguments(found["arguments"] or "")
@@ -282,14 +339,15 @@ def policy(spec: Policy | str, **changes: Any) -> Policy:
         stage = arguments["budget"]
         arguments["budget"] = new if hasattr(new, "spec_name") else with_amount(stage, new)
     arguments |= changes
-    given = [slot for slot in SLOTS if slot in arguments]
+    build = None if name == "policy" else find(name)
+    taken = build is not None and "prune" in build.parameters  # by a method, as its parameter
+    given = [slot for slot in (SLOTS if taken else EVERY_SLOT) if slot in arguments]
     if not hasattr(arguments.get("budget"), "spec_name") and "budget" in given:
         given.remove("budget")  # an amount, not a stage
     stages = {slot: _as_stage(arguments.pop(slot)) for slot in given}
-    if name == "policy":
+    if build is None:
         amount = {"budget": arguments.pop("budget")} if "budget" in changes else {}
         return _by_hand(spec, stages, arguments).but(**amount)
-    build = find(name)
     if "budget" in stages and "budget" in build.parameters:
         arguments["budget"] = amount_of(stages["budget"])
     made = build(**arguments)
@@ -323,7 +381,7 @@ def _as_stage(value: Any) -> Any:
 def _by_hand(spec: str, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
     if others:
         name = next(iter(others))
-        raise InvalidSpec(f"a policy has no stage {shown(name)}. {suggest(name, SLOTS)}")
+        raise InvalidSpec(f"a policy has no stage {shown(name)}. {suggest(name, EVERY_SLOT)}")
     for slot in ("score", "budget", "select"):
         if slot not in stages:
             raise InvalidSpec(

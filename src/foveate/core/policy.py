@@ -1,5 +1,5 @@
 """A policy is data: score -> budget -> select -> merge -> when, how the answer attends, and how the
-kept pairs are held.
+kept pairs are held; before all of these, which visual tokens are computed.
 
 Its stages are described by the Protocols in ``foveate.core.protocols``; a policy is one of each.
 """
@@ -40,7 +40,8 @@ from foveate.core.protocols import (
     Weighs,
     When,
 )
-from foveate.core.spec import SLOTS, make_stage, print_arguments
+from foveate.core.pruning import Prune
+from foveate.core.spec import EVERY_SLOT, SLOTS, make_stage, print_arguments
 from foveate.core.traits import trait, wrapped
 from foveate.errors import InvalidBudget, InvalidParameter, suggest
 
@@ -56,7 +57,7 @@ class Origin(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Policy:
     """Score -> budget -> select -> merge -> when, how the answer attends to what is kept, and how
-    that is stored.
+    that is stored. ``prune``, if there is one, says before that which visual tokens are computed.
 
     Immutable; prints as a spec that parses back.
     """
@@ -68,18 +69,25 @@ class Policy:
     when: When = AfterPrefill()
     attend: Attend = Softmax()
     store: Store = FullPrecision()
+    prune: Prune | None = None
     origin: Origin | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         protocols = (Score, Budget, Select, Merge, When, Attend, Store)
         for slot, protocol in zip(SLOTS, protocols, strict=True):
             value = getattr(self, slot)
-            elsewhere = slot == "merge" and isinstance(value, (Score, Budget, Select, When, Store))
+            others = (Score, Budget, Select, When, Store, Prune)
+            elsewhere = slot == "merge" and isinstance(value, others)
             if isinstance(value, type) or elsewhere or not isinstance(value, protocol):
                 raise InvalidParameter(
                     f"{slot}={getattr(self, slot)!r} is not a {slot} stage: it lacks what "
                     f"foveate.core.protocols.{protocol.__name__} asks for."
                 )
+        if self.prune is not None and not isinstance(self.prune, Prune):
+            raise InvalidParameter(
+                f"prune={self.prune!r} is not a prune stage: it lacks what "
+                "foveate.core.pruning.Prune asks for."
+            )
         self._check_bytes()
         self._check_auto()
         self._check_again()
@@ -307,11 +315,11 @@ class Policy:
     def spec(self) -> str:
         """The text from which ``foveate.policy`` makes an equal policy."""
         if self.origin is None:
-            usual = {"attend": Softmax(), "store": FullPrecision()}
-            slots = {s: getattr(self, s) for s in SLOTS}
+            usual = {"attend": Softmax(), "store": FullPrecision(), "prune": None}
+            slots = {s: getattr(self, s) for s in EVERY_SLOT}
             said = {s: stage for s, stage in slots.items() if stage != usual.get(s)}
             return f"policy:{print_arguments(said)}"
-        overrides = {s: self.origin.overrides[s] for s in SLOTS if s in self.origin.overrides}
+        overrides = {s: self.origin.overrides[s] for s in EVERY_SLOT if s in self.origin.overrides}
         given = self.origin.build.given(self.origin.arguments) | overrides
         return f"{self.name}:{print_arguments(given)}" if given else self.name
 
@@ -329,7 +337,7 @@ class Policy:
         stages = {
             slot: make_stage(new, {}) if isinstance(new, str) else new
             for slot, new in changes.items()
-            if slot in SLOTS and not (slot == "budget" and _is_amount(new))
+            if slot in self._slots and not (slot == "budget" and _is_amount(new))
         }
         others = {k: v for k, v in changes.items() if k not in stages}
         if self.origin is None:
@@ -348,12 +356,18 @@ class Policy:
         )
         return made
 
+    @property
+    def _slots(self) -> tuple[str, ...]:
+        """What names a stage in a spec: a method may have a parameter of the name "prune"."""
+        taken = self.origin is not None and "prune" in self.origin.build.parameters
+        return SLOTS if taken else EVERY_SLOT
+
     def _replace_by_hand(self, stages: dict[str, Any], others: dict[str, Any]) -> Policy:
         if "budget" in others:
             stages["budget"] = with_amount(self.budget, others.pop("budget"))
         if others:
             name = next(iter(others))
-            raise InvalidParameter(f"a policy has no stage {name!r}. {suggest(name, SLOTS)}")
+            raise InvalidParameter(f"a policy has no stage {name!r}. {suggest(name, EVERY_SLOT)}")
         return dataclasses.replace(self, **stages)
 
 

@@ -64,6 +64,7 @@ class Rereading(NamedTuple):
     ``prompt``: the prompt itself, at most ``chunk`` tokens at a time, each image by itself if
     ``by_image``. ``asks``: texts that the model is asked there; each is read with the model's own
     greedy answer, of at most ``longest`` tokens; if ``bare``, as it is and without an answer.
+    ``closing``: what the model's chat template puts behind a user's words, as it is.
     ``questions`` are the same as token ids, which follow the prompt's first ``after`` tokens in
     place of its others, for a score that :class:`ReadsGradients`.
     """
@@ -76,6 +77,7 @@ class Rereading(NamedTuple):
     bare: bool = False
     questions: tuple[tuple[int, ...], ...] = ()
     after: int = 0
+    closing: bool = False
 
 
 @runtime_checkable

@@ -82,7 +82,8 @@ class OneNumber:
 class Remembered:
     """What one layer remembers of its prompt between passes.
 
-    ``queries`` are the last that were seen, ``images`` the image of each; ``state`` are a running
+    ``queries`` are the last that were seen, ``images`` the image of each, and ``places`` their
+    positions where they need not be consecutive; ``state`` are a running
     score's sums, one number a slot; ``kept`` counts the pairs that each head kept, or was to
     keep at most, when the layer was compressed last; ``tokens`` is each row's budget once the
     prompt has been dealt with, which ends at ``finished``; ``unread`` is the layer, without its
@@ -91,6 +92,7 @@ class Remembered:
 
     queries: Float[Tensor, "b hq w d"] | None = None
     images: Int[Tensor, "b w"] | None = None
+    places: Int[Tensor, "b w"] | None = None
     state: Mapping[str, Tensor] = field(default_factory=dict)
     kept: Int[Tensor, "b h"] | None = None
     tokens: Int[Tensor, "b"] | None = None
@@ -104,11 +106,16 @@ class Remembered:
         return self._even.of(self.kept)
 
     def remember(
-        self, q: Float[Tensor, "b hq m d"], images: Int[Tensor, "b m"] | None, wanted: int
+        self,
+        q: Float[Tensor, "b hq m d"],
+        images: Int[Tensor, "b m"] | None,
+        wanted: int,
+        places: Int[Tensor, "b m"] | None = None,
     ) -> None:
         """The last ``wanted`` queries, on their own: a view would hold all of them."""
         self.queries = q[:, :, -wanted:].clone() if wanted else None
         self.images = None if images is None or not wanted else images[:, -wanted:]
+        self.places = None if places is None or not wanted else places[:, -wanted:]
 
     def add(self, q: Float[Tensor, "b hq m d"], images: Int[Tensor, "b m"], wanted: int) -> None:
         """The same of the queries so far and those of a pass of which nothing else is needed."""
@@ -130,12 +137,30 @@ class Remembered:
                 "the last pass of this prompt is shorter than the observation window and holds "
                 "tokens that see later ones (images in a prefix). Pass the prompt in one piece."
             )
-        q = torch.cat([self.queries, layer.q], dim=2)[:, :, -wanted:]
-        q_pos = layer.q_pos[:, -1:] + torch.arange(1 - q.shape[2], 1, device=q.device)
-        q_image = layer.slots.q_image
+        q, q_image = torch.cat([self.queries, layer.q], dim=2), layer.slots.q_image
         if q_image is not None and self.images is not None:
-            q_image = torch.cat([self.images, q_image], dim=1)[:, -wanted:]
-        return replace(layer, q=q, slots=replace(layer.slots, q_pos=q_pos, q_image=q_image))
+            q_image = torch.cat([self.images, q_image], dim=1)
+        if self.places is None:
+            q_pos = layer.q_pos[:, -1:] + torch.arange(1 - q.shape[2], 1, device=q.device)
+        else:
+            q, q_pos, q_image = self._in_front(self.places, layer, q, q_image)
+        some = slice(-wanted, None)
+        q_image = None if q_image is None else q_image[:, some]
+        slots = replace(layer.slots, q_pos=q_pos[:, some], q_image=q_image)
+        return replace(layer, q=q[:, :, some], slots=slots)
+
+    @staticmethod
+    def _in_front(
+        places: Int[Tensor, "b w"],
+        layer: Layer,
+        q: Float[Tensor, "b hq m d"],
+        q_image: Int[Tensor, "b m"] | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """All these queries, their positions and images: those that stand for no token in front."""
+        q_pos = torch.cat([places.to(layer.q_pos), layer.q_pos], dim=1)
+        order = (q_pos >= 0).long().argsort(dim=1, stable=True)
+        q = q.gather(2, order[:, None, :, None].expand_as(q))
+        return q, q_pos.gather(1, order), None if q_image is None else q_image.gather(1, order)
 
     def grown(self, slots: int) -> Mapping[str, Tensor]:
         """The running sums, with zeros for the slots that are new."""
@@ -150,7 +175,7 @@ class Remembered:
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it."""
-        for name in ("queries", "images", "kept", "tokens"):
+        for name in ("queries", "images", "places", "kept", "tokens"):
             if (t := getattr(self, name)) is not None:
                 setattr(self, name, t.index_select(0, rows.to(t.device)))
         self.state = {name: t.index_select(0, rows) for name, t in self.state.items()}
@@ -230,7 +255,8 @@ class PromptReading:
             layer = memory.with_earlier(layer, wanted)
         goes_on = unfinished or policy.compresses_again
         if goes_on or memory.queries is not None:
-            memory.remember(layer.q, layer.slots.q_image, wanted if goes_on else 0)
+            places = None if policy.prune is None else layer.q_pos
+            memory.remember(layer.q, layer.slots.q_image, wanted if goes_on else 0, places)
         if unfinished and not policy.when.reads:
             return {}
         if not unfinished and layer.ordinal == 0:

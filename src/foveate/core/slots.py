@@ -32,7 +32,9 @@ class Slots:
     ``pos``; empty ones stand in front. ``q_pos`` is the same for queries, which are the last ``m``
     of the prompt. A ``mask`` of None means causal: a query sees every slot with
     ``0 <= pos <= q_pos``. ``tokens`` is each row's budget, per KV head; scores that read as many
-    queries as the budget allows need it.
+    queries as the budget allows need it. ``read`` counts the tokens of each row so far, where some
+    were never computed: the last of them may be none of the queries, some of which then stand for
+    no token (``q_pos`` is negative).
     """
 
     pos: Int[Tensor, "b h n"]
@@ -42,6 +44,7 @@ class Slots:
     q_image: Int[Tensor, "b m"] | None = None  # the image of each query
     mask: Bool[Tensor, "b #h m n"] | None = None
     tokens: Int[Tensor, "b"] | None = None
+    read: Int[Tensor, "b"] | None = None
     _derived: list[tuple[Any, tuple[Any, ...], list[type], Any]] = field(
         default_factory=list, init=False, repr=False
     )
@@ -67,8 +70,8 @@ class Slots:
 
     @cached_property
     def lengths(self) -> Int[Tensor, "b"]:
-        """Tokens that each row has seen, padding excluded."""
-        return self.q_pos[:, -1] + 1
+        """Tokens that each row has seen, padding excluded; also those that were not computed."""
+        return self.q_pos[:, -1] + 1 if self.read is None else self.read
 
     @cached_property
     def vision(self) -> Bool[Tensor, "b h n"]:

@@ -17,6 +17,9 @@ from foveate.core.registry import Registry, load_own_before
 from foveate.errors import InvalidParameter, InvalidSpec, UnknownMethod, suggest
 
 SLOTS = ("score", "budget", "select", "merge", "when", "attend", "store")
+"""The stages that every policy has."""
+EVERY_SLOT = ("prune", *SLOTS)
+"""With the one that most have not."""
 STAGES: Registry[type] = Registry()
 LONGEST, DEEPEST = 10_000, 32  # letters of a spec, and parentheses in parentheses
 _WHOLE = re.compile(r"[+-]?[0-9]{1,1000}")

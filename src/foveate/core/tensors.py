@@ -229,6 +229,11 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
     """Scores, budgets, selects and merges, layer by layer or over all, as the scope says; raises
     UnsupportedPolicy where that takes the model.
     """
+    if policy.prune is not None:
+        raise UnsupportedPolicy(
+            f"{policy} drops visual tokens before they are computed, and tensors are what has been "
+            "computed. Use foveate.compress(model, ...)."
+        )
     if policy.reads_again:
         raise UnsupportedPolicy(
             f"{policy} reads the prompt a second time, which takes the model, not its tensors "

@@ -91,7 +91,7 @@ def load(
     if device_map is not None and find_spec("accelerate") is None:
         raise MissingPackage("a device map", "accelerate", install="pip install accelerate")
     source = Source(name, place_of(name), trust_remote_code)
-    _check_layout(source)
+    check_layout(source)
     config = read_config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     early = _reader_if_whole(source, sees)  # a missing package is said before the wait
@@ -111,7 +111,7 @@ def outline(name: str, trust_remote_code: bool = False) -> Loaded:
     if is_shipped(name):
         return _shipped(name, "auto")
     source = Source(name, place_of(name), trust_remote_code)
-    _check_layout(source)
+    check_layout(source)
     config = read_config(source)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
@@ -185,7 +185,7 @@ def place_of(name: str) -> str:
     return name
 
 
-def _check_layout(source: Source) -> None:
+def check_layout(source: Source) -> None:
     """Refuses a directory in its authors' layout, and lets transformers know the models that
     ``foveate convert`` makes of such; imported here, as loading their code takes a while.
     """

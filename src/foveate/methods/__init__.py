@@ -49,8 +49,12 @@ from foveate.methods.simlayerkv import simlayerkv as simlayerkv
 from foveate.methods.snapkv import snapkv as snapkv
 from foveate.methods.sparsemm import sparsemm as sparsemm
 from foveate.methods.streaming_llm import streaming_llm as streaming_llm
+from foveate.methods.streammem import streammem as streammem
 from foveate.methods.tgv_kv import tgv_kv as tgv_kv
 from foveate.methods.think import think as think
 from foveate.methods.tova import tova as tova
 from foveate.methods.vl_cache import vl_cache as vl_cache
 from foveate.methods.vnorm import vnorm as vnorm
+
+# isort: split
+from foveate.methods import pruning as pruning

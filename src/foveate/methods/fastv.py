@@ -3,8 +3,9 @@
 The paper drops visual tokens from the computation of all layers after the `layers`-th while the
 prompt is read; it is no cache policy. This is what it leaves in the cache, read as one: the first
 `layers` keep everything, all later ones keep text and the same visual tokens, which the last query
-of the prompt attends to most in the last of those layers. So it saves no prefill, and what leaves
-the cache of a layer has been seen by the layers after it.
+of the prompt attends to most in the last of those layers. So it saves memory and no prefill, and
+what leaves the cache of a layer has been seen by the layers after it. `fastv.prune(layer=2)` in
+front of a method drops tokens as the paper does, and saves prefill.
 
 The budget is exact over all layers, so the first ones keep everything only as far as it allows:
 every later layer has at least `least` of the average. Where text does not fit, it is ranked as

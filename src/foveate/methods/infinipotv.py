@@ -103,7 +103,7 @@ def _mean_cosine(
     places = int(place.max()) + 1
     index = place[..., None].expand_as(unit)
     total = unit.new_zeros(*unit.shape[:2], places, unit.shape[3])
-    total.scatter_add_(2, index, unit * new[..., None])
+    total.scatter_add_(2, index, unit.masked_fill(~new[..., None], 0.0))  # padding may be anything
     count = unit.new_zeros(*unit.shape[:2], places).scatter_add_(2, place, new.float())
     return (unit * total.gather(2, index)).sum(-1) / count.gather(2, place).clamp_min(1)
 

@@ -3,8 +3,9 @@
 The paper drops visual tokens from the computation at the end of each of `stages` equal parts of the
 layers while the prompt is read; it is no cache policy. This is what it leaves in the cache, read as
 one: a part keeps text and `ratio` times the visual tokens of the part before it, chosen among those
-by what the last query pays them in the part's first layer. So it saves no prefill, and what leaves
-the cache of a layer has been seen by the layers after it.
+by what the last query pays them in the part's first layer. So it saves memory and no prefill, and
+what leaves the cache of a layer has been seen by the layers after it. `pyramiddrop.prune()` in
+front of a method drops tokens as the paper does, and saves prefill.
 
 The paper's shares fix what is kept; here they are scaled to the budget, which is exact over all
 layers: a part's visual tokens are in proportion to the powers of `ratio`, at most all of them.

@@ -2,7 +2,8 @@
 
 from foveate.chat.asking import Answer
 from foveate.stream.held import StreamHeld
+from foveate.stream.offload import Offload
 from foveate.stream.stream import Stream
 from foveate.stream.words import Words
 
-__all__ = ["Answer", "Stream", "StreamHeld", "Words"]
+__all__ = ["Answer", "Offload", "Stream", "StreamHeld", "Words"]

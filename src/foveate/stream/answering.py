@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +13,11 @@ from transformers import DynamicCache
 
 from foveate.backends.hf import Session
 from foveate.backends.hf.endless import finish
+from foveate.backends.hf.fetched import Made, looked_at, put_back
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.reindexed import Turned
 from foveate.chat.asking import Answer, length, said
+from foveate.stream.elsewhere import Offloaded
 
 
 def answer(
@@ -38,3 +42,20 @@ def answer(
         **{**length(model, asked), **asked},
     )
     return said(model, processor, output[0, whole.shape[1] :], asked, stats)
+
+
+def fetch(
+    session: Session,
+    elsewhere: Offloaded,
+    branch: DynamicCache,
+    ids: Int[Tensor, "1 t"],
+    ways: Sequence[Turned],
+) -> None:
+    """Puts back into the branch what a question's tokens are about; they are read once for that."""
+    asking, made = copy.deepcopy(branch), Made(q={})
+    finish(asking)
+    with looked_at(asking, made):
+        session.prefill(input_ids=ids, **{CACHE: asking})
+    found = elsewhere.fetch(branch, made, ways)
+    if found is not None:
+        put_back(branch, elsewhere.columns, found)

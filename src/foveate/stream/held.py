@@ -16,6 +16,7 @@ class StreamHeld(NamedTuple):
     """What a stream holds: ``tokens`` per KV head and layer on average, of so many ``seen`` and so
     many ``images``; ``bytes`` of the compressed layers, the most that there were after any frame
     (``peak``), and the most that there may be (``bound``, of chunks as long as the longest so far).
+    ``offloaded`` are the bytes of frames elsewhere, if any are kept (``offload``).
     """
 
     tokens: float
@@ -24,6 +25,7 @@ class StreamHeld(NamedTuple):
     bytes: int
     peak: int
     bound: int
+    offloaded: int = 0
 
 
 @dataclass

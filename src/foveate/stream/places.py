@@ -18,20 +18,26 @@ _WORDS = "a text to find out with how positions turn keys"
 
 
 class Places:
-    """Of one stream, whose model knows positions up to its ``max_position_embeddings``."""
+    """Of one stream, whose model knows positions up to its ``max_position_embeddings``. ``ways``
+    are how its layers turn keys, where that is found out: to move them (``positions``), or because
+    it is ``asked``.
+    """
 
-    def __init__(self, model: PreTrainedModel, processor: Any, positions: Positions):
+    def __init__(
+        self, model: PreTrainedModel, processor: Any, positions: Positions, asked: bool = False
+    ):
         self.model, self.processor, self.positions = model, processor, positions
         most = getattr(text_config(model), "max_position_embeddings", None)
         self.most = most - min(_ROOM, most // 4) if isinstance(most, int) else None
-        self._ways: list[Turned] = []
+        self.ways: list[Turned] = []
+        self._asked = asked or positions == "reindexed"
         self._said = False
 
     def find_out(self) -> None:
         """How the model turns keys, where that is needed: outside of a block, and once."""
-        if self.positions == "reindexed" and not self._ways:
+        if self._asked and not self.ways:
             ids = of_text(self.model, self.processor, _WORDS, first=False)
-            self._ways = ways_to_turn(self.model, ids)
+            self.ways = ways_to_turn(self.model, ids)
 
     def note(self, cache: DynamicCache) -> None:
         """From now on the cache notes them."""
@@ -42,7 +48,7 @@ class Places:
         if self.most is None or next_position(cache) <= self.most:
             return
         if self.positions == "reindexed":
-            reindex(cache, self._ways)
+            reindex(cache, self.ways)
         if next_position(cache) > self.most and not self._said:
             self._said = True
             logging.getLogger("foveate").warning(

@@ -14,26 +14,38 @@ from foveate.backends.hf.endless import finish, go_on
 from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.saved import packed, unpacked
 from foveate.errors import InvalidInput, NothingCompressed
+from foveate.stream.elsewhere import HOST, Offloaded
+from foveate.stream.offload import Offload
 
 _TOLD, _IMAGE, _SPOT, _PLACES = "stream", "stream_image", "stream_spot", "stream_places"
 
 
-def save(path: Path, session: Session, cache: DynamicCache, told: Mapping[str, Any]) -> Path:
-    """Writes what is held and what was told of it; the stream's own cache stays as it is."""
+def save(
+    path: Path,
+    session: Session,
+    cache: DynamicCache,
+    told: Mapping[str, Any],
+    elsewhere: Offloaded | None,
+) -> Path:
+    """Writes what is held, here and elsewhere, and what was told of it; the stream's own cache
+    stays as it is.
+    """
     held = copy.deepcopy(cache)
     state = known_state(held)
     images = state.images()
     if images is None:
         raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
     finish(held)
-    numbers = packed({**told, "forgotten": state.forgotten, "shift": state.shift})
+    how = None if elsewhere is None else elsewhere.how.told
+    numbers = packed({**told, "forgotten": state.forgotten, "shift": state.shift, "offload": how})
     state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
     state.extras |= {} if state.places is None else {_PLACES: state.places}
+    state.extras |= {} if elsewhere is None else elsewhere.tensors()
     return session.save(path, cache=held)
 
 
-def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any]]:
-    """The cache of a file, whose prompt goes on, and what was told of it."""
+def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any], Offloaded | None]:
+    """The cache of a file, whose prompt goes on, what was told of it, and what is elsewhere."""
     with session:
         cache = session.load(path)
     state = known_state(cache)
@@ -48,4 +60,14 @@ def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any]]:
     for layer in foveate_layers(cache):
         if (queries := layer.memory.queries) is not None:
             layer.memory.images = image[:, -queries.shape[2] :]
-    return cache, told
+    return cache, told, _elsewhere(state.extras, told.get("offload"))
+
+
+def _elsewhere(extras: dict[str, Any], how: Mapping[str, Any] | None) -> Offloaded | None:
+    """Takes what a file has of frames elsewhere."""
+    tensors = {name: extras.pop(name) for name in list(extras) if name.startswith(HOST)}
+    if how is None:
+        return None
+    found = Offloaded(Offload.of(how))
+    found.refill(tensors)
+    return found

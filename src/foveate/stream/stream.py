@@ -14,6 +14,7 @@ from transformers import DynamicCache
 
 from foveate.backends.hf import Session, compress
 from foveate.backends.hf.endless import begun, endless, forget, say_images
+from foveate.backends.hf.fetched import Made, looked_at
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers, known_state
 from foveate.chat.asking import Answer, check
@@ -23,8 +24,10 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import InvalidParameter, NothingCompressed
 from foveate.stream import saved
-from foveate.stream.answering import answer
+from foveate.stream.answering import answer, fetch
+from foveate.stream.elsewhere import Offloaded
 from foveate.stream.held import Bound, StreamHeld
+from foveate.stream.offload import Offload
 from foveate.stream.places import Places, Positions
 from foveate.stream.reading import Chunk, Frames, of_frames, of_text
 from foveate.stream.words import Words
@@ -53,13 +56,17 @@ class Stream(AbstractContextManager["Stream"]):
         positions: "true" ones, which grow with the stream, also beyond what the model was trained
             for (the log, "foveate", says so once); or "reindexed": before they get there, gaps that
             forgotten tokens left are closed, and keys are turned accordingly.
+        offload: keeps every frame elsewhere as well, and puts those back that a question is about;
+            left out, what leaves memory is gone.
 
     Raises:
         InvalidBudget: a budget that is a share.
         InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening; positions
-            of another name.
+            of another name; with ``offload``, reindexed ones, or a policy that compresses while it
+            answers.
         InvalidInput: the chat template does not tell the words of a frame.
-        UnsupportedModel: as for ``compress``.
+        UnsupportedModel: as for ``compress``; from the first frame on, where positions are
+            reindexed or ``offload`` is given, a model that turns keys in a way that is not known.
     """
 
     def __init__(
@@ -73,24 +80,30 @@ class Stream(AbstractContextManager["Stream"]):
         every: int | None = None,
         keep_opening: bool = True,
         positions: Positions = "true",
+        offload: Offload | None = None,
     ):
         if positions not in ("true", "reindexed"):
             raise InvalidParameter(f'positions={positions!r}: give "true" or "reindexed".')
         self.words = Words.of(processor, system) if words is None else words
         made = endless(policy_of(policy), every)
+        if offload is not None:
+            offload.check(made, positions)
         checked = compress(model, made, tokenizer=processor).model
         self._opening = of_text(checked, processor, self.words.opening, first=True)
         if keep_opening and self._opening.shape[1]:
             made = _keeping(made, self._opening.shape[1])
-        self._start(compress(model, made, tokenizer=processor), processor, positions)
+        self._start(compress(model, made, tokenizer=processor), processor, positions, offload)
 
-    def _start(self, session: Session, processor: Any, positions: Positions) -> None:
+    def _start(
+        self, session: Session, processor: Any, positions: Positions, offload: Offload | None
+    ) -> None:
         self.model, self.processor, self.policy = session.model, processor, session.policy
         self._session = session
         self._cache: DynamicCache | None = None
         self._images = self._peak = 0
         self._bound = Bound(self.policy)
-        self._places = Places(self.model, processor, positions)
+        self._places = Places(self.model, processor, positions, asked=offload is not None)
+        self._elsewhere = None if offload is None else Offloaded(offload)
 
     def see(
         self, frames: Frames, time: int | float | Sequence[int | float] | None = None
@@ -107,6 +120,8 @@ class Stream(AbstractContextManager["Stream"]):
 
         Raises:
             InvalidInput: nothing to see, or times that do not fit.
+            InvalidBudget: a frame alone is more than ``offload`` may take; it has been read.
+            CannotWrite: likewise, the folder of ``offload`` is full, or cannot be written to.
             UnsupportedCache: an earlier call was interrupted while the model read; load what was
                 saved, or begin anew.
         """
@@ -114,11 +129,13 @@ class Stream(AbstractContextManager["Stream"]):
         self._places.find_out()
         with self._session as session:
             cache = self._cache = self._cache or self._begun(session)
-            self._read(session, cache, chunk)
+            made = self._read(session, cache, chunk)
         self._places.keep(cache)
         self._images += chunk.images
         self._bound.longest = max(self._bound.longest, chunk.tokens)
-        self._peak = max(self._peak, bytes_of(cache))
+        self._peak = max(self._peak, bytes_of(self._cache))
+        if self._elsewhere is not None:  # last: where it fails, the stream goes on without
+            self._elsewhere.keep(made, chunk.image, chunk.spot, self._places.ways)
         return self.held
 
     def ask(self, question: str, **generate: Any) -> Answer:
@@ -135,19 +152,30 @@ class Stream(AbstractContextManager["Stream"]):
         """
         check(self.model, generate, "a stream", "Leave it 1.")
         branch = copy.deepcopy(self._seen())
+        self._places.find_out()
         ids = of_text(self.model, self.processor, self.words.of_question(question), first=False)
         with self._session as session:
+            if self._elsewhere is not None:
+                fetch(session, self._elsewhere, branch, ids, self._places.ways)
             return answer(session, self.processor, branch, ids, generate)
+
+    @property
+    def fetched(self) -> tuple[tuple[int, ...], ...]:
+        """The numbers of the frames, from 0, that each layer fetched for the latest question."""
+        return () if self._elsewhere is None else self._elsewhere.fetched
 
     @property
     def held(self) -> StreamHeld:
         """What is held now."""
         if self._cache is None:
             return StreamHeld(0.0, 0, 0, 0, 0, 0)
+        offloaded = 0 if self._elsewhere is None else self._elsewhere.nbytes
         layers = foveate_layers(self._cache)
         tokens, bound = tokens_of(layers), self._bound.bytes(layers)
         seen = layers[0].seen + known_state(self._cache).forgotten
-        return StreamHeld(tokens, seen, self._images, bytes_of(self._cache), self._peak, bound)
+        return StreamHeld(
+            tokens, seen, self._images, bytes_of(self._cache), self._peak, bound, offloaded
+        )
 
     def save(self, path: str | Path) -> Path:
         """Writes the stream to a safetensors file: whole, or not at all. Frames go on meanwhile.
@@ -163,7 +191,7 @@ class Stream(AbstractContextManager["Stream"]):
             "positions": self._places.positions,
             "words": list(self.words),
         }
-        return saved.save(Path(path), self._session, self._seen(), told)
+        return saved.save(Path(path), self._session, self._seen(), told, self._elsewhere)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, processor: Any) -> Stream:
@@ -175,17 +203,22 @@ class Stream(AbstractContextManager["Stream"]):
         """
         stream = cls.__new__(cls)
         made = policy_in(Path(path))
-        stream._start(compress(model, made, tokenizer=processor), processor, "true")
-        stream._cache, told = saved.load(Path(path), stream._session)
-        stream._places = Places(stream.model, processor, told["positions"])
+        stream._start(compress(model, made, tokenizer=processor), processor, "true", None)
+        stream._cache, told, stream._elsewhere = saved.load(Path(path), stream._session)
+        asked = stream._elsewhere is not None
+        stream._places = Places(stream.model, processor, told["positions"], asked)
         stream.words, stream._images = Words(*told["words"]), told["images"]
         stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
         stream._peak, stream._bound.longest = told["peak"], told["longest"]
         return stream
 
     def close(self) -> None:
-        """Lets go of what is held; the stream may begin anew."""
-        self._start(self._session, self.processor, self._places.positions)
+        """Lets go of what is held, here and elsewhere; the stream may begin anew."""
+        elsewhere = self._elsewhere
+        if elsewhere is not None:
+            elsewhere.close()
+        how = None if elsewhere is None else elsewhere.how
+        self._start(self._session, self.processor, self._places.positions, how)
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -196,14 +229,23 @@ class Stream(AbstractContextManager["Stream"]):
         self._places.note(cache)
         if self._opening.shape[1]:
             session.prefill(input_ids=self._opening, **{CACHE: cache})
+            if self._elsewhere is not None:
+                self._elsewhere.count(self._opening.shape[1])
         return cache
 
-    def _read(self, session: Session, cache: DynamicCache, chunk: Chunk) -> None:
+    def _read(self, session: Session, cache: DynamicCache, chunk: Chunk) -> Made:
+        """Reads a chunk; what the model makes of it is kept elsewhere, if anything is."""
+        elsewhere, made = self._elsewhere, Made()
         say_images(cache, (chunk.image, chunk.spot))
-        session.prefill(**chunk.inputs, **{CACHE: cache})
-        layers = foveate_layers(cache)
+        with looked_at(cache, made if elsewhere else None):
+            session.prefill(**chunk.inputs, **{CACHE: cache})
+        layers, stay = foveate_layers(cache), None
         if layers[0].seen > max(layer.pairs.longest for layer in layers) + _FORGETS:
-            forget(cache)
+            stay = forget(cache)
+        if elsewhere is not None:
+            elsewhere.count(chunk.tokens)
+            elsewhere.forget(stay)
+        return made
 
     def _seen(self) -> DynamicCache:
         if self._cache is None:

@@ -151,6 +151,8 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
                     reader.asker.read_bare(text, cache, state, _start(passes))
                     continue
                 reader.asker.read(text, reading.longest, cache, state, _start(passes))
+            if reading.closing:
+                reader.asker.read_bare(reader.asker.closing, cache, state, _start(passes))
             if reading.questions:
                 look_back(reader.asker, reading, cache, state, _start(passes, reading.after))
     for layer in layers:

@@ -34,10 +34,13 @@ class Said(NamedTuple):
 
 
 class Asker(NamedTuple):
-    """A model, and what turns words into its tokens, where it is asked in words."""
+    """A model, and what turns words into its tokens, where it is asked in words. ``words`` is the
+    tokenizer or processor that words a chat, if one does.
+    """
 
     model: PreTrainedModel
     tokenizer: Any
+    words: Any = None
 
     @classmethod
     def of(cls, model: PreTrainedModel, tokenizer: Any, policy: Policy) -> Asker | None:
@@ -49,17 +52,29 @@ class Asker(NamedTuple):
             policy: any.
 
         Raises:
-            InvalidInput: it asks something, and there is no tokenizer.
+            InvalidInput: it asks something, and there is no tokenizer, or no chat template where it
+                reads the words of one.
         """
         score = policy.reads_again
-        if score is None or not (score.reading.asks or score.reading.questions):
+        if score is None or not any(
+            (score.reading.asks, score.reading.closing, score.reading.questions)
+        ):
             return None
-        if score.reading.asks and tokenizer is None:
+        if (score.reading.asks or score.reading.closing) and tokenizer is None:
             raise InvalidInput(
                 f"{score!r} asks the model something, and nothing turns the words into tokens. "
                 "Give compress(model, policy, tokenizer=...)."
             )
-        return cls(model, getattr(tokenizer, "tokenizer", tokenizer))
+        own = getattr(tokenizer, "tokenizer", tokenizer)
+        chats = (one for one in (own, tokenizer) if getattr(one, "chat_template", None))
+        made = cls(model, own, next(chats, None))
+        if score.reading.closing and not made.closing.strip():
+            raise InvalidInput(
+                f"{score!r} reads what a chat template puts behind a user's words, and this "
+                f"{type(tokenizer).__name__} has no chat template that says so. Give one "
+                "(tokenizer.chat_template), or words to read instead (proxy=...)."
+            )
+        return made
 
     def read_bare(
         self, text: str, cache: DynamicCache, state: CacheState, start: Tensor | None
@@ -140,16 +155,16 @@ class Asker(NamedTuple):
 
     def _question(self, text: str) -> Int[Tensor, "1 t"]:
         """The words as a user's last ones, up to where the model answers."""
-        ids = self.tokenizer(f"\n\n{text}{self._after_words()}", add_special_tokens=False)
+        ids = self.tokenizer(f"\n\n{text}{self.closing}", add_special_tokens=False)
         return torch.tensor([ids["input_ids"]], dtype=torch.long, device=self.model.device)
 
-    def _after_words(self) -> str:
+    @property
+    def closing(self) -> str:
         """What a chat template puts between a user's words and the answer; a new line without. Some
         templates take words as they are, others in parts.
         """
-        chats = getattr(self.tokenizer, "chat_template", None)
-        for content in (_WORDS, [{"type": "text", "text": _WORDS}]) if chats else ():
-            said: str = self.tokenizer.apply_chat_template(
+        for content in (_WORDS, [{"type": "text", "text": _WORDS}]) if self.words else ():
+            said: str = self.words.apply_chat_template(
                 [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
             )
             if _WORDS in said:

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from foveate.backends.hf.attention.computed import Computed, dropped_before
 from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.projection import output_weight
 from foveate.backends.hf.state import CacheState
@@ -23,7 +24,17 @@ from foveate.core.pipeline import Kept, bytes_of_pairs
 from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge
 from foveate.core.reading import Pass, Remembered
-from foveate.core.storage import Coded, DensePairs, Form, Padded, Pairs, RewrittenPairs, Roomy
+from foveate.core.storage import (
+    Coded,
+    DensePairs,
+    Form,
+    Padded,
+    Pairs,
+    RewrittenPairs,
+    Roomy,
+    listed,
+    store,
+)
 from foveate.errors import InvalidInput, NothingCompressed, UnsupportedCache
 
 LINK = "_foveate"
@@ -50,6 +61,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.at = Pass.of(0, 0, 0)  # where the latest pass stands
         self.linked = True  # whether the attention function found this layer
         self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
+        self.computed: Computed | None = None  # of this pass, where tokens were dropped
         self.attended: Pairs | None = None  # in this pass, if other layers read these, too
         self.watch = Stopwatch()
         self.full_bytes = 0
@@ -74,6 +86,20 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def memory(self) -> Remembered:
         """What the reading of this cache's prompt remembers of this layer."""
         return self.state.reading.layers[self.ordinal]
+
+    @property
+    def fresh(self) -> bool:
+        """Whether nothing is held but the pairs of this pass, of which not all were computed."""
+        computed = self.computed
+        return computed is not None and computed.given == self.seen
+
+    @property
+    def softmax_n(self) -> float:
+        """The n of the softmax over what is held. Where nothing was evicted, and some tokens were
+        never computed, the softmax is the model's.
+        """
+        plain = bool(self.state.dropped) and self.memory.kept is None
+        return 0.0 if plain else self.policy.attend.n
 
     @property
     def armed(self) -> bool:
@@ -107,17 +133,22 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.state.link.refuse()
         self.is_initialized, self.linked = True, False
         k, v, pairs = key_states, value_states, self._pairs
+        computed = self.computed = None if self.state.again else self.state.computed
+        new = k.shape[2] if computed is None else computed.given
         if pairs is not None and pairs.compressed:
             k, v = k.detach(), v.detach()
         end, late = None if self.state.again else self.state.prompt_end, None
-        if end is not None and self.seen < end < self.seen + k.shape[2]:
+        if end is not None and self.seen < end < self.seen + new:
             self._refuse_early_drafts()
-            split = end - self.seen
+            split = k.shape[2] - (self.seen + new - end)
+            self.computed = None if computed is None else computed.until(end)
             self.late = late = k[:, :, split:].detach(), v[:, :, split:].detach()
             k, v = k[:, :, :split], v[:, :, :split]
         if k.shape[2] > 1 and isinstance(pairs, RewrittenPairs):
             self.in_order()
         pairs = self.append(k, v)
+        if (made := self.state.made) is not None and self.state.again is None:
+            made.k[self.ordinal], made.v[self.ordinal] = k.detach(), v.detach()
         keys, values = key_states, value_states
         if late is None and isinstance(pairs, DensePairs):
             keys, values = pairs.k, pairs.v
@@ -138,16 +169,41 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     def append(self, k: Tensor, v: Tensor) -> Pairs:
         """Takes in the pairs of a pass: from here on, this is where the latest one stands."""
         new, end = k.shape[2], self.state.prompt_end
+        if self.computed is not None:
+            new = self.computed.given
         if self._sizes is None:
             self._sizes = k.shape[1], k.shape[3], v.shape[3], k.dtype
         if self._pairs is None:
             # a prompt compressed on its way is never whole
             whole = 0 if end is None or self.policy.when.reads else end
-            self._pairs = DensePairs.empty(k, v, max(new, whole))
-        self._pairs.append(k, v)
+            self._pairs = None if self.computed else DensePairs.empty(k, v, max(new, whole))
+        if self.computed is not None:
+            self._pairs = self._listed(self.computed, k, v)
+        elif self._pairs is not None:
+            self._pairs.append(k, v)
         self.at = Pass.of(self.memory.finished if end is None else end, self.seen, new)
         self.seen += new
-        return self._pairs
+        return self.pairs
+
+    def _listed(self, computed: Computed, k: Tensor, v: Tensor) -> DensePairs:
+        """What is held, and the pairs of a pass of which not all tokens were computed."""
+        own, held = computed.of_heads(k.shape[1], k.device), None
+        if self._pairs is not None:
+            held = self._pairs.opened().padded()
+            if is_whole(self._pairs) and self.state.pads is not None:
+                padding = held.columns < self.state.pads.to(k.device)[:, None, None]
+                held = held._replace(columns=held.columns.masked_fill(padding, -1))
+        return listed(held, k, v, own, computed.end)
+
+    def settle(self) -> None:
+        """Once a prompt has been read of which some tokens were not computed: holds no empty slots,
+        which rows have that keep fewer tokens than others.
+        """
+        pairs = self.pairs
+        if self.state.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
+            k, v, columns = pairs.padded()
+            if bool((columns < 0).any()):
+                self._pairs = store(k, v, columns, columns >= 0, pairs.next_column)
 
     def get_seq_length(self) -> int:
         """Tokens seen, whatever is kept of them."""
@@ -240,7 +296,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def padded(self) -> Padded:
         """All slots held; those of layers that hold every column have the very same columns."""
-        pairs = self.pairs
+        pairs, computed = self.pairs, self.computed
+        if computed is not None and isinstance(pairs, DensePairs) and self.fresh:
+            return Padded(pairs.k, pairs.v, computed.of_heads(pairs.k.shape[1], pairs.k.device))
         if not isinstance(pairs, DensePairs) or pairs.compressed:
             return pairs.padded()
         k = pairs.k
@@ -319,6 +377,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         kept = pairs.counts - (self.seen - finished)
         if not pairs.compressed and self.state.pads is not None:
             kept = kept - self.state.pads.to(kept.device)[:, None]
+        dropped = dropped_before(self.state.dropped, self.model_index, self.seen)
         return LayerStats(
             layer=self.model_index,
             kept=kept,
@@ -327,6 +386,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             bytes_after=self.nbytes,
             compressed=pairs.compressed,
             seconds=self.watch.seconds,
+            dropped=None if dropped is None else dropped.sum(-1),
         )
 
     # Passes that do not stay

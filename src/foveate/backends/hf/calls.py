@@ -58,6 +58,8 @@ from foveate.backends.hf.projection import (
     residual_norm,
     residual_readers,
 )
+from foveate.backends.hf.prunable import Asked as AskedOfTokens
+from foveate.backends.hf.pruning import Pruner
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats, counted
 from foveate.backends.hf.support import (
@@ -107,6 +109,8 @@ class Calls:
             self._readers = residual_readers(self._place.decoder, places)
         self._offsets = rope_offsets(model)
         self._turns = LaterTurns(self._offsets, self._place)
+        self._pruner = Pruner(model, self._place, policy)
+        self.prefills = False  # whether nobody looks at more logits than the last token's
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
         self._turn = Turn()
@@ -141,6 +145,7 @@ class Calls:
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
                 put(undo, module, "__deepcopy__", partial(self._copied, module))
             self._turns.follow(undo)
+            self._pruner.follow(undo)
             accept_both_names(undo)
             self._undo = undo.pop_all()
 
@@ -290,6 +295,9 @@ class Calls:
             told.ids = ids
         if trains(self._place.decoder, given):
             return self._left(module, forward(*args, **kwargs))
+        if self._pruner.stage is not None and told.of("of_tokens").of_tokens is None:
+            enough = self.prefills or told.of("asked").asked is not None
+            told.of_tokens = AskedOfTokens.of(module, given, enough)
         check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
@@ -320,13 +328,15 @@ class Calls:
             cache = DynamicCache(config=self._config)
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
+        self._pruner.leave()
         if _reads_again(told, cache):
             return self._read(call, forward, self._turns.behind_forgotten(cache, kwargs))
         ongoing = self._begin(call, told, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
         kwargs = self._turns.behind_forgotten(cache, kwargs)
-        output = self._read(call, forward, kwargs)
+        output = self._read(call, forward, self._pruned(told, cache, kwargs))
+        self._pruner.leave()
         if fixed.state_of(cache) is None:
             self._after(told, cache, kwargs)
         if ongoing is not None:
@@ -347,6 +357,13 @@ class Calls:
             return forward(**kwargs)
         finally:
             reader.call, reader.traced = before[0], False
+
+    def _pruned(self, told: Told, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The inputs of what is computed of a pass."""
+        if self._pruner.stage is None or fixed.state_of(cache) is not None:
+            return kwargs
+        asked = told.of("of_tokens").of_tokens or AskedOfTokens()
+        return self._pruner.enter(known_state(cache), foveate_layers(cache)[0].seen, asked, kwargs)
 
     def _left(self, module: Any, output: Any) -> Any:
         if module is self.model:
@@ -410,9 +427,12 @@ class Calls:
     def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self.model, layers)
+        state.computed = state.before = None
         if state.prompt_end is not None:
             self.read_again(cache)
         if state.prompt_end is not None and not layers[-1].armed:
+            for layer in layers:
+                layer.settle()
             _note_stats(cache)
             state.prompt_end = None
         note_offsets(self._offsets, state)
@@ -465,4 +485,5 @@ def _note_stats(cache: DynamicCache) -> None:
         layer.cut_to_bytes()
     asked = state.reading.asked
     noted = counted(state.reading.notes)
-    state.stats = Stats(state.policy.spec, [layer.stats() for layer in layers], asked, noted)
+    of_layers = [layer.stats() for layer in layers]
+    state.stats = Stats(state.policy.spec, of_layers, asked, noted, state.visual_given())

@@ -13,7 +13,8 @@ from jaxtyping import Bool
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.shared import Images, SharedByLayers
+from foveate.backends.hf.attention.computed import Images
+from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.support import convert, foveate_layers, known_state, text_config
 from foveate.core.policy import Policy
@@ -136,6 +137,9 @@ def _cut(state: CacheState, held: Bool[Tensor, "seen"]) -> None:
             setattr(state, name, known[:, held.to(known.device)])
     if state.places is not None:
         state.places = state.places[:, held.to(state.places.device)]
+    for before, which in state.dropped.items():
+        which = torch.nn.functional.pad(which, (0, len(held) - which.shape[1]))
+        state.dropped[before] = which[:, held.to(which.device)]
     if state.told is not None:
         image, spot = (t[:, held.to(t.device)] for t in state.told)
         state.told = image, spot

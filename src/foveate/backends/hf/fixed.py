@@ -48,7 +48,7 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
     own.follow(state)
     return Cache(
         layers=[
-            FixedLayer(_held(layer, i), layer.seen, own, room)
+            FixedLayer(_held(layer, i), layer.seen, own, room, layer.softmax_n)
             for i, layer in enumerate(cache.layers)
         ]
     )
@@ -83,7 +83,14 @@ class FixedLayer(CacheLayerMixin):
     layer has beside its body, which stays as it is.
     """
 
-    def __init__(self, pairs: DensePairs | RaggedPairs, seen: int, state: CacheState, room: int):
+    def __init__(
+        self,
+        pairs: DensePairs | RaggedPairs,
+        seen: int,
+        state: CacheState,
+        room: int,
+        n: float = 0.0,
+    ):
         super().__init__()  # type: ignore[no-untyped-call]
         self.state = state
         self._body = pairs if isinstance(pairs, RaggedPairs) else None
@@ -93,7 +100,7 @@ class FixedLayer(CacheLayerMixin):
         self.used = torch.tensor(late.size, dtype=torch.long, device=self._k.device)
         self._elsewhere = seen - late.size  # tokens seen that take no slot here
         self._real = self._real_slots(pairs, state)
-        self._n = state.policy.attend.n if pairs.compressed else 0.0
+        self._n = n if pairs.compressed else 0.0
         self.is_initialized = True
         for held in (self._k, self._v, self.used):
             torch._dynamo.mark_static_address(held)

@@ -130,6 +130,7 @@ def _of_model(
         additive=name == "eager",
         replaceable=not extra,
         is_sdpa=function is sdpa_attention_forward and not extra and not kwargs.get("dropout"),
+        causal_without_mask=name not in ("eager", "flex_attention"),
     )
 
 

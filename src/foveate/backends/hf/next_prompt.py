@@ -65,7 +65,8 @@ class Told:
     """By one call. ``ids`` are those of the tokens that a module around the decoder reads, and
     ``frames`` say where those of videos begin among them; ``prompt``, ``prompt_frames`` and
     ``length`` are of the prompt that ``generate`` answers, which is ``asked``; ``rereads`` is the
-    cache whose prompt is being read again. What it was not told, the call around it may have been.
+    cache whose prompt is being read again, ``of_tokens`` what is asked of the outputs, where tokens
+    may be dropped. What it was not told, the call around it may have been.
     """
 
     outer: Told | None = None
@@ -76,6 +77,7 @@ class Told:
     length: Declared | None = None
     asked: Asked | None = None
     rereads: CacheState | None = None
+    of_tokens: Any = None
 
     def of(self, name: str) -> Told:
         """The innermost of these calls that was told this; the call itself if none was."""

@@ -27,6 +27,9 @@ from foveate.core.protocols import Restores
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 
+HOST = "host_"
+"""In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
+
 # what saving and loading a model writes into its configuration
 _VOLATILE = ("_name_or_path", "architectures", "transformers_version", "dtype", "torch_dtype")
 
@@ -133,7 +136,8 @@ def load(
     found = saved.read(path)
     _check(path, found.note, model, policy, tokenizer)
     _check_tensors(found, cache, model)
-    found = found._replace(tensors={k: t.to(model.device) for k, t in found.tensors.items()})
+    moved = {k: t if HOST in k else t.to(model.device) for k, t in found.tensors.items()}
+    found = found._replace(tensors=moved)
     seen = found.seen
     every: list[Any] = cache.layers
     for index, layer in enumerate(every):
@@ -143,6 +147,7 @@ def load(
             layer.refill(_pairs(found, index, first, policy), columns, finished)
             memory = layer.memory
             memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
+            memory.places = mine.get("places")
             memory.state = {k[8:]: v for k, v in mine.items() if k.startswith("running.")}
         elif mine:
             layer.lazy_initialization(mine["keys"], mine["values"])
@@ -228,6 +233,8 @@ def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
     found = {f"running.{name}": t for name, t in memory.state.items()}
     if memory.queries is not None:
         found["queries"] = memory.queries
+    if memory.places is not None:
+        found["places"] = memory.places
     if memory.kept is not None:
         found["kept"] = memory.kept
     return found | _tensors_of_pairs(layer.pairs, layer.policy)

@@ -41,11 +41,12 @@ SHAPES = {
     "thin.channels": "b h w",
     "kept": "b h",
     "queries": "b q m d",
+    "places": "b m",
     "running": "b h t",
     "keys": "b h n d",
     "values": "b h n e",
 }
-WHOLE = {"counts", "columns", "kept"} | {  # numbers
+WHOLE = {"counts", "columns", "kept", "places"} | {  # numbers
     f"{part}.{name}"
     for part, names in {
         "body": ("sizes", "columns", "counts"),

@@ -184,8 +184,12 @@ class Session:
         given = take_cache(inputs)
         cache: DynamicCache = DynamicCache(config=self.model.config) if given is None else given
         inputs |= last_logits(self.model, inputs)
-        with torch.no_grad():
-            self.model(**inputs, **{CACHE: cache}, use_cache=True)
+        self._calls.prefills = True
+        try:
+            with torch.no_grad():
+                self.model(**inputs, **{CACHE: cache}, use_cache=True)
+        finally:
+            self._calls.prefills = False
         return cache
 
     def fork(self, cache: DynamicCache | None = None) -> DynamicCache:

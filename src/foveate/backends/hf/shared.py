@@ -13,12 +13,10 @@ import torch
 from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
+from foveate.backends.hf.attention.computed import Images
 from foveate.backends.hf.attention.masks import MaskFacts, examine, over_columns, over_slots
 from foveate.core.slots import Slots, once_for_heads
 from foveate.core.tensors import image_index, spot_index
-
-Images = tuple[Int[Tensor, "b s"], Int[Tensor, "b s"]]
-"""Of every token seen: its image (-1: text), and which visual token of that image it is."""
 
 
 class SharedByLayers:

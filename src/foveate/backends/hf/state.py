@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from foveate.backends.hf.attention.computed import Computed, Images
 from foveate.backends.hf.attention.masks import MaskFacts
-from foveate.backends.hf.shared import Images, SharedByLayers
+from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.stats import Stats
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept
@@ -39,7 +40,8 @@ class Ongoing:
 
     def __init__(self, state: CacheState):
         self._state = state
-        own = {"passes": list(state.passes), "extras": dict(state.extras)}  # changed in place
+        changed = {"extras": dict(state.extras), "dropped": dict(state.dropped)}
+        own = {"passes": list(state.passes), **changed}  # in place
         self._before = {**vars(state), **own}
         self.reads = self.done = False
 
@@ -131,7 +133,12 @@ class CacheState:
         self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.passes: list[Any] = []  # of what was not read again yet, where it may be
         self.again: Again | None = None  # while it is
+        self.made: Any = None  # who is shown what passes make (foveate.backends.hf.fetched.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
+        self.computed: Computed | None = None  # of the pass at hand, where some tokens are not
+        self.before: Layer | None = None  # the latest layer read, where the next one asks for it
+        self.asks_before: frozenset[int] = frozenset()  # layers of the model that do, in this pass
+        self.dropped: dict[int, Bool[Tensor, "b seen"]] = {}  # before which layer of the model
         self.extras: dict[str, Any] = {}  # facts that the model itself keeps (M-RoPE deltas)
         self.ongoing: Ongoing | None = None
         self.reading = PromptReading(
@@ -160,6 +167,7 @@ class CacheState:
                     "into a new cache, or go on with a session.fork() made before."
                 )
             last.put_back()
+        self.computed, self.before, self.asks_before = None, None, frozenset()
         self.ongoing = Ongoing(self)
         return self.ongoing
 
@@ -231,6 +239,13 @@ class CacheState:
             return None
         return self.shared.images(self.vision, self.frames)
 
+    def visual_given(self) -> Int[Tensor, "b"] | None:
+        """The visual tokens of each row so far, dropped ones included; None where the policy drops
+        none, or nothing told which they are.
+        """
+        told = self.vision is not None and self.vision_known and self.policy.prune is not None
+        return self.vision.sum(-1) if told else None  # type: ignore[union-attr]
+
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
         self.passes = []  # they are of other rows
@@ -243,6 +258,8 @@ class CacheState:
             self.told = image, spot
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
+        for before, which in self.dropped.items():
+            self.dropped[before] = which.index_select(0, rows.to(which.device))
         self.shared = SharedByLayers()
         for key, value in self.extras.items():
             if isinstance(value, Tensor) and value.shape[0] > int(rows.max()):

@@ -19,7 +19,8 @@ class LayerStats:
 
     ``bytes_before`` is what the stock cache would hold of the tokens seen, ``bytes_after`` the
     tensors held right after compression, room to grow included. ``seconds`` went into the policy's
-    stages; what the prompt's attention adds up on its way is not in them.
+    stages; what the prompt's attention adds up on its way is not in them. ``dropped`` counts each
+    row's tokens that the layer never computed, [b]; None where it computed all.
     """
 
     layer: int
@@ -29,6 +30,7 @@ class LayerStats:
     bytes_after: int
     compressed: bool
     seconds: float
+    dropped: Int[Tensor, "b"] | None = None
 
     @property
     def tokens(self) -> float:
@@ -44,13 +46,27 @@ class Stats:
     ``asked`` [b] are the tokens per KV head and layer that the budget comes to in each row; None
     where it follows from scores (auto), or the prompt was read elsewhere. ``noted`` has the facts
     that a score notes of a layer as true or false ("decoupled" of DAVID): in how many layers they
-    are true, [b]; none where nothing was scored.
+    are true, [b]; none where nothing was scored. ``visual`` counts the visual tokens of each row
+    that were given, [b], where the policy drops some.
     """
 
     policy: str
     layers: list[LayerStats] = field(default_factory=list)
     asked: Int[Tensor, "b"] | None = None
     noted: Mapping[str, Int[Tensor, "b"]] = field(default_factory=dict)
+    visual: Int[Tensor, "b"] | None = None
+
+    @property
+    def computed(self) -> Float[Tensor, "layers b"] | None:
+        """Which share of its visual tokens each row had computed, layer by layer; None where the
+        policy drops none.
+        """
+        if self.visual is None:
+            return None
+        given = self.visual.cpu().double().clamp_min(1)
+        none = torch.zeros_like(given)
+        lost = [none if one.dropped is None else one.dropped.cpu() / given for one in self.layers]
+        return 1 - torch.stack([*lost, none])[:-1]
 
     @property
     def seen(self) -> int:
@@ -108,6 +124,8 @@ class Stats:
             f"{self.bytes_after / 2**20:.2f} of {self.bytes_before / 2**20:.2f} MiB "
             f"({share:.1%}), {self.seconds * 1e3:.1f} ms"
         ]
+        if (computed := self.computed) is not None:
+            lines.append(f"  computed {float(computed.mean()):.1%} of the visual tokens")
         for layer in self.layers:
             counts = layer.kept.tolist()
             lines.append(f"  layer {layer.layer}: kept {counts if layer.compressed else 'all'}")

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foveate.backends.hf.attention.by_products import (
@@ -48,10 +49,24 @@ def attend(
     layer.linked, whole = True, not layer.pairs.compressed
     if layer.late is not None:
         return with_drafts(layer, layer.late, attention, query, own_mask, scale)
-    b, m = query.shape[0], query.shape[2]
-    mask = layer.state.shared.over_columns(own_mask, b, m, layer.seen)
+    b, given = query.shape[0], query.shape[2]
+    if layer.state.computed is not None:
+        own_mask, given = _of_given(layer, own_mask, given)
+    mask = layer.state.shared.over_columns(own_mask, b, given, layer.seen)
+    made = layer.state.made
+    if made is not None and made.q is not None and layer.state.again is None:
+        made.q[layer.ordinal] = query.detach()
     out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
+    layer.computed = None
     return out if whole else (refused(out[0]), out[1])
+
+
+def _of_given(layer: FoveateLayer, own_mask: Any, tokens: int) -> tuple[Any, int]:
+    """The model's own mask, and how many tokens were given, where only some are computed."""
+    computed = layer.state.computed
+    if computed is None or layer.state.again is not None:
+        return own_mask, tokens
+    return computed.own_mask(own_mask), computed.given
 
 
 def _way(layer: FoveateLayer, queries: Queries) -> Output:
@@ -76,9 +91,10 @@ def _queries(
     mask: Tensor | None,
     scale: float,
 ) -> Queries:
-    seen = layer.seen
-    facts = partial(layer.state.facts, mask, (q.shape[0], q.shape[2], seen), q.device)
-    return Queries(q, own_mask, mask, scale, attention, seen, facts)
+    seen, computed = layer.seen, layer.computed
+    given = q.shape[2] if computed is None else computed.given
+    facts = partial(layer.state.facts, mask, (q.shape[0], given, seen), q.device)
+    return Queries(q, own_mask, mask, scale, attention, seen, facts, computed)
 
 
 def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
@@ -89,6 +105,8 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     pairs, traced_back = layer.pairs, torch.is_grad_enabled() and queries.q.requires_grad
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
     shown, asked = _shown(layer, queries, ours)
+    if layer.model_index in layer.state.asks_before:
+        layer.state.before = shown
     out = attended(queries, pairs, layer.policy.attend.n, asked)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
@@ -120,14 +138,17 @@ def with_drafts(
     """
     m, whole = query.shape[2], layer.seen + late[0].shape[2]
     split = m - late[0].shape[2]
-    mask = layer.state.shared.over_columns(own_mask, query.shape[0], m, whole)
-    cut = None if mask is None else mask[:, :, :split, : layer.seen]
-    rest = None if mask is None else mask[:, :, split:]
+    own_mask, given = _of_given(layer, own_mask, query.shape[2])
+    mask = layer.state.shared.over_columns(own_mask, query.shape[0], given, whole)
+    end = -late[0].shape[2]
+    cut = None if mask is None else mask[:, :, :end, : layer.seen]
+    rest = None if mask is None else mask[:, :, end:]
     layer.late, attention = None, attention.with_masks()
     before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], cut, cut, scale))
+    layer.computed = None
     layer.append(*late)
     queries = _queries(layer, attention, query[:, :, split:], rest, rest, scale)
-    after = attended(queries, layer.pairs, layer.policy.attend.n)
+    after = attended(queries, layer.pairs, layer.softmax_n)
     return refused(torch.cat([before, after.output], dim=1)), None
 
 
@@ -153,7 +174,7 @@ def lend(
         )
     mask = layer.state.shared.over_columns(own_mask, query.shape[0], query.shape[2], layer.seen)
     queries = _queries(layer, attention, query, own_mask, mask, scale)
-    out = attended(queries, pairs, layer.policy.attend.n)
+    out = attended(queries, pairs, layer.softmax_n)
     return refused(out.output), out.weights
 
 
@@ -173,8 +194,11 @@ def _shown(layer: FoveateLayer, queries: Queries, ours: bool) -> tuple[Layer, Wa
 
 def _layer(layer: FoveateLayer, queries: Queries, k: Tensor, v: Tensor, columns: Tensor) -> Layer:
     state, q, end = layer.state, queries.q, layer.seen
-    span, facts = (end - q.shape[2], end), queries.facts()
-    slots = state.shared.slots(columns, span, facts, state.images(), queries.mask)
+    span, facts, images = (end - q.shape[2], end), queries.facts(), state.images()
+    if queries.computed is None:
+        slots = state.shared.slots(columns, span, facts, images, queries.mask)
+    else:
+        slots = queries.computed.slots(columns, facts, images, queries.mask)
     form = partial(layer.form, q.shape[1])
     return Layer(
         q=q.detach(),
@@ -300,12 +324,15 @@ def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> 
     order = again.order.to(pos.device)
     own = torch.where(order < 0, -1, order + pos[:, 0, -1:] + 1)
     beside = own[:, None].expand(*pos.shape[:2], -1)
+    image = unread.slots.image
+    if image is not None:  # what is read is text
+        image = F.pad(image[..., : pos.shape[2]], (0, own.shape[1]), value=-1)
     return replace(
         unread,
         q=queries.q.detach(),
         k=k.detach(),
         v=v.detach(),
-        slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own),
+        slots=Slots(pos=torch.cat([pos, beside.to(pos)], dim=-1), q_pos=own, image=image),
         column_maxima=most,
         residual_norm=layer.state.link.residual_norms.get(layer.model_index),
     )

@@ -13,7 +13,7 @@ from foveate.core.composition import policy as policy_of
 from foveate.core.method import METHODS
 from foveate.core.policy import Policy
 from foveate.core.protocols import Foreseeable, ForeseeableByHead, FullPrecision
-from foveate.core.spec import STAGES
+from foveate.core.spec import STAGES, print_value
 from foveate.core.traits import wrapped
 from foveate.errors import InvalidParameter, UnsupportedPolicy, suggest
 from foveate.stages.budget import Uniform
@@ -113,6 +113,13 @@ def check_policy(policy: Policy) -> None:
         InvalidBudget: a budget in bytes.
     """
     _check_budget(policy)
+    if policy.prune is not None:
+        raise _refused(
+            policy,
+            f"{print_value(policy.prune)} has visual tokens never computed, and vLLM gives out the "
+            "places of a prompt before the model sees it. Leave it out; vLLM itself drops tokens "
+            "of videos (--video-pruning-rate)",
+        )
     if policy.reads_again:
         raise _refused(
             policy,

@@ -10,6 +10,7 @@ to hold them can do.
 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.form import Form, exact_bytes, whole_bytes
+from foveate.core.storage.listed import listed
 from foveate.core.storage.narrow import NarrowPairs
 from foveate.core.storage.pairs import Coded, Pairs, Renumbered, Roomy
 from foveate.core.storage.quantised import QuantisedPairs
@@ -31,6 +32,7 @@ __all__ = [
     "Roomy",
     "exact",
     "exact_bytes",
+    "listed",
     "only",
     "rewritten",
     "store",

@@ -3,17 +3,18 @@ packages that come with real text, photographs and pages.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from foveate.core.spec import parse_arguments
-from foveate.errors import InvalidInput, suggest
+from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.eval.benchmarks import BENCHMARKS
+from foveate.eval.benchmarks.folder import NONE
 from foveate.eval.benchmarks.forms import Forms
-from foveate.eval.benchmarks.options import options
+from foveate.eval.benchmarks.options import options, parameters
 from foveate.eval.judge import Judge
 from foveate.eval.sample import TASKS, Task
 from foveate.eval.tasks import (
@@ -53,7 +54,12 @@ def separate_tasks(text: str) -> list[str]:
     return names
 
 
-def find_tasks(name: str, judge: Judge | None = None, outside: bool = False) -> list[Task]:
+def find_tasks(
+    name: str,
+    judge: Judge | None = None,
+    outside: bool = False,
+    films: Mapping[str, int | float] = NONE,
+) -> list[Task]:
     """The task of that name; or all of a benchmark that has several: "milebench=/data/milebench" is
     milebench_t1, milebench_t2 and so on, each with the options that were given.
 
@@ -64,18 +70,26 @@ def find_tasks(name: str, judge: Judge | None = None, outside: bool = False) -> 
     kind, rest = _kind(name)
     several = [one for one in BENCHMARKS if one.startswith(f"{kind}_")]
     if kind in BENCHMARKS or not several:
-        return [find_task(name, judge, outside)]
-    return [find_task(f"{one}{rest}", judge, outside) for one in several]
+        return [find_task(name, judge, outside, films)]
+    return [find_task(f"{one}{rest}", judge, outside, films) for one in several]
 
 
-def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> Task:
+def find_task(
+    name: str,
+    judge: Judge | None = None,
+    outside: bool = False,
+    films: Mapping[str, int | float] = NONE,
+) -> Task:
     """The task of that name, "pages" or with options "pages(pages=8)"; or the benchmark in a
     folder, "docvqa=/data/docvqa" or "docvqa(longest=16)=/data/docvqa". The judge scores where a
     benchmark needs one. What a benchmark's files name has to lie in its folder, unless ``outside``.
+    ``films`` says how many frames are taken of videos (``fps`` or ``frames``), where a benchmark
+    has any.
 
     Raises:
         InvalidInput: there is none, or no such folder.
-        InvalidParameter: no such option, or a value that it does not take.
+        InvalidParameter: no such option, a value that it does not take, or frames that are asked
+            for twice.
         InvalidSpec: options that are not of the form key=value.
     """
     kind, rest = _kind(name)
@@ -85,10 +99,26 @@ def find_task(name: str, judge: Judge | None = None, outside: bool = False) -> T
             raise InvalidInput(
                 f"{kind} is read from a folder that holds {benchmark.holds}: write {kind}=FOLDER."
             )
+        given = _with_frames(name, given, films, parameters(benchmark.read))
         return benchmark.task(Path(folder).expanduser(), judge, outside=outside, given=given)
     if kind not in TASKS:
         raise InvalidInput(f"no task named {name!r}. {suggest(kind, [*TASKS, *BENCHMARKS])}")
     return _with_options(TASKS[kind], rest)
+
+
+def _with_frames(
+    name: str,
+    given: Mapping[str, Any],
+    films: Mapping[str, int | float],
+    known: Container[str],
+) -> dict[str, Any]:
+    """The options of a benchmark, with the frames that are taken of its videos."""
+    told = {key: value for key, value in films.items() if key in known}
+    if told and (twice := [key for key in ("fps", "frames") if key in given]):
+        raise InvalidParameter(
+            f"{name} says its own {twice[0]}, and --{next(iter(told))} another: leave one out."
+        )
+    return {**given, **told}
 
 
 def _with_options(task: Task, rest: str) -> Task:

@@ -39,7 +39,8 @@ class ModelAttention:
 
     ``plain`` takes the mask that transformers makes for that implementation, or none; ``masked`` a
     mask [b, 1 or hq, m, n]. They are the same where the implementation ``takes_masks``, of the
-    ``additive`` kind alone or of both. Operators of ours may do it instead if it is
+    ``additive`` kind alone or of both, and ``causal_without_mask`` where queries see what is up to
+    their own place if there is none. Operators of ours may do it instead if it is
     ``replaceable``, of any pass if it ``is_sdpa``: PyTorch's attention, and nothing else.
     """
 
@@ -49,6 +50,7 @@ class ModelAttention:
     additive: bool = False
     replaceable: bool = True
     is_sdpa: bool = False
+    causal_without_mask: bool = False
 
     def with_masks(self) -> ModelAttention:
         """The same where a mask of transformers' own kind cannot be cut to fit."""

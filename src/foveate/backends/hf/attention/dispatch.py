@@ -21,6 +21,7 @@ from foveate.backends.hf.attention.by_products import (
     with_column_sums,
     with_window_sums,
 )
+from foveate.backends.hf.attention.computed import Computed
 from foveate.backends.hf.attention.grouped import apart, folded, folds, head_by_head
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
 from foveate.core.layer import Layer
@@ -40,7 +41,8 @@ WORTH = 128  # queries: short windows cost little, and the stock attention stays
 @dataclass(frozen=True, eq=False)
 class Queries:
     """The queries of one pass. ``own_mask`` is what the model's ``attention`` takes, ``mask`` the
-    same over queries and all ``seen`` columns, and ``facts`` reads what that says.
+    same over queries and all ``seen`` columns, and ``facts`` reads what that says. Where not all
+    tokens of the pass were ``computed``, the masks are over all of them.
     """
 
     q: Float[Tensor, "b hq m d"]
@@ -50,6 +52,7 @@ class Queries:
     attention: ModelAttention
     seen: int
     facts: Callable[[], MaskFacts]
+    computed: Computed | None = None
 
     @property
     def columns(self) -> Int[Tensor, "m"]:
@@ -71,6 +74,8 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
     """Attention over a layer's pairs, by the model's own function wherever it can do it. ``n`` is
     softmax-n's over compressed pairs.
     """
+    if queries.computed is not None:
+        return over_computed(queries, queries.computed, pairs)
     sees_all, n = queries.sees_all, n if pairs.compressed else 0.0
     ours = queries.attention.replaceable
     if n and not ours:
@@ -94,6 +99,20 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
     return over_visible(
         queries.attention, queries.q, padded.k, padded.v, visible, queries.mask, queries.scale, n
     )
+
+
+def over_computed(queries: Queries, computed: Computed, pairs: Pairs) -> Attended:
+    """Over the tokens that were computed. Where they are all that is held, and a place sees all up
+    to its own, that needs no mask.
+    """
+    attend, facts, opened = queries.attention, queries.facts(), pairs.opened()
+    fresh = computed.given == queries.seen and opened.longest == queries.q.shape[2]
+    if fresh and facts.causal and attend.causal_without_mask and not computed.empty:
+        k, v, _ = opened.padded()
+        return Attended(*attend.plain(queries.q, k, v, None))
+    k, v, columns = opened.padded()
+    visible = computed.visible(queries.mask, facts, columns)
+    return over_visible(attend, queries.q, k, v, visible, queries.mask, queries.scale, 0.0)
 
 
 def _plain(queries: Queries) -> bool:

@@ -1,0 +1,103 @@
+"""Which visual tokens of a prompt are computed at all: what the stage ``prune`` of a policy sees,
+and what it says. What is dropped before a layer is neither read by that layer nor by any behind it,
+and has no keys and values there; what stays keeps the position that it had.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.layer import Layer
+from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnteringTokens:
+    """The tokens of one pass of a prompt that are about to enter the layer ``layer`` of the model's
+    ``depth``; those that were dropped before an earlier layer are not among them.
+
+    ``pos`` is each token's index within its own row, -1 where a place stands for no token.
+    ``image`` and ``spot`` are as those of slots: the image that a token belongs to, and which
+    visual token of it it is, as the prompt was given; -1 for text. ``given`` counts the visual
+    tokens of the pass before any was dropped. ``before`` is the layer before this one, as it has
+    read the pass: the queries are those of these tokens, and its last slots are theirs; None before
+    the first layer.
+    """
+
+    layer: int
+    depth: int
+    hidden: Float[Tensor, "b t c"]
+    pos: Int[Tensor, "b t"]
+    image: Int[Tensor, "b t"]
+    spot: Int[Tensor, "b t"]
+    given: Int[Tensor, "b"]
+    before: Layer | None = None
+
+    @cached_property
+    def vision(self) -> Bool[Tensor, "b t"]:
+        """True at visual tokens."""
+        return (self.image >= 0) & (self.pos >= 0)
+
+    def attended(self) -> Layer:
+        """The layer before this one.
+
+        Raises:
+            UnsupportedModel: there is none, or it is one whose cache is not compressed.
+        """
+        if self.before is None:
+            raise UnsupportedModel(
+                f"tokens are to be chosen before layer {self.layer} by the attention of the layer "
+                "before it, which has no full attention here. Choose another layer."
+            )
+        return self.before
+
+
+class Pruned(NamedTuple):
+    """Which of the tokens go on, and, if some of them take over others, the hidden states with
+    which all do (those of tokens that are dropped are not read). Text goes on whatever it says.
+    """
+
+    goes_on: Bool[Tensor, "b t"]
+    hidden: Float[Tensor, "b t c"] | None = None
+
+
+@runtime_checkable
+class Prune(Protocol):
+    """Chooses the visual tokens that are computed.
+
+    ``layers`` are those of a model of ``depth`` layers before which it is asked, ascending, 0 for
+    the first. It is asked once for each pass of a prompt, about all rows.
+    """
+
+    def layers(self, depth: int) -> tuple[int, ...]: ...
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned: ...
+
+
+def share(keep: AmountLike) -> Amount:
+    """The share of visual tokens that goes on.
+
+    Raises:
+        InvalidParameter: it is none.
+    """
+    try:
+        found = Amount.of(keep)
+    except InvalidBudget:
+        found = None
+    if found is None or found.kind != "fraction":
+        raise InvalidParameter(
+            f"keep={keep!r} is no share of the visual tokens: give one above 0 and up to 1, such "
+            "as 50% or 0.5."
+        )
+    return found
+
+
+def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+    """How many of so many visual tokens that is: rounded down, at least one, if there is one."""
+    return keep.tokens(given, 0).minimum(given)

@@ -1,0 +1,23 @@
+"""What fills the memory: how much a model holds while it sees, reads and answers, found from its
+configuration, without its weights.
+"""
+
+from foveate.memory.fit import Fit, Under, fit
+from foveate.memory.inputs import Unknown
+from foveate.memory.pool import Engine, Pool
+from foveate.memory.request import Request, frames_of, seconds_of, size_of
+from foveate.memory.trace import Trace
+
+__all__ = [
+    "Engine",
+    "Fit",
+    "Pool",
+    "Request",
+    "Trace",
+    "Under",
+    "Unknown",
+    "fit",
+    "frames_of",
+    "seconds_of",
+    "size_of",
+]

@@ -1,0 +1,129 @@
+"""A model without its weights: made from config.json alone, on no device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from foveate.errors import FoveateError, InvalidInput, UnsupportedModel
+from foveate.eval.lacking import missing_package
+from foveate.eval.model import (
+    DtypeName,
+    Source,
+    check_layout,
+    is_shipped,
+    outline,
+    place_of,
+    read_config,
+)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A model on the "meta" device, and what makes pixels of images.
+
+    ``processor`` is the image processor, or the sentence that says why there is none.
+    """
+
+    name: str
+    model: PreTrainedModel
+    dtype: torch.dtype
+    processor: Any
+    folder: Path | None = None
+
+    @property
+    def config(self) -> PreTrainedConfig:
+        """The model's."""
+        config: PreTrainedConfig = self.model.config
+        return config
+
+    @property
+    def sees(self) -> bool:
+        """Whether it takes images."""
+        return type(self.config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+
+def bare(name: str, dtype: DtypeName = "auto", trust_remote_code: bool = False) -> Bare:
+    """The model of that name, as ``foveate run --model`` takes it, without weights.
+
+    Args:
+        name: a directory, a model of the hub that has been downloaded, or one that comes along.
+        dtype: of the weights; "auto" is what config.json says.
+        trust_remote_code: runs the Python code that comes with it.
+
+    Raises:
+        ModelNotFound: no config.json at that place.
+        UnsupportedModel: transformers cannot make it.
+        InvalidInput: config.json does not say the weights' dtype, and none is given.
+    """
+    if is_shipped(name):
+        loaded = outline(name)
+        model = loaded.model.to("meta")  # type: ignore[arg-type]
+        if dtype != "auto":
+            model = model.to(getattr(torch, dtype))
+        return Bare(name, model, model.dtype, _of_prompts(loaded.reader) if loaded.sees else "")
+    source = Source(name, place_of(name), trust_remote_code)
+    check_layout(source)
+    config = read_config(source)
+    made = _dtype(name, config, dtype)
+    folder = Path(source.place)
+    model = _model(source, config, made)
+    return Bare(name, model, made, _processor(source), folder if folder.is_dir() else None)
+
+
+def _of_prompts(reader: Any) -> Any:
+    """The demo's processor as one of images: it takes them beside a text alone."""
+
+    def processor(images: list[Any], **options: Any) -> Any:
+        return reader(images=images, text="<image>" * len(images), **options)
+
+    return processor
+
+
+def _dtype(name: str, config: PreTrainedConfig, asked: DtypeName) -> torch.dtype:
+    if asked != "auto":
+        return getattr(torch, asked)  # type: ignore[no-any-return]
+    text = config.get_text_config(decoder=True)
+    found = getattr(config, "dtype", None) or getattr(text, "dtype", None)
+    if not isinstance(found, torch.dtype):
+        raise InvalidInput(
+            f"the configuration of {name!r} does not say of which dtype its weights are. Give one: "
+            "--dtype bfloat16."
+        )
+    return found
+
+
+def _model(source: Source, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    auto: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = auto.from_config(config, dtype=dtype, **source.allowed)
+    except (ImportError, ValueError) as error:
+        if isinstance(error, ValueError):
+            source.check_code(error)
+        raise UnsupportedModel(f"transformers cannot make {source.name!r}: {error}") from error
+    return model.eval()  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _processor(source: Source) -> Any:
+    """What makes pixels of images, or why there is none."""
+    try:
+        reader: Any = AutoImageProcessor
+        return reader.from_pretrained(source.place, **source.allowed)
+    except (AttributeError, ImportError, OSError, ValueError) as error:
+        lacking: FoveateError | None = missing_package("it", error, source.place)
+        if lacking:
+            return f"its image processor: {lacking}"
+        return "there is no preprocessor_config.json beside config.json that transformers can read"

@@ -1,0 +1,108 @@
+"""What a model is asked, as far as memory depends on it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from foveate.errors import InvalidInput
+
+AttentionName = Literal["sdpa", "eager", "flash_attention_2"]
+Size = tuple[int, int]
+"""Width and height, in pixels."""
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+
+
+@dataclass(frozen=True)
+class Request:
+    """Rows that are read at once, alike.
+
+    Attributes:
+        images: of each row.
+        frames: of each row's video; 0 without one.
+        size: of every image and frame, before the processor; None where there are none.
+        text: tokens of each row beside the visual ones, template included.
+        answer: tokens of each row's answer.
+        batch: rows.
+        attention: attention implementation of transformers; None is the model's own choice.
+        chunk: tokens of the prompt that pass through the decoder at once; None is all of them.
+    """
+
+    images: int = 0
+    frames: int = 0
+    size: Size | None = None
+    text: int = 256
+    answer: int = 256
+    batch: int = 1
+    attention: AttentionName | None = None
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("text", "answer", "batch"):
+            _check_least(name, getattr(self, name), 1)
+        for name in ("images", "frames"):
+            _check_least(name, getattr(self, name), 0)
+        if self.chunk is not None:
+            _check_least("chunk", self.chunk, 1)
+        if self.shown and (self.size is None or min(self.size) < 1):
+            raise InvalidInput(
+                f"{self.shown} image(s) or frame(s) of size {self.size}: give their width and "
+                "height in pixels, such as 1436x717."
+            )
+        if self.text <= self.shown:
+            raise InvalidInput(
+                f"text={self.text} beside {self.shown} image(s) or frame(s): give more, as a token "
+                "of text stands between two of them, at least."
+            )
+
+    @property
+    def shown(self) -> int:
+        """Images and frames of a row."""
+        return self.images + self.frames
+
+    def smaller(self, area: float) -> Request:
+        """The same with that share of the pixels of every image."""
+        if self.size is None:
+            return self
+        width, height = (max(1, round(length * area**0.5)) for length in self.size)
+        return replace(self, size=(width, height))
+
+
+def _check_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidInput(f"{name}={value!r}: give a whole number from {least} on.")
+
+
+def size_of(text: str) -> Size:
+    """Reads "1436x717".
+
+    Raises:
+        InvalidInput: it is not that.
+    """
+    found = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text.strip().lower())
+    if not found:
+        raise InvalidInput(f"size {text!r}: give width and height in pixels, such as 1436x717.")
+    return int(found[1]), int(found[2])
+
+
+def seconds_of(text: str) -> float:
+    """Reads "1h", "90s", "1.5h", "12min" or a number of seconds.
+
+    Raises:
+        InvalidInput: it is none of these.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip().lower())
+    if not found or float(found[1]) == 0:
+        raise InvalidInput(f"video {text!r}: give how long it is, such as 1h, 12min or 90s.")
+    return float(found[1]) * _SECONDS[found[2] or ""]
+
+
+def frames_of(seconds: float, fps: float) -> int:
+    """Frames that are taken of a video, the first and the last one with it, as
+    :func:`foveate.read_video` takes them.
+    """
+    if not fps > 0:
+        raise InvalidInput(f"fps={fps}: give a number of frames a second above 0.")
+    return int(seconds * fps) + 1

@@ -1,0 +1,213 @@
+"""What a model holds at its peaks: while it sees, while it reads, and while it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+from transformers import DynamicCache
+
+from foveate.backends.hf.decoder import find
+from foveate.backends.hf.internals import CACHE, DynamicLayer, last_logits
+from foveate.backends.hf.support import compressible_layers, text_config
+from foveate.core.storage.form import Form
+from foveate.errors import FoveateError
+from foveate.memory.attention import using
+from foveate.memory.counting import Counting
+from foveate.memory.inputs import WORD, Inputs, Unknown, pixels, prompt, takes
+from foveate.memory.model import Bare
+from foveate.memory.repeated import once
+from foveate.memory.request import Request
+
+
+class Peaks(Protocol):
+    """Bytes of a KV cache at most while the prompt is read, behind it, and behind the answer."""
+
+    @property
+    def reading(self) -> int: ...
+
+    @property
+    def prompt(self) -> int: ...
+
+    @property
+    def answer(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Peaks in bytes over all rows, weights left out, with the full cache.
+
+    Attributes:
+        tokens: of a row's prompt.
+        visual: of these, those of images.
+        tower: until the decoder begins, pixels with it; 0 without images.
+        prefill: from then on until the prompt is read, logits of its last token with it.
+        step: in the decoding step behind the prompt.
+        forms: of the layers that can be compressed, by their number.
+        layers: of each layer's cache behind the prompt.
+    """
+
+    tokens: int
+    visual: int
+    tower: int
+    prefill: int
+    step: int
+    forms: Mapping[int, Form]
+    layers: tuple[int, ...]
+
+    @property
+    def cache(self) -> int:
+        """The KV cache behind the prompt."""
+        return sum(self.layers)
+
+    @property
+    def activations(self) -> int:
+        """At the prefill's peak, all but the KV cache."""
+        return self.prefill - self.cache
+
+    def peak(self, cache: Peaks) -> int:
+        """The most at once with another cache than the full one."""
+        reading = self.activations + cache.reading
+        answering = self.step - self.cache + cache.answer
+        return max(self.tower, reading, answering)
+
+
+@torch.no_grad()
+def trace(bare: Bare, request: Request) -> Trace:
+    """Runs the model's code on the request, without numbers.
+
+    Raises:
+        Unknown: it looks at numbers that are not there, or nothing tells what it is to read.
+    """
+    with using(bare.model, request.attention):
+        try:
+            return _trace(bare, request)
+        except (FoveateError, Unknown):
+            raise
+        except Exception as error:  # whatever the model's own code raises
+            line = (str(error).strip().splitlines() or [""])[0]
+            raise Unknown(
+                f"the code of {bare.config.model_type} does not run without numbers "
+                f"({type(error).__name__}: {line[:200]})"
+            ) from error
+
+
+def _trace(bare: Bare, request: Request) -> Trace:
+    counting = Counting()
+    counting.leave_out([*bare.model.parameters(), *bare.model.buffers()])
+    seen = pixels(bare, request)
+    counting.count(seen.values())
+    decoder = find(bare.model, text_config(bare.model)).decoder
+    with once(bare.model, decoder, counting):
+        features, tower = _features(bare, seen, counting)
+        count = sum(one.numel() // one.shape[-1] for one in features)
+        visual = count // (request.batch * request.shown) if request.shown else 0
+        given = prompt(bare, request, visual)
+        cache = DynamicCache(config=text_config(bare.model))
+        if request.chunk is None or request.chunk >= given["input_ids"].shape[1]:
+            del features
+            tower, prefill = _whole(bare, {**given, **seen}, cache, decoder, counting)
+        else:
+            prefill = _in_chunks(bare, given, cache, request.chunk, counting)
+    return Trace(
+        tokens=given["input_ids"].shape[1],
+        visual=visual * request.shown,
+        tower=tower if request.shown else 0,
+        prefill=prefill,
+        layers=tuple(sum(one.nbytes for one in _tensors(layer)) for layer in cache.layers),
+        forms=_forms(bare, cache),
+        step=_step(bare, request.batch, cache, counting),
+    )
+
+
+def _features(bare: Bare, seen: Inputs, counting: Counting) -> tuple[list[Tensor], int]:
+    """The visual tokens as the tower makes them, and its peak."""
+    if not seen:
+        return [], 0
+    see = getattr(bare.model, "get_image_features", None)
+    if see is None:
+        raise Unknown(f"{bare.config.model_type} does not say how it makes tokens of images")
+    counting.begin()
+    with counting:
+        out = see(**takes(see, seen))
+    found = getattr(out, "pooler_output", out)
+    return [one for one in tree_leaves(found) if isinstance(one, Tensor)], counting.peak
+
+
+def _whole(
+    bare: Bare, given: Inputs, cache: Any, decoder: nn.Module, counting: Counting
+) -> tuple[int, int]:
+    """The prompt in one piece: the peaks before the decoder begins, and from then on."""
+    peaks: list[int] = []
+
+    def mark(*_: Any) -> None:
+        peaks.append(counting.peak)
+        counting.begin()
+
+    hook = decoder.register_forward_pre_hook(mark)
+    counting.begin()
+    try:
+        with counting:
+            _called(bare, cache, **given)
+    finally:
+        hook.remove()
+    return peaks[0], counting.peak
+
+
+def _in_chunks(bare: Bare, given: Inputs, cache: Any, chunk: int, counting: Counting) -> int:
+    """The prompt in chunks, of which the first and the last one are run: the peak."""
+    rows, tokens = given["input_ids"].shape
+    size = text_config(bare.model).hidden_size
+    with counting:
+        embeds = torch.empty(rows, tokens, size, dtype=bare.dtype, device="meta")
+        counting.begin()
+        for end in (chunk, tokens):
+            _lengthened(cache, end - chunk)
+            _called(bare, cache, inputs_embeds=embeds[:, end - chunk : end])
+    return counting.peak
+
+
+def _lengthened(cache: Any, tokens: int) -> None:
+    """The cache as if it had read so many."""
+    for layer in cache.layers if tokens else ():
+        if not isinstance(layer, DynamicLayer) or layer.keys is None:
+            continue
+        window = getattr(layer, "sliding_window", None)
+        held = tokens if window is None else min(tokens, window - 1)
+        for name in ("keys", "values"):
+            old = getattr(layer, name)
+            setattr(layer, name, old.new_empty((*old.shape[:2], held, old.shape[3])))
+        if hasattr(layer, "cumulative_length"):
+            layer.cumulative_length = tokens
+
+
+def _step(bare: Bare, rows: int, cache: Any, counting: Counting) -> int:
+    """The peak of one token's pass behind the prompt."""
+    token = torch.full((rows, 1), WORD, dtype=torch.long, device="cpu")
+    counting.begin()
+    with counting:
+        _called(bare, cache, input_ids=token)
+    return counting.peak
+
+
+def _called(bare: Bare, cache: Any, **given: Any) -> Any:
+    last = last_logits(bare.model, given)
+    return bare.model(**given, **{CACHE: cache}, **last, use_cache=True)
+
+
+def _tensors(layer: Any) -> Iterator[Tensor]:
+    """What a layer of a cache holds: pairs, or states."""
+    return (one for one in tree_leaves(vars(layer)) if isinstance(one, Tensor) and one.is_meta)
+
+
+def _forms(bare: Bare, cache: Any) -> dict[int, Form]:
+    config = text_config(bare.model)
+    heads = config.num_attention_heads
+    return {
+        place: Form.of(heads, cache.layers[place].keys, cache.layers[place].values)
+        for place in compressible_layers(config)
+    }

@@ -1,0 +1,8 @@
+"""Methods that choose which visual tokens are computed: ``NAME.prune(...)`` in front of a spec."""
+
+from foveate.methods.pruning.cdpruner import CDPrunerPrune as CDPrunerPrune
+from foveate.methods.pruning.divprune import DivPrunePrune as DivPrunePrune
+from foveate.methods.pruning.fastv import FastVPrune as FastVPrune
+from foveate.methods.pruning.pyramiddrop import PyramidDropPrune as PyramidDropPrune
+from foveate.methods.pruning.random import RandomPrune as RandomPrune
+from foveate.methods.pruning.spatial import SpatialPrune as SpatialPrune

@@ -1,0 +1,106 @@
+"""CDPruner: visual tokens that differ from each other, and matter to what is asked.
+
+Before the first layer, the tokens of a row that go on are those of a determinantal point process
+whose kernel is the cosine similarity of their embeddings, conditioned on the instruction: both
+sides of it are multiplied by each token's relevance. It is maximised greedily: the next token is
+the one that adds most to the determinant.
+
+The paper takes the relevance from the text tower of CLIP, where the model's eye has one. Here it
+is the cosine between a visual token and the text of the prompt as the decoder reads them, the mean
+over that text, brought to [0, 1] within the row: every model has that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.core.amount import AmountLike
+from foveate.core.method import Paper
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+
+LEAST = 1e-6
+"""Of relevance, and of what a token adds to the determinant: a token is never worth nothing."""
+
+
+@prunes(
+    "cdpruner",
+    Paper(
+        title="Beyond Attention or Similarity: Maximizing Conditional Diversity for Token Pruning "
+        "in MLLMs",
+        authors=(
+            "Zhang, Qizhe",
+            "Liu, Mengzhen",
+            "Li, Lichen",
+            "Lu, Ming",
+            "Zhang, Yuan",
+            "Pan, Junwen",
+            "She, Qi",
+            "Zhang, Shanghang",
+        ),
+        year=2025,
+        venue="Advances in Neural Information Processing Systems",
+        key="zhang2025cdpruner",
+        arxiv="2506.10967",
+        code="https://github.com/Theia-4869/CDPruner",
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class CDPrunerPrune:
+    """Visual tokens that differ from each other and are like the text (a conditional DPP).
+
+    Source: CDPruner (arXiv:2506.10967), section 3 and Algorithm 1.
+    """
+
+    keep: AmountLike = "11.1%"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        goes_on = torch.zeros_like(tokens.vision)
+        unit = F.normalize(tokens.hidden.float(), dim=-1)
+        counts = going_on(share(self.keep), tokens.given).tolist()
+        for row, count in enumerate(counts):
+            visual = tokens.vision[row].nonzero()[:, 0]
+            text = (tokens.pos[row] >= 0) & ~tokens.vision[row]
+            if count:
+                kernel = conditional_kernel(unit[row, visual], unit[row, text])
+                goes_on[row, visual] = greedy_map(kernel, count)
+        return Pruned(goes_on)
+
+
+def conditional_kernel(
+    visual: Float[Tensor, "v c"], text: Float[Tensor, "t c"]
+) -> Float[Tensor, "v v"]:
+    """The kernel of unit vectors, conditioned on how alike they are to the text's."""
+    kernel = visual @ visual.T
+    if not len(text):  # a chunk of nothing else: nothing is asked
+        return kernel
+    alike = (visual @ text.T).mean(1)
+    relevance = (alike - alike.min() + LEAST) / (alike.max() - alike.min() + LEAST)
+    return relevance[:, None] * kernel * relevance
+
+
+def greedy_map(kernel: Float[Tensor, "v v"], count: int) -> Bool[Tensor, "v"]:
+    """Marks ``count`` items, one after the other that which adds most to the determinant of those
+    chosen; of equals the earlier. What each would add is kept up by a Cholesky factor that grows by
+    a line for each (Chen et al., arXiv:1709.05135).
+    """
+    gain, lines = kernel.diagonal().clone(), kernel.new_zeros(count, len(kernel))
+    chosen = torch.zeros(len(kernel), dtype=torch.bool, device=kernel.device)
+    for step in range(count):
+        best = int(gain.masked_fill(chosen, -torch.inf).argmax())
+        line = kernel[best] - lines[:step, best] @ lines[:step]
+        lines[step] = line / gain[best].clamp_min(LEAST).sqrt()
+        gain = gain - lines[step] ** 2
+        chosen[best] = True
+    return chosen

@@ -1,0 +1,40 @@
+"""DivPrune: visual tokens that differ from each other, whatever looks at them.
+
+Before the first layer, by the cosine distance of the embeddings that the decoder is given: one
+token after the other, each the farthest from all chosen before it. The first is the one whose
+nearest neighbour is farthest. Tokens of all images of a row compete. What is left keeps its
+positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from foveate.core.amount import AmountLike
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.stages.farthest import spread
+
+
+@prunes("divprune")
+@dataclass(frozen=True, kw_only=True)
+class DivPrunePrune:
+    """Visual tokens whose embeddings are far from each other (max-min diversity, greedily).
+
+    Source: DivPrune (arXiv:2503.02175), section 3.3 and Algorithm 1.
+    """
+
+    keep: AmountLike = "9.8%"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        counts, visual = going_on(share(self.keep), tokens.given), tokens.vision[:, None]
+        none = torch.zeros_like(visual)
+        return Pruned(spread(tokens.hidden[:, None], visual, none, counts[:, None])[:, 0])

@@ -1,0 +1,45 @@
+"""FastV: after layer 2, an image is worth half of its tokens.
+
+Before layer ``layer`` (counted from 0, so that so many layers have read all tokens) visual tokens
+are ranked by the attention that the layer before pays them, the mean over its heads; the highest
+share goes on. The others are neither computed nor held from there on.
+
+The paper ranks by the attention from all tokens (``by="all"``), its code by that of the last one.
+The release numbers the tokens that go on anew where it drops them; here they keep their positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foveate.core.amount import AmountLike
+from foveate.core.parameters import Positive
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.stages.pruned import highest_visual
+from foveate.stages.score.one_ranking import By, received
+
+
+@prunes("fastv")
+@dataclass(frozen=True, kw_only=True)
+class FastVPrune:
+    """Visual tokens that were attended to most in the layer before ``layer``.
+
+    A prompt in chunks is asked for chunk by chunk, each by its own last query.
+
+    Source: FastV (arXiv:2403.06764), section 4.1 and the release.
+    """
+
+    layer: Positive = 2
+    keep: AmountLike = "50%"
+    by: By = "last"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (self.layer,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        paid = received(tokens.attended(), self.by).mean(1)[:, -tokens.pos.shape[1] :]
+        return highest_visual(tokens, paid, share(self.keep))

@@ -1,0 +1,41 @@
+"""PyramidDrop: a half of the visual tokens, then a quarter, then an eighth.
+
+The layers are cut into ``stages`` equal parts. Before the first layer of every part but the first,
+the visual tokens that are left are ranked by what the last query pays them, the mean over heads,
+and ``ratio`` times as many as the part before had go on. The release works that attention out anew,
+from the states that are about to enter the part; here it is the one of the layer before, which has
+been made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foveate.core.parameters import Positive, ShareBetween
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.stages.pruned import highest_visual
+from foveate.stages.score.one_ranking import paid_by_last
+
+
+@prunes("pyramiddrop")
+@dataclass(frozen=True, kw_only=True)
+class PyramidDropPrune:
+    """Ever fewer of the visual tokens that the last query attends to.
+
+    A prompt in chunks is asked for chunk by chunk, each by its own last query.
+
+    Source: PyramidDrop (arXiv:2410.17247), section 3.2 and the release.
+    """
+
+    stages: Positive = 4
+    ratio: ShareBetween = 0.5
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        """The first layer of each part but the first; fewer where a model has few layers."""
+        return tuple(sorted({part * depth // self.stages for part in range(1, self.stages)} - {0}))
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        paid = paid_by_last(tokens.attended()).mean(1)[:, -tokens.pos.shape[1] :]
+        part = self.layers(tokens.depth).index(tokens.layer) + 1
+        return highest_visual(tokens, paid, share(self.ratio**part))

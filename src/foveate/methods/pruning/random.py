@@ -1,0 +1,33 @@
+"""Random visual tokens: the floor that every way to prune has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foveate.core.amount import AmountLike
+from foveate.core.parameters import Seed
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.stages.pruned import highest_visual
+from foveate.stages.score.attention_free import uniform
+
+
+@prunes("random")
+@dataclass(frozen=True, kw_only=True)
+class RandomPrune:
+    """Visual tokens drawn at random, the same for all layers from the first on.
+
+    A token's draw follows from its position in its row and from ``seed`` alone.
+    """
+
+    keep: AmountLike = "50%"
+    seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        return highest_visual(tokens, uniform(self.seed, tokens.pos), share(self.keep))

@@ -1,0 +1,34 @@
+"""Evenly spaced visual tokens: a coarser picture, whatever is on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foveate.core.amount import AmountLike
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+
+
+@prunes("spatial")
+@dataclass(frozen=True, kw_only=True)
+class SpatialPrune:
+    """Visual tokens at even distances, whatever is on them.
+
+    Distances are those of the order in which tokens are read, line by line and image by image, so
+    that every image keeps the same share, to one token.
+    """
+
+    keep: AmountLike = "50%"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        visual = tokens.vision
+        number, given = visual.long().cumsum(-1), tokens.given[:, None]
+        wanted = going_on(share(self.keep), tokens.given)[:, None]
+        given = given.clamp_min(1)  # of a row without any, no token is marked anyway
+        return Pruned(visual & (number * wanted // given > (number - 1) * wanted // given))

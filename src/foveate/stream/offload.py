@@ -1,0 +1,70 @@
+"""Where frames go that leave a stream's memory: what a user says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foveate.core.amount import Amount
+from foveate.core.parameters import shown
+from foveate.core.policy import Policy
+from foveate.errors import InvalidBudget, InvalidParameter
+from foveate.stream.places import Positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload:
+    """Where frames go that leave a stream's memory, and how many come back for a question.
+
+    Args:
+        most: bytes that they may take there, "4GB"; then the oldest frames leave for good.
+        fetch: frames that each layer fetches for a question, beside those that it holds whole.
+        folder: a folder of their own for files; left out, they stay in main memory.
+
+    Raises:
+        InvalidBudget: no number of bytes.
+        InvalidParameter: fewer than one frame.
+    """
+
+    most: str | Amount = "4GB"
+    fetch: int = 16
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        amount = Amount.of(self.most)
+        if amount.kind != "bytes":
+            raise InvalidBudget(f"most={shown(self.most)} is no number of bytes: give '4GB'.")
+        if isinstance(self.fetch, bool) or not isinstance(self.fetch, int) or self.fetch < 1:
+            raise InvalidParameter(f"fetch={shown(self.fetch)}: give a number of frames from 1 on.")
+
+    @property
+    def bytes(self) -> int:
+        """The most."""
+        return int(Amount.of(self.most).value)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """In what JSON knows."""
+        folder = None if self.folder is None else str(self.folder.absolute())
+        return {"most": str(self.most), "fetch": self.fetch, "folder": folder}
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Offload:
+        """What was ``told``."""
+        folder = None if told["folder"] is None else Path(told["folder"])
+        return cls(most=told["most"], fetch=told["fetch"], folder=folder)
+
+    def check(self, policy: Policy, positions: Positions) -> None:
+        """Raises InvalidParameter where a stream's policy or positions do not go with it."""
+        if positions != "true":
+            raise InvalidParameter(
+                "frames that were offloaded come back at their true positions, and "
+                f'positions={positions!r} moves what is held. Use positions="true" with offload.'
+            )
+        if policy.when.decodes:
+            raise InvalidParameter(
+                f"{policy.when!r} compresses while it answers, and what was fetched would leave "
+                "again. Use when=over_budget(reading=true,answering=false) with offload."
+            )

@@ -1,0 +1,206 @@
+"""What ``fit`` says of a tiny model is what that model holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+import foveate
+from foveate.backends.hf import compress
+from foveate.backends.hf.internals import CACHE
+from foveate.errors import InvalidInput
+from foveate.memory import Engine, Request, cache, fit, frames_of, seconds_of, size_of
+from foveate.memory.inputs import Unknown, prompt
+from foveate.memory.model import Bare, bare
+from foveate.memory.pool import pool
+from foveate.memory.trace import trace
+from foveate.memory.weights import in_four_bits, weights
+from tests import zoo
+
+from .test_counting import WORKSPACE, allocated
+
+ASKED = Request(images=2, size=(40, 30), text=120, answer=8)
+GB = 10**9
+STORES = (
+    "snapkv:budget=20%",
+    "snapkv:budget=50",
+    "pyramidkv:budget=30%",
+    "kivi",
+    "snapkv:budget=9KB",
+)
+
+
+@pytest.fixture(scope="session")
+def made(llava: Path) -> Bare:
+    return bare(str(llava), "float32")
+
+
+def read(made: Bare, asked: Request) -> zoo.Inputs:
+    """The prompt with its pixels, for the model that has numbers."""
+    given = prompt(made, asked, 9)
+    return given | {"pixel_values": torch.randn(asked.images * asked.batch, 3, 12, 12)}
+
+
+def test_weights_tokens_and_cache_are_the_models(made: Bare) -> None:
+    model, found = zoo.build("llava"), trace(made, ASKED)
+    held = {id(one): one.nbytes for one in (*model.parameters(), *model.buffers())}
+    assert weights(made).bytes == sum(held.values())
+    kept = DynamicCache(config=model.config.get_text_config())
+    given = read(made, ASKED)
+    with torch.no_grad():
+        model(**given, **{CACHE: kept})
+    assert (found.tokens, found.visual) == (given["input_ids"].shape[1], 18)
+    assert list(found.layers) == [one.keys.nbytes + one.values.nbytes for one in kept.layers]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_both_peaks_together_are_the_allocators(made: Bare, batch: int) -> None:
+    model, asked = zoo.build("llava"), replace(ASKED, batch=batch)
+    given, found = read(made, asked), trace(made, asked)
+    real = allocated(lambda: model(**given, logits_to_keep=1))
+    pixels = given["pixel_values"].nbytes
+    assert max(found.tower, found.prefill) - pixels == pytest.approx(real, rel=0.01)
+
+
+def test_chunks_are_the_allocators(made: Bare) -> None:
+    model, asked = zoo.build("llava"), Request(text=400, chunk=64)
+    kept = DynamicCache(config=model.config.get_text_config())
+
+    def chunks() -> None:
+        embeds = torch.zeros(1, 400, model.config.get_text_config().hidden_size)
+        for start in range(0, 400, 64):
+            part = embeds[:, start : start + 64]
+            model(inputs_embeds=part, **{CACHE: kept}, logits_to_keep=1)
+
+    found, real = trace(made, asked).prefill, allocated(chunks)
+    assert real - WORKSPACE * torch.get_num_threads() <= found <= real
+    assert found < trace(made, replace(asked, chunk=None)).prefill
+
+
+@pytest.mark.parametrize("spec", STORES)
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_policys_bytes_are_those_that_a_block_holds(made: Bare, spec: str, batch: int) -> None:
+    model, asked = zoo.fresh("llava"), replace(ASKED, batch=batch)
+    policy = foveate.policy(spec)
+    found = cache.under(policy, trace(made, asked), asked)
+    with compress(model, policy) as session:
+        session.prefill(**read(made, asked))
+    assert found.prompt == session.stats.bytes_after
+
+
+def test_a_rule_that_decodes_has_the_room_that_it_may_fill(made: Bare) -> None:
+    model, policy = zoo.fresh("llava"), foveate.policy("h2o:budget=20%,when=over_budget(every=4)")
+    found = cache.under(policy, trace(made, ASKED), ASKED)
+    with compress(model, policy) as session:
+        model.generate(**read(made, ASKED), max_new_tokens=ASKED.answer, min_new_tokens=8)
+    assert session.bytes_held <= found.answer < 1.2 * session.bytes_held
+
+
+def test_what_follows_from_scores_is_unknown(made: Bare) -> None:
+    with pytest.raises(Unknown, match="follows from the scores"):
+        cache.under(foveate.policy("snapkv:budget=auto(0.9)"), trace(made, ASKED), ASKED)
+
+
+def test_each_change_leaves_the_peak_that_fit_finds_with_it(llava: Path) -> None:
+    asked = replace(ASKED, text=700, attention="eager", batch=2)
+    found = fit(str(llava), asked, GB, dtype="float32", policies=["snapkv:budget=10%"])
+    assert [one.saves for one in found.changes] == sorted(
+        (one.saves for one in found.changes), reverse=True
+    )
+    said = {one.option: one.peak for one in found.changes}
+    for option, other in (
+        ("--attn sdpa", replace(asked, attention="sdpa")),
+        ("--batch 1", replace(asked, batch=1)),
+    ):
+        assert said[option] == fit(str(llava), other, GB, dtype="float32", policies=[]).peak
+    assert found.peak is not None
+    assert found.fits
+    assert fit(str(llava), asked, found.peak - 1, dtype="float32", policies=[]).fits is False
+
+
+def test_half_the_precision_is_tried_too(llava: Path) -> None:
+    found = fit(str(llava), ASKED, GB, dtype="float32", policies=[])
+    half = fit(str(llava), ASKED, GB, dtype="bfloat16", policies=[])
+    said = {one.option: one.peak for one in found.changes}
+    assert said["--dtype bfloat16"] == pytest.approx(half.peak, rel=1e-3)  # but for RoPE's numbers
+
+
+def test_the_pool_holds_as_many_requests_as_fit_one_by_one(made: Bare) -> None:
+    asked = replace(ASKED, text=600)
+    traced, policy = trace(made, asked), foveate.policy("snapkv:budget=20%,window=8")
+    form, layers = next(iter(traced.forms.values())), len(traced.forms)
+    block = 32 * form.heads * form.pair * layers
+    engine = Engine(utilisation=0.5, block=32)
+    found = pool(engine, 2 * (1000 + 100 * block), 1000, traced, asked, [policy])
+    whole = -(-(traced.tokens + asked.answer) // 32)
+    kept = traced.tokens - traced.tokens // 5
+    held = whole - kept // 32
+    assert found.tokens == 100 * 32
+    count = 0
+    while count * held + whole <= 100:
+        count += 1
+    assert [one.requests for one in found.served] == [100 // whole, count]
+    assert count > 2 * (100 // whole)
+
+
+def test_codes_are_weighed_with_their_scales(made: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = made.model.get_output_embeddings()
+    linear = [
+        one.weight
+        for one in made.model.modules()
+        if isinstance(one, torch.nn.Linear) and one is not last
+    ]
+    spared = sum(4 * one.numel() - one.numel() // 2 - 4 * (one.numel() // 64) for one in linear)
+    assert in_four_bits(made.model) == weights(made).bytes - spared
+    blocks = [-(-one.shape[0] // 16) * -(-one.shape[1] // 16) for one in linear]
+    spared = sum(3 * one.numel() for one in linear) - 4 * sum(blocks)
+    whole = weights(made).bytes
+    told = {"quant_method": "fp8", "weight_block_size": [16, 16]}
+    with monkeypatch.context() as patch:
+        patch.setattr(made.config, "quantization_config", told, raising=False)
+        assert weights(made).bytes == whole - spared
+        patch.setattr(made.config, "quantization_config", {"quant_method": "own"})
+        with pytest.raises(Unknown, match="quantises weights by own"):
+            weights(made)
+
+
+def test_without_a_processor_images_are_unknown_and_text_is_not(tmp_path: Path) -> None:
+    zoo.build("llava").config.save_pretrained(tmp_path)
+    found = fit(str(tmp_path), ASKED, GB, dtype="float32")
+    assert found.weights is not None
+    assert (found.trace, found.fits) == (None, None)
+    assert "preprocessor_config.json" in found.unknown["tower, prefill and cache"]
+    assert fit(str(tmp_path), Request(), GB, dtype="float32").fits
+
+
+def test_a_video_of_a_model_that_takes_videos_is_unknown(tmp_path: Path) -> None:
+    zoo.build("qwen2_vl").config.save_pretrained(tmp_path)
+    found = fit(str(tmp_path), Request(frames=4, size=(40, 30)), GB, dtype="float32")
+    assert "makes tokens of videos otherwise" in found.unknown["tower, prefill and cache"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda: size_of("12"), "size '12'"),
+        (lambda: seconds_of("soon"), "video 'soon'"),
+        (lambda: frames_of(9, 0), "fps=0"),
+        (lambda: Request(images=1), "1 image"),
+        (lambda: Request(images=300, size=(9, 9)), "text=256 beside 300"),
+        (lambda: Request(batch=0), "batch=0"),
+        (lambda: Engine(utilisation=1.5), "utilisation=1.5"),
+        (lambda: Engine(block=30), "block=30"),
+    ],
+)
+def test_bad_input_is_named(wrong: object, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        wrong()  # type: ignore[operator]
+
+
+def test_durations_and_frames() -> None:
+    assert [seconds_of(one) for one in ("1h", "1.5min", "90s", "7")] == [3600, 90, 90, 7]
+    assert (frames_of(3600, 1), size_of("1436x717")) == (3601, (1436, 717))

@@ -1,0 +1,117 @@
+"""Runs a prompt pruned, and again on the stock model, whose layers do not see the dropped keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+import foveate
+from foveate.backends.hf.attention.computed import dropped_before
+from foveate.backends.hf.internals import CACHE
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned
+from tests.conformance import compare
+from tests.conformance.compare import GREEDY, TOLERANCE, difference
+from tests.conformance.oracle import Event, oracle
+
+BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
+
+
+@prunes("test_uneven")
+@dataclass(frozen=True, kw_only=True)
+class Uneven:
+    """Keeps a part of the visual tokens that rows of different lengths do not have alike, and
+    another before each of the layers ``at`` ("l02": 0 and 2): those whose position has a remainder
+    that depends on the length and the layer. ``all`` drops every one of long rows.
+    """
+
+    at: str = "l0"
+    all: bool = False
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return tuple(int(one) for one in self.at.lstrip("l"))
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        longest = tokens.pos.amax(-1, keepdim=True)
+        goes_on = (tokens.pos + tokens.layer) % (2 + longest % 5 + tokens.layer % 2) == 0
+        return Pruned(goes_on & ((longest < 35) | (not self.all)))
+
+
+def hidden_of(cache: Any) -> dict[int, Tensor]:
+    """Of each layer that did not compute all tokens, which columns it did not."""
+    found = {}
+    for layer in cache.layers:
+        if hasattr(layer, "pairs"):
+            dropped = dropped_before(layer.state.dropped, layer.model_index, layer.seen)
+            if dropped is not None:
+                found[layer.model_index] = dropped.clone()
+    return found
+
+
+@dataclass
+class Read:
+    """What was kept of a prompt, and while it was answered; and what was not computed."""
+
+    events: list[Event]
+    hidden: Mapping[int, Tensor]
+
+
+@contextmanager
+def recorded(model: PreTrainedModel, policy: foveate.Policy) -> Iterator[Read]:
+    """Notes the first prompt that is read inside, before beams have moved its rows."""
+    found = Read([], {})
+
+    def after(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
+        found.hidden = found.hidden or hidden_of(kwargs[CACHE])
+
+    hook = model.register_forward_hook(after, with_kwargs=True)
+    try:
+        with compare.recorded(model, policy) as found.events:
+            yield found
+    finally:
+        hook.remove()
+
+
+def check_pruned(
+    model: PreTrainedModel, policy: foveate.Policy, inputs: dict[str, Tensor], **how: Any
+) -> Read:
+    """``generate`` equals that of the stock model, from which keys are hidden and evicted."""
+    settings = {**GREEDY, **how}
+    with foveate.compress(model, policy), recorded(model, policy) as read:
+        ours = model.generate(**inputs, **settings)
+    assert read.hidden, "nothing was dropped"
+    if policy.amount.everything:
+        check_held(read)
+    with oracle(model, *read.events, hidden=read.hidden):
+        theirs = model.generate(**inputs, **settings)
+    assert difference(ours, theirs) <= TOLERANCE
+    return read
+
+
+def check_held(read: Read) -> None:
+    """Where nothing is evicted, a layer holds what it computed: the rest was not merely hidden."""
+    pads = torch.tensor(read.events[0].pads or [0])[:, None]
+    for layer, kept in read.events[0].kept.items():
+        real = torch.arange(kept.shape[2]) >= pads
+        hidden = read.hidden.get(layer, torch.zeros_like(real))
+        assert torch.equal(kept & real[:, None], (real & ~hidden)[:, None].expand_as(kept))
+
+
+def in_chunks(session: foveate.Session, inputs: Mapping[str, Tensor], ends: Sequence[int]) -> Any:
+    """A prompt of embeddings, read chunk by chunk."""
+    session.expect(ends[-1])
+    cache, start = None, 0
+    for end in ends:
+        chunk = {
+            "inputs_embeds": inputs["inputs_embeds"][:, start:end],
+            "attention_mask": inputs["attention_mask"][:, :end],
+        }
+        cache = session.prefill(**chunk, **({} if cache is None else {CACHE: cache}))
+        start = end
+    return cache
