@@ -32,16 +32,17 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     with _handled_by(forward):
         # stdin: whoever reads from the terminal outside its group is stopped; and a pipe's other
         # end tells the child when this process is gone
-        child = subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.PIPE)
-        for number in early:
-            child.send_signal(number)
-        status = child.wait()
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environ, process_group=0, stdin=pipe) as child:
+            for number in early:
+                child.send_signal(number)
+            status = child.wait()
         _end_rest(child.pid)
     return status if status >= 0 else 128 - status  # negative: the signal that ended it
 
 
 def _end_rest(group: int) -> None:
-    """What a child leaves behind of its group, if it was killed itself, is asked to end and made to."""
+    """What a killed child leaves behind of its group is asked to end, and made to."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + GRACE
         try:

@@ -1,4 +1,4 @@
-"""A module that runs as ``python -m`` runs it, and ends when its parent does: ``foveate serve``'s server.
+"""A module that runs as under ``python -m``, and ends with its parent: ``foveate serve``'s server.
 
     python -m foveate.cli.watched FOLDER MODULE ARGUMENTS
 
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 
+_STDIN = 0
 GRACE = 5.0
 """Seconds in which a server may end by itself."""
 
@@ -41,7 +42,7 @@ class Watch(threading.Thread):
         self.alone = threading.Event()
 
     def run(self) -> None:
-        while os.read(sys.__stdin__.fileno(), 1):  # nothing is ever sent
+        while os.read(_STDIN, 1):  # nothing is ever sent
             pass
         self.alone.set()
         self.remove()

@@ -136,13 +136,14 @@ def check_policy(policy: Policy) -> None:
     if policy.reads_again:
         raise _refused(
             policy,
-            f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are freed before. "
-            f"Use {_foretold(policy)}",
+            f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are "
+            f"freed before. Use {_foretold(policy)}",
         )
     if policy.when.decodes or policy.when.reads:
         raise _refused(
             policy,
-            f"{print_value(policy.when)} evicts at other times than the prompt's end. Use when=after_prefill",
+            f"{print_value(policy.when)} evicts at other times than the prompt's end. Use "
+            "when=after_prefill",
         )
     if policy.attend.n:
         raise _refused(
@@ -151,14 +152,14 @@ def check_policy(policy: Policy) -> None:
     if not isinstance(policy.store, FullPrecision):
         raise _refused(
             policy,
-            f"{print_value(policy.store)} holds pairs in a form of its own, and vLLM's blocks hold all of "
-            "their numbers as the model made them. Use store=full_precision",
+            f"{print_value(policy.store)} holds pairs in a form of its own, and vLLM's blocks hold "
+            "all of their numbers as the model made them. Use store=full_precision",
         )
     if policy.reads_output_weight:
         raise _refused(
             policy,
-            f"{print_value(policy.score)} reads the attention's output projection, which is not at hand where "
-            "vLLM's attention runs. Use another score",
+            f"{print_value(policy.score)} reads the attention's output projection, which is not at "
+            "hand where vLLM's attention runs. Use another score",
         )
     select = policy.select
     if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
@@ -169,8 +170,8 @@ def check_policy(policy: Policy) -> None:
     if policy.spares:
         raise _refused(
             policy,
-            f"{print_value(select)} may keep fewer tokens than its budget by each prompt's scores, and blocks "
-            "are freed before these are known. Leave fill=false out",
+            f"{print_value(select)} may keep fewer tokens than its budget by each prompt's scores, "
+            "and blocks are freed before these are known. Leave fill=false out",
         )
     Room.of(policy.amount, select.protects)
 
@@ -186,8 +187,8 @@ def _check_budget(policy: Policy) -> None:
     if not isinstance(budget, (Uniform, Foreseeable, ForeseeableByHead)):
         raise _refused(
             policy,
-            f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the prompt's "
-            "length, and blocks are freed before these are known. Use one of "
+            f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
+            "prompt's length, and blocks are freed before these are known. Use one of "
             f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}",
         )
 

@@ -23,8 +23,8 @@ def said_of(plan: Plan, block: int, longest: int) -> str:
         return ""
     enough = f"from {least} tokens on" if least else f"at no length up to --max-model-len {longest}"
     return (
-        f"foveate_context={plan.length} is too short: {plan.policy} frees a block of {block} tokens "
-        f"{enough}. It is kept whole; smaller blocks (--block-size) free more."
+        f"foveate_context={plan.length} is too short: {plan.policy} frees a block of {block} "
+        f"tokens {enough}. It is kept whole; smaller blocks (--block-size) free more."
     )
 
 

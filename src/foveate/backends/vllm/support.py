@@ -16,8 +16,8 @@ from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 DECODER = "decoder"
 NGRAM = ("ngram", "[ngram]")
 HYBRID = (
-    "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is told "
-    "to make one of them. Start it without --disable-hybrid-kv-cache-manager."
+    "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is "
+    "told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
 )
 _BLOCKS = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
 _DRAFTS = "would be compressed as if they were the model's; 'ngram', which has none, is served"
@@ -67,7 +67,7 @@ def check_engine(config: Any) -> None:
         f"a KV connector (--kv-transfer-config, --kv-offloading-size): it {_BLOCKS}": (
             config.kv_transfer_config is not None
         ),
-        f"speculative decoding by {drafts!r} (--speculative-config): the layers of drafts {_DRAFTS}": (
+        f"speculative decoding by {drafts!r}: the layers of drafts {_DRAFTS}": (
             drafts not in (None, "ngram")
         ),
         "pipeline parallelism (--pipeline-parallel-size)": parallel.pipeline_parallel_size > 1,
@@ -215,15 +215,16 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         return
     if isinstance(policy.budget, ForeseeableByHead):
         raise UnsupportedPolicy(
-            f"{policy} cannot be served with tensor parallelism: {print_value(policy.budget)} sorts the KV "
-            "heads of all workers into groups. Use --tensor-parallel-size 1."
+            f"{policy} cannot be served with tensor parallelism: {print_value(policy.budget)} "
+            "sorts the KV heads of all workers into groups. Use --tensor-parallel-size 1."
         )
     for stage in _across_heads(policy):
         raise UnsupportedPolicy(
-            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} goes by several KV "
-            "heads together, and each worker holds some of them. Use --tensor-parallel-size 1, or "
-            "a policy that decides head by head, as 'snapkv:budget=20%' and 'h2o:budget=20%' do. A "
-            "stage of your own says that it does with head_by_head = True."
+            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} goes by "
+            "several KV heads together, and each worker holds some of them. Use "
+            "--tensor-parallel-size 1, or a policy that decides head by head, as "
+            "'snapkv:budget=20%' and 'h2o:budget=20%' do. A stage of your own says that "
+            "it does with head_by_head = True."
         )
     if workers > heads:
         raise UnsupportedEngine(
