@@ -91,7 +91,7 @@ def test_what_is_in_the_way_is_said_as_it_was_given(given, environ, said):
     [
         ["--additional-config", '{"foveate": {"policy": "full"}}', "--additional_config={}"],
         ["--additional-config", '{"a": 1}', "--additional-config.foveate.policy", "full"],
-        ["--worker-cls", CLASSES[WORKER], "--worker_cls", "my.Worker"],
+        ["--worker-cls", CLASSES[WORKER], "--worker-cls", "my.Worker"],
         ["--config", "FILE", "--additional-config", '{"a": 1}'],
     ],
 )

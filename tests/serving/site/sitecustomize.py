@@ -5,8 +5,8 @@ does not load here, which torchvision itself accepts, but it then asks for two o
 part declares. They are declared here, without an implementation: calling one is an error.
 
 Python runs this file at the start of every process of that environment, and of every one that has
-this folder in PYTHONPATH; vLLM starts such ones, also to look at a model's class. PyTorch is imported
-only where torchvision is.
+this folder in PYTHONPATH; vLLM starts such ones, also to look at a model's class. PyTorch is
+imported only where torchvision is.
 """
 
 import importlib.abc

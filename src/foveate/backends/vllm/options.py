@@ -78,18 +78,18 @@ def check_once(words: Sequence[str]) -> None:
     """
     found = [*in_file(words), *split(words)[0]]
     for option in (*CLASSES, CONFIG):
-        places = {one.said: one.value for one in found if one.option == option}
-        number = _settings(found, option)
-        if number > 1 and any("foveate" in f"{said} {value}" for said, value in places.items()):
-            both = " and ".join(places) if len(places) > 1 else f"{option}, {number} times"
+        here = [one for one in found if one.option == option]
+        ours = any("foveate" in f"{one.said} {one.value}" for one in here)
+        if _settings(here) > 1 and ours:
+            places = list(dict.fromkeys(one.said for one in here))
+            both = " and ".join(places) if len(places) > 1 else f"{option}, {len(here)} times"
             raise InvalidInput(
                 f"{both}: vLLM takes the last one, and what the others say of Foveate would be "
                 "lost without a word. Give one."
             )
 
 
-def _settings(found: Sequence[Given], option: str) -> int:
-    """How often vLLM sets an option: all parts after a dot are one setting."""
-    said = [one.said for one in found if one.option == option]
-    parts = [one for one in said if "." in one and not one.startswith(option[2:])]
-    return len(said) - len(parts) + bool(parts)
+def _settings(given: Sequence[Given]) -> int:
+    """How often vLLM sets one option: all parts after a dot are one setting."""
+    parts = [one for one in given if one.said.startswith("--") and "." in one.said]
+    return len(given) - len(parts) + bool(parts)

@@ -10,7 +10,7 @@ from foveate.backends.vllm.activation import activated
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
 from foveate.backends.vllm.http import refuse_truths
 from foveate.backends.vllm.plans import PREFIX, Offer
-from foveate.backends.vllm.settings import settings_from
+from foveate.backends.vllm.settings import VARIABLE, settings_from
 from foveate.backends.vllm.short import said_of
 from foveate.backends.vllm.vllm_api import (
     AttentionBackendEnum,
@@ -129,7 +129,7 @@ def check_request(config: Any, request: Any) -> None:
         if asked:
             raise InvalidParameter(
                 f"{asked[0]}: this engine was started without Foveate's worker, so nothing is "
-                f"compressed. Start it with 'foveate serve', or with --worker-cls {_HERE}.Worker."
+                f"compressed. Start it with 'foveate serve', or with a policy in {VARIABLE}."
             )
         return
     if getattr(request, "resumable", False):
