@@ -55,9 +55,8 @@ def check_nothing_is_left(processes, folder):
     assert not found
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # four servers are started
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_after_a_signal_nothing_is_left_and_the_port_is_free(tiny_folder, tmp_path, number):
     """First after SIGKILL, while clients go on reading; then after one that asks, as they leave."""
     port, model = free_port(), tiny_folder("qwen2_vl")
