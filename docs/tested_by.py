@@ -22,7 +22,6 @@ ELSEWHERE = {
     "foveate.__main__": "`surface/test_light.py`, as `python -m foveate`",
     "foveate.bench.kvpress_presses": "`bench/test_bench.py`, in that process",
     "foveate.bench.kvpress_side": "`bench/test_bench.py`, which runs it as a process of its own",
-    "foveate.cli.watched": "`cli/test_serve.py`, as `python -m foveate.cli.watched`",
     "foveate.plugins.custom_generate.generate": "`chat/test_pipeline.py`, as transformers runs it",
     "foveate.plugins.lmms_eval": "`plugins/test_lmms_eval.py`, through lmms-eval's command line",
 }
