@@ -24,6 +24,7 @@ import kvpress_names
 import leaderboard
 import leaderboard_picture
 import models
+import served
 import tested_by
 
 import foveate
@@ -310,6 +311,12 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     ROOT / "docs" / "howto" / "pruning.md": {"prunes": prunes},
     ROOT / "docs" / "coming_from_kvpress.md": {"presses": kvpress_names.table},
     ROOT / "docs" / "serving.md": {"options": models.options},
+    ROOT / "docs" / "served_methods.md": {
+        "plain": served.as_they_are,
+        "given": served.with_arguments,
+        "profiled": served.with_profiles,
+        "refused": served.refused,
+    },
     ROOT / "docs" / "models.md": {
         "releases": models.releases,
         "exact": models.exact,
