@@ -8,7 +8,7 @@ import foveate
 
 DOCS = Path(__file__).parents[2] / "docs"
 API = DOCS / "api"
-sys.path.insert(0, str(DOCS))
+sys.path.insert(0, str(DOCS / "scripts"))
 try:
     import check_links
 finally:

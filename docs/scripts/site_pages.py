@@ -1,4 +1,4 @@
-"""Writes what the site has beside docs/: ``python docs/site_pages.py FOLDER``.
+"""Writes what the site has beside docs/: ``python docs/scripts/site_pages.py FOLDER``.
 
 `make docs` runs it, in the repository's root, and then mkdocs, whose hooks add every file of the
 folder to the site. The demo model reads a prompt for the pictures: half a minute.

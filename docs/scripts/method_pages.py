@@ -17,7 +17,7 @@ from foveate.core.method import Method
 from foveate.core.parameters import describe
 from foveate.core.spec import print_value
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "docs" / "papers"
 # Longer than any fence in a source.
 FENCE = "`````"

@@ -1,6 +1,6 @@
 """Writes the tables that derive from the registry, results and tests; ``--check`` only compares.
 
-python docs/tables.py [--check]
+python docs/scripts/tables.py [--check]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from foveate.eval.sample import TASKS, Task
 from foveate.report.shown import without_folders
 from foveate.report.summary import estimate
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def methods() -> str:
@@ -376,7 +376,7 @@ def main() -> int:
             path.write_text(made[path], encoding="utf-8")
         return 0
     for path in old:
-        print(f"{path.relative_to(ROOT)} is out of date: run python docs/tables.py")
+        print(f"{path.relative_to(ROOT)} is out of date: run python docs/scripts/tables.py")
     return 1 if old else 0
 
 
