@@ -109,6 +109,21 @@ def kept() -> str:
     return "\n".join(lines)
 
 
+def landing() -> str:
+    """The first row of :func:`kept` in two sentences, with its source."""
+    evaluation = stored()
+    full, best, *_ = evaluation.by_spec.values()
+    asked = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
+    return _filled(
+        f"**{best.same} of {evaluation.questions}** answers stay the very ones of the full cache "
+        f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** of it held: {_mib(best)} instead of "
+        f"{_mib(full)}. Source: the demo model, {asked} under `recommended` with its profile, "
+        "[as stored](../demo_model/foveate_demo/figures.json) by "
+        "[first_minute.py](../benchmarks/first_minute.py); the "
+        "[README](../README.md) has other methods beside it, and the [leaderboard](quality.md) all."
+    )
+
+
 def _mib(one: Figures) -> str:
     return f"{one.kv_bytes / 2**20:.1f} MiB"
 
@@ -305,6 +320,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "peers": peers,
         "models": lambda: _filled(models.supported()),
     },
+    ROOT / "docs" / "index.md": {"landing": landing},
     ROOT / "docs" / "methods.md": {"methods": methods},
     ROOT / "docs" / "howto" / "pruning.md": {"prunes": prunes},
     ROOT / "docs" / "coming_from_kvpress.md": {"presses": kvpress_names.table},
