@@ -51,7 +51,7 @@ def parts(q: Tensor, k: Tensor, pads: list[int] | None, room: Tensor) -> Iterato
     together = room.shape[0] if h % room.shape[0] == 0 else 1
     for row in range(b):
         start = pads[row] if pads else 0
-        first = max(0, start - (n - m))
+        first = max(0, start - (n - m))  # query i stands at slot n - m + i
         for head in range(0, h, together):
             heads = slice(head, head + together)
             yield Part(row, heads, start, first, grouped[row, heads, :, first:])
@@ -71,6 +71,7 @@ def runs(part: Part, scale: float, room: Tensor) -> Iterator[Run]:
     most = room.shape[0] // c  # lanes that each head has
     few = max(1, math.ceil(m / (most * room.shape[1])))
     full = max(1, most * math.ceil(m / (most * few)))
+    # blocks of one size are one view; what is left over is a run of its own, maybe of one lane
     for first, end in ((0, m - m % full), (m - m % full, m)):
         if some := min(full, end - first):
             lanes = most if some % most == 0 else 1
