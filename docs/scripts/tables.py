@@ -116,7 +116,7 @@ def landing() -> str:
     asked = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
     return _filled(
         f"**{best.same} of {evaluation.questions}** answers stay the very ones of the full cache "
-        f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** of it held: {_mib(best)} instead of "
+        f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** held: {_mib(best)} instead of "
         f"{_mib(full)}. Source: the demo model, {asked} under `recommended` with its profile, "
         "[as stored](../demo_model/foveate_demo/figures.json) by "
         "[first_minute.py](../benchmarks/first_minute.py); the "
