@@ -23,7 +23,7 @@ from tests.browser import overflow  # noqa: E402
 
 FOLDER = ROOT / "docs" / "screenshots"
 WIDTHS = {1280: 800, 390: 844}
-COLORS = 48  # of a picture, which then takes a third of its bytes
+COLORS = 32  # of a picture, which then takes a third of its bytes
 PAGES = {
     "landing": "index.html",
     "start": "start.html",
