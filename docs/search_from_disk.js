@@ -17,7 +17,8 @@ if (location.protocol === "file:") {
       document.body.append(this.frame);
     }
     postMessage(said) {
-      this.ready.then(() => this.frame.contentWindow.postMessage(said, "*"));
+      const event = new MessageEvent("message", { data: said });
+      this.ready.then(() => this.frame.contentWindow.dispatchEvent(event));
     }
   };
 }
