@@ -179,14 +179,14 @@ census: export HF_HUB_OFFLINE := 1
 census: export OMP_NUM_THREADS := 1
 census: $(READY)
 	$(BIN)/python -W ignore -m tests.census --write $(CENSUS)
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/scripts/tables.py
 
 # Pages of methods are written by what can import them; the rest of the site only reads the source.
 docs: export HF_HUB_OFFLINE := 1
 docs: $(READY) $(DOCS_READY)
-	$(BIN)/python docs/site_pages.py build/pages
+	$(BIN)/python docs/scripts/site_pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
-	$(BIN)/python docs/check_links.py build/site
+	$(BIN)/python docs/scripts/check_links.py build/site
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -196,7 +196,7 @@ lint: $(READY)
 	$(BIN)/python -m tests.surface.factories
 
 tables: $(READY)
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/scripts/tables.py
 	$(BIN)/python -m tests.surface.listing --write
 
 format: $(READY)

@@ -108,6 +108,7 @@ class Amount:
                     f"bytes over all layers. Give at least that."
                 )
             return torch.full_like(lengths, each)
+        # in whole numbers: 0.29 of 100 is 29, where the product of doubles is below it
         kept = [
             max(1, length * self.value.numerator // self.value.denominator)
             for length in lengths.tolist()
@@ -152,7 +153,7 @@ def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
     if isinstance(raw, int):
         return "tokens", Fraction(raw)
     if isinstance(raw, float):
-        return "fraction", Fraction(str(raw))
+        return "fraction", Fraction(str(raw))  # 0.1 as it was written, not the double next to it
     text = raw.strip()
     number = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if number is None:
