@@ -73,7 +73,7 @@ def measured(
 
 
 def read_as(reading: Reading, spec: str) -> tuple[str, bool]:
-    """How a spec's policy needs the prompt: what of it is computed, and whether with column sums."""
+    """How a spec's policy needs the prompt: what of it is computed, and whether column sums are."""
     try:
         policy = reading.policy(spec)
     except FoveateError:  # which its row will say
