@@ -83,7 +83,7 @@ def measured_together(
             asking.append((reading, answer))
     yield [_row(reading, full, FULL, full) for reading, full in asking]
     for spec in sorted(
-        specs, key=lambda spec: max((read_as(one, spec) for one, _ in asking), default=())
+        specs, key=lambda spec: max((read_as(one, spec) for one, _ in asking), default=("", False))
     ):
         answers = _answers(asking, spec, strict and spec not in raised)
         yield [_row(*one, spec, answer) for one, answer in zip(asking, answers, strict=True)]
