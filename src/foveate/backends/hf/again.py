@@ -319,7 +319,7 @@ def _mask_of_computed(part: Given, columns: Int[Tensor, "b s"], end: int, state:
     all of the prompt that is no padding.
     """
     mask, real = part.inputs.get(_MASK), columns >= 0
-    pads = torch.zeros(len(real)) if state.pads is None else state.pads
+    pads = real.new_zeros(len(real), dtype=torch.int64) if state.pads is None else state.pads
     before = torch.arange(end, device=real.device) >= pads.to(real.device)[:, None]
     whole = torch.cat([before, real], dim=1)
     if mask is None or (isinstance(mask, dict) and all(each is None for each in mask.values())):

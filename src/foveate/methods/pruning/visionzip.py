@@ -73,12 +73,12 @@ class VisionZipPrune:
         seen, hidden = tokens.seen(), tokens.hidden.clone()
         goes_on, changed = torch.zeros_like(tokens.vision), False
         for row, at in _images(tokens):
-            count = int(going_on(share(self.keep), torch.tensor([len(at)])))
+            count = int(going_on(share(self.keep), at.new_tensor([len(at)])))
             merged = int(count * self.contextual)
             dominant = seen.paid[row, at].topk(count - merged).indices
             goes_on[row, at[dominant]] = True
             rest = at[~goes_on[row, at]]
-            targets = at_even_distances(len(rest), merged)
+            targets = at_even_distances(rest, merged)
             goes_on[row, rest[targets]] = True
             if merged and not bool(targets.all()):
                 summary = contextual(tokens.hidden[row, rest], seen.keys[row, rest], targets)
@@ -93,10 +93,10 @@ def _images(tokens: EnteringTokens) -> Iterator[tuple[int, Int[Tensor, "v"]]]:
             yield row, (image == number).nonzero()[:, 0]
 
 
-def at_even_distances(tokens: int, count: int) -> Bool[Tensor, "v"]:
+def at_even_distances(rest: Int[Tensor, "v"], count: int) -> Bool[Tensor, "v"]:
     """Marks ``count`` of the tokens, at even distances from the first on."""
-    places = torch.arange(tokens)
-    step = max(1, tokens // max(1, count))
+    places = torch.arange(len(rest), device=rest.device)
+    step = max(1, len(rest) // max(1, count))
     return (places % step == 0) & (places < step * count)
 
 
@@ -104,7 +104,6 @@ def contextual(
     hidden: Float[Tensor, "v c"], keys: Float[Tensor, "v d"], targets: Bool[Tensor, "v"]
 ) -> Float[Tensor, "m c"]:
     """The targets, plus the mean of those of the others whose keys are most like theirs."""
-    targets = targets.to(hidden.device)
     unit = F.normalize(keys, dim=-1)
     into = (unit[~targets] @ unit[targets].T).argmax(-1)
     chosen = F.one_hot(into, int(targets.sum())).to(hidden.dtype)
