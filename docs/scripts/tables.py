@@ -63,6 +63,7 @@ def prunes() -> str:
     own = {name: one for name, one in PRUNES.items() if one.cls.__module__.startswith("foveate.")}
     for name, method in own.items():
         given = ", ".join(_field(one) for one in dataclasses.fields(method.cls))
+        given = given.replace("|", r"\|")  # between shares, which are no cells
         paper = method.paper
         source = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper else ""
         rows.append(f"| `{name}.prune({given})` | {method.summary} | {source} |")
