@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import foveate
-from foveate.methods.kivi import Kivi
+from foveate.methods.kivi import Kivi, KiviOfVisual
 from foveate.stages.score import RandomScore
 from foveate.stages.select import TopK
 
@@ -19,6 +19,9 @@ RANDOM = {
     "dense, quantised": foveate.random(budget=0.4).but(store=Kivi(group=1, residual=3)),
     "ragged, quantised": foveate.random(budget=0.4).but(
         budget=RandomHeads(amount=0.4), store=Kivi(bits=8, group=1, residual=0)
+    ),
+    "ragged, by modality": foveate.random(budget=0.4).but(
+        budget=RandomHeads(amount=0.4), store=KiviOfVisual(group=1, text=8, residual=3)
     ),
     "ragged, all layers together": foveate.Policy(
         score=RandomScore(seed=2), budget=RandomHeads(amount=0.4, scope="model"), select=TopK()
