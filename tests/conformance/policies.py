@@ -47,7 +47,7 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
 # the score of q_filters in tests/backends/test_gathering.py.
-CALIBRATED = ("duo_attention", "headkv", "q_filters", "sparsemm")
+CALIBRATED = ("duo_attention", "headkv", "q_filters", "sparsemm", "triattention")
 # Families that it cannot read again are refused: tests/backends/test_again.py has all of them.
 READS_AGAIN = ("kvzip", "streammem")
 METHODS = {
@@ -62,6 +62,7 @@ COMPOSED = {
         "csp:budget=50%,decode_n=1.5,when=over_budget",
         "csp:budget=50%,combine=and,fill=false",
         "h2o+david:budget=50%,when=over_budget(every=2)",
+        "snapkv:budget=50%,window=4,when=answer_budget(tokens=2,recent=1)",
         "rkv:budget=50%,window=4,every=2",
         "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",
     )
