@@ -1,6 +1,6 @@
 """What is lost where visual tokens are held in few bits, and text in more.
 
-    python benchmarks/visual_bits.py [--limit 25]
+    python benchmarks/visual_bits.py [--limit 3]
 
 The demo model answers questions about three documents each. Every layout is fed the full cache's
 answer in one pass: it agrees where each token is the likeliest. Writes
@@ -89,7 +89,7 @@ def table(found: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Asks, and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--limit", type=int, default=25)
+    parser.add_argument("--limit", type=int, default=3)
     limit = parser.parse_args().limit
     torch.set_num_threads(1)
     loaded = load("demo")
