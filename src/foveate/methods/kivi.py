@@ -52,8 +52,8 @@ class Kivi:
     ``group`` channels. While decoding, the oldest pairs in full precision are quantised a ``group``
     at a time. ``values`` by "channel" share scales as keys do: of one channel, ``group`` tokens.
 
-    Source: KIVI (arXiv:2402.02750), section 3.3; values by channel: CalibQuant (arXiv:2502.14882)
-    and VidKV (arXiv:2503.16257), which found them to lose less of visual tokens.
+    Source: KIVI (arXiv:2402.02750), section 3.3; values by channel, as CalibQuant does
+    (arXiv:2502.14882).
     """
 
     bits: Bits = 2

@@ -55,7 +55,7 @@ class DistancePreference:
     of key and queries that this does not count, for each pair of channels; less its mean over the
     slots, over its standard deviation; the maximum over the query heads of a KV head. In float32.
 
-    Source: TriAttention (arXiv:2604.04921), section 4, and the release.
+    Source: TriAttention (arXiv:2604.04921), after the release.
     """
 
     profile: str
@@ -105,7 +105,7 @@ class Centres:
     """The mean of all queries before they are turned by their positions, and the mean length of
     each of their pairs of channels; and how they are turned.
 
-    Source: TriAttention, section 3, and the release's calibration.
+    Source: TriAttention (arXiv:2604.04921), after the release's calibration.
     """
 
     turns_back: ClassVar[bool] = True

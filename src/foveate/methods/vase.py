@@ -48,7 +48,7 @@ class AttentionBefore:
     over ``kernel`` slots (beyond the ends there are zeros that count) and over the query heads of a
     KV head; in float32. The window itself scores zero: selections protect it.
 
-    Source: VaSE (arXiv:2606.03928), section 4, and the release.
+    Source: VaSE (arXiv:2606.03928), after the release.
     """
 
     head_by_head: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class LargeAndDrawn(KeepsEnds):
 
     ``large`` is a number of tokens or a share of the budget.
 
-    Source: VaSE (arXiv:2606.03928), section 4.
+    Source: VaSE (arXiv:2606.03928), after the release.
     """
 
     head_by_head: ClassVar[bool] = True

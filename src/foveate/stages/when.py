@@ -126,8 +126,8 @@ class AnswerBudget:
     uniform one, which follows from ``seed``, the head, the pair's place and the tokens seen: layers
     that hold the same lose the same), or ``by`` "age" the oldest. Nothing is scored.
 
-    Source: the baseline of papers on long answers, in which the prompt stays and the answer is
-    evicted at random; by age it is StreamingLLM (arXiv:2309.17453) with the prompt as its sinks.
+    Ours, as a baseline: the prompt stays and the answer goes at random; by age it is StreamingLLM
+    (arXiv:2309.17453) with the prompt as its sinks.
     """
 
     tokens: Positive
