@@ -1,5 +1,7 @@
 """Profiles as tests need them: some numbers of a method, in a file."""
 
+import torch
+
 from foveate.core.gathering import GATHERINGS, targets_of
 from foveate.core.profile import Profile
 from foveate.core.tensor_profile import TensorProfile
@@ -29,3 +31,16 @@ def saved_tensors(folder, method, by_layer, model="tiny", weights=""):
         target=next(iter(targets_of(GATHERINGS[method])), ""),
         by_layer=by_layer,
     ).save(folder / f"{method}.safetensors")
+
+
+def tensors_of(method, heads, channels, query_heads=None):
+    """Those of one layer, of a method whose profile holds tensors: any numbers."""
+    if method == "q_filters":
+        return {"filters": torch.randn(heads, channels)}
+    hq, pairs = query_heads or heads, channels // 2
+    return {
+        "centre": torch.randn(hq, channels),
+        "length": torch.rand(hq, pairs) + 2,
+        "frequencies": torch.tensor([0.5**i for i in range(pairs)]),
+        "pairs": torch.arange(2 * pairs).view(2, pairs),
+    }

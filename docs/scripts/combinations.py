@@ -34,12 +34,15 @@ from foveate.methods.recommended.head_levels import LEVELS
 TOKENS, LAYERS, HEADS = 48, 2, 2
 NOTES = ("density", "entropy", "mass")  # what layer_shares can share by
 OPTIONS: dict[str, dict[str, Any]] = {
+    "answer_budget": {"tokens": 8, "recent": 2},
+    "attention_before": {"window": 4},
     "best_heads": {"of": "sparsemm"},
     "boundary_evidence": {"window": 4},
     "drop_channels": {"recent": 4},
     "head_levels": {"of": "recommended"},
     "head_table": {"of": "sparsemm"},
     "lag_relative": {"lag": 5},
+    "large_and_drawn": {"recent": 4},
     "layer_shares": {"of": NOTES[0]},
     "mix_diversity": {"window": 4},
     "modality_fusion": {"window": 4},
@@ -52,6 +55,7 @@ PROFILES = {
     "foretold_reconstruction": "recommended",
     "head_levels": "recommended",
     "query_filter": "q_filters",
+    "distance_preference": "triattention",
 }
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
@@ -75,6 +79,12 @@ TENSORS = {  # of a profile
         "of_facts": torch.zeros(HEADS, 5),
         "offset": torch.zeros(HEADS),
         "levels": torch.zeros(HEADS, LEVELS),
+    },
+    "triattention": {
+        "centre": torch.eye(8)[: 2 * HEADS],
+        "length": torch.ones(2 * HEADS, 4),
+        "frequencies": torch.ones(4),
+        "pairs": torch.arange(8).view(2, 4),
     },
 }
 

@@ -11,7 +11,7 @@ from foveate.core.method import Method
 from foveate.core.spec import print_value
 
 # What `pool` can be, for methods that pool and do not let choose.
-POOLS = {"david": "max", "non_causal_attention": "avg", "rkv": "max"}
+POOLS = {"david": "max", "non_causal_attention": "avg", "rkv": "max", "vase": "avg"}
 SHOWN_APART = ("budget", "window", "kernel", "pool")
 
 

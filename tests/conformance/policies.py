@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import foveate
-from foveate.methods.kivi import Kivi
+from foveate.methods.kivi import Kivi, KiviOfVisual
 from foveate.stages.score import RandomScore
 from foveate.stages.select import TopK
 
@@ -19,6 +19,9 @@ RANDOM = {
     "dense, quantised": foveate.random(budget=0.4).but(store=Kivi(group=1, residual=3)),
     "ragged, quantised": foveate.random(budget=0.4).but(
         budget=RandomHeads(amount=0.4), store=Kivi(bits=8, group=1, residual=0)
+    ),
+    "ragged, by modality": foveate.random(budget=0.4).but(
+        budget=RandomHeads(amount=0.4), store=KiviOfVisual(group=1, text=8, residual=3)
     ),
     "ragged, all layers together": foveate.Policy(
         score=RandomScore(seed=2), budget=RandomHeads(amount=0.4, scope="model"), select=TopK()
@@ -44,7 +47,7 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
 # the score of q_filters in tests/backends/test_gathering.py.
-CALIBRATED = ("duo_attention", "headkv", "q_filters", "sparsemm")
+CALIBRATED = ("duo_attention", "headkv", "q_filters", "sparsemm", "triattention")
 # Families that it cannot read again are refused: tests/backends/test_again.py has all of them.
 READS_AGAIN = ("kvzip", "streammem")
 METHODS = {
@@ -59,6 +62,7 @@ COMPOSED = {
         "csp:budget=50%,decode_n=1.5,when=over_budget",
         "csp:budget=50%,combine=and,fill=false",
         "h2o+david:budget=50%,when=over_budget(every=2)",
+        "snapkv:budget=50%,window=4,when=answer_budget(tokens=2,recent=1)",
         "rkv:budget=50%,window=4,every=2",
         "prefixkv:budget=50%,merging=position,attend=softmax_n(n=0.5)",
     )

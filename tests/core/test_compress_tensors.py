@@ -30,7 +30,15 @@ WINDOWED = (
     "think",
 )
 # tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py
-CALIBRATED = {"duo_attention", "headkv", "kvzip", "q_filters", "sparsemm", "streammem"}
+CALIBRATED = {
+    "duo_attention",
+    "headkv",
+    "kvzip",
+    "q_filters",
+    "sparsemm",
+    "streammem",
+    "triattention",
+}
 SINKS = (
     "cur",
     "divprune",
@@ -79,6 +87,7 @@ def always_kept(name):
             "prefixkv": SMALL["sinks"] + 1,
             "tgv_kv": SMALL["sinks"] + 1,
             "tova": 1,
+            "vase": SMALL["window"] + SMALL["sinks"],
         },
     }.get(name, 0)
 

@@ -11,7 +11,7 @@ from foveate.core.amount import Amount
 from foveate.core.parameters import check
 from foveate.errors import InvalidBudget, InvalidParameter
 from foveate.stages.recent import recent_tokens
-from tests.profiles import saved, saved_tensors
+from tests.profiles import saved, saved_tensors, tensors_of
 
 from .prompts import compressed, prompt
 
@@ -41,8 +41,9 @@ def profiles(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiles")
     scores = [[0.9, 0.1], [0.4, 0.6], [0.5, 0.2]]
     made = {name: saved(folder, name, scores) for name in ("duo_attention", "headkv", "sparsemm")}
-    filters = [{"filters": torch.randn(HEADS, 4)} for _ in range(DEPTH)]
-    return made | {"q_filters": saved_tensors(folder, "q_filters", filters)}
+    for name in ("q_filters", "triattention"):
+        made[name] = saved_tensors(folder, name, [tensors_of(name, HEADS, 4)] * DEPTH)
+    return made
 
 
 def always(policy, length, text, tokens):

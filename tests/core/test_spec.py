@@ -27,7 +27,7 @@ from foveate.stages.score import (
 )
 from foveate.stages.select import TopK
 from foveate.stages.when import FixedSlot, OverBudget
-from tests.profiles import saved_tensors
+from tests.profiles import saved_tensors, tensors_of
 
 from .labels import Label
 from .lean import lean, leaner
@@ -103,7 +103,7 @@ def assert_reads_back(policy):
     assert again.name == policy.name
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_PROFILE - {"q_filters"}))
+@pytest.mark.parametrize("name", sorted(NEEDS_PROFILE - {"q_filters", "triattention"}))
 def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     path = Profile(
         method=name, model="", layers=2, samples=1, budget="", by_layer=[[1.0, 2.0], [3.0, 4.0]]
@@ -119,6 +119,8 @@ def test_a_spec_with_a_profile_of_tensors_reads_back(tmp_path):
     path = saved_tensors(tmp_path, "q_filters", [{"filters": torch.ones(2, 4)}])
     made = foveate.q_filters(budget="10%", profile=str(path), recent=3)
     assert_reads_back(made)
+    path = saved_tensors(tmp_path, "triattention", [tensors_of("triattention", 2, 4)])
+    assert_reads_back(foveate.triattention(budget="10%", profile=str(path), recent=3))
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -7,7 +7,7 @@ import torch
 
 import foveate
 from foveate.core.profile import Profile
-from tests.profiles import saved_tensors
+from tests.profiles import saved_tensors, tensors_of
 
 LAYERS, HEADS, TOKENS = 3, 2, 40
 
@@ -30,8 +30,8 @@ def written(name, tmp_path):
     parameters = foveate.METHODS[name].parameters
     if "profile" not in parameters or parameters["profile"].default is None:
         return name
-    if name == "q_filters":
-        path = saved_tensors(tmp_path, name, [{"filters": torch.eye(8)[:HEADS]}] * LAYERS)
+    if name in ("q_filters", "triattention"):
+        path = saved_tensors(tmp_path, name, [tensors_of(name, HEADS, 8, 4)] * LAYERS)
         return f"{name}(profile='{path}')"
     profile = Profile(
         method=name,

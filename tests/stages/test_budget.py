@@ -1,11 +1,13 @@
 """Exact totals, whatever was wished for."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foveate.core.layer import Scored, Scores
-from foveate.stages.budget import Uniform
+from foveate.stages.budget import LayerShares, OneRanking, Uniform
 from foveate.stages.budget.exact import fill
 from tests.core.lean import lean
 
@@ -108,3 +110,26 @@ def test_a_head_keeps_what_is_protected_even_while_others_pass_on():
     (counts,) = Uniform(amount=4)([one], torch.tensor([4]))
     assert counts.tolist()[0][1] >= 8
     assert sum(counts.tolist()[0]) == 12
+
+
+def test_a_mixed_budget_gives_a_part_to_all_layers_alike_and_the_rest_by_the_note():
+    """Of 5 x 20 pairs a head, 80 are even, 16 a layer; of 20, half go to the first layer."""
+    notes = [0.5, 0.3, 0.2, 0.0, 0.0]
+    layers = [scored_layer([[99, 99]], [[0, 0]]) for _ in notes]
+    layers = [
+        replace(one, scores=one.scores._replace(notes={"mass": torch.tensor([note])}))
+        for one, note in zip(layers, notes, strict=True)
+    ]
+    mixed = LayerShares(amount=20, of="mass", even=0.8)(layers, torch.tensor([20]))
+    assert [c.tolist() for c in mixed] == [[[n, n]] for n in (26, 22, 20, 16, 16)]
+
+
+def test_a_mixed_budget_gives_a_part_to_all_heads_alike_and_the_rest_by_rank():
+    """Two layers of two heads, 10 pairs each: 32 are even, and the one best head gets the others,
+    as the 40 best pairs of all are its own.
+    """
+    layers = [scored_layer([[99, 99]], [[0, 0]]) for _ in range(2)]
+    layers[1].scores.values[0, 1] += 1 + torch.arange(99.0)
+    for even, expected in ((0.0, [[0, 0], [0, 40]]), (0.8, [[8, 8], [8, 16]])):
+        counts = OneRanking(amount=10, even=even)(layers, torch.tensor([10]))
+        assert [c.tolist()[0] for c in counts] == expected

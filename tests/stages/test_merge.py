@@ -11,12 +11,12 @@ from torch.testing import assert_close
 from foveate.core.layer import Scored, Scores
 from foveate.core.protocols import NoMerge
 from foveate.core.spec import make_stage
-from foveate.errors import InvalidParameter
+from foveate.errors import InvalidParameter, MissingModality
 from foveate.stages.merge import MergeNearest
 from tests.core.lean import lean
 from tests.literal import lookm, prefixkv
 
-from .layers import layer_of, random_layer
+from .layers import changed, layer_of, random_layer
 
 MERGED = {"rtol": 0, "atol": 1e-5, "check_dtype": False}
 HOW = ["averaged", "pivotal", "weighted"]
@@ -80,6 +80,34 @@ def test_the_nearest_position_takes_over_with_equal_weights(lengths, density, se
         merged,
         lambda k, v, at: [prefixkv.merge(x, at, "position", k) for x in (k, v)],
     )
+
+
+@lean
+@given(**cases, how=st.sampled_from(HOW))
+def test_within_a_modality_each_kind_merges_as_if_it_were_alone(lengths, density, seed, how):
+    """Every head's visual tokens by themselves, and its text; a kind that keeps none goes."""
+    layer = random_layer([*lengths, 12], seed=seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    vision = torch.rand(layer.pos.shape[0], layer.pos.shape[2], generator=generator) < 0.6
+    layer = changed(layer, image=torch.where(vision, 0, -1)[:, None].expand_as(layer.pos))
+    kept = some(layer, density, seed)
+    merged = MergeNearest(how=how, within="modality")(scored(layer), kept)
+    for row, head in torch.cartesian_prod(*map(torch.arange, kept.shape[:2])).tolist():
+        for kind in (vision[row], ~vision[row]):
+            own = layer.valid[row, head] & kind
+            mask = kept[row, head] & kind
+            if not bool(mask.any()):
+                continue
+            at = mask[own].nonzero()[:, 0].tolist()
+            pairs = (t[row, head, own][None] for t in (layer.k, layer.v))
+            for ours, theirs in zip(merged, lookm.merge(*pairs, [at], how), strict=True):
+                assert_close(ours[row, head, mask], theirs[0], **MERGED)
+
+
+def test_merging_within_a_modality_needs_to_know_it():
+    layer = random_layer([9])
+    with pytest.raises(MissingModality):
+        MergeNearest(within="modality")(scored(layer), some(layer, 0.5))
 
 
 @lean

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.core.storage import QuantisedPairs
-from foveate.errors import InvalidBudget, InvalidParameter
-from foveate.methods.kivi import Kivi
+from foveate.errors import InvalidBudget, InvalidParameter, MissingModality
+from foveate.methods.kivi import Kivi, KiviOfVisual
 from tests.core.lean import lean
 from tests.core.test_storage import Storage, as_tensors, bytes_held, new_tokens, random_pairs
 
@@ -27,15 +27,23 @@ def literal(numbers, bits):
     return [least + min(2**bits - 1, max(0, round((x - least) / step))) * step for x in numbers]
 
 
-def literal_head(k, v, bits, group, residual):
+def by_channel(x, old, bits, group):
+    """The first ``old`` of [n][d] numbers, groups of tokens read back channel by channel."""
+    for start in range(0, old, group):
+        rows = range(start, min(start + group, old))
+        for channel in range(len(x[0]) if x else 0):
+            for row, y in zip(rows, literal([x[r][channel] for r in rows], bits), strict=True):
+                x[row][channel] = y
+
+
+def literal_head(k, v, bits, group, residual, values="token"):
     """The keys and values [n][d] of one head, all but the last ``residual`` read back."""
     k, v = k.tolist(), v.tolist()
     old = max(0, len(k) - residual)
-    for start in range(0, old, group):
-        rows = range(start, min(start + group, old))
-        for channel in range(len(k[0]) if k else 0):
-            for row, x in zip(rows, literal([k[r][channel] for r in rows], bits), strict=True):
-                k[row][channel] = x
+    by_channel(k, old, bits, group)
+    if values == "channel":
+        by_channel(v, old, bits, group)
+        return k, v
     for row in range(old):
         starts = [*range(0, len(v[row]), group), len(v[row])]
         v[row] = [x for a, z in pairwise(starts) for x in literal(v[row][a:z], bits)]
@@ -55,25 +63,61 @@ def heads_of(pairs):
 @settings(lean, max_examples=60)
 @given(
     counts=st.lists(st.lists(st.integers(0, 20), min_size=2, max_size=2), min_size=1, max_size=2),
-    bits=st.sampled_from([8, 4, 2]),
+    bits=st.sampled_from([8, 4, 2, 1]),
     group=st.integers(1, 7),
     residual=st.integers(0, 9),
+    values=st.sampled_from(["token", "channel"]),
 )
 def test_quantised_pairs_are_read_back_as_a_literal_reading_of_kivi_says(
-    counts, bits, group, residual
+    counts, bits, group, residual, values
 ):
     pairs = random_pairs(counts)
-    held = Kivi(bits=bits, group=group, residual=residual)(pairs)
+    held = Kivi(bits=bits, group=group, residual=residual, values=values)(pairs)
     assert held.columns.tolist() == pairs.columns.tolist()
     assert held.counts.tolist() == counts
     for (k, v), (quantised_k, quantised_v) in zip(heads_of(pairs), heads_of(held), strict=True):
-        expected = literal_head(k, v, bits, group, residual)
+        expected = literal_head(k, v, bits, group, residual, values)
         assert_close(quantised_k, torch.tensor(expected[0]).view_as(k), atol=2e-6, rtol=1e-5)
         assert_close(quantised_v, torch.tensor(expected[1]).view_as(v), atol=2e-6, rtol=1e-5)
 
 
+@settings(lean, max_examples=40)
+@given(
+    counts=st.lists(st.lists(st.integers(0, 20), min_size=2, max_size=2), min_size=1, max_size=2),
+    bits=st.sampled_from([4, 2, 1]),
+    values=st.sampled_from(["token", "channel"]),
+    text=st.sampled_from([16, 8]),
+    data=st.data(),
+)
+def test_visual_tokens_and_text_are_each_read_back_in_their_own_bits(
+    counts, bits, values, text, data
+):
+    pairs = random_pairs(counts)
+    columns = pairs.columns
+    visual = torch.rand(len(counts), 40, generator=torch.Generator().manual_seed(3)) < 0.6
+    store = KiviOfVisual(bits=bits, group=5, residual=3, values=values, text=text)
+    held = store.of_modality(pairs, visual)
+    assert torch.equal(held.columns, columns)
+    assert held.nbytes == bytes_held(held)
+    of_heads = [c[c >= 0] for c in columns.flatten(0, 1)]
+    for i, ((k, v), (own_k, own_v)) in enumerate(zip(heads_of(pairs), heads_of(held), strict=True)):
+        seen = visual[i // 2][of_heads[i]]
+        k, v = k.clone(), v.clone()
+        for chosen, width, left in ((seen, bits, 0), (~seen, text, 3)):
+            if width < 16:  # text is laid out as KIVI's: its values by token
+                along = values if chosen is seen else "token"
+                some = literal_head(k[chosen], v[chosen], width, 5, left, along)
+                k[chosen] = torch.tensor(some[0]).view_as(k[chosen])
+                v[chosen] = torch.tensor(some[1]).view_as(v[chosen])
+        assert_close(own_k, k, atol=2e-6, rtol=1e-5)
+        assert_close(own_v, v, atol=2e-6, rtol=1e-5)
+
+
 class QuantisedStorage(Storage):
     """In groups of one every number is exact, so the pairs still behave as lists do."""
+
+    def store(self, residual):
+        return Kivi(group=1, residual=residual)(self.pairs)
 
     @initialize(
         b=st.integers(1, 3),
@@ -85,7 +129,7 @@ class QuantisedStorage(Storage):
     )
     def begin(self, b, h, n, data, ragged, residual):
         Storage.begin(self, b, h, n, data, ragged)
-        self.pairs = Kivi(group=1, residual=residual)(self.pairs)
+        self.pairs = self.store(residual)
 
     @rule(drafted=st.integers(1, 6), data=st.data())
     def crop(self, drafted, data):
@@ -100,6 +144,8 @@ class QuantisedStorage(Storage):
     @rule(data=st.data())
     def only(self, data):
         slots = self.pairs.columns
+        if not slots.shape[2]:
+            return
         kept = data.draw(st.lists(st.booleans(), min_size=slots.numel(), max_size=slots.numel()))
         kept = torch.tensor(kept, dtype=torch.bool).view_as(slots) & (slots >= 0)
         kept[..., -1] = True  # something stays
@@ -125,6 +171,32 @@ QuantisedStorage.TestCase.settings = settings(
 
 
 class TestQuantisedPairsInGroupsOfOneBehaveAsListsOfPairs(QuantisedStorage.TestCase):
+    pass
+
+
+class StorageByModality(QuantisedStorage):
+    """Likewise where visual tokens and text are in codes of their own, and more are told of."""
+
+    def store(self, residual):
+        store = KiviOfVisual(group=1, residual=residual, text=8)
+        return store.of_modality(self.pairs, self.visual(self.pairs))
+
+    @rule()
+    def see(self):
+        self.pairs = self.pairs.see(self.visual(self.pairs))
+
+    @staticmethod
+    def visual(pairs):
+        """Every third column, of those that have come."""
+        columns = pairs.columns
+        told = torch.arange(int(columns.max()) + 1) % 3 == 0
+        return told.expand(len(columns), -1)
+
+
+StorageByModality.TestCase.settings = QuantisedStorage.TestCase.settings
+
+
+class TestPairsByModalityInGroupsOfOneBehaveAsListsOfPairs(StorageByModality.TestCase):
     pass
 
 
@@ -184,3 +256,15 @@ def test_kivi_adds_to_any_method_and_prints_as_it_is_written():
     assert by_stage.store == policy.store
     assert math.isclose(float(by_stage.amount.value), 0.2)
     assert isinstance(policy.store(random_pairs([[8, 8]])), QuantisedPairs)
+
+
+def test_bits_of_visual_tokens_are_a_store_of_their_own_and_know_what_they_cannot_do():
+    policy = foveate.policy("snapkv+kivi(of=visual,bits=1,text=8):budget=20%")
+    assert policy.store == KiviOfVisual(bits=1, text=8)
+    assert foveate.policy(policy.spec) == policy
+    with pytest.raises(MissingModality, match="KiviOfVisual"):
+        policy.store(random_pairs([[8, 8]]))
+    with pytest.raises(InvalidBudget, match="does not say how many"):
+        foveate.policy("snapkv+kivi(of=visual):budget=64MB")
+    with pytest.raises(InvalidParameter, match=r"text=8.*add of=visual"):
+        foveate.kivi(text=8)

@@ -6,7 +6,7 @@ import torch
 from foveate.core.protocols import AfterPrefill, Moment
 from foveate.core.spec import make_stage
 from foveate.errors import InvalidParameter
-from foveate.stages.when import FixedSlot, OverBudget
+from foveate.stages.when import AnswerBudget, FixedSlot, OverBudget
 
 
 def moment(stored, *, prompt=False, seen=(100,), length=(90,), kept=((10,),)):
@@ -109,3 +109,30 @@ def test_in_plain_numbers_the_same_pairs_leave(counted_from, every):
                 now = moment([[stored]], seen=[seen], length=[60], kept=[[kept]])
                 left = (~rule.keeps(now, slots=stored)[0, 0]).nonzero().flatten().tolist()
                 assert list(rule.leave(stored, seen, 60, kept)) == left
+
+
+@pytest.mark.parametrize("by", ["random", "age"])
+@pytest.mark.parametrize("every", [1, 3])
+def test_the_answer_has_a_budget_of_its_own_and_the_prompt_stays(by, every):
+    rule = AnswerBudget(tokens=6, recent=2, by=by, every=every)
+    history = decode(rule, 60, range(10), 40)
+    for step, held in enumerate(history, start=1):
+        assert held[:10] == list(range(10))
+        assert len(held) - 10 <= 6 + every - 1
+        assert held[-min(2, step) :] == [60 + i for i in range(max(0, step - 2), step)]
+    if by == "age" and every == 1:
+        assert history[-1][10:] == list(range(94, 100))
+
+
+def test_a_lot_falls_on_every_free_token_of_the_answer_alike():
+    drawn = torch.zeros(9)
+    for seed in range(2000):
+        now = moment([[14]], seen=[69], length=[60], kept=[[5]])
+        drawn += ~AnswerBudget(tokens=8, recent=2, seed=seed).keeps(now, slots=14)[0, 0, 5:]
+    assert drawn[-2:].sum() == 0
+    assert torch.allclose(drawn[:-2] / 2000, torch.full((7,), 1 / 7), atol=0.035)
+
+
+def test_a_budget_that_its_newest_tokens_fill_is_refused():
+    with pytest.raises(InvalidParameter, match="recent=32 leaves nothing of tokens=32"):
+        AnswerBudget(tokens=32)

@@ -110,4 +110,7 @@ def work(policy: Policy, layer: Layer) -> Pairs:
     and the storage of what is kept.
     """
     kept = PromptReading(policy, 1).completed(layer)[0]
-    return policy.store(kept.store(layer.slots.pos, layer.k.shape[2]))
+    pairs, by_modality = kept.store(layer.slots.pos, layer.k.shape[2]), policy.stores_by_modality
+    if by_modality is None:
+        return policy.store(pairs)
+    return by_modality.of_modality(pairs, layer.slots.known_image[:, 0] >= 0)

@@ -37,6 +37,7 @@ from foveate.core.protocols import (
     Select,
     Softmax,
     Store,
+    StoresByModality,
     Weighs,
     When,
 )
@@ -212,6 +213,11 @@ class Policy:
     def compresses_again(self) -> bool:
         """Whether layers are scored and compressed while decoding."""
         return self.when.decodes and self.prunes is None
+
+    @cached_property
+    def stores_by_modality(self) -> StoresByModality | None:
+        """Its store, if that holds visual tokens otherwise than text."""
+        return self.store if isinstance(self.store, StoresByModality) else None
 
     @cached_property
     def each_by_itself(self) -> bool:

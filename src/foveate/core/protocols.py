@@ -305,6 +305,15 @@ class Store(Protocol):
     def __call__(self, pairs: Pairs) -> Pairs: ...
 
 
+@runtime_checkable
+class StoresByModality(Store, Protocol):
+    """A store that holds visual tokens otherwise than text: it is called with which of the columns
+    seen so far are visual. What it is not told of is text.
+    """
+
+    def of_modality(self, pairs: Pairs, visual: Bool[Tensor, "b c"]) -> Pairs: ...
+
+
 class Held(NamedTuple):
     """What a store is to hold of a layer: ``counts`` pairs of each row and head, of a prompt of so
     many ``columns``, and room for ``spare`` more in every head. The merge has ``zeroed`` so many

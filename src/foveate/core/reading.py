@@ -27,6 +27,7 @@ from foveate.core.protocols import Budget, EvenPruning, Moment, ReadsGradients
 from foveate.core.shedding import shed, to_the_right
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
+from foveate.core.traits import trait
 from foveate.errors import InvalidInput
 
 
@@ -309,14 +310,21 @@ class PromptReading:
     def prune(self, ordinal: int, at: Pass, lengths: Int[Tensor, "b"], pairs: Pairs) -> Kept | None:
         """What a rule that prunes keeps of ``pairs`` while an answer is decoded; None for all."""
         memory, rule = self.layers[ordinal], self.policy.prunes
-        if memory.kept is None or rule is None:
+        if rule is None:
+            return None
+        stored, kept, length = pairs.counts, memory.kept, lengths + at.to_read
+        if trait(rule, "of_answer"):
+            columns = pairs.columns
+            real = columns >= (at.seen - lengths)[:, None, None]  # a whole prompt's padding is held
+            stored, kept = real.sum(-1), (real & (columns < memory.finished)).sum(-1)
+        if kept is None:
             return None  # the whole prompt fitted, so its share is everything
-        length = lengths + at.to_read
-        moment = Moment(False, pairs.counts, lengths, length, memory.kept)
+        moment = Moment(False, stored, lengths, length, kept)
         if not rule(moment):
             return None
         k, v, columns = pairs.padded()
-        mask = rule.keeps(moment, k.shape[2]) & (columns >= 0)
+        real = columns >= (at.seen - lengths)[:, None, None]
+        mask = rule.keeps(moment, k.shape[2]) & real
         memory.state = memory.grown(k.shape[2])
         memory.compact(mask)
         return Kept(mask, None, k, v)
@@ -333,6 +341,8 @@ class PromptReading:
             stored: pairs held by each head.
         """
         memory, rule = self.layers[ordinal], self.policy.when
+        if trait(rule, "of_answer"):
+            return None
         if memory.kept is None:
             return range(0)  # the whole prompt fitted
         kept = memory.kept_by_each

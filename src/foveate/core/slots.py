@@ -85,12 +85,12 @@ class Slots:
     @property
     def known_image(self) -> Int[Tensor, "b h n"]:
         """The image of each slot, -1 for text; raises MissingModality if nothing told."""
-        return _known(self.image)
+        return known_images(self.image)
 
     @property
     def known_spot(self) -> Int[Tensor, "b h n"]:
         """Which visual token of its image each is; raises MissingModality if nothing told."""
-        return _known(self.spot)
+        return known_images(self.spot)
 
     @cached_property
     def q_vision(self) -> Bool[Tensor, "b m"]:
@@ -99,7 +99,7 @@ class Slots:
         Raises:
             MissingModality: nothing told which tokens are visual.
         """
-        return _known(self.q_image) >= 0
+        return known_images(self.q_image) >= 0
 
     @cached_property
     def all_fits(self) -> bool:
@@ -176,7 +176,8 @@ def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:
     return t[:, :1] if t.stride(1) == 0 else t
 
 
-def _known(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:
+def known_images(image: Int[Tensor, "..."] | None) -> Int[Tensor, "..."]:
+    """The images of tokens; raises MissingModality if nothing told which are visual."""
     if image is None:
         raise MissingModality(
             "this policy treats visual and text tokens differently, and nothing tells which "

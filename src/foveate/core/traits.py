@@ -39,6 +39,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         # every token
         "beyond": 0,  # heads never hold more than so many pairs more than they kept last, that of
         # the newest token included; 0: there is no such bound
+        "of_answer": False,  # a rule that prunes: it goes by pairs that came after the prompt, also
+        # where the whole prompt is kept. ``kept`` of its moments are the prompt's that are held
         "growing": False,  # the budget is that of all tokens seen so far. ``kept`` of its moments
         # is that budget, whatever was kept last
     }

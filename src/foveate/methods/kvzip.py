@@ -70,6 +70,7 @@ def kvzip(
     budget: Amount,
     heads: Heads = "ranked",
     floor: Share = 0.0,
+    even: Share = 0.0,
     sinks: Count = 1,
     recent: Count = 0,
     chunk: Positive = 2048,
@@ -96,6 +97,7 @@ def kvzip(
 
     Args:
         heads: One ranking over all heads and layers, or the same number in each.
+        even: The part of the budget that all heads share alike, whatever their rank.
         pieces: What a piece is: so many tokens, or an image.
         over: Whether attention is shared out over the whole prompt, or a piece.
         reads: What is read again: the prompt, or what the model says of it.
@@ -106,7 +108,7 @@ def kvzip(
     Defaults:
         `chunk`: 2,000 tokens in the release; `sinks`: here (there the system prompt, in kvpress 4)
     """
-    ranked = OneRanking(amount=budget, floor=floor)
+    ranked = OneRanking(amount=budget, floor=floor, even=even)
     score = Reconstruction(
         chunk=chunk,
         pieces=pieces,

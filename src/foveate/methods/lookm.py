@@ -4,6 +4,8 @@ Prompts are read text first, so text tokens are ranked before visual ones, and t
 the recent are kept. Every other pair merges into the kept one whose key is nearest, averaged,
 pivotal or weighted. Once, after the prefill, with keys after RoPE. Equations 4 to 12 below.
 
+Ours: ``within=modality``, where visual pairs merge into visual ones alone and text into text.
+
 Departs from the paper in: eqs. 10 to 12, whose sums run to L_sim inclusive and so count one term
 too many; n is the number of pairs that merge.
 
@@ -29,7 +31,7 @@ from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge
 from foveate.stages.budget import Uniform
 from foveate.stages.merge import MergeNearest
-from foveate.stages.merge.nearest import How
+from foveate.stages.merge.nearest import How, Within
 from foveate.stages.score import ColumnSums, TextPrior
 from foveate.stages.score.rows import Reduction
 from foveate.stages.select import TopK
@@ -124,6 +126,7 @@ def lookm(
     sinks: Count = 0,
     similarity_filter: bool = False,
     group: Reduction = "mean",
+    within: Within = "all",
 ) -> Policy:
     """Keeps text first and what received the most attention, and merges every other pair into it.
 
@@ -133,13 +136,16 @@ def lookm(
     Args:
         text_prior: Keep text before visual tokens.
         similarity_filter: Merge only pairs that are alike.
+        within: Merge into any kept pair, or into one of the same modality.
 
     Defaults:
         `recent`: alpha1 = alpha2 of Table 1; `merging`, `text_prior`: section 5.2
     """
     sums = ColumnSums(group=group)
     nearest = MergeNearest(
-        how="pivotal" if merging == "none" else merging, similarity_filter=similarity_filter
+        how="pivotal" if merging == "none" else merging,
+        similarity_filter=similarity_filter,
+        within=within,
     )
     return Policy(
         score=TextPrior(of=sums) if text_prior else sums,

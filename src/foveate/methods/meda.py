@@ -20,7 +20,7 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent
+from foveate.core.parameters import Recent, Share
 from foveate.core.policy import Policy
 from foveate.core.protocols import Score
 from foveate.core.spec import stage
@@ -104,18 +104,20 @@ def meda(
     budget: Amount,
     recent: Recent = 0.5,
     entropy: Literal["all", "cross"] = "all",
+    even: Share = 0.0,
 ) -> Policy:
     """Keeps text first and what received the most attention, more in layers of high entropy.
 
     Args:
         entropy: Entropy of all attention, or of that across modalities.
+        even: The part of the budget that all layers share alike.
 
     Defaults:
         half of the budget: the release's `hh_ratio` = `recent_ratio`; `entropy`: the release
     """
     return Policy(
         score=AttentionEntropy(of=TextPrior(of=ColumnSums()), kind=entropy),
-        budget=LayerShares(amount=budget, of="entropy", how="softmax"),
+        budget=LayerShares(amount=budget, of="entropy", how="softmax", even=even),
         select=TopK(recent=recent),
         merge=MergeNearest(how="pivotal"),
     )

@@ -16,7 +16,7 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Count
+from foveate.core.parameters import Count, Share
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
@@ -87,14 +87,18 @@ def tgv_kv(
     budget: Amount,
     sinks: Count = 4,
     recent: Count = 1,
+    even: Share = 0.0,
 ) -> Policy:
     """Keeps text first, and the visual tokens that the important text attends to.
+
+    Args:
+        even: The part of the budget that all layers share alike.
 
     Defaults:
         release
     """
     return Policy(
         score=TextGuided(),
-        budget=LayerShares(amount=budget, of="mass"),
+        budget=LayerShares(amount=budget, of="mass", even=even),
         select=TopK(sinks=sinks, recent=recent),
     )

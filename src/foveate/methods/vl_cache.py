@@ -15,7 +15,7 @@ from torch import Tensor
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
-from foveate.core.parameters import Recent, ShareBetween
+from foveate.core.parameters import Recent, Share, ShareBetween
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import LayerShares
@@ -83,17 +83,19 @@ def vl_cache(
     recent: Recent = 0.1,
     threshold: ShareBetween = 0.01,
     group: Reduction = "mean",
+    even: Share = 0.0,
 ) -> Policy:
     """Keeps what the text after the images attends to, more in layers that attend densely.
 
     Args:
         threshold: The part of a row's highest attention from which an entry counts.
+        even: The part of the budget that all layers share alike.
 
     Defaults:
         paper: 1 % and 10 %
     """
     return Policy(
         score=AfterVision(threshold=threshold, group=group),
-        budget=LayerShares(amount=budget, of="density"),
+        budget=LayerShares(amount=budget, of="density", even=even),
         select=TopK(recent=recent),
     )

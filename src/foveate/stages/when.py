@@ -6,14 +6,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.parameters import Positive
+from foveate.core.parameters import Count, Positive, Seed
 from foveate.core.protocols import Moment
 from foveate.core.spec import stage
+from foveate.errors import InvalidParameter
+from foveate.stages.score.attention_free import uniform
 
-__all__ = ["FixedSlot", "OverBudget"]
+__all__ = ["AnswerBudget", "FixedSlot", "OverBudget"]
 
 
 @stage("over_budget")
@@ -111,3 +113,60 @@ class FixedSlot:
         # negative in the empty slots before it
         index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
         return ~((index >= first[..., None]) & (index < (first + surplus)[..., None]))
+
+
+By = Literal["random", "age"]
+
+
+@stage("answer_budget")
+@dataclass(frozen=True, kw_only=True)
+class AnswerBudget:
+    """Two budgets: the policy's own is the prompt's, which is compressed at its end; of what comes
+    later every head holds ``tokens`` pairs, and loses the others whenever there are ``every`` more.
+    What is kept of the prompt stays. So an answer of any length is decoded in bounded memory.
+
+    The last ``recent`` tokens stay, and of the answer's others those go that a lot falls on (a
+    uniform one, which follows from ``seed``, the head, the pair's place and the tokens seen: layers
+    that hold the same lose the same), or ``by`` "age" the oldest. Nothing is scored.
+
+    Ours, as a baseline: the prompt stays and the answer goes at random; by age it is StreamingLLM
+    (arXiv:2309.17453) with the prompt as its sinks.
+    """
+
+    tokens: Positive
+    by: By = "random"
+    recent: Count = 32
+    every: Positive = 1
+    seed: Seed = 0
+    decodes: bool = field(default=True, init=False)
+    reads: bool = field(default=False, init=False)
+    of_answer: bool = field(default=True, init=False)
+
+    def __post_init__(self) -> None:
+        if self.recent >= self.tokens:
+            raise InvalidParameter(
+                f"recent={self.recent} leaves nothing of tokens={self.tokens} to choose from: give "
+                f"fewer recent tokens than {self.tokens}."
+            )
+
+    def __call__(self, moment: Moment) -> bool:
+        return moment.prompt or bool((self.surplus(moment) >= self.every).any())
+
+    def surplus(self, moment: Moment) -> Int[Tensor, "b h"]:
+        """Pairs of the answer that each head holds beyond its budget."""
+        return (moment.stored - moment.kept - self.tokens).clamp_min(0)
+
+    def keeps(self, moment: Moment, slots: int) -> Bool[Tensor, "b h n"]:
+        """All but the surplus of each head."""
+        surplus = self.surplus(moment)
+        surplus = torch.where(surplus >= self.every, surplus, 0)
+        index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
+        free = (index >= moment.kept[..., None]) & (index < moment.stored[..., None] - self.recent)
+        order = index.double() if self.by == "age" else self._lots(moment, index)
+        first = order.masked_fill(~free, torch.inf).argsort(dim=-1, stable=True)
+        rank = first.argsort(dim=-1)  # of each slot among those that go first
+        return rank >= surplus[..., None]
+
+    def _lots(self, moment: Moment, index: Int[Tensor, "b h n"]) -> Float[Tensor, "b h n"]:
+        heads = torch.arange(index.shape[1], device=index.device)[None, :, None]
+        return uniform(self.seed, heads, index, moment.seen[:, None, None])

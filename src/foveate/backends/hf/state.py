@@ -18,6 +18,7 @@ from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import OneNumber, PromptReading
+from foveate.core.slots import known_images
 from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedCache
 
@@ -238,6 +239,11 @@ class CacheState:
         if not self.vision_known or self.vision is None:
             return None
         return self.shared.images(self.vision, self.frames)
+
+    def visual_columns(self) -> Bool[Tensor, "b seen"]:
+        """Which tokens seen are visual; raises MissingModality if nothing told."""
+        images = self.images()
+        return known_images(None if images is None else images[0]) >= 0
 
     def visual_given(self) -> Int[Tensor, "b"] | None:
         """The visual tokens of each row so far, dropped ones included; None where the policy drops

@@ -5,9 +5,11 @@ at the end while decoding; :class:`RewrittenPairs` are dense ones of which one g
 comes. :class:`QuantisedPairs` hold all but the newest in codes, :class:`NarrowPairs` keys without
 the channels that are zero. All know the original column of each slot: a token's index in the
 batch's padded input, counted from the start of the conversation. :class:`Pairs` is what every way
-to hold them can do.
+to hold them can do; :class:`ModalityPairs` hold visual tokens in fewer bits than text.
 """
 
+from foveate.core.storage.body import Along, Layout
+from foveate.core.storage.by_modality import ModalityPairs
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.form import Form, exact_bytes, whole_bytes
 from foveate.core.storage.listed import listed
@@ -19,9 +21,12 @@ from foveate.core.storage.rewritten import RewrittenPairs, rewritten
 
 __all__ = [
     "GROWTH",
+    "Along",
     "Coded",
     "DensePairs",
     "Form",
+    "Layout",
+    "ModalityPairs",
     "NarrowPairs",
     "Padded",
     "Pairs",

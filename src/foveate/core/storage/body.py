@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
@@ -10,11 +10,26 @@ from torch import Tensor
 
 from foveate.ops.affine_codes import decode, encode, extremes, step_of
 
+Along = Literal["token", "channel"]
+
+
+class Layout(NamedTuple):
+    """How numbers become codes of ``bits`` bits: ``group`` of them share a least value and a step.
+
+    Of keys these are of one channel, of tokens that follow each other. ``values`` are by "token":
+    of one token, channels that follow each other; or by "channel", as keys are.
+    """
+
+    bits: int
+    group: int
+    values: Along = "token"
+
 
 class Body(NamedTuple):
     """``f`` pairs in ``G`` groups of keys; groups hold ``sizes`` pairs that follow each other.
 
-    Keys have a least value and a step per group and channel; values per pair and group of channels.
+    Keys have a least value and a step per group and channel; values per pair and group of channels,
+    or where they go by channel, as keys have (``s`` is ``f`` or ``G``).
     """
 
     k: UInt8[Tensor, "f w"]
@@ -22,8 +37,8 @@ class Body(NamedTuple):
     k_step: Float[Tensor, "G d"]
     sizes: Int[Tensor, "G"]
     v: UInt8[Tensor, "f u"]
-    v_least: Float[Tensor, "f c"]
-    v_step: Float[Tensor, "f c"]
+    v_least: Float[Tensor, "s c"]
+    v_step: Float[Tensor, "s c"]
     columns: Int[Tensor, "f"]
     counts: Int[Tensor, "b h"]
 
@@ -33,23 +48,27 @@ def quantised(
     v: Float[Tensor, "f e"],
     columns: Int[Tensor, "f"],
     counts: Int[Tensor, "b h"],
-    bits: int,
-    group: int,
+    layout: Layout,
 ) -> Body:
-    """The pairs of each head in groups of ``group``, and one of what is left over."""
-    sizes = _sizes(counts.flatten(), group)
+    """The pairs of each head in groups, and one of what is left over."""
+    bits = layout.bits
+    sizes = _sizes(counts.flatten(), layout.group)
     owner = owners(sizes)
     k_least, k_most = extremes(k, owner, len(sizes))
     k_step = step_of(k_least, k_most, bits)
-    channels = torch.arange(v.shape[1], device=v.device) // group
-    v_least, v_most = (x.T for x in extremes(v.T, channels, -(-v.shape[1] // group)))
+    if layout.values == "channel":
+        v_least, v_most = extremes(v, owner, len(sizes))
+    else:
+        channels = _channels(v.shape[1], layout, v.device)
+        v_least, v_most = (x.T for x in extremes(v.T, channels, -(-v.shape[1] // layout.group)))
     v_step = step_of(v_least, v_most, bits)
+    least, step = (_of_numbers(x, owner, v.shape[1], layout) for x in (v_least, v_step))
     return Body(
         encode(k, k_least[owner], k_step[owner], bits),
         k_least,
         k_step,
         sizes.to(torch.int32),
-        encode(v, v_least[:, channels], v_step[:, channels], bits),
+        encode(v, least, step, bits),
         v_least.contiguous(),
         v_step.contiguous(),
         _narrow(columns),
@@ -58,13 +77,27 @@ def quantised(
 
 
 def restored(
-    body: Body, bits: int, group: int, width: int
+    body: Body, layout: Layout, width: int
 ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
     """Keys and values, to within half a step each; ``width`` is the channels of a value."""
     owner = owners(body.sizes)
-    channels = torch.arange(width, device=body.v.device) // group
-    k = decode(body.k, body.k_least[owner], body.k_step[owner], bits)
-    return k, decode(body.v, body.v_least[:, channels], body.v_step[:, channels], bits)
+    k = decode(body.k, body.k_least[owner], body.k_step[owner], layout.bits)
+    least, step = (_of_numbers(x, owner, width, layout) for x in (body.v_least, body.v_step))
+    return k, decode(body.v, least, step, layout.bits)
+
+
+def _of_numbers(
+    scales: Float[Tensor, "s c"], owner: Int[Tensor, "f"], width: int, layout: Layout
+) -> Float[Tensor, "f e"]:
+    """The least value, or the step, of each of ``width`` numbers of every value."""
+    if layout.values == "channel":
+        return scales[owner]
+    return scales[:, _channels(width, layout, scales.device)]
+
+
+def _channels(width: int, layout: Layout, device: torch.device) -> Int[Tensor, "e"]:
+    """The group of each channel of a value that goes by token."""
+    return torch.arange(width, device=device) // layout.group
 
 
 def joined(first: Body, second: Body) -> Body:
@@ -108,10 +141,18 @@ def _picked(
     sizes: Int[Tensor, "g"],
     counts: Int[Tensor, "b h"],
 ) -> Body:
-    k, k_least, k_step, _, *of_pairs, _ = body
-    v, v_least, v_step, columns = (t[pairs] for t in of_pairs)
+    # as many scales of values as pairs: by token; or groups of one pair, and then both are the same
+    scales = pairs if len(body.v_least) == len(body.v) else groups
     return Body(
-        k[pairs], k_least[groups], k_step[groups], sizes, v, v_least, v_step, columns, counts
+        body.k[pairs],
+        body.k_least[groups],
+        body.k_step[groups],
+        sizes,
+        body.v[pairs],
+        body.v_least[scales],
+        body.v_step[scales],
+        body.columns[pairs],
+        counts,
     )
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from foveate.core.storage.body import (
     Body,
+    Layout,
     joined,
     of_rows,
     owners,
@@ -40,16 +41,16 @@ class QuantisedPairs(BodyAndRest):
 
     body: Body
 
-    def __init__(self, body: Body, rest: Exact, bits: int, group: int, residual: int):
+    def __init__(self, body: Body, rest: Exact, layout: Layout, residual: int):
         self.body, self.rest = body, rest
-        self.bits, self.group, self.residual = bits, group, residual
+        self.layout, self.residual = layout, residual
         self._longest: tuple[Body, int] | None = None  # of the body that it was looked for in
 
     @classmethod
-    def of(cls, pairs: Exact, bits: int, group: int, residual: int) -> QuantisedPairs:
+    def of(cls, pairs: Exact, layout: Layout, residual: int) -> QuantisedPairs:
         """The pairs with all but the last ``residual`` of every head quantised."""
         none = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
-        made = cls(_quantised(pairs, none, bits, group), pairs, bits, group, residual)
+        made = cls(codes_of(pairs, none, layout), pairs, layout, residual)
         made._settle()
         return made
 
@@ -78,6 +79,11 @@ class QuantisedPairs(BodyAndRest):
         return place < self.body.counts.flatten().repeat_interleave(counts)
 
     @property
+    def decodes_as_codes(self) -> bool:
+        """Whether the kernels read these codes as they are."""
+        return self.layout.values == "token"
+
+    @property
     def parts(self) -> tuple[Coded, Rest, Tensor, Tensor]:
         """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
         Where groups and heads start is transient.
@@ -95,8 +101,8 @@ class QuantisedPairs(BodyAndRest):
             body.v_step,
             starts_of(body.counts),
             self._longest[1],
-            self.bits,
-            self.group,
+            self.layout.bits,
+            self.layout.group,
         )
         if isinstance(rest, RaggedPairs):
             flat = Rest(rest.flat_k, rest.flat_v, rest.starts, rest.longest_body)
@@ -107,7 +113,7 @@ class QuantisedPairs(BodyAndRest):
     def opened(self) -> DensePairs | RaggedPairs:
         """All in full precision: a transient copy."""
         body, rest = self.body, self.rest
-        k, v = restored(body, self.bits, self.group, rest.tensors()["v"].shape[-1])
+        k, v = restored(body, self.layout, rest.tensors()["v"].shape[-1])
         columns, counts = body.columns.int(), body.counts
         if isinstance(rest, DensePairs) and bool((counts == counts[0, 0]).all()):
             shape = (*counts.shape, int(counts[0, 0]))
@@ -144,7 +150,7 @@ class QuantisedPairs(BodyAndRest):
 
     def append(self, k: Float[Tensor, "b h t d"], v: Float[Tensor, "b h t e"]) -> None:
         """Adds the next columns."""
-        if self.rest.longest >= self.residual + self.group:
+        if self.rest.longest >= self.residual + self.layout.group:
             self._settle()
         self.rest.append(k, v)
 
@@ -153,8 +159,12 @@ class QuantisedPairs(BodyAndRest):
         columns = self.rest.columns
         slots, n = columns >= 0, columns.shape[2]
         old = slots & (torch.arange(n, device=columns.device) < n - self.residual)
-        new = _quantised(self.rest, old, self.bits, self.group)
+        new = codes_of(self.rest, old, self.layout)
         self.body, self.rest = joined(self.body, new), only(self.rest, slots & ~old)
+
+    def but(self, rest: Exact) -> QuantisedPairs:
+        """The same body, and this rest."""
+        return self._with(self.body, rest)
 
     def crop(self, count: int) -> bool:
         """Takes back the newest ``count`` columns; False if they are not in the rest."""
@@ -184,6 +194,7 @@ class QuantisedPairs(BodyAndRest):
         return other
 
 
-def _quantised(pairs: Exact, chosen: Bool[Tensor, "b h n"], bits: int, group: int) -> Body:
+def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: Layout) -> Body:
+    """The chosen pairs, quantised."""
     k, v, columns = (t[chosen] for t in pairs.padded())
-    return quantised(k, v, columns, chosen.sum(-1), bits, group)
+    return quantised(k, v, columns, chosen.sum(-1), layout)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-BITS = (8, 4, 2)
+BITS = (8, 4, 2, 1)
 
 
 def extremes(

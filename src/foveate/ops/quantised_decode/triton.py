@@ -109,9 +109,15 @@ def _unpacked(codes, at, some, width, SIZE: tl.constexpr, BITS: tl.constexpr):
         numbers = packed
     elif BITS == 4:
         numbers = tl.interleave(packed & 15, packed >> 4)
-    else:
+    elif BITS == 2:
         even = tl.interleave(packed & 3, (packed >> 4) & 3)
         odd = tl.interleave((packed >> 2) & 3, packed >> 6)
+        numbers = tl.interleave(even, odd)
+    else:
+        fours = tl.interleave(packed & 1, (packed >> 4) & 1)
+        even = tl.interleave(fours, tl.interleave((packed >> 2) & 1, (packed >> 6) & 1))
+        fours = tl.interleave((packed >> 1) & 1, (packed >> 5) & 1)
+        odd = tl.interleave(fours, tl.interleave((packed >> 3) & 1, packed >> 7))
         numbers = tl.interleave(even, odd)
     return numbers.to(tl.float32)
 

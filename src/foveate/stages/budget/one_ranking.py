@@ -24,7 +24,8 @@ from foveate.stages.select import highest
 class OneRanking:
     """A head keeps as many pairs as it has among the best of all heads of all layers (``over``
     "model") or of its layer, but at least ``floor`` of an even share. For scores that mean the same
-    in every head, such as attention.
+    in every head, such as attention. Of the whole, ``even`` is given to all heads alike, and the
+    rest by the ranking.
 
     Source: KVzip (arXiv:2505.23416), section 3.4 (non-uniform head budgets).
     """
@@ -32,6 +33,7 @@ class OneRanking:
     amount: AmountLike
     over: Scope = "model"
     floor: Share = 0.0
+    even: Share = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "amount", Amount.of(self.amount))
@@ -52,8 +54,11 @@ class OneRanking:
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"], heads: int
     ) -> list[Int[Tensor, "b h"]]:
         """As many pairs as each head has among the best so far, or its least: with more layers the
-        best are fewer of these, and heads that need more than their best leave others less.
+        best are fewer of these, and heads that need more than their best leave others less. All
+        that there is where a part is given evenly, which is rounded.
         """
+        if self.even:
+            return [one.available for one in scored]
         wish, least, _, _ = self._wished(scored, tokens, heads)
         return _of_layers(wish.maximum(least), scored)
 
@@ -73,6 +78,9 @@ class OneRanking:
         least = least.maximum(protected).minimum(available)
         everything = bool((totals == available.sum(-1)).all())
         wish = available if everything else self._among_the_best(scored, totals)
+        if self.even and not everything:
+            mixed = self.even * tokens.cpu()[:, None] + (1 - self.even) * wish
+            wish = mixed.round().to(wish.dtype)
         return wish, least, available, totals
 
     @staticmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
-from foveate.core.parameters import ShareBelow
+from foveate.core.parameters import Share, ShareBelow
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
@@ -41,7 +41,8 @@ class Uniform:
 @dataclass(frozen=True, kw_only=True)
 class LayerShares:
     """Every layer keeps a share of the whole by its note: in proportion to it, or to its
-    exponential ("softmax"), but at least ``least`` of the prompt.
+    exponential ("softmax"), but at least ``least`` of the prompt. Of the whole, ``even`` is given
+    to all layers alike, and the rest by the note.
 
     The score leaves the note, [b], under the name ``of``: "entropy" (MEDA), "density" (VL-Cache),
     "mass" (TGV-KV).
@@ -51,6 +52,7 @@ class LayerShares:
     of: str
     how: Literal["proportional", "softmax"] = "proportional"
     least: ShareBelow = 0.01
+    even: Share = 0.0
     scope: Scope = field(default="model", init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +73,7 @@ class LayerShares:
             total = notes.sum(-1, keepdim=True)
             shares = torch.where(total > 0, notes / total, 1 / len(scored))
         lengths = scored[0].layer.lengths.cpu()[:, None]
+        shares = self.even / len(scored) + (1 - self.even) * shares
         wish = (shares * (tokens.cpu() * len(scored))[:, None]).round()
         least = (lengths.float() * self.least).round().clamp_min(1)
         wish = wish.clamp_min(least).minimum(lengths)

@@ -9,13 +9,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core.layer import Scored
+from foveate.core.layer import Layer, Scored
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
-from foveate.ops.nearest import nearest_by_cosine, nearest_by_position
+from foveate.ops.nearest import Nearest, nearest_by_cosine, nearest_by_position
 
 By = Literal["cosine", "position"]
 How = Literal["averaged", "pivotal", "weighted"]
+Within = Literal["all", "modality"]
 
 
 @stage("merge_nearest")
@@ -33,12 +34,17 @@ class MergeNearest:
     ``similarity_filter`` merges only part of the pairs, as LOOK-M's release does for "averaged" and
     "weighted": the i-th pairs of all heads' lists, where their mean cosine reaches the mean of all.
 
+    ``within`` "modality" merges visual pairs into visual ones alone, and text into text; pairs of
+    which a head keeps none of their kind go. Ours: what a page shows and what is asked of it are
+    not averaged.
+
     Source: LOOK-M (arXiv:2406.18139), section 3.3; PrefixKV (arXiv:2412.03409), section 4.3.
     """
 
     by: By = "cosine"
     how: How = "pivotal"
     similarity_filter: bool = False
+    within: Within = "all"
 
     def __post_init__(self) -> None:
         if self.by == "position" and (self.how == "weighted" or self.similarity_filter):
@@ -58,11 +64,12 @@ class MergeNearest:
         merged = layer.valid & ~kept
         if not bool(merged.any()):
             return layer.k, layer.v
-        if self.by == "position":
-            target, cosine = nearest_by_position(layer.pos, kept)
+        if self.within == "all":
+            target, cosine = self._nearest(layer, kept)
+            merged &= kept.any(-1, keepdim=True)  # a head that keeps nothing merges nothing
         else:
-            target, cosine = nearest_by_cosine(layer.k, kept)
-        merged &= kept.any(-1, keepdim=True)  # a head that keeps nothing merges nothing
+            target, cosine = self._within_modality(layer, kept)
+            merged &= kept.gather(2, target)
         if self.similarity_filter:
             merged &= similar(cosine, merged)
         # the weights of LOOK-M eq. 12, and of eqs. 10 and 11
@@ -72,6 +79,25 @@ class MergeNearest:
         return self._merge(layer.k, target, weight, count), self._merge(
             layer.v, target, weight, count
         )
+
+    def _nearest(self, layer: Layer, kept: Bool[Tensor, "b h n"]) -> Nearest:
+        if self.by == "position":
+            return nearest_by_position(layer.pos, kept)
+        return nearest_by_cosine(layer.k, kept)
+
+    def _within_modality(self, layer: Layer, kept: Bool[Tensor, "b h n"]) -> Nearest:
+        """The nearest kept slot of each slot's own kind; itself where a head keeps none."""
+        vision = layer.vision
+        slot = torch.arange(kept.shape[2], device=kept.device).expand(kept.shape)
+        cosine = layer.k.new_zeros(kept.shape, dtype=torch.float32)
+        for kind in (vision, ~vision):
+            some = kept & kind
+            if bool(some.any()):
+                found = self._nearest(layer, some)
+                reached = kind & some.any(-1, keepdim=True)
+                slot = torch.where(reached, found.slot, slot)
+                cosine = torch.where(reached, found.cosine, cosine)
+        return Nearest(slot, cosine)
 
     def _merge(
         self,

@@ -83,7 +83,7 @@ def attended(queries: Queries, pairs: Pairs, n: float, wanted: Wanted = NOTHING)
             f"softmax-n (n={n}) and this model's own attention, which has caps or sinks, are not "
             "one softmax. Leave decode_n and attend out of the policy."
         )
-    if sees_all and ours and isinstance(pairs, QuantisedPairs):
+    if sees_all and ours and isinstance(pairs, QuantisedPairs) and pairs.decodes_as_codes:
         decoded = over_codes(queries.q, pairs, queries.scale, n)
         if decoded is not None:
             return decoded

@@ -1,0 +1,157 @@
+"""VaSE: values of a large range stay, and of the rest what attention draws, all along an answer.
+
+Made for long chains of thought: where pairs whose values spread far go, models fall into loops; and
+of what is alike it is better to keep different things by lot than the same by rank. A quarter of
+the budget (``large``) goes to the first tokens and the widest values, the last ``window`` tokens
+stay, and the rest is drawn, without replacement, with the probabilities that these attend with.
+The cache is compressed after the prompt, and whenever ``every`` tokens have come since.
+
+Departs from the authors' code in: the prompt, which is compressed at its end (there only once an
+answer has grown beyond the budget); the order of what is kept, which stays that of the text (the
+release holds pairs in the order in which they were chosen, and pools along that); when a layer is
+compressed again, by how many tokens have come, where the release goes by multiples of ``window``;
+and the lot, which follows from ``seed``, layer, head, position and the tokens seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Kernel, Positive, Recent, Seed, Window
+from foveate.core.policy import Policy
+from foveate.core.spec import stage
+from foveate.ops.window_attention import window_attention
+from foveate.stages.budget import Uniform
+from foveate.stages.recent import is_recent, most_recent, recent_tokens
+from foveate.stages.score.attention_free import gumbel
+from foveate.stages.score.window import window_of
+from foveate.stages.select import KeepsEnds, highest
+from foveate.stages.when import OverBudget
+
+LEAST = 1e-30
+"""Of a probability: what is never attended to comes last, and may still be drawn."""
+
+
+@stage("attention_before")
+@dataclass(frozen=True, kw_only=True)
+class AttentionBefore:
+    """Mean over the last ``window`` queries of the softmax over the tokens before them, averaged
+    over ``kernel`` slots (beyond the ends there are zeros that count) and over the query heads of a
+    KV head; in float32. The window itself scores zero: selections protect it.
+
+    Source: VaSE (arXiv:2606.03928), after the release.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    window: Window = 64
+    kernel: Kernel = 5
+
+    def queries(self, tokens: int) -> int:
+        return most_recent(self.window, tokens)
+
+    def __call__(self, layer: Layer) -> Scores:
+        observing = window_of(layer.slots, self.window)
+        outside = layer.valid & ~is_recent(layer.slots, self.window)
+        visible = outside[:, :, None] & observing[:, None, :, None]
+        w = observing.shape[1]
+        paid = window_attention(layer.q[:, :, -w:], layer.k, visible, layer.scale)
+        mean = paid.mean(2).sum(2) / observing.sum(-1)[:, None, None]
+        pooled = F.avg_pool1d(mean, self.kernel, stride=1, padding=self.kernel // 2)
+        return Scores(pooled.masked_fill(~outside, 0.0))
+
+
+@stage("large_and_drawn")
+@dataclass(frozen=True, kw_only=True)
+class LargeAndDrawn(KeepsEnds):
+    """The first ``sinks`` and the last ``recent`` tokens; with the first ones, ``large`` slots of
+    the widest values, whose highest number is farthest from their lowest; and of the rest as many
+    as there is room for by lot, without replacement, with probabilities in proportion to the score.
+    Not ``sampled``, the highest.
+
+    ``large`` is a number of tokens or a share of the budget.
+
+    Source: VaSE (arXiv:2606.03928), after the release.
+    """
+
+    head_by_head: ClassVar[bool] = True
+    recent: Recent = 64
+    sinks: Count = 4
+    large: Recent = 0.25
+    sampled: bool = True
+    seed: Seed = 0
+
+    def __call__(self, scored: Scored, counts: Int[Tensor, "b h"]) -> Bool[Tensor, "b h n"]:
+        values, v = scored.scores.values, scored.layer.v
+        spread = v.amax(-1).float() - v.amin(-1).float()
+        free, protected = values.isfinite(), values == torch.inf
+        places = counts - protected.sum(-1)
+        wide = recent_tokens(self.large, scored.tokens)[:, None] - self.sinks
+        largest = highest(spread.masked_fill(~free, -torch.inf), wide.clamp_min(0).minimum(places))
+        left = places - largest.sum(-1)
+        lot = self._drawn(scored) if self.sampled else values
+        return protected | largest | highest(lot.masked_fill(~free | largest, -torch.inf), left)
+
+    def _drawn(self, scored: Scored) -> Float[Tensor, "b h n"]:
+        """The highest of these are drawn in proportion to the scores (Gumbel's trick)."""
+        values, layer = scored.scores.values, scored.layer
+        heads = torch.arange(values.shape[1], device=values.device)[None, :, None]
+        seen = layer.lengths[:, None, None]
+        noise = gumbel(self.seed, torch.full_like(heads, layer.ordinal), heads, layer.pos, seen)
+        return values.clamp_min(LEAST).log() + noise
+
+
+@method(
+    Paper(
+        title="Value-Aware Stochastic KV Cache Eviction for Reasoning Models",
+        authors=(
+            "Chang, Ting-Yun",
+            "Fu, Harvey Yiyun",
+            "Fu, Deqing",
+            "Yang, Chenghao",
+            "Thomason, Jesse",
+            "Jia, Robin",
+        ),
+        year=2026,
+        venue="arXiv",
+        key="chang2026vase",
+        arxiv="2606.03928",
+        code="https://github.com/terarachang/VaSE",
+    ),
+    adds=("score", "select", "when"),
+)
+def vase(
+    *,
+    budget: Amount,
+    window: Window = 64,
+    kernel: Kernel = 5,
+    large: Recent = 0.25,
+    sinks: Count = 4,
+    sampled: bool = True,
+    every: Positive = 64,
+    seed: Seed = 0,
+) -> Policy:
+    """Keeps values of a large range, and draws what the newest tokens attend to, while it answers.
+
+    Args:
+        window: The last tokens, whose queries vote and which are always kept.
+        large: The part of the budget, first tokens included, that goes to the widest values.
+        sampled: Draw the rest in proportion to attention; else the highest stay.
+
+    Defaults:
+        scripts of the release: 1,024 of 4,096 wide values, 64 recent tokens
+    """
+    return Policy(
+        score=AttentionBefore(window=window, kernel=kernel),
+        budget=Uniform(amount=budget),
+        select=LargeAndDrawn(recent=window, sinks=sinks, large=large, sampled=sampled, seed=seed),
+        when=OverBudget(every=every),
+    )
