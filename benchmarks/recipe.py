@@ -167,7 +167,7 @@ TITLES = {
 def tables(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The mean over the tasks that are told together, and each task by itself."""
     asked = list(dict.fromkeys(row["task"] for row in rows))
-    lines = [f"### {TITLES[kind]}", ""]
+    lines = [f"### {TITLES[kind]} ({demo()})", ""]
     if set(MEAN) <= set(asked):
         lines += table(f"Mean of {', '.join(MEAN)}", shares(rows, MEAN))
     for task in asked:
@@ -203,7 +203,7 @@ def main() -> None:
     head = [
         "# The recommended recipe",
         "",
-        f"The {demo()}'s right answers, letter by letter, as shares of the full cache's, with 95 "
+        "The demo model's right answers, letter by letter, as shares of the full cache's, with 95 "
         "% intervals (bootstrap over questions, paired). The profile of `recommended` was fitted "
         "to 48 other prompts, by damage and by the model's own answers; that of `headkv` to 25 "
         "with right answers. No question here was looked at while methods or their defaults were "
