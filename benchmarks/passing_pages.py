@@ -22,12 +22,13 @@ from written import demo, write
 from foveate.eval.contenders import named
 from foveate.eval.reading import FULL, Protocol
 from foveate.report.shown import without_folders
+from foveate_demo import PROFILES
 
 RUNS = Path(__file__).parent / "runs" / "passing_pages"
 TASK = "passing_pages"
 PROTOCOL: Protocol = "query-agnostic"
 METHODS = (
-    "recommended:profile=recommended.safetensors",  # the one that ships with the demo model
+    f"recommended:profile={PROFILES / 'recommended.safetensors'}",
     "infinipotv",
     "hermes:proxy=questions",
     "streammem",
