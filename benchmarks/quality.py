@@ -5,8 +5,8 @@
 
 Goes on where it was broken off; with a higher limit only what is missing is asked, and what has
 changed since (a profile, a method's code) with `--again SPEC`, the beginning of specs. Writes
-benchmarks/results/quality.json, from which `python docs/tables.py` makes docs/quality.md, and of
-the claims benchmarks/results/quality.md. What is not asked stays as it was written.
+benchmarks/results/quality.json, from which `python docs/scripts/tables.py` makes docs/quality.md,
+and of the claims benchmarks/results/quality.md. What is not asked stays as it was written.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def ask(runs: Path, protocol: Protocol, limit: int, methods: Sequence[str]) -> N
     """Asks what is missing of the first questions of each task, question by question."""
     with ExitStack() as stack:
         found = {
-            task: stack.enter_context(_results(runs / protocol / task, task, protocol))
+            task: stack.enter_context(results_of(runs / protocol / task, task, protocol))
             for task in TASKS_ASKED
         }
         drawn = {task: list(TASKS[task].samples(limit, 0)) for task in TASKS_ASKED}
@@ -115,7 +115,8 @@ def forget(runs: Path, again: Sequence[str]) -> None:
         lines.write(path, kept)
 
 
-def _results(folder: Path, task: str, protocol: Protocol) -> Results:
+def results_of(folder: Path, task: str, protocol: Protocol) -> Results:
+    """The answers of one task, which are gone on with."""
     configuration = {
         "model": "demo",
         "tasks": [task],

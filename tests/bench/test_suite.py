@@ -20,7 +20,7 @@ import torch
 import foveate
 from foveate.bench.alone import Heads, anew, drawn, work
 from foveate.bench.suite import Setting, checks, kernels, results, run, run_suite, wrong
-from foveate.bench.suite.apart import ENDED, Outcome, _listen
+from foveate.bench.suite.apart import ENDED, PartOutcome, _listen
 from foveate.bench.suite.kernels import compared
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.rows import attempted, table
@@ -39,16 +39,16 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Parts end at once, as told; which were run is noted."""
     told = SimpleNamespace(outcomes={}, ran=[])
 
-    def apart(name: str, setting: Setting, limit: int, heard: Any) -> Outcome:
+    def apart(name: str, setting: Setting, limit: int, heard: Any) -> PartOutcome:
         told.ran.append(name)
-        return told.outcomes.get(name, Outcome())
+        return told.outcomes.get(name, PartOutcome())
 
     monkeypatch.setattr(run, "apart", apart)
     return told
 
 
 def test_a_run_goes_on_with_what_was_not_done(measured: Any, tmp_path: Path) -> None:
-    measured.outcomes["steps"] = Outcome(
+    measured.outcomes["steps"] = PartOutcome(
         "stopped", "not done after 75 s", 75.0, [{"policy": "full", "ms": 2.5}]
     )
     run_suite(QUICK, tmp_path)
@@ -70,11 +70,11 @@ def test_a_run_goes_on_with_what_was_not_done(measured: Any, tmp_path: Path) -> 
 def test_parts_that_an_interrupted_run_has_done_are_on_the_page(
     measured: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(name: str, setting: Setting, limit: int, heard: Any) -> Outcome:
+    def interrupted(name: str, setting: Setting, limit: int, heard: Any) -> PartOutcome:
         if name == "steps":
-            heard(Outcome("stopped", ENDED, 3.0, [{"policy": "full", "ms": 2.5}]))
+            heard(PartOutcome("stopped", ENDED, 3.0, [{"policy": "full", "ms": 2.5}]))
             raise KeyboardInterrupt
-        return Outcome(rows=[{**KERNEL, "ok": True}] if name == "kernels" else [])
+        return PartOutcome(rows=[{**KERNEL, "ok": True}] if name == "kernels" else [])
 
     monkeypatch.setattr(run, "apart", interrupted)
     with pytest.raises(KeyboardInterrupt):
@@ -128,7 +128,7 @@ def test_rows_that_arrived_stay_however_a_part_ends(sent: Any, state: str, reaso
             sender.close()
         else:
             sender.send(one)
-    outcome, heard = Outcome(), []
+    outcome, heard = PartOutcome(), []
     # what has arrived is taken even if the time is up
     found = _listen(receiver, time.monotonic(), 7, outcome, lambda: heard.append(1))
     assert found == (state, reason)

@@ -1,8 +1,8 @@
 """Runs the census: ``python -m tests.census [--write] [NAME ...]``; all types if none is named.
 
 With ``--write`` what was found goes into verdicts.json, under the release of transformers, and from
-there into docs/models.md (``python docs/tables.py``). Exits with 1 if a type is neither exact nor
-refused by name.
+there into docs/models.md (``python docs/scripts/tables.py``). Exits with 1 if a type is neither
+exact nor refused by name.
 """
 
 from __future__ import annotations

@@ -48,6 +48,23 @@ time.sleep(30)
 """
 
 
+# A server and its engine, which do as they are asked, or are deaf to it.
+ENGINE = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+if {deaf}:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+engine = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(200)"])
+if not {deaf}:
+    signal.signal(signal.SIGTERM, lambda *_: (engine.terminate(), sys.exit()))
+Path(sys.argv[1] + "~").write_text(f"{{os.getpid()}} {{engine.pid}}")
+os.rename(sys.argv[1] + "~", sys.argv[1])
+while True:
+    time.sleep(0.1)
+"""
+PARENT = "import os, sys; from foveate.cli.process import run; run(sys.argv[1:], os.environ)"
+
+
 @pytest.fixture(autouse=True)
 def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (FOLDER, VARIABLE):
@@ -61,7 +78,7 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     place.mkdir(parents=True)
     (place / "api_server.py").write_text(SERVER)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "site"), *sys.path]))
     monkeypatch.setenv("SEEN", str(tmp_path / "seen.json"))
     return lambda: json.loads((tmp_path / "seen.json").read_text())
 
@@ -144,6 +161,7 @@ def test_foveates_own_classes_may_be_named() -> None:
         (["--policy", POLICY, "--worker-cls", "other.Worker"], "--worker-cls 'other.Worker'"),
         (["--policy", POLICY, "--scheduler_cls=my.Own"], "--scheduler-cls 'my.Own'"),
         (["--policy", POLICY, "--worker-cls"], "--worker-cls stands without a value"),
+        (["--policy", POLICY, *("--scheduler_cls", SCHEDULER) * 2], "--scheduler-cls stands twice"),
         (["--policy", POLICY, "--additional-config", "{"], "is no JSON"),
         (["--policy", POLICY, "--additional-config", "[1]"], "is no JSON object"),
         (["--policy", POLICY, "--additional-config.a.b", "1"], "--additional-config whole"),
@@ -169,6 +187,23 @@ def test_settings_in_two_places_are_refused(foveate: Foveate, own: tuple[str, st
 def test_the_model_has_to_come_before_vllms_options(foveate: Foveate) -> None:
     message = refused(foveate("serve", "--policy", POLICY, "--port", "8001", "m"))
     assert "found '--port' for a model" in message
+
+
+def test_options_in_a_file_that_would_be_lost_are_named(foveate: Foveate, tmp_path: Path) -> None:
+    (tmp_path / "vllm.yaml").write_text("port: 8001\nadditional_config:\n  other: 1\n")
+    given = ("--policy", POLICY, "--config", str(tmp_path / "vllm.yaml"))
+    message = refused(foveate("serve", "m", *given))
+    assert f"additional-config in {tmp_path}/vllm.yaml: give it as --additional-config" in message
+
+
+def test_vllms_plug_ins_have_to_be_foveates_as_well(
+    foveate: Foveate, seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    message = refused(foveate("serve", "m", "--policy", POLICY))
+    assert "VLLM_PLUGINS='other' leaves out 'foveate'" in message
+    monkeypatch.setenv("VLLM_PLUGINS", "other,foveate")
+    assert foveate("serve", "m", "--policy", POLICY).exit_code == 0
 
 
 def test_without_vllm_its_extra_is_named(foveate: Foveate, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,8 +264,8 @@ def test_the_exit_status_is_the_servers_and_its_folder_is_removed(
 
 
 def test_a_folder_for_counters_that_is_set_is_used_and_kept(tmp_path: Path) -> None:
-    with environment({FOLDER: str(tmp_path), "A": "1"}) as environ:
-        assert environ == {FOLDER: str(tmp_path), "A": "1"}
+    with environment({FOLDER: str(tmp_path), "A": "1"}) as (environ, fresh):
+        assert (environ, fresh) == ({FOLDER: str(tmp_path), "A": "1"}, "")
     assert tmp_path.is_dir()
 
 
@@ -252,6 +287,58 @@ def test_signals_reach_the_server(tmp_path: Path, number: signal.Signals) -> Non
     assert run(command, os.environ) == 7
     sender.join()
     assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_server_ends_with_foveate_serve_however_that_goes(tmp_path: Path, deaf: bool) -> None:
+    """After SIGKILL the server is asked to end, and its group, of which the engine is, made to; the
+    folder of its counters goes.
+    """
+    (tmp_path / "stand_in.py").write_text(ENGINE.format(deaf=deaf))
+    counters, ready = tmp_path / "counters", tmp_path / "ready"
+    counters.mkdir()
+    command = [sys.executable, "-m", "foveate.cli.watched", str(counters), "stand_in", str(ready)]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command], env=environ, start_new_session=True
+    )
+    wait_for(ready.exists)
+    server, engine = map(int, ready.read_text().split())
+    parent.kill()
+    parent.wait()
+    wait_for(lambda: not any(map(running, (server, engine))))
+    assert not counters.exists()
+
+
+def test_what_a_killed_server_leaves_behind_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "stand_in.py").write_text(ENGINE.format(deaf=True))
+    ready = tmp_path / "ready"
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+
+    def kill() -> None:
+        wait_for(ready.exists)
+        os.kill(int(ready.read_text().split()[0]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert run([sys.executable, "-m", "stand_in", str(ready)], environ) == 128 + signal.SIGKILL
+    killer.join()
+    assert not running(int(ready.read_text().split()[1]))
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs; one that nobody has reaped does not."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_server_that_a_signal_ends_returns_what_a_shell_would() -> None:

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "coming_from_kvpress.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 try:
     from kvpress_names import PRESSES
 finally:

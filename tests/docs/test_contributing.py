@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md's new method, added word for word to a copy of the repository, passes."""
+"""What CONTRIBUTING.md adds, a method and a benchmark, passes, added word for word to a copy."""
 
 from __future__ import annotations
 
@@ -8,17 +8,38 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-SECTION = PAGE.partition("## Add a method: one file, one line\n")[2].partition("\n## ")[0]
-FILE, INIT, CHANGELOG = re.findall(
-    r"(?<=\n```)(?:python|markdown)\n(.*?)```\n", SECTION, re.DOTALL
-)[:3]
-PLACE = re.search(r"First, the file,\s+`(.*?)`", SECTION)[1]
 COPIED = ("src", "tests", "docs", "demo_model", "benchmarks", "examples")
+
+
+class Addition(NamedTuple):
+    """A section of the page: the file, the line that imports it, the line of the changelog, and
+    what tests want, if it is more.
+    """
+
+    place: str
+    file: str
+    line: str
+    changelog: str
+    published: str = ""
+
+
+def addition(heading: str) -> Addition:
+    """What a section has in its blocks."""
+    section = PAGE.partition(f"## Add a {heading}: one file, one line\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"(?<=\n```)(?:python|markdown)\n(.*?)```\n", section, re.DOTALL)
+    place = re.search(r"the file,\s+`(.*?)`", section)
+    assert place
+    file, line, *published, changelog = blocks[:4] if heading == "benchmark" else blocks[:3]
+    return Addition(place[1], file, line, changelog, *published)
+
+
+METHOD, BENCHMARK = addition("method"), addition("benchmark")
 
 
 @pytest.fixture
@@ -50,20 +71,22 @@ def run(root: Path, *command: str) -> str:
     return done.stdout
 
 
-def edit(root: Path) -> None:
-    """What the page says: the file, the line, the changelog."""
-    (root / PLACE).write_text(FILE, encoding="utf-8")
-    methods = root / "src/foveate/methods/__init__.py"
-    lines = methods.read_text(encoding="utf-8").splitlines(keepends=True)
-    after = next(
-        i for i, line in enumerate(lines) if line > INIT and "# isort" not in line and i > 9
-    )
-    methods.write_text("".join([*lines[:after], INIT, *lines[after:]]), encoding="utf-8")
+def add(root: Path, one: Addition) -> None:
+    """What the page says: the file, the line, the changelog, the tests' folders."""
+    (root / one.place).write_text(one.file, encoding="utf-8")
+    package = (root / one.place).parent / "__init__.py"
+    lines = package.read_text(encoding="utf-8").splitlines(keepends=True)
+    mine = [i for i, line in enumerate(lines) if line.startswith("from") and "# isort" not in line]
+    after = next(i for i in mine if lines[i] > one.line)
+    package.write_text("".join([*lines[:after], one.line, *lines[after:]]), encoding="utf-8")
     changes = root / "CHANGELOG.md"
     text = changes.read_text(encoding="utf-8")
     changes.write_text(
-        text.replace("### Added\n\n", f"### Added\n\n{CHANGELOG}", 1), encoding="utf-8"
+        text.replace("### Added\n\n", f"### Added\n\n{one.changelog}", 1), encoding="utf-8"
     )
+    if one.published:
+        with (root / "tests/eval/benchmarks/published.py").open("a", encoding="utf-8") as file:
+            file.write(f"\n\n{one.published}")
 
 
 def tables(root: Path) -> None:
@@ -75,20 +98,57 @@ def tables(root: Path) -> None:
         run(root, *command.split())
 
 
+def check(root: Path, *tested: str) -> None:
+    """`make lint`, and some of the tests."""
+    run(root, "-m", "ruff", "format", "--check", "src", "tests/eval")
+    run(root, "-m", "ruff", "check", "src", "tests/eval")
+    run(root, "-m", "mypy", "src", "demo_model/foveate_demo", "benchmarks")
+    run(root, "-c", "from importlinter.cli import lint_imports_command as lint; lint()")
+    run(root, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tested)
+
+
 @pytest.mark.slow
 def test_a_method_is_one_file_and_one_line(copy: Path) -> None:
-    edit(copy)
+    add(copy, METHOD)
     tables(copy)
     assert "one in so many of them" in (copy / "docs/methods.md").read_text(encoding="utf-8")
-    run(copy, "-m", "ruff", "format", "--check", "src")
-    run(copy, "-m", "ruff", "check", "src")
-    run(copy, "-m", "mypy", "src", "demo_model/foveate_demo", "benchmarks")
-    run(copy, "-c", "from importlinter.cli import lint_imports_command as lint; lint()")
-    tested = [f"tests/{folder}" for folder in ("core", "docs", "surface", "cli")]
-    run(copy, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", *tested)
+    check(copy, "tests/core", "tests/docs", "tests/surface", "tests/cli")
 
 
-def test_the_page_names_files_that_are_there() -> None:
-    assert (ROOT / PLACE).parent.is_dir()
-    assert compile(FILE, PLACE, "exec")
-    assert INIT.startswith("from foveate.methods.")
+@pytest.mark.slow
+def test_a_benchmark_is_one_file_and_one_line(copy: Path) -> None:
+    add(copy, BENCHMARK)
+    tables(copy)
+    page = (copy / "docs/evaluation.md").read_text(encoding="utf-8")
+    assert "| `infovqa` | Questions about infographics, by ANLS. |" in page
+    assert "InfoVQA_VAL.tsv" in page
+    check(copy, "tests/eval/benchmarks", "tests/data", "tests/docs", "tests/surface")
+
+
+@pytest.mark.parametrize("one", [METHOD, BENCHMARK], ids=["method", "benchmark"])
+def test_the_page_names_files_that_are_there(one: Addition) -> None:
+    assert (ROOT / one.place).parent.is_dir()
+    assert compile(one.file, one.place, "exec")
+    assert one.line.startswith("from foveate.")
+
+
+def test_the_benchmark_is_read_from_the_folders_of_the_page(tmp_path: Path) -> None:
+    from foveate.eval.benchmarks.folder import BENCHMARKS
+    from foveate.eval.tasks import find_task
+    from tests.eval.benchmarks import published
+
+    known = dict(published.FORMS)
+    try:
+        exec(compile(BENCHMARK.file, BENCHMARK.place, "exec"), {"__name__": "foveate.infovqa"})
+        exec(BENCHMARK.published, vars(published))
+        added = {key: write for key, write in published.FORMS.items() if key not in known}
+        assert len(added) == 2
+        for number, ((task, _), write) in enumerate(added.items()):
+            first = write(published.Writes(tmp_path / str(number)))
+            found = [*find_task(f"{task}={tmp_path / str(number)}").samples(9, 0)]
+            read = (found[0].name, found[0].answers, len(found))
+            assert read == (first.name, first.answers, first.count)
+    finally:
+        BENCHMARKS.pop("infovqa", None)
+        published.FORMS.clear()
+        published.FORMS.update(known)

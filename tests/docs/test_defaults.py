@@ -13,7 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture
 def defaults(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.syspath_prepend(str(DOCS / "scripts"))
     import defaults
 
     yield defaults

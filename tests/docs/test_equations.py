@@ -28,7 +28,7 @@ class Second:
 
 @pytest.fixture
 def equations(monkeypatch):
-    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.syspath_prepend(str(DOCS / "scripts"))
     import equations
 
     yield equations

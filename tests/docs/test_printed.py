@@ -11,7 +11,7 @@ import pytest
 from foveate.cli.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 try:
     import printed
 finally:

@@ -13,7 +13,7 @@ import foveate
 from foveate.report.charts import PALETTE
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
+sys.path.insert(0, str(ROOT / "docs" / "scripts"))
 try:
     import leaderboard
 finally:

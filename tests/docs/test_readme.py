@@ -26,19 +26,19 @@ def test_the_readme_is_read_to_its_end():
 
 
 def test_generated_tables_are_up_to_date():
-    sys.path.insert(0, str(ROOT / "docs"))
+    sys.path.insert(0, str(ROOT / "docs" / "scripts"))
     try:
         import tables
     finally:
         sys.path.pop(0)
     for path in (*tables.TABLES, *tables.PICTURES):
         text = path.read_text(encoding="utf-8")
-        assert tables.written(path) == text, f"{path}: run python docs/tables.py"
+        assert tables.written(path) == text, f"{path}: run python docs/scripts/tables.py"
 
 
 @pytest.mark.parametrize("path", re.findall(r"\]\(([^)h][^)]*)\)", README))
 def test_the_readmes_links_lead_somewhere(path):
-    assert (ROOT / path.partition("#")[0]).exists()  # sections: docs/check_links.py
+    assert (ROOT / path.partition("#")[0]).exists()  # sections: docs/scripts/check_links.py
 
 
 def test_the_public_api_is_all_there_and_documented():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 PENDING: set[str] = set()
-"""Methods and stages that specs name here and in docs/kvpress_names.py before they exist."""
+"""Methods and stages that specs name here and in kvpress_names.py of the docs before they exist."""
 
 
 def pending(spec: str) -> set[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from transformers import PreTrainedModel
 
 import foveate
 from foveate.backends.hf.attention.computed import dropped_before
+from foveate.backends.hf.decoder import find, layer_stacks
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.support import text_config
 from foveate.core.prunes import prunes
 from foveate.core.pruning import EnteringTokens, Pruned
 from tests.conformance import compare
@@ -54,12 +57,75 @@ def hidden_of(cache: Any) -> dict[int, Tensor]:
     return found
 
 
+Rows = dict[int, list[tuple[Tensor, Tensor, Tensor]]]
+"""Before which layer tokens took over others: their rows, their columns, and their states then."""
+
+
+@contextmanager
+def taking_over(stage: Any, pads: Tensor) -> Iterator[Rows]:
+    """Notes the states that a prune stage has tokens go on with, where these are not their own;
+    ``pads`` is the padding in front of each row.
+    """
+    found: Rows = {}
+    own = type(stage).__call__
+
+    def noting(self: Any, tokens: EnteringTokens) -> Pruned:
+        chosen = own(self, tokens)
+        if chosen.hidden is not None:
+            other = (chosen.hidden != tokens.hidden).any(-1) & chosen.goes_on & tokens.vision
+            rows, places = other.nonzero(as_tuple=True)
+            columns = tokens.pos[rows, places] + pads[rows]
+            states = chosen.hidden[rows, places].clone()
+            found.setdefault(tokens.layer, []).append((rows, columns, states))
+        return chosen
+
+    type(stage).__call__ = noting
+    try:
+        yield found
+    finally:
+        type(stage).__call__ = own
+
+
+@contextmanager
+def given(model: PreTrainedModel, rows: Rows) -> Iterator[None]:
+    """Inside, the stock model reads its prompt with these states in the place of tokens' own."""
+    config = text_config(model)
+    layers, decoder = model.get_submodule(layer_stacks(model, config)[0]), find(model, config)[0]
+
+    def states(hidden: Tensor, some: Any) -> Tensor:
+        hidden = hidden.clone()
+        for row, column, state in some:
+            hidden[row, column] = state
+        return hidden
+
+    def at_door(module: Any, args: Any, kwargs: Any) -> Any:
+        embeds = kwargs["inputs_embeds"]
+        if embeds is None or embeds.shape[1] == 1:
+            return None
+        return args, {**kwargs, "inputs_embeds": states(embeds, rows[0])}
+
+    def before(some: Any, module: Any, args: Any) -> Any:
+        return None if args[0].shape[1] == 1 else (states(args[0], some), *args[1:])
+
+    with ExitStack() as undo:
+        for layer, some in rows.items():
+            if not layer:
+                undo.callback(decoder.register_forward_pre_hook(at_door, with_kwargs=True).remove)
+            else:
+                hook = partial(before, some)
+                undo.callback(layers[layer].register_forward_pre_hook(hook).remove)
+        yield
+
+
 @dataclass
 class Read:
-    """What was kept of a prompt, and while it was answered; and what was not computed."""
+    """What was kept of a prompt, and while it was answered; what was not computed; and the states
+    of tokens that took over others.
+    """
 
     events: list[Event]
     hidden: Mapping[int, Tensor]
+    rows: Rows = field(default_factory=dict)
 
 
 @contextmanager
@@ -81,14 +147,22 @@ def recorded(model: PreTrainedModel, policy: foveate.Policy) -> Iterator[Read]:
 def check_pruned(
     model: PreTrainedModel, policy: foveate.Policy, inputs: dict[str, Tensor], **how: Any
 ) -> Read:
-    """``generate`` equals that of the stock model, from which keys are hidden and evicted."""
+    """``generate`` equals that of the stock model, from which keys are hidden and evicted, and
+    which is given the states with which tokens took over others.
+    """
     settings = {**GREEDY, **how}
-    with foveate.compress(model, policy), recorded(model, policy) as read:
+    pads = (inputs["attention_mask"] == 0).sum(-1)
+    pads = pads.repeat_interleave(settings.get("num_beams", 1))
+    with (
+        foveate.compress(model, policy),
+        recorded(model, policy) as read,
+        taking_over(policy.prune, pads) as read.rows,
+    ):
         ours = model.generate(**inputs, **settings)
     assert read.hidden, "nothing was dropped"
     if policy.amount.everything:
         check_held(read)
-    with oracle(model, *read.events, hidden=read.hidden):
+    with oracle(model, *read.events, hidden=read.hidden), given(model, read.rows):
         theirs = model.generate(**inputs, **settings)
     assert difference(ours, theirs) <= TOLERANCE
     return read

@@ -139,6 +139,7 @@ def test_every_way_keeps_its_share_and_all_text_in_a_model(name):
     """As the model reads: a row alone keeps what it keeps in a batch."""
     model, inputs = zoo.build("llava"), zoo.prompt("llava", lengths=(31, 40))
     how = "keep=40%" if "keep" in {one.name for one in fields(PRUNES[name].cls)} else ""
+    how += ",at=1|2" if name == "sparsevlm" else ""
     policy, kept = foveate.policy(f"{name}.prune({how})+full"), []
     for given in (inputs, zoo.row("llava", inputs, 0)):
         with foveate.compress(model, policy) as session:

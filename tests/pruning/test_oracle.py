@@ -78,9 +78,14 @@ def test_eager_attention(family, cut):
     check_pruned(model, foveate.policy(f"{cut}+full"), zoo.prompt(family, lengths=(23, 31, 40)))
 
 
-@by_turns(
-    family=FAMILIES, policy=["random.prune(keep=100%)+full", "fastv.prune(layer=1,keep=100%)+full"]
-)
+KEEPING_ALL = [
+    "random.prune(keep=100%)+full",
+    "fastv.prune(layer=1,keep=100%)+full",
+    "sparsevlm.prune(at=1|2,keep=100%)+full",
+]
+
+
+@by_turns(family=FAMILIES, policy=KEEPING_ALL)
 def test_keeping_everything_is_bit_identical_to_the_stock_cache(family, policy):
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=(23, 31, 40))
     stock = model.generate(**inputs, **GREEDY)

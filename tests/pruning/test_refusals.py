@@ -78,11 +78,6 @@ def test_a_layer_that_the_model_does_not_have():
         foveate.compress(zoo.build("llava"), "fastv.prune(layer=3,keep=40%)+full")
 
 
-def test_a_prompt_that_is_read_twice():
-    with pytest.raises(InvalidParameter, match="second time"):
-        foveate.compress(zoo.build("llava"), "random.prune(keep=40%)+kvzip:budget=20%")
-
-
 @pytest.mark.parametrize(
     ("spec", "error", "said"),
     [

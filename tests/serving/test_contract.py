@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from foveate.backends.vllm import registration, vllm_api
+from foveate.backends.vllm.activation import UNSET
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec, compressible
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
@@ -96,6 +97,17 @@ def test_registering_twice_is_registering_once_and_leaves_vllms_own():
     backend = vllm_api.AttentionBackendEnum.CPU_ATTN.get_class()
     assert issubclass(backend, vllm_api.CPUAttentionBackend)
     assert backend.get_name() == "CPU_ATTN"
+
+
+def test_an_engines_arguments_are_activated_once_and_have_these_fields():
+    for _ in range(2):
+        registration.register_all()
+    arguments = vllm_api.EngineArgs
+    names = {"additional_config", "kv_offloading_size", "kv_transfer_config", "scheduler_cls"}
+    names |= {"spec_method", "spec_model", "speculative_config", "worker_cls"}
+    assert names <= {field.name for field in dataclasses.fields(arguments)}
+    assert (arguments.worker_cls, arguments.scheduler_cls) == UNSET
+    assert not hasattr(arguments.create_engine_config.__wrapped__, "__wrapped__")
 
 
 def test_builders_and_implementations_are_called_like_this():

@@ -52,13 +52,14 @@ class Times(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A row, the answer's token ids, the share of heads that hold each token of the prompt, and the
-    times of every turn so far.
+    """A row, the answer's token ids, the share of heads that hold each token of the prompt, which
+    of these all layers computed, and the times of every turn so far.
     """
 
     row: Row
     ids: list[int]
     held: Tensor
+    whole: Tensor
     turns: tuple[Times, ...]
 
 
@@ -105,6 +106,7 @@ def measure(
             stopping_criteria=StoppingCriteriaList([clock]),
         )
         stats, held = session.stats, session.held_share()[0, : prompt.tokens].cpu()
+        whole = session.computed_share()[0, : prompt.tokens].cpu() == 1
     computed = stats.computed
     ids: list[int] = done[0, prompt.tokens :].tolist()
     steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
@@ -119,7 +121,7 @@ def measure(
         first_divergence=None,
         visual_computed=None if computed is None else round(float(computed.mean()), 4),
     )
-    return Measured(row, ids, held, turns)
+    return Measured(row, ids, held, whole, turns)
 
 
 def _medians(turns: Sequence[Times]) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def save(
 ) -> None:
     """Draws the picture and says where it is; the picture says where patches are not known."""
     where, note = _places(images, loaded, prompt)
-    page = kept_picture(images, where, [(*_words(one.row), one.held) for one in measured], note)
+    rows = [(*_words(one.row), one.held) for one in measured]
+    page = kept_picture(images, where, rows, note, [one.whole for one in measured])
     with files.replacing(path) as part:
         page.save(part)
     typer.echo(f"What was kept, on the images: {path}", err=True)

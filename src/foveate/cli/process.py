@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
+
+GRACE = 3.0
+"""Seconds in which the rest of a group may end."""
 
 
 def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -25,12 +30,28 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             child.send_signal(number)
 
     with _handled_by(forward):
-        # stdin: whoever reads from the terminal outside its group is stopped
-        child = subprocess.Popen(command, env=environ, process_group=0, stdin=subprocess.DEVNULL)
-        for number in early:
-            child.send_signal(number)
-        status = child.wait()
+        # stdin: whoever reads from the terminal outside its group is stopped; and a pipe's other
+        # end tells the child when this process is gone
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, env=environ, process_group=0, stdin=pipe) as child:
+            for number in early:
+                child.send_signal(number)
+            status = child.wait()
+        _end_rest(child.pid)
     return status if status >= 0 else 128 - status  # negative: the signal that ended it
+
+
+def _end_rest(group: int) -> None:
+    """What a killed child leaves behind of its group is asked to end, and made to."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        end = time.monotonic() + GRACE
+        try:
+            os.killpg(group, number)
+            while time.monotonic() < end:
+                time.sleep(0.05)
+                os.killpg(group, 0)
+        except (ProcessLookupError, PermissionError):  # nobody is left, or but what is to be reaped
+            return
 
 
 @contextmanager

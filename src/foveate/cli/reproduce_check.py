@@ -9,7 +9,7 @@ from rich.text import Text
 
 from foveate.cli import console
 from foveate.cli.eval import REFUSED
-from foveate.reproduce.check import Checked, Found
+from foveate.reproduce.check import BenchmarkFolder, Checked
 
 
 def tell(checked: Sequence[Checked], json: bool) -> None:
@@ -35,7 +35,7 @@ def tell(checked: Sequence[Checked], json: bool) -> None:
         raise typer.Exit(REFUSED)
 
 
-def _show(found: Sequence[Found], checked: Sequence[Checked]) -> None:
+def _show(found: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
     table = console.table("Data", "Form", "Split", "Count", "First")
     for one in found:
         for number, part in enumerate(one.parts or ()):

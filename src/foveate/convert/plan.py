@@ -12,7 +12,7 @@ from foveate.convert.rules import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ConversionPlan:
     """All that is needed to write the model.
 
     Attributes:

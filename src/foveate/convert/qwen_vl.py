@@ -9,7 +9,7 @@ from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from foveate.convert import bpe_ranks, templates, tokens
 from foveate.convert.facts import Facts
-from foveate.convert.plan import Plan
+from foveate.convert.plan import ConversionPlan
 from foveate.convert.rules import Rule, thirds, thirds_per_head
 from foveate.convert.weights import json_file
 from foveate.errors import InvalidInput
@@ -42,7 +42,7 @@ def is_qwen_vl(facts: Facts) -> bool:
     return facts.get("model_type") == "qwen" and "visual" in facts.entries
 
 
-def plan_qwen_vl(facts: Facts, folder: Path, vision: Path | None) -> Plan:
+def plan_qwen_vl(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a Qwen-VL is converted.
 
     Raises:
@@ -65,7 +65,7 @@ def plan_qwen_vl(facts: Facts, folder: Path, vision: Path | None) -> Plan:
             "They are not of the same model."
         )
     chat = _chats(folder)
-    return Plan(
+    return ConversionPlan(
         model=QwenVLForConditionalGeneration,
         config=QwenVLConfig(
             vision_config=eye,

@@ -31,7 +31,7 @@ class Piece(NamedTuple):
     kind: int
 
 
-class Model(NamedTuple):
+class SentencePieceModel(NamedTuple):
     """What the file says."""
 
     pieces: list[Piece]
@@ -64,7 +64,7 @@ def tokenizer(folder: Path) -> Tokenizer:
     return made
 
 
-def read(path: Path) -> Model:
+def read(path: Path) -> SentencePieceModel:
     """Reads a SentencePiece model. Raises as `tokenizer` does."""
     if not path.is_file():
         raise ModelNotFound(
@@ -78,7 +78,7 @@ def read(path: Path) -> Model:
         raise ModelNotFound(f"{str(path)!r} is damaged ({error}). Download it again.") from error
     if trained.get(3, 1) != BPE or not pieces:
         raise UnsupportedModel(f"{str(path)!r} is no byte-pair encoding, which is what is known.")
-    return Model(pieces, _bytes(normal.get(2, b"")), bool(normal.get(3, 1)))
+    return SentencePieceModel(pieces, _bytes(normal.get(2, b"")), bool(normal.get(3, 1)))
 
 
 def added_tokens(folder: Path) -> dict[int, str]:
@@ -102,13 +102,13 @@ def merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     return [(left, right) for _, left, right in found]
 
 
-def _normalizers(model: Model) -> list[normalizers.Normalizer]:
+def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     table = [normalizers.Precompiled(model.characters)] if model.characters else []
     front = [normalizers.Prepend(SPACE)] if model.space_in_front else []
     return [*table, *front, normalizers.Replace(" ", SPACE)]
 
 
-def _decoders(model: Model) -> list[decoders.Decoder]:
+def _decoders(model: SentencePieceModel) -> list[decoders.Decoder]:
     front = [decoders.Strip(" ", 1, 0)] if model.space_in_front else []
     return [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *front]
 

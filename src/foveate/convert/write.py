@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import GenerationConfig
 
-from foveate.convert.plan import Plan
+from foveate.convert.plan import ConversionPlan
 from foveate.convert.rules import checked, renamed
 from foveate.convert.weights import tensors
 from foveate.core.files import reporting
@@ -49,7 +49,7 @@ def new_folder(target: Path) -> Iterator[Path]:
             shutil.rmtree(part, ignore_errors=True)
 
 
-def write(plan: Plan, folder: Path, most: int = SHARD) -> None:
+def write(plan: ConversionPlan, folder: Path, most: int = SHARD) -> None:
     """Writes all of a model's files into an empty directory.
 
     Raises:
@@ -67,7 +67,7 @@ def write(plan: Plan, folder: Path, most: int = SHARD) -> None:
     plan.processor.save_pretrained(folder)
 
 
-def _shapes(plan: Plan) -> dict[str, torch.Size]:
+def _shapes(plan: ConversionPlan) -> dict[str, torch.Size]:
     """Of all weights that the model has, without making it."""
     with torch.device("meta"):
         model = plan.model(plan.config)

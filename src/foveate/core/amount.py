@@ -24,7 +24,7 @@ MOST_BYTES = 2**50
 _AMOUNT = re.compile(
     r"([+-]?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,2})?)\s*(%|[kKmMgG]?[iI]?[bB])?", re.ASCII
 )
-_WAY_OUT = (
+WAY_OUT = (
     "Give a fraction in (0, 1] (0.2 or '20%'), a number of tokens (256) or of bytes ('64MB'), or a "
     "share of what the scores say matters ('auto(0.98)')."
 )
@@ -60,14 +60,14 @@ class Amount:
         if isinstance(raw, Amount):
             return raw
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
-            raise InvalidBudget(f"budget {shown(raw)} is no amount. {_WAY_OUT}")
+            raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
-            raise InvalidBudget(f"budget {raw!r} is not a finite number. {_WAY_OUT}")
+            raise InvalidBudget(f"budget {raw!r} is not a finite number. {WAY_OUT}")
         if isinstance(raw, str) and (found := _AUTO.fullmatch(raw.strip())):
             return _auto(raw, found[1])
         kind, value = _read(raw)
         if problem := _problem(kind, value):
-            raise InvalidBudget(f"budget {shown(raw)} {problem} {_WAY_OUT}")
+            raise InvalidBudget(f"budget {shown(raw)} {problem} {WAY_OUT}")
         return cls(kind, value, _print(kind, value))
 
     @property
@@ -108,6 +108,7 @@ class Amount:
                     f"bytes over all layers. Give at least that."
                 )
             return torch.full_like(lengths, each)
+        # in whole numbers: 0.29 of 100 is 29, where the product of doubles is below it
         kept = [
             max(1, length * self.value.numerator // self.value.denominator)
             for length in lengths.tolist()
@@ -152,18 +153,18 @@ def _read(raw: int | float | str) -> tuple[Kind, Fraction]:
     if isinstance(raw, int):
         return "tokens", Fraction(raw)
     if isinstance(raw, float):
-        return "fraction", Fraction(str(raw))
+        return "fraction", Fraction(str(raw))  # 0.1 as it was written, not the double next to it
     text = raw.strip()
     number = _AMOUNT.fullmatch(text) if len(text) <= LONGEST else None
     if number is None:
-        raise InvalidBudget(f"budget {shown(raw)} is no amount. {_WAY_OUT}")
+        raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
     value, unit = Fraction(number[1]), (number[2] or "").upper()
     if unit == "%":
         return "fraction", value / 100
     if unit in _BYTES:
         return "bytes", Fraction(math.floor(value * _BYTES[unit]))
     if unit:
-        raise InvalidBudget(f"budget {raw!r} has the unknown unit {number[2]!r}. {_WAY_OUT}")
+        raise InvalidBudget(f"budget {raw!r} has the unknown unit {number[2]!r}. {WAY_OUT}")
     return ("tokens" if re.fullmatch(r"[+-]?[0-9]+", number[1]) else "fraction"), value
 
 

@@ -112,6 +112,7 @@ class Bytes:
             even = torch.tensor(lengths, dtype=torch.long, device="cpu").clamp_max(tokens)[:, None]
             return [even.expand(-1, form.heads) for form in self.forms]
         rows = [rule(tokens, min(always, tokens), n) if tokens < n else (n,) for n in lengths]
+        # a row that stays whole is one number, which is that of all layers and heads alike
         rows = [row * (depth if len(row) == 1 else 1) for row in rows]
         each = max(map(len, rows)) // depth  # numbers of a layer: one, or one for every head
         rows = [row if len(row) == each * depth else row * each for row in rows]
@@ -207,6 +208,7 @@ class Bytes:
         planned = self._foreseen(tokens, slots.lengths.tolist())
         each = [self.of_layer(place, counts) for place, counts in enumerate(planned)]
         mine = sum(each[one.layer.ordinal] for one in scored)
+        # more than the share of the bytes only where the budget was raised beyond them
         return max(mine, self.allowed * mine // sum(each))
 
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
@@ -218,11 +220,13 @@ def _running(policy: Policy, form: Form) -> int:
     """Bytes of the running sums of one slot of a head, as a token of zeros shows."""
     if not (policy.running or policy.reads_again):
         return 0
+    # no score declares how many sums it keeps of a slot, or of which type: one token tells
     layer = _token(form)
     state: dict[str, Tensor] = {}
     for each in policy.running:
         state |= each.observe(layer)
     if policy.reads_again is not None:
+        # read again means a pass behind the prompt: a slot of the prompt, then one of the pass
         k, v = (t.expand(-1, -1, 2, -1) for t in (layer.k, layer.v))
         pos = layer.pos.new_tensor([[[0, 1]]])
         text = torch.full_like(pos, -1)

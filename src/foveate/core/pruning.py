@@ -5,16 +5,28 @@ and has no keys and values there; what stays keeps the position that it had.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Layer
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedModel
+
+
+class Seen(NamedTuple):
+    """How the image tower looked at each visual token, in the layer whose output it gives to the
+    decoder: what the token was ``paid`` there, the mean over heads of what the class token pays it
+    or, in a tower without one, the mean over all queries of its image; and its ``keys``, the mean
+    over heads. A token that is made of several patches has their means. Zeros at text.
+    """
+
+    paid: Float[Tensor, "b t"]
+    keys: Float[Tensor, "b t d"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +39,8 @@ class EnteringTokens:
     visual token of it it is, as the prompt was given; -1 for text. ``given`` counts the visual
     tokens of the pass before any was dropped. ``before`` is the layer before this one, as it has
     read the pass: the queries are those of these tokens, and its last slots are theirs; None before
-    the first layer.
+    the first layer. ``notes`` is what the stage noted of these tokens before earlier layers.
+    ``tower`` is there before the first layer, for stages that say ``reads_tower = True``.
     """
 
     layer: int
@@ -38,6 +51,8 @@ class EnteringTokens:
     spot: Int[Tensor, "b t"]
     given: Int[Tensor, "b"]
     before: Layer | None = None
+    notes: Mapping[str, Shaped[Tensor, "b t"]] = field(default_factory=dict)
+    tower: Seen | None = None
 
     @cached_property
     def vision(self) -> Bool[Tensor, "b t"]:
@@ -57,14 +72,29 @@ class EnteringTokens:
             )
         return self.before
 
+    def seen(self) -> Seen:
+        """How the image tower looked at the tokens.
+
+        Raises:
+            UnsupportedModel: nothing noted it.
+        """
+        if self.tower is None:
+            raise UnsupportedModel(
+                "tokens are to be chosen by the image tower's attention, and nobody noted it: the "
+                "stage has to say reads_tower = True, and to choose before layer 0."
+            )
+        return self.tower
+
 
 class Pruned(NamedTuple):
     """Which of the tokens go on, and, if some of them take over others, the hidden states with
     which all do (those of tokens that are dropped are not read). Text goes on whatever it says.
+    ``notes``, one number for each token, come back with those that go on, before later layers.
     """
 
     goes_on: Bool[Tensor, "b t"]
     hidden: Float[Tensor, "b t c"] | None = None
+    notes: Mapping[str, Shaped[Tensor, "b t"]] = {}
 
 
 @runtime_checkable

@@ -172,6 +172,7 @@ def _last_visible(slots: Slots, w: int) -> Tensor:
 
 def once_for_heads(t: Shaped[Tensor, "b h n"]) -> Shaped[Tensor, "b #h n"]:
     """One head's part where one was expanded over all of them; otherwise all of it."""
+    # expand() gives the heads no memory of their own; heads that are equal are not looked for
     return t[:, :1] if t.stride(1) == 0 else t
 
 

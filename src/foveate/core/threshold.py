@@ -32,6 +32,7 @@ def holding(policy: Policy, scored: Sequence[Scored]) -> tuple[Sequence[Scored],
         return scored, counts
     weights = [matters(one) for one in scored]
     goal = share * _added([w.sum((1, 2)) for w in weights])
+    # bisection, of all rows at once: a larger budget is taken to hold no less
     low, high = least.clone(), most
     while bool((low < high).any()):
         middle = (low + high) // 2

@@ -15,6 +15,7 @@ from transformers import DynamicCache
 from foveate.backends.hf import Recording, Session, branch, compress
 from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
+from foveate.core.spec import print_value
 from foveate.errors import (
     CannotWrite,
     ClusterFailed,
@@ -67,16 +68,17 @@ def measured(
         yield from [failed(task, sample, spec, error) for spec in (FULL, *specs)]
         return
     yield _row(reading, FULL, full, strict)
-    for spec in sorted(specs, key=lambda spec: reads_sums(reading, spec)):
+    for spec in sorted(specs, key=lambda spec: read_as(reading, spec)):
         yield _row(reading, spec, full, strict and spec not in raised)
 
 
-def reads_sums(reading: Reading, spec: str) -> bool:
-    """Whether a spec's policy needs the prompt with its column sums."""
+def read_as(reading: Reading, spec: str) -> tuple[str, bool]:
+    """How a spec's policy needs the prompt: what of it is computed, and whether column sums are."""
     try:
-        return reading.policy(spec).reads_column_sums
+        policy = reading.policy(spec)
     except FoveateError:  # which its row will say
-        return False
+        return "", False
+    return "" if policy.prune is None else print_value(policy.prune), policy.reads_column_sums
 
 
 def _row(reading: Reading, spec: str, full: Answer, strict: bool) -> Row:
@@ -93,7 +95,7 @@ def answer_alone(reading: Reading, policy: Policy, full: Answer | None, strict: 
     """What the prompt's cache, as a policy compresses it, makes of the sample; ``full`` is what the
     full cache makes of it, and None for that one itself.
     """
-    recording, prefill_s = reading.recorded(sums=policy.reads_column_sums)
+    recording, prefill_s = reading.recorded(sums=policy.reads_column_sums, prune=policy.prune)
     loaded = reading.loaded
     with compress(loaded.model, policy, tokenizer=loaded.tokenizer, strict=strict) as session:
         cache = branch(session, recording)

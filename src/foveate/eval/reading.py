@@ -11,6 +11,7 @@ from torch import Tensor
 from foveate.backends.hf import Recording, record
 from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
+from foveate.core.pruning import Prune
 from foveate.errors import InvalidInput
 from foveate.eval.contenders import is_oracle, resolved
 from foveate.eval.evidence import in_text, tokens_of, tokens_of_images, view_of
@@ -49,7 +50,7 @@ class Reading:
     prompt: Prompt
     cut: int
     timed: bool
-    _last: tuple[bool, Recorded] | None = field(default=None, repr=False)
+    _last: tuple[bool, Prune | None, Recorded] | None = field(default=None, repr=False)
 
     @property
     def rest(self) -> Tensor:
@@ -57,17 +58,18 @@ class Reading:
         rest: Tensor = self.prompt.inputs["input_ids"][:, self.cut :]
         return rest
 
-    def recorded(self, *, sums: bool) -> Recorded:
-        """The prompt, as policies read it that need column sums, or none. Only one of the two is
-        held at a time: ask for one kind after the other.
+    def recorded(self, *, sums: bool, prune: Prune | None = None) -> Recorded:
+        """The prompt, as policies read it that need column sums, or none, and that have all visual
+        tokens computed, or not. Only one of these is held at a time: ask for one kind after the
+        other.
         """
-        if self._last is None or self._last[0] != sums:
+        if self._last is None or self._last[:2] != (sums, prune):
             self._last = None
             model = self.loaded.model
             start = now(model.device)
-            recording = record(model, sums=sums, **_until(self.prompt, self.cut))
-            self._last = sums, Recorded(recording, now(model.device) - start)
-        return self._last[1]
+            recording = record(model, sums=sums, prune=prune, **_until(self.prompt, self.cut))
+            self._last = sums, prune, Recorded(recording, now(model.device) - start)
+        return self._last[2]
 
     def policy(self, spec: str) -> Policy:
         """The policy of a contender for this sample.

@@ -24,7 +24,7 @@ from foveate.eval.answer import (
     greedy_together,
     teacher_forced_together,
 )
-from foveate.eval.measure import agrees, answer_alone, failed, reads_sums, reference_of
+from foveate.eval.measure import agrees, answer_alone, failed, read_as, reference_of
 from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
 from foveate.eval.row import Answer, Row, row
@@ -82,7 +82,9 @@ def measured_together(
         else:
             asking.append((reading, answer))
     yield [_row(reading, full, FULL, full) for reading, full in asking]
-    for spec in sorted(specs, key=lambda spec: any(reads_sums(one, spec) for one, _ in asking)):
+    for spec in sorted(
+        specs, key=lambda spec: max((read_as(one, spec) for one, _ in asking), default=("", False))
+    ):
         answers = _answers(asking, spec, strict and spec not in raised)
         yield [_row(*one, spec, answer) for one, answer in zip(asking, answers, strict=True)]
 
@@ -117,7 +119,7 @@ def _begun(
         policy = reading.policy(spec)
         if not can_join(policy):
             return answer_alone(reading, policy, full, strict)
-        recording, prefill_s = reading.recorded(sums=policy.reads_column_sums)
+        recording, prefill_s = reading.recorded(sums=policy.reads_column_sums, prune=policy.prune)
         with compress(model, policy, tokenizer=tokenizer, strict=strict) as session:
             cache = branch(session, recording)
             stats = session.stats

@@ -78,7 +78,7 @@ def gini(curve: Float[Tensor, "*x n"]) -> Float[Tensor, "*x"]:
     return (curve + before).sum(-1) / n - 1
 
 
-class Found(NamedTuple):
+class PrefixSearch(NamedTuple):
     """The share p, the tokens that each layer needs to hold it, and the steps it took."""
 
     p: float
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 def search(
     curves: Float[Tensor, "L n"], total: int, *, tolerance: float = 0.0, steps: int = STEPS
-) -> Found:
+) -> PrefixSearch:
     """Algorithm 1: the p at which the layers' prefixes, min{o : P_l(o) >= p}, add up to ``total``,
     or miss it by no more than ``tolerance`` tokens; the nearest one that so many halvings reach.
     """
@@ -100,7 +100,7 @@ def search(
         if abs(difference) <= tolerance:
             break
         low, high = (p, high) if difference < 0 else (low, p)
-    return Found(p, tokens, step)
+    return PrefixSearch(p, tokens, step)
 
 
 def _prefixes(curves: Float[Tensor, "L n"], p: float) -> Int[Tensor, "L"]:
@@ -182,7 +182,7 @@ class PrefixBudget:
             return wish[[one.layer.ordinal for one in scored]]
         return scaled(self.found(scored, row, total).tokens, total)
 
-    def found(self, scored: Sequence[Scored], row: int, total: int) -> Found:
+    def found(self, scored: Sequence[Scored], row: int, total: int) -> PrefixSearch:
         """The search in one row, for ``total`` tokens over all layers."""
         curves = [priority(one)[row] for one in scored]
         longest = max(len(curve) for curve in curves)

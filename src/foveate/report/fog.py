@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -25,10 +25,15 @@ def canvas(image: Image.Image, grid: Grid | None) -> Box:
 
 
 def lit(
-    image: Image.Image, grid: Grid, share: Float[Tensor, "t"], size: tuple[int, int]
+    image: Image.Image,
+    grid: Grid,
+    share: Float[Tensor, "t"],
+    size: tuple[int, int],
+    whole: Bool[Tensor, "t"] | None = None,
 ) -> Image.Image:
     """The image, at a size in pixels, and what a processor puts around it: cell by cell as clear as
-    the share of heads that hold the cell's token, and hatched where it is under no cell.
+    the share of heads that hold the cell's token, crossed where that is none of ``whole``, and
+    hatched where it is under no cell.
     """
     box = canvas(image, grid)
     pixels = np.asarray(part_of(image, box, size)).astype(np.float64)
@@ -38,6 +43,9 @@ def lit(
     held = share[list(grid.places)].view(grid.rows, grid.columns).clamp(0, 1).cpu().numpy()
     clear = _LEAST + (1 - _LEAST) * held[rows.clip(0)[:, None], columns.clip(0)] ** _CURVE
     foggy = _FOG + (pixels - _FOG) * clear[..., None]
+    if whole is not None:
+        computed = whole[list(grid.places)].view(grid.rows, grid.columns).cpu().numpy()
+        foggy = _crossed(foggy, ~computed[rows.clip(0)[:, None], columns.clip(0)])
     unseen = (rows < 0)[:, None] | (columns < 0)
     return Image.fromarray(np.where(unseen[..., None], _hatched(pixels), foggy).astype(np.uint8))
 
@@ -49,6 +57,13 @@ def _cells(
     middles = start + (np.arange(length) + 0.5) * (end - start) / length
     found = np.floor((middles - first) / (last - first) * cells).astype(np.intp)
     return np.where((found < 0) | (found >= cells), -1, found)
+
+
+def _crossed(pixels: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """Darker along two sets of lines."""
+    down, across = (np.arange(length) for length in pixels.shape[:2])
+    lines = ((down[:, None] + across) % 11 < 2) | ((down[:, None] - across) % 11 < 2)
+    return np.asarray(np.where((where & lines)[..., None], 0.45 * pixels, pixels))
 
 
 def _hatched(pixels: NDArray[np.float64]) -> NDArray[np.float64]:

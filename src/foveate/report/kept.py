@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
@@ -19,6 +19,7 @@ _LEAST, _MOST = 180, 420  # of one: its width, and at most its height
 _STEPS = (0, 10, 25, 50, 100)  # percent, in the legend
 _HAIR = 0.01  # of an image's length: less is not seen
 _HELD = "How many of the KV heads, over all layers, still hold the token of a patch."
+_DROPPED = "Crossed: dropped before all layers had computed its token."
 _CUT = "Hatched: the processor cuts it off, and no token sees it."
 _PADDED = "Grey around an image: the processor adds it, and tokens see it."
 
@@ -28,6 +29,7 @@ def kept_picture(
     found: Sequence[ImageTokens] | None,
     rows: Sequence[tuple[str, str, Float[Tensor, "t"]]],
     note: str = "",
+    whole: Sequence[Bool[Tensor, "t"]] | None = None,
 ) -> Image.Image:
     """Draws one row of images for every method, and a legend below. An image that the model sees
     whole and in tiles is there twice.
@@ -39,6 +41,7 @@ def kept_picture(
         rows: title, second line, and the share of heads that hold each token of the prompt, from
             0 (fog) to 1 (as in the image). Lines wider than the page are broken.
         note: a sentence that stands above the legend.
+        whole: of each row, which tokens all layers computed; the patches of others are crossed.
     """
     views = views_of(images, found)
     most = max(_LEAST, min(_MOST, (_WIDE + GAP) // max(1, len(views)) - GAP))
@@ -46,8 +49,9 @@ def kept_picture(
     wide = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)
     names = [text_strip(_name(v), 12, size[0], FAINT) for v, size in zip(views, sizes, strict=True)]
     strips: list[tuple[int, Image.Image]] = []
-    for title, words, share in rows:
-        panels = [_panel(view, share, size) for view, size in zip(views, sizes, strict=True)]
+    computed = whole or [None] * len(rows)
+    for (title, words, share), known in zip(rows, computed, strict=True):
+        panels = [_panel(view, share, known, size) for view, size in zip(views, sizes, strict=True)]
         strips += [
             (28 if strips else 0, text_strip(title, 18, wide)),
             (2, text_strip(words, 14, wide, FAINT)),
@@ -55,7 +59,8 @@ def kept_picture(
             (3, beside(names, wide)),
         ]
     said = [(20, text_strip(note, 14, wide, most=6))] if note else []
-    return stacked([*strips, *said, *_legend(views, wide)], wide, margin=22)
+    dropped = any(known is not None and not bool(known.all()) for known in computed)
+    return stacked([*strips, *said, *_legend(views, wide, dropped)], wide, margin=22)
 
 
 def _fit(view: View, most: int) -> tuple[int, int]:
@@ -70,19 +75,26 @@ def _name(view: View) -> str:
     return f"{view.name}{cells}"
 
 
-def _panel(view: View, share: Float[Tensor, "t"], size: tuple[int, int]) -> Image.Image:
+def _panel(
+    view: View, share: Float[Tensor, "t"], whole: Bool[Tensor, "t"] | None, size: tuple[int, int]
+) -> Image.Image:
     if view.grid is None:
         return view.image.convert("RGB").resize(size)
-    return lit(view.image, view.grid, share, size)
+    return lit(view.image, view.grid, share, size, whole)
 
 
-def _legend(views: Sequence[View], wide: int) -> list[tuple[int, Image.Image]]:
+def _legend(views: Sequence[View], wide: int, dropped: bool) -> list[tuple[int, Image.Image]]:
     """How clear a patch is at which share, and what else there is on these views."""
     if all(view.grid is None for view in views):
         return []
     around = [_around(view) for view in views if view.grid]
     cut, padded = min(map(min, around)) < -_HAIR, max(map(max, around)) > _HAIR
-    lines = [_HELD, *([_CUT] if cut else []), *([_PADDED] if padded else [])]
+    lines = [
+        _HELD,
+        *([_DROPPED] if dropped else []),
+        *([_CUT] if cut else []),
+        *([_PADDED] if padded else []),
+    ]
     return [
         (22, beside([_sample(percent) for percent in _STEPS], wide)),
         *((5 if i == 0 else 1, text_strip(line, 13, wide, FAINT)) for i, line in enumerate(lines)),

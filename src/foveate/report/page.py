@@ -14,8 +14,8 @@ from foveate.report.analyses import figures
 from foveate.report.charts import against_bytes
 from foveate.report.front import on_front
 from foveate.report.heat import heat_maps
-from foveate.report.parts import Part, names, parts
-from foveate.report.splits import Split, splits
+from foveate.report.parts import ReportPart, names, parts
+from foveate.report.splits import LabelSplit, splits
 from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
 from foveate.report.template import rendered
 
@@ -39,7 +39,7 @@ def page(*folders: Path) -> str:
     return rendered("a report", "report.html.j2", parts=shown, beside=_beside(found), names=called)
 
 
-def _part(part: Part, name: str) -> Mapping[str, Any]:
+def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
     found = cells(part.rows)
     return {
         "name": name,
@@ -59,7 +59,7 @@ def _part(part: Part, name: str) -> Mapping[str, Any]:
     }
 
 
-def _said_of(part: Part, bundle: Bundle) -> bool:
+def _said_of(part: ReportPart, bundle: Bundle) -> bool:
     """Whether there is more to say of a folder than what the part's heading does."""
     return bundle.manifest is not None or len(part.bundles) > 1
 
@@ -77,7 +77,7 @@ def _source(bundle: Bundle) -> Mapping[str, Any]:
     }
 
 
-def _beside(found: Sequence[Part]) -> list[Mapping[str, Any]]:
+def _beside(found: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
     """Where several parts asked a task under a policy: its score in each."""
     columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in found]
     rows: list[Mapping[str, Any]] = []
@@ -153,7 +153,7 @@ def _row(cell: Cell, best: Mapping[str, float], is_on_front: bool) -> Mapping[st
     }
 
 
-def _split(found: Split) -> Mapping[str, Any]:
+def _split(found: LabelSplit) -> Mapping[str, Any]:
     """A table: of each value how many samples have it, and each policy's mean score."""
     heads = [f"{value} ({n})" for value, n in zip(found.values, found.counts, strict=True)]
     rows = {

@@ -19,7 +19,7 @@ ANSWER = ("prediction", "score")
 
 
 @dataclass
-class Part:
+class ReportPart:
     """Rows that can stand in one table. ``why`` says what keeps them apart from the part before
     that they would otherwise belong to; nothing where they have little in common anyway.
     """
@@ -44,14 +44,14 @@ class Part:
                 self.rows.append(row)
 
 
-def parts(bundles: Iterable[Bundle]) -> list[Part]:
+def parts(bundles: Iterable[Bundle]) -> list[ReportPart]:
     """Puts the bundles together that asked the same questions of the same model in the same way.
 
     Where both have answers to a question under a policy, the full cache at least, these have to be
     the same; the questions of a task that both asked have to be, too. Otherwise no mean is over
     rows of both.
     """
-    found: list[Part] = []
+    found: list[ReportPart] = []
     for bundle in bundles:
         why = ""
         for part in found:
@@ -60,13 +60,13 @@ def parts(bundles: Iterable[Bundle]) -> list[Part]:
                 break
             why = why or ("" if fault in SAME else fault)
         else:
-            part = Part([bundle], [], why)
+            part = ReportPart([bundle], [], why)
             part.take(bundle)
             found.append(part)
     return found
 
 
-def apart(part: Part, bundle: Bundle) -> str:
+def apart(part: ReportPart, bundle: Bundle) -> str:
     """Why a bundle's rows are not to be averaged with a part's: the name of a setting, or a
     sentence; nothing if they may be.
     """
@@ -135,7 +135,7 @@ def answers_differ(mine: Rows, theirs: Rows) -> str:
     )
 
 
-def names(found: Sequence[Part]) -> list[str]:
+def names(found: Sequence[ReportPart]) -> list[str]:
     """What the parts are called beside each other: their folders, a letter before each."""
     return [
         f"{chr(ord('A') + place % 26)}: {', '.join(one.folder.name for one in part.bundles)}"

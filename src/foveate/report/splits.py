@@ -11,7 +11,7 @@ from foveate.report.summary import Rows, score_of
 MOST = 40  # values of a label that a table has a column for
 
 
-class Split(NamedTuple):
+class LabelSplit(NamedTuple):
     """Of one label: its values, how many samples have each, and for every spec the mean score of
     each value, None where nothing scored. The last number is the mean over values, in which each
     weighs the same (MileBench's over sets).
@@ -23,7 +23,7 @@ class Split(NamedTuple):
     scores: dict[str, list[float | None]]
 
 
-def splits(rows: Rows) -> list[Split]:
+def splits(rows: Rows) -> list[LabelSplit]:
     """The rows of one task by each label of which its samples have several values, but not so many
     that each is alone.
     """
@@ -32,7 +32,7 @@ def splits(rows: Rows) -> list[Split]:
     return [one for one in found if 1 < len(one.values) <= MOST]
 
 
-def split(rows: Rows, label: str) -> Split:
+def split(rows: Rows, label: str) -> LabelSplit:
     """The rows of one task by one label; a sample with a list of words counts for each."""
     held: dict[str, dict[str, list[float]]] = {}
     samples: dict[str, set[str]] = {}
@@ -43,7 +43,7 @@ def split(rows: Rows, label: str) -> Split:
             if (score := score_of(row)) is not None:
                 mine.setdefault(value, []).append(score)
     values = sorted(samples, key=_order)
-    return Split(
+    return LabelSplit(
         label,
         values,
         [len(samples[value]) for value in values],

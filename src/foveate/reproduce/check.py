@@ -18,7 +18,7 @@ from foveate.reproduce.sources import where_data
 LETTERS = 60  # of a question that are shown
 
 
-class Part(NamedTuple):
+class DataSet(NamedTuple):
     """A data set that a benchmark reads; ``name`` tells it from others of the same benchmark.
     ``form`` is who publishes it so, ``questions`` their number, and that of files where a text is
     read whole. ``missing`` says what is wrong; the rest is empty then.
@@ -31,13 +31,13 @@ class Part(NamedTuple):
     missing: str = ""
 
 
-class Found(NamedTuple):
+class BenchmarkFolder(NamedTuple):
     """What there is of a benchmark: its parts, and its first sample. ``missing`` says what keeps
     it from being asked, and ``address`` where the data are.
     """
 
     task: str
-    parts: tuple[Part, ...]
+    parts: tuple[DataSet, ...]
     first: str
     missing: str
     address: str
@@ -51,7 +51,7 @@ class Checked(NamedTuple):
     """An experiment, and what there is of each benchmark that it reads."""
 
     experiment: Experiment
-    found: tuple[Found, ...]
+    found: tuple[BenchmarkFolder, ...]
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ def check(
     """What ``data``, a folder with a folder for each benchmark, holds of each experiment's data.
     Questions are counted and the first of each benchmark is read, with its images.
     """
-    known: dict[str, Found] = {}
+    known: dict[str, BenchmarkFolder] = {}
     for experiment in experiments:
         for task in read_by(experiment):
             if task not in known:
@@ -79,11 +79,11 @@ def read_by(experiment: Experiment) -> list[str]:
     return list(dict.fromkeys((*experiment.trial.tasks(), *measured)))
 
 
-def _found(task: str, data: Path, outside: bool) -> Found:
+def _found(task: str, data: Path, outside: bool) -> BenchmarkFolder:
     name = folder_of(task)
     place, address = data / name, where_data(name)
     if not place.is_dir():
-        return Found(task, (), "", f"the folder {str(place)!r} does not exist", address)
+        return BenchmarkFolder(task, (), "", f"the folder {str(place)!r} does not exist", address)
     folder = Folder(place, outside)
     parts = tuple(_part(name, forms, folder) for name, forms in find_forms(task).items())
     missing = next((one.missing for one in parts if one.missing), "")
@@ -94,15 +94,15 @@ def _found(task: str, data: Path, outside: bool) -> Found:
         missing = missing or ("" if sample else f"{str(place)!r} holds no question of {task}")
     except FoveateError as error:
         missing = str(error)
-    return Found(task, parts, first, missing, address)
+    return BenchmarkFolder(task, parts, first, missing, address)
 
 
-def _part(name: str, forms: Forms[Any], folder: Folder) -> Part:
+def _part(name: str, forms: Forms[Any], folder: Folder) -> DataSet:
     try:
         form, paths = forms.chosen(folder)
-        return Part(name, form.published.by, form.split(paths), form.count(paths))
+        return DataSet(name, form.published.by, form.split(paths), form.count(paths))
     except FoveateError as error:
-        return Part(name, missing=str(error))
+        return DataSet(name, missing=str(error))
 
 
 def _shown(sample: Sample) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from string import ascii_lowercase
 
-from foveate.reproduce.placed import Piece
+from foveate.reproduce.placed import PlacedCell
 from foveate.reproduce.table import NOT_BROUGHT, Cell
 
 
@@ -36,7 +36,7 @@ def _letter(number: int) -> str:
 class Counts:
     """The samples of a table: what is usual in each column, and what is not in a cell."""
 
-    def __init__(self, pieces: Iterable[Piece]) -> None:
+    def __init__(self, pieces: Iterable[PlacedCell]) -> None:
         self._cells = [(piece.at["column"], piece.cell) for piece in pieces]
         by_column: dict[str, Counter[int]] = {}
         remarks: dict[str, set[str]] = {}

@@ -7,7 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from foveate.reproduce.digits import decimals
-from foveate.reproduce.placed import Block, Coordinates, Head, Laid, LaidRow, Piece, Placed
+from foveate.reproduce.placed import (
+    ColumnHeading,
+    Coordinates,
+    Laid,
+    LaidRow,
+    Placed,
+    PlacedCell,
+    RowHeading,
+)
 from foveate.reproduce.table import (
     BUDGETS_ACROSS,
     METHODS_DOWN,
@@ -49,7 +57,7 @@ def _usual(table: Table) -> Layout:
     return BUDGETS_ACROSS if several else METHODS_DOWN
 
 
-def _pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
+def _pieces(table: Table, columns: Sequence[str]) -> Iterator[PlacedCell]:
     like = {name: _like(table, at) for at, name in enumerate(table.columns)}
     for line in table.lines:
         group, _, member = line.method.rpartition(", ")
@@ -63,7 +71,7 @@ def _pieces(table: Table, columns: Sequence[str]) -> Iterator[Piece]:
                     "group": group,
                     "member": member,
                 }
-                yield Piece(at, line, cell, like[name])
+                yield PlacedCell(at, line, cell, like[name])
 
 
 def _like(table: Table, at: int) -> str:
@@ -73,7 +81,7 @@ def _like(table: Table, at: int) -> str:
     return max(texts, key=lambda text: count[decimals(text)], default="")
 
 
-def _key(piece: Piece, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
+def _key(piece: PlacedCell, dimensions: Sequence[Dimension]) -> tuple[str, ...]:
     return tuple(piece.at[one] for one in dimensions)
 
 
@@ -89,18 +97,18 @@ def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
     )
 
 
-def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[Head, ...]]:
+def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...]]:
     """A row of headings for each dimension, those that are alike joined."""
     for depth in range(len(keys[0]) if keys else 0):
         found = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
-        yield tuple(Head(begin[-1], len(list(mine))) for begin, mine in found)
+        yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in found)
 
 
 def _rows(
-    pieces: Sequence[Piece], layout: Layout, keys: Sequence[tuple[str, ...]]
-) -> Iterator[Block | LaidRow]:
+    pieces: Sequence[PlacedCell], layout: Layout, keys: Sequence[tuple[str, ...]]
+) -> Iterator[RowHeading | LaidRow]:
     """Block by block; below what is compared with a base method, the gains over it."""
-    by_line: dict[tuple[str, ...], list[Piece]] = {}
+    by_line: dict[tuple[str, ...], list[PlacedCell]] = {}
     for piece in pieces:
         by_line.setdefault(_key(piece, (*layout.blocks, *layout.down)), []).append(piece)
     last = None
@@ -108,7 +116,7 @@ def _rows(
         mine, count = by_line[place], len(layout.blocks)
         block, names = place[:count], place[count:]
         if block != last and layout.blocks:
-            yield Block(_named(layout.blocks, block))
+            yield RowHeading(_named(layout.blocks, block))
         last = block
         source = ", ".join(dict.fromkeys(_sources(mine)))
         yield LaidRow(_labels(layout, names, mine), tuple(_cells(mine, layout, keys)), source)
@@ -118,7 +126,7 @@ def _rows(
             yield LaidRow((GAINS, *[""] * (len(names) - 1)), cells, "")
 
 
-def _sources(mine: Sequence[Piece]) -> Iterator[str]:
+def _sources(mine: Sequence[PlacedCell]) -> Iterator[str]:
     """Of the cells that the paper says something of."""
     for one in mine:
         if one.line.source and (one.cell.printed or one.cell.paper is not None):
@@ -134,7 +142,7 @@ def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
     return ", ".join(said)
 
 
-def _labels(layout: Layout, names: Sequence[str], mine: Sequence[Piece]) -> tuple[str, ...]:
+def _labels(layout: Layout, names: Sequence[str], mine: Sequence[PlacedCell]) -> tuple[str, ...]:
     """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
     found = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
@@ -146,7 +154,7 @@ def _labels(layout: Layout, names: Sequence[str], mine: Sequence[Piece]) -> tupl
 
 
 def _cells(
-    mine: Sequence[Piece], layout: Layout, keys: Sequence[tuple[str, ...]]
+    mine: Sequence[PlacedCell], layout: Layout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
     """Along the columns; what has no budget stands across all of them."""
     there = {_key(piece, layout.across): piece for piece in mine}
@@ -160,7 +168,7 @@ def _cells(
         yield Placed(there.get(key), begins=begins)
 
 
-def _gain(piece: Piece, pieces: Sequence[Piece]) -> Piece | None:
+def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
     """What it has more than the base method: measured, and of the paper's numbers."""
     wanted = {**piece.at, "method": piece.line.over}
     for one in pieces:

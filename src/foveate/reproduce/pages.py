@@ -12,7 +12,7 @@ from foveate.reproduce.digits import difference, measured, of_paper
 from foveate.reproduce.experiment import Outcome
 from foveate.reproduce.footnotes import Counts, Marks
 from foveate.reproduce.layout import laid
-from foveate.reproduce.placed import Block, Laid, LaidRow, Placed
+from foveate.reproduce.placed import Laid, LaidRow, Placed, RowHeading
 from foveate.reproduce.table import BUDGETS_LAST, Table
 
 NARROW = 8  # columns of a table that has a figure beside it
@@ -115,8 +115,8 @@ def _width(found: Laid) -> int:
     return len(found.names) + sum(head.span for head in found.heads[-1]) if found.heads else 1
 
 
-def _row(row: Block | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:
-    if isinstance(row, Block):
+def _row(row: RowHeading | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:
+    if isinstance(row, RowHeading):
         return {"block": row.text}
     cells = [_cell(one, counts, marks) for one in row.cells]
     gain = any(one.gain for one in row.cells)

@@ -10,7 +10,7 @@ from foveate.reproduce.table import Cell, Dimension, Line
 Coordinates = Mapping[Dimension, str]
 
 
-class Piece(NamedTuple):
+class PlacedCell(NamedTuple):
     """A cell at its place; ``like`` is a printed number of its column, for its digits."""
 
     at: Coordinates
@@ -24,20 +24,20 @@ class Placed(NamedTuple):
     ``begins`` a group of columns.
     """
 
-    piece: Piece | None
+    piece: PlacedCell | None
     span: int = 1
     gain: bool = False
     begins: bool = False
 
 
-class Head(NamedTuple):
+class ColumnHeading(NamedTuple):
     """A heading over so many columns."""
 
     text: str
     span: int
 
 
-class Block(NamedTuple):
+class RowHeading(NamedTuple):
     """A heading between the rows ("llava-1.5-7b, budget 128"), or none ("")."""
 
     text: str
@@ -55,11 +55,11 @@ class Laid(NamedTuple):
     """A table with the rows of its heading; ``names`` are those of the first columns."""
 
     names: tuple[str, ...]
-    heads: tuple[tuple[Head, ...], ...]
-    rows: tuple[Block | LaidRow, ...]
+    heads: tuple[tuple[ColumnHeading, ...], ...]
+    rows: tuple[RowHeading | LaidRow, ...]
 
     @property
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[PlacedCell]:
         """Every cell that was placed, but those of gains, in the order of reading."""
         for row in self.rows:
             if isinstance(row, LaidRow):

@@ -50,6 +50,7 @@ def _farthest(
         one = unit.take_along_dim(best[..., None], dim=2)
         distance = 1 - (unit @ one.mT).squeeze(-1)
         nearer = torch.minimum(left, distance)
+        # the first one was chosen for its isolation, which is no distance to anything chosen
         left = torch.where(alone & free, distance, nearer) if step == 0 else nearer
         left.scatter_(-1, best, -torch.inf)
     return _first(order, counts, free)
@@ -59,6 +60,7 @@ def _first(
     order: list[Int[Tensor, "b h 1"]], counts: Int[Tensor, "b h"], like: Bool[Tensor, "b h n"]
 ) -> Bool[Tensor, "b h n"]:
     """The first ``counts`` slots of the order."""
+    # heads choose different numbers: what is beyond a head's own goes to a column that is cut off
     n, places = like.shape[2], torch.cat([*order, counts.new_zeros(*counts.shape, 1)], dim=-1)
     late = torch.arange(places.shape[2], device=places.device) >= counts[..., None]
     beyond = F.pad(torch.zeros_like(like), (0, 1))

@@ -101,6 +101,7 @@ def highest(scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Bool
     marked = scores >= last
     if torch.equal(held := marked.sum(-1), counts):
         return marked  # nothing else has the last one's score
+    # of those that tie for the last place, the latest go: as many as are too many
     surplus, ties = held - counts, scores == last
     rank = ties.cumsum(-1)
     return marked ^ (ties & (rank > rank[..., -1:] - surplus[..., None]))
@@ -125,7 +126,7 @@ def by_partition(
     scores: Shaped[Tensor, "b h n"], counts: Int[Tensor, "b h"]
 ) -> Shaped[Tensor, "b h 1"]:
     """On a CPU, where it takes half of topk's time or less: nothing is sorted."""
-    rows = scores.detach().flatten(0, 1).numpy().copy()
+    rows = scores.detach().flatten(0, 1).numpy().copy()  # partition() works in place
     places = [-max(1, count) for count in counts.flatten().tolist()]
     if len(set(places)) == 1:
         rows.partition(places[0])

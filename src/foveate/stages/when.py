@@ -85,6 +85,7 @@ class FixedSlot:
     def surplus(self, moment: Moment) -> Int[Tensor, "b h"]:
         """Whole pairs that each head holds beyond its share of the tokens seen."""
         length = moment.length[:, None]
+        # stored - seen * kept / length, rounded down
         share = moment.seen[:, None] * moment.kept  # times the prompt's length, to stay in integers
         return ((moment.stored * length - share) // length).clamp_min(0)
 
@@ -106,5 +107,7 @@ class FixedSlot:
         else:
             near = moment.kept - self.distance
             first = torch.where(near < 1, moment.kept // 2, near)
+        # heads are right-aligned: places are counted from each one's own first pair, and are
+        # negative in the empty slots before it
         index = torch.arange(slots, device=surplus.device) - (slots - moment.stored)[..., None]
         return ~((index >= first[..., None]) & (index < (first + surplus)[..., None]))

@@ -1,11 +1,12 @@
-"""Lets torchvision be imported beside a PyTorch for CPUs; for the tests inside vLLM alone.
+"""Lets torchvision be imported beside a PyTorch for CPUs; in the environment of `make vllm` alone.
 
 The processor of Qwen2-VL imports torchvision, whose wheels are built for CUDA. Their compiled part
 does not load here, which torchvision itself accepts, but it then asks for two operators that this
 part declares. They are declared here, without an implementation: calling one is an error.
 
-Python runs this file at the start of every process that has this folder in PYTHONPATH; vLLM starts
-such ones, also to look at a model's class. PyTorch is imported only where torchvision is.
+Python runs this file at the start of every process of that environment, and of every one that has
+this folder in PYTHONPATH; vLLM starts such ones, also to look at a model's class. PyTorch is
+imported only where torchvision is.
 """
 
 import importlib.abc
@@ -18,6 +19,8 @@ class _BeforeTorchvision(importlib.abc.MetaPathFinder):
             sys.meta_path.remove(self)
             import torch
 
+            if hasattr(torch.ops.torchvision, "nms"):  # declared by this file's other copy
+                return None
             self.library = torch.library.Library("torchvision", "DEF")
             for operator in ("nms", "qnms"):
                 self.library.define(

@@ -12,10 +12,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from foveate.backends.hf import cutting
 from foveate.backends.hf.asked import Asker
+from foveate.backends.hf.attention.masks import as_bool
 from foveate.backends.hf.borrowed import borrowed
 from foveate.backends.hf.internals import CACHE_NAMES
 from foveate.backends.hf.looking_back import look_back
@@ -30,10 +33,16 @@ _EMBEDS, _MASK, _POSITIONS = "inputs_embeds", "attention_mask", "position_ids"
 
 
 class Given(NamedTuple):
-    """What a decoder was given in one pass of a prompt, and the column at which it begins."""
+    """What a decoder was given in one pass of a prompt, and the column at which it begins.
+
+    Where not all of its tokens were computed by all layers, ``columns`` [b, s] are those of the
+    tokens that were, -1 in front of rows with fewer; the inputs are of these alone, but for the
+    mask, which is over all that was given.
+    """
 
     first: int
     inputs: Inputs
+    columns: Int[Tensor, "b s"] | None = None
 
     @classmethod
     def of(cls, first: int, inputs: Inputs) -> Given:
@@ -65,6 +74,9 @@ class Given(NamedTuple):
         Raises:
             UnsupportedModel: an input that is not one thing for every token.
         """
+        if self.columns is not None:
+            yield from self._computed_parts(self.columns, chunk, borders)
+            return
         inside = [x - self.first for x in borders if 0 < x - self.first < self.length]
         if self.length <= chunk and not inside:
             yield self
@@ -73,6 +85,39 @@ class Given(NamedTuple):
             some = slice(start, end)
             pieces = {name: self._piece(name, x, some) for name, x in self.inputs.items()}
             yield Given(self.first + start, pieces)
+
+    def _computed_parts(
+        self, columns: Int[Tensor, "b s"], chunk: int, borders: Sequence[int]
+    ) -> Iterator[Given]:
+        """The same of what was computed: pieces are of the columns that were given, so that those
+        of all rows end alike.
+        """
+        end = int(columns.max()) + 1
+        inside = sorted(x for x in set(borders) if self.first < x < end)
+        for start, stop in _spans([self.first, *inside, end], chunk):
+            stays = (columns >= start) & (columns < stop)
+            if bool(stays.any()):
+                yield self.only(stays)
+
+    def only(self, stays: Bool[Tensor, "b s"]) -> Given:
+        """Some of the tokens that were computed alone."""
+        columns = self.own_columns
+        order = stays.long().argsort(dim=1, stable=True)[:, -int(stays.sum(-1).max()) :]
+        real = stays.gather(1, order)
+        order = order.where(real, _first_of(stays))  # no position of its own where there is none
+        left = columns.gather(1, order).masked_fill(~real, -1)
+        hidden = self.inputs[_EMBEDS]
+        hidden = hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2]))
+        cut = cutting.at_places(self.inputs, hidden, order, left)
+        return Given(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
+
+    @property
+    def own_columns(self) -> Int[Tensor, "b s"]:
+        """Those of its tokens."""
+        if self.columns is not None:
+            return self.columns
+        columns = torch.arange(self.first, self.first + self.length, device=self.device)
+        return columns.expand(self.rows, -1)
 
     def _piece(self, name: str, value: Any, some: slice) -> Any:
         if not isinstance(value, (Tensor, list, dict)):
@@ -93,6 +138,11 @@ class Given(NamedTuple):
         )
 
 
+def _first_of(stays: Bool[Tensor, "b s"]) -> Int[Tensor, "b 1"]:
+    """The first place of each row that is marked."""
+    return stays.long().argmax(-1, keepdim=True)
+
+
 def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
     """From each border to the next, in steps of at most so many."""
     for first, last in pairwise(borders):
@@ -110,6 +160,30 @@ def note_pass(state: CacheState, seen: int, inputs: Inputs) -> None:
         return
     places = {name: x for name, x in given.inputs.items() if name == _POSITIONS}
     state.passes = [Given(seen, places)]
+
+
+def note_computed(
+    state: CacheState,
+    door: Inputs,
+    hidden: Float[Tensor, "b t c"],
+    places: Int[Tensor, "b s"] | None,
+    columns: Int[Tensor, "b s"],
+) -> None:
+    """Of the latest pass, what all layers computed: nothing else is read again. ``door`` is what
+    the decoder read of it, ``hidden`` as embeddings, and ``places`` are those of it (None: all)
+    that have these ``columns``.
+    """
+    score = state.policy.reads_again
+    if not state.passes or (score is not None and not score.reading.prompt):
+        return
+    last = state.passes[-1]
+    inputs = {**Given.of(last.first, door).inputs, _EMBEDS: hidden}
+    if places is not None:
+        hidden = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[2]))
+        inputs = cutting.at_places(inputs, hidden, places, columns)
+    inputs.pop("input_ids", None)
+    state.passes[-1] = Given(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
+    state.pads_told = True  # by the whole prompt: below, masks have gaps
 
 
 def keeps_passes(policy: Policy) -> bool:
@@ -142,7 +216,7 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
         if reading.prompt:
             borders = image_borders(state) if reading.by_image else ()
             for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
-                inputs = _after(part, passes, end)
+                inputs = _after(part, passes, end, state)
                 with borrowed(cache, state, Again(_order(part, state))):
                     reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
         if reader.asker is not None:
@@ -177,9 +251,9 @@ def image_borders(state: CacheState) -> tuple[int, ...]:
 
 def _order(part: Given, state: CacheState) -> Tensor:
     """Where the tokens of a piece stand in their rows' prompts; -1 for padding."""
-    columns = part.first + torch.arange(part.length, device=part.device)
+    columns = part.own_columns
     pads = 0 if state.pads is None else state.pads.to(part.device)[:, None]
-    return (columns - pads).clamp_min(-1).expand(part.rows, -1)
+    return torch.where(columns < 0, -1, columns - pads).clamp_min(-1)
 
 
 def _start(passes: Sequence[Given], tokens: int | None = None) -> Tensor | None:
@@ -195,7 +269,7 @@ def _start(passes: Sequence[Given], tokens: int | None = None) -> Tensor | None:
     return latest if latest.ndim == 2 else latest.expand(given[0].shape[0], -1, -1)
 
 
-def _after(part: Given, passes: Sequence[Given], end: int) -> dict[str, Any]:
+def _after(part: Given, passes: Sequence[Given], end: int, state: CacheState) -> dict[str, Any]:
     """A piece of the prompt as inputs that come after its ``end`` tokens."""
     inputs = dict(part.inputs)
     if crossed := [name for name in inputs if name.startswith("cross_attention")]:
@@ -203,10 +277,12 @@ def _after(part: Given, passes: Sequence[Given], end: int) -> dict[str, Any]:
             f"this model's decoder attends to images apart from its prompt ({crossed[0]}), which "
             "is not done in a second reading. Use a method that reads the prompt once."
         )
-    if _MASK in inputs:
+    if part.columns is not None:
+        inputs[_MASK] = _mask_of_computed(part, part.columns, end, state)
+    elif _MASK in inputs:
         inputs[_MASK] = _mask(part, passes[-1].inputs.get(_MASK), end)
     if isinstance(positions := inputs.get(_POSITIONS), Tensor):
-        seen = [given.inputs[_POSITIONS] for given in passes]
+        seen = [given.inputs.get(_POSITIONS, given.own_columns) for given in passes]
         inputs[_POSITIONS] = positions + _latest(seen) - _over_axes(positions, "amin")
     if "cache_position" in inputs:
         inputs["cache_position"] = end + torch.arange(part.length, device=part.device)
@@ -231,11 +307,44 @@ def _mask(part: Given, last: Any, end: int) -> Any:
     if isinstance(mask, dict) and all(each is None for each in mask.values()):
         return mask
     if not isinstance(mask, Tensor) or not isinstance(last, Tensor) or last.shape[-1] != end:
-        raise UnsupportedModel(
-            f"this model's decoder reads its prompt with masks of its own ({type(mask).__name__}), "
-            "which are not known for a second reading. Use a method that reads the prompt once."
-        )
+        raise _own_masks(mask)
     if mask.ndim == 2:
         return torch.cat([last, last[:, own]], dim=1)
     seen = last[..., -1:, :].expand(*last.shape[:-2], part.length, end)
     return torch.cat([seen, mask[..., own]], dim=-1)
+
+
+def _mask_of_computed(part: Given, columns: Int[Tensor, "b s"], end: int, state: CacheState) -> Any:
+    """The same of a piece of which some tokens were not computed: what its tokens see of it, and
+    all of the prompt that is no padding.
+    """
+    mask, real = part.inputs.get(_MASK), columns >= 0
+    pads = real.new_zeros(len(real), dtype=torch.int64) if state.pads is None else state.pads
+    before = torch.arange(end, device=real.device) >= pads.to(real.device)[:, None]
+    whole = torch.cat([before, real], dim=1)
+    if mask is None or (isinstance(mask, dict) and all(each is None for each in mask.values())):
+        if bool(whole.all()):
+            return mask
+        if mask is None:
+            return whole.long()
+    if not isinstance(mask, Tensor):
+        raise _own_masks(mask)
+    if mask.ndim == 2:
+        return whole.to(mask.dtype)
+    index = (columns - part.first).clamp_min(0)[:, None, :, None]
+    own = as_bool(mask).expand(len(real), 1, -1, -1)
+    own = own.gather(2, index.expand(-1, -1, -1, own.shape[3]))
+    own = own.gather(3, columns.clamp_min(0)[:, None, None].expand(-1, 1, own.shape[2], -1))
+    seen = torch.cat(
+        [before[:, None, None].expand(*own.shape[:3], -1), own & real[:, None, None]], dim=3
+    )
+    if mask.dtype == torch.bool:
+        return seen
+    return torch.zeros_like(seen, dtype=mask.dtype).masked_fill(~seen, torch.finfo(mask.dtype).min)
+
+
+def _own_masks(mask: Any) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"this model's decoder reads its prompt with masks of its own ({type(mask).__name__}), "
+        "which are not known for a second reading. Use a method that reads the prompt once."
+    )

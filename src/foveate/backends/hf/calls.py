@@ -335,9 +335,11 @@ class Calls:
         if ongoing is not None:
             ongoing.reads = True
         kwargs = self._turns.behind_forgotten(cache, kwargs)
-        output = self._read(call, forward, self._pruned(told, cache, kwargs))
-        self._pruner.leave()
+        door = self._pruned(told, cache, kwargs)
+        output = self._read(call, forward, door)
         if fixed.state_of(cache) is None:
+            self._pruner.note(known_state(cache), door)
+            self._pruner.leave()
             self._after(told, cache, kwargs)
         if ongoing is not None:
             ongoing.finish()

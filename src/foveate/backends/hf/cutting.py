@@ -46,11 +46,23 @@ def at_door(
     first: int,
 ) -> dict[str, Any]:
     """The decoder's inputs, of the places that ``order`` names among those that it was given, which
-    have these ``columns``. Positions are always said: the decoder would count its places.
+    have these ``columns``, after ``first`` others.
 
     Raises:
         UnsupportedModel: an input that is not one thing for every token.
     """
+    count = next(kwargs[name].shape[1] for name in _READ if kwargs.get(name) is not None)
+    cut = at_places(kwargs, hidden, order, columns)
+    return {**cut, _MASK: _nothing_said(kwargs.get(_MASK), order, first + count)}
+
+
+def at_places(
+    kwargs: Mapping[str, Any],
+    hidden: Float[Tensor, "b s c"],
+    order: Int[Tensor, "b s"],
+    columns: Int[Tensor, "b s"],
+) -> dict[str, Any]:
+    """The same without the mask. Positions are always said: the decoder would count its places."""
     count = next(kwargs[name].shape[1] for name in _READ if kwargs.get(name) is not None)
     cut: dict[str, Any] = {}
     for name, value in kwargs.items():
@@ -66,7 +78,6 @@ def at_door(
         found = [features_of(where, each, order, columns) for each in features or ()]
         cut[_WHERE] = where.gather(1, order) & (columns >= 0)
         cut[_FEATURES] = [each for _, each in found] if features is not None else None
-    cut[_MASK] = _nothing_said(kwargs.get(_MASK), order, first + count)
     return cut
 
 

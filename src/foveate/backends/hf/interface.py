@@ -10,7 +10,7 @@ When the last block is left, the interface is what it was.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -60,6 +60,11 @@ class Reader:
 readers: dict[int, Reader] = {}
 """By the identity of the decoder's configuration."""
 
+lookers: dict[int, Callable[[Tensor, Tensor, Any, Mapping[str, Any]], None]] = {}
+"""Who is shown the queries, keys, mask and other arguments of attention that no cache of ours
+takes part in: by the identity of the module that asks for it.
+"""
+
 
 @cache
 def knows(name: str | None) -> bool:
@@ -94,6 +99,8 @@ def _through_the_cache(
     layer: FoveateLayer | FixedLayer | None = getattr(key, LINK, None)
     if layer is None:
         _check_place(module)
+        if (look := lookers.get(id(module))) is not None:
+            look(query, key, attention_mask, kwargs)
         return function(module, query, key, value, attention_mask, **kwargs)
     if not knows(name):  # it may have been set inside the block
         check_known(name, f"{type(module).__name__}'s")

@@ -79,8 +79,8 @@ def layers_of(
     """The decoder's layers, and those before which tokens are dropped.
 
     Raises:
-        InvalidParameter: a layer that the model does not have, or a policy that reads the prompt
-            again.
+        InvalidParameter: a layer that the model does not have, or a policy that asks after a part
+            of the prompt.
         UnsupportedModel: tokens cannot be dropped from it exactly; the message says why.
     """
     config = text_config(model)
@@ -96,10 +96,11 @@ def layers_of(
             f"{said} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has the "
             f"layers 0 to {len(layers) - 1}."
         )
-    if policy.reads_again is not None:
+    again = policy.reads_again
+    if again is not None and again.reading.questions:
         raise InvalidParameter(
-            f"{policy.score!r} reads the prompt a second time, and {said} has parts of it never "
-            "computed. Take a method that reads it once, or leave the prune stage out."
+            f"{policy.score!r} asks questions after a part of the prompt, and {said} has parts of "
+            "it never computed. Take another method, or leave the prune stage out."
         )
     return layers, cuts
 

@@ -19,14 +19,16 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import cutting
+from foveate.backends.hf.again import keeps_passes, note_computed
 from foveate.backends.hf.attention.computed import Computed
 from foveate.backends.hf.decoder import Place
 from foveate.backends.hf.hooks import wrap
 from foveate.backends.hf.internals import GIVEN
 from foveate.backends.hf.prunable import Asked, layers_of
 from foveate.backends.hf.state import CacheState
+from foveate.backends.hf.tower import Tower, reads_tower
 from foveate.core.policy import Policy
-from foveate.core.pruning import EnteringTokens
+from foveate.core.pruning import EnteringTokens, Seen
 from foveate.errors import MissingModality
 
 
@@ -50,10 +52,14 @@ class PassToCut:
         now = slice(first, first + self.given)
         words = ~vision[:, now].to(device)  # which in streams belong to the image that they are of
         self.image, self.spot = (t[:, now].to(device).masked_fill(words, -1) for t in images)
-        self.visual = ((self.image >= 0) & (columns >= 0)).sum(-1)
+        self.vision = (self.image >= 0) & (columns >= 0)
+        self.visual = self.vision.sum(-1)
         self.cut: cutting.Known = {}
+        self.notes: dict[str, Tensor] = {}  # of the stage, of the places that go on
 
-    def tokens(self, layer: int, depth: int, hidden: Tensor) -> EnteringTokens:
+    def tokens(
+        self, layer: int, depth: int, hidden: Tensor, tower: Seen | None = None
+    ) -> EnteringTokens:
         """What the stage is shown."""
         pads = 0 if self.state.pads is None else self.state.pads.to(self.columns.device)[:, None]
         index, real = (self.columns - self.first).clamp_min(0), self.columns >= 0
@@ -67,6 +73,8 @@ class PassToCut:
             spot=spot,
             given=self.visual,
             before=self.state.before if layer else None,
+            notes=self.notes,
+            tower=tower,
         )
 
     def must_go_on(self, tokens: EnteringTokens) -> Bool[Tensor, "b m"]:
@@ -81,6 +89,7 @@ class PassToCut:
         longest = max(1, int(stays.sum(-1).max()))
         order = stays.long().argsort(dim=1, stable=True)[:, -longest:]
         self.columns = self.columns.gather(1, order).masked_fill(~stays.gather(1, order), -1)
+        self.notes = {name: each.gather(1, order) for name, each in self.notes.items()}
         return order
 
     def _note(self, layer: int, dropped: Bool[Tensor, "b m"]) -> None:
@@ -102,10 +111,13 @@ class Pruner:
         self.cuts: tuple[int, ...] = ()
         if self.stage is not None:
             self.layers, self.cuts = layers_of(model, place, policy, self.stage)
+        self.tower = Tower(model, place, self.stage) if reads_tower(self.stage) else None
         self._pass: PassToCut | None = None
 
     def follow(self, undo: ExitStack) -> None:
         """From now on layers are told of their pass, until it is undone."""
+        if self.tower is not None:
+            self.tower.follow(undo)
         inside = [index for index in self.cuts if index]
         for index in range(inside[0], len(self.layers)) if inside else ():
             hook = partial(self._before_layer, index)
@@ -117,6 +129,16 @@ class Pruner:
     def leave(self) -> None:
         """The pass at hand is over, or none is."""
         self._pass = None
+
+    @torch.no_grad()
+    def note(self, state: CacheState, door: dict[str, Any]) -> None:
+        """What all layers computed of the pass at hand, where it will be read again. ``door`` is
+        what the decoder was given of it.
+        """
+        at = self._pass
+        if at is None or state.computed is None or not keeps_passes(state.policy):
+            return
+        note_computed(state, door, cutting.embedded(self.decoder, door), at.local, at.columns)
 
     def enter(
         self, state: CacheState, first: int, asked: Asked, kwargs: dict[str, Any]
@@ -161,8 +183,10 @@ class Pruner:
         self, at: PassToCut, layer: int, hidden: Tensor
     ) -> tuple[Int[Tensor, "b s"], Tensor] | None:
         """Which places go on from a layer on, and their hidden states; None if all do."""
-        tokens = at.tokens(layer, len(self.layers), hidden)
+        looked = self.tower.of(at.vision) if self.tower is not None and layer == 0 else None
+        tokens = at.tokens(layer, len(self.layers), hidden, looked)
         chosen = self.stage(tokens)  # type: ignore[misc]
+        at.notes = {**at.notes, **chosen.notes}
         stays = (at.columns >= 0) & (chosen.goes_on | at.must_go_on(tokens))
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)
         if bool((stays | (at.columns < 0)).all()) and states is hidden:

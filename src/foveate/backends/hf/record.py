@@ -20,7 +20,9 @@ from foveate.backends.hf.support import convert, foveate_layers, text_config
 from foveate.backends.hf.undone import ModuleStates
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, everything
+from foveate.core.pruning import Prune
 from foveate.core.slots import Slots, derived
+from foveate.core.spec import print_value
 from foveate.errors import InvalidInput
 
 
@@ -48,7 +50,8 @@ class SummingRecorder(Recorder):
 
 @dataclass(frozen=True)
 class Recording:
-    """A prompt that was read with the full cache.
+    """A prompt that was read with the full cache, or, with ``prune``, that of all tokens that this
+    stage had computed.
 
     ``logits`` [b, vocabulary] are those of the token after it; ``cache`` is read only, and so are
     the ``layers``, as scores see them. ``noted`` is what the model's modules noted on themselves
@@ -60,6 +63,7 @@ class Recording:
     layers: tuple[Layer, ...]
     logits: Float[Tensor, "b vocabulary"]
     noted: ModuleStates
+    prune: Prune | None = None
 
     @property
     def tokens(self) -> int:
@@ -74,7 +78,12 @@ def _without_budget(slots: Slots) -> Slots:
 
 
 def record(
-    model: nn.Module, *, vision: Tensor | None = None, sums: bool = True, **inputs: Any
+    model: nn.Module,
+    *,
+    vision: Tensor | None = None,
+    sums: bool = True,
+    prune: Prune | None = None,
+    **inputs: Any,
 ) -> Recording:
     """Reads a prompt once, so that many policies can branch from it (:func:`branch`).
 
@@ -86,18 +95,20 @@ def record(
         model: as for ``compress``.
         vision: as for ``compress``.
         sums: whether some of the policies read column sums.
+        prune: what the policies say of which visual tokens are computed (``Policy.prune``).
         inputs: of one prompt, as ``generate`` takes them.
     """
     recorder = SummingRecorder() if sums else Recorder()
+    policy = replace(observing(recorder, decodes=False), prune=prune)
     with (
-        compress(model, observing(recorder, decodes=False), vision=vision) as session,
+        compress(model, policy, vision=vision) as session,
         torch.no_grad(),
     ):
         cache = DynamicCache(config=session.model.config)
         last = last_logits(session.model, inputs)
         out = session.model(**inputs, **{CACHE: cache}, **last, use_cache=True)
     layers = tuple(recorder.seen[place] for place in range(len(foveate_layers(cache))))
-    return Recording(model, cache, layers, out.logits[:, -1], ModuleStates(session.model))
+    return Recording(model, cache, layers, out.logits[:, -1], ModuleStates(session.model), prune)
 
 
 def chosen(session: Session, recording: Recording) -> list[Kept]:
@@ -119,12 +130,18 @@ def branch(
     layer keeps is written into ``noted``, if it is given.
 
     Raises:
-        InvalidInput: another model's recording.
+        InvalidInput: another model's recording, or of other tokens than the policy computes.
     """
     if recording.model is not session.model:
         raise InvalidInput(
             f"this prompt was recorded with another {type(recording.model).__name__} than the one "
             "of this block. Record it with this one."
+        )
+    if recording.prune != session.policy.prune:
+        raise InvalidInput(
+            f"this prompt was recorded with prune={print_value(recording.prune)}, and the policy "
+            f"says prune={print_value(session.policy.prune)}: other tokens are computed. Record it "
+            "with record(..., prune=policy.prune)."
         )
     cache = DynamicCache(config=session.model.config)
     state = convert(cache, text_config(session.model), session.policy, session.link)

@@ -16,6 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed, persist
 from foveate.backends.hf.asked import Asker
+from foveate.backends.hf.attention.computed import dropped_before
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
 from foveate.backends.hf.found import with_installed
@@ -163,6 +164,16 @@ class Session:
         """
         return held_share(foveate_layers(self.cache))
 
+    def computed_share(self) -> Tensor:
+        """How many layers computed each token of the latest cache.
+
+        Returns:
+            Float32 [b, tokens seen], between 0 and 1: of all compressible layers, the share that
+            computed this token. Below 1 where a prune stage dropped it.
+        """
+        layers = foveate_layers(self.cache)
+        return torch.stack([_computed(layer) for layer in layers]).mean(0)
+
     # Contexts that are used again
 
     def expect(self, tokens: int) -> None:
@@ -263,6 +274,14 @@ class Session:
 def held_share(layers: Sequence[FoveateLayer]) -> Float[Tensor, "b t"]:
     """Of all KV heads of these layers, the share that holds each token seen."""
     return torch.stack([_held(layer) for layer in layers]).mean(0)
+
+
+def _computed(layer: FoveateLayer) -> Float[Tensor, "b t"]:
+    counts = layer.pairs.counts
+    dropped = dropped_before(layer.state.dropped, layer.model_index, layer.seen)
+    if dropped is None:
+        return torch.ones(len(counts), layer.seen, dtype=torch.float32, device=counts.device)
+    return (~dropped).to(counts.device, torch.float32)
 
 
 def _held(layer: FoveateLayer) -> Float[Tensor, "b t"]:

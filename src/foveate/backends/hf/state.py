@@ -175,7 +175,7 @@ class CacheState:
         """Takes over what is known of a prompt that was read into another cache."""
         self.pads, self.vision, self.frames = other.pads, other.vision, other.frames
         self.vision_known, self.awaiting = other.vision_known, False
-        self.passes = list(other.passes)
+        self.passes, self.dropped = list(other.passes), dict(other.dropped)
         self.extras = dict(other.extras)
 
     def put_back(self, pads: Int[Tensor, "b"] | None) -> None:

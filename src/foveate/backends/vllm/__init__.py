@@ -1,22 +1,20 @@
 """Foveate's policies inside vLLM: prompts are compressed where they lie, and the blocks that this
 empties go back to vLLM's pool, so that more requests fit into it.
 
-Start vLLM with this worker, this scheduler and a policy, on the command line
+A policy is all that vLLM has to be given, in a variable, or on the command line
 
+    FOVEATE_POLICY=mixkv:budget=20% vllm serve MODEL
     foveate serve MODEL --policy mixkv:budget=20%
 
-which is, in vLLM's own words,
-
-    vllm serve MODEL --worker-cls foveate.backends.vllm.Worker \
-        --scheduler-cls foveate.backends.vllm.Scheduler \
-        --additional-config '{"foveate": {"policy": "mixkv:budget=20%"}}'
-
-or in Python, ``LLM(MODEL, worker_cls=..., scheduler_cls=..., additional_config=...)``. Nothing of
-vLLM is imported before it is needed, and all of it through ``vllm_api``.
+or in Python, ``LLM(MODEL, additional_config={"foveate": {"policy": "mixkv:budget=20%"}})``: the
+plug-in below sets the worker and the scheduler (``activation``). Nothing of vLLM is imported before
+it is needed, and all of it through ``vllm_api``.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 
@@ -24,16 +22,27 @@ def register() -> None:
     """What vLLM calls in each of its processes (entry point ``vllm.general_plugins``).
 
     Does nothing under a vLLM, or on a platform, that Foveate does not know: it may run without
-    Foveate. Whoever asks for the worker there is told.
+    Foveate. Whoever asks for it there is told.
+
+    Raises:
+        UnsupportedEngine: a policy is given where it cannot be served.
     """
+    from foveate.backends.vllm.refusing import refusals_come_last
     from foveate.errors import UnsupportedEngine
 
+    refusals_come_last()
     try:
         from foveate.backends.vllm.registration import register_all
 
         register_all()
-    except UnsupportedEngine:
-        return
+    except UnsupportedEngine as error:
+        from foveate.backends.vllm.settings import VARIABLE
+
+        if any('"foveate"' in word for word in sys.argv[1:]):
+            raise
+        if os.environ.get(VARIABLE):
+            why = f"{error} To serve without Foveate, unset {VARIABLE}."
+            raise UnsupportedEngine(why) from None
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.gap import Room
-from foveate.backends.vllm.settings import Settings
+from foveate.backends.vllm.settings import Settings, amounts_of_a_server
 from foveate.backends.vllm.shares import Key, Share
 from foveate.core.amount import Amount
 from foveate.core.parameters import shown
@@ -141,7 +141,8 @@ def _amount(given: Any) -> Amount | None:
         return None
     if not isinstance(given, (str, int, float)):
         raise InvalidParameter(f"foveate_budget={shown(given)}: budgets are single values.")
-    return Amount.of(given)
+    with amounts_of_a_server():
+        return Amount.of(given)
 
 
 def _context(given: Any, prompt: int) -> int | None:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, NamedTuple
 
+from foveate.backends.vllm.activation import activated
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
 from foveate.backends.vllm.http import refuse_truths
 from foveate.backends.vllm.plans import PREFIX, Offer
-from foveate.backends.vllm.settings import settings_from
+from foveate.backends.vllm.settings import VARIABLE, settings_from
+from foveate.backends.vllm.short import said_of
 from foveate.backends.vllm.vllm_api import (
     AttentionBackendEnum,
+    EngineArgs,
     FullAttentionSpec,
     InputProcessor,
     KVCacheSpecRegistry,
@@ -19,11 +22,13 @@ from foveate.backends.vllm.vllm_api import (
     cpu_worker_class,
     current_platform,
     gpu_worker_class,
+    init_logger,
     register_backend,
 )
 from foveate.errors import FoveateError, InvalidParameter, UnsupportedEngine
 
 _HERE = __name__.rpartition(".")[0]
+logger = init_logger("vllm.foveate.requests")
 
 
 class Served(NamedTuple):
@@ -57,8 +62,8 @@ def served(platform: Any = current_platform) -> Served:
 
 
 def register_all() -> None:
-    """The manager of compressed groups, the attention backends, and the check of requests; any
-    number of times.
+    """The manager of compressed groups, the attention backends, and the checks of an engine's
+    arguments and of requests; any number of times.
 
     vLLM registers managers of its own only into an empty registry, so they come first. It also
     remembers the first backend that it chose in a process, so ours are there from the beginning; in
@@ -74,6 +79,8 @@ def register_all() -> None:
     )
     for name, path in backends.items():
         register_backend(AttentionBackendEnum[name], path)
+    if not hasattr(EngineArgs.create_engine_config, "__wrapped__"):
+        EngineArgs.create_engine_config = activated(EngineArgs.create_engine_config)
     if not hasattr(InputProcessor.process_inputs, "__wrapped__"):
         InputProcessor.process_inputs = checked(InputProcessor.process_inputs)
     refuse_truths()
@@ -122,7 +129,7 @@ def check_request(config: Any, request: Any) -> None:
         if asked:
             raise InvalidParameter(
                 f"{asked[0]}: this engine was started without Foveate's worker, so nothing is "
-                f"compressed. Start it with 'foveate serve', or with --worker-cls {_HERE}.Worker."
+                f"compressed. Start it with 'foveate serve', or with a policy in {VARIABLE}."
             )
         return
     if getattr(request, "resumable", False):
@@ -131,4 +138,7 @@ def check_request(config: Any, request: Any) -> None:
             "prompt cannot grow. Send every turn as a request of its own."
         )
     offer = Offer(settings_from(config.additional_config))
-    offer.plan(given, len(request.prompt_token_ids or ()))
+    plan = offer.plan(given, len(request.prompt_token_ids or ()))
+    longest = config.model_config.max_model_len
+    if short := said_of(plan, config.cache_config.block_size, longest):
+        logger.warning_once("%s", short)

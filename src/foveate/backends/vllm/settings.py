@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.tiers import shaping, tiers_from
+from foveate.core.amount import WAY_OUT
 from foveate.core.composition import policy as policy_of
 from foveate.core.method import METHODS
 from foveate.core.policy import Policy
 from foveate.core.protocols import Foreseeable, ForeseeableByHead, FullPrecision
 from foveate.core.spec import STAGES, print_value
 from foveate.core.traits import wrapped
-from foveate.errors import InvalidParameter, UnsupportedPolicy, suggest
+from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy, suggest
 from foveate.stages.budget import Uniform
 from foveate.stages.select import KeepsRecent
 
 VARIABLE = "FOVEATE_POLICY"
+AMOUNTS = "Give a share of the prompt (0.2 or '20%') or a number of tokens (256)."
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
 _NAMES = ("policy", "policies", "tiers")
 _WITHOUT = "without a profile 'snapkv:budget=20%' or 'mixkv:budget=20%'"
@@ -72,11 +75,21 @@ def settings_from(additional_config: Any, environ: Mapping[str, str] = os.enviro
 
 @lru_cache(maxsize=8)
 def _parsed(named: tuple[tuple[str, str], ...], tiers: int) -> Settings:
-    policies = tuple(policy_of(spec) for _, spec in named)
+    with amounts_of_a_server():
+        policies = tuple(policy_of(spec) for _, spec in named)
     for policy in policies:
         check_policy(policy)
     shaping(policies)
     return Settings(tuple(name for name, _ in named), policies, tiers)
+
+
+@contextmanager
+def amounts_of_a_server() -> Iterator[None]:
+    """Errors of budgets offer what a server takes: no bytes, and none that scores find."""
+    try:
+        yield
+    except InvalidBudget as error:
+        raise InvalidBudget(str(error).replace(WAY_OUT, AMOUNTS)) from None
 
 
 def _named(given: Any) -> dict[str, str]:
@@ -123,38 +136,42 @@ def check_policy(policy: Policy) -> None:
     if policy.reads_again:
         raise _refused(
             policy,
-            f"{policy.reads_again!r} reads the prompt a second time, and blocks are freed before. "
-            f"Use {_foretold(policy)}",
+            f"{print_value(policy.reads_again)} reads the prompt a second time, and blocks are "
+            f"freed before. Use {_foretold(policy)}",
         )
     if policy.when.decodes or policy.when.reads:
         raise _refused(
             policy,
-            f"{policy.when!r} evicts at other times than the prompt's end. Use when=after_prefill",
+            f"{print_value(policy.when)} evicts at other times than the prompt's end. Use "
+            "when=after_prefill",
         )
     if policy.attend.n:
-        raise _refused(policy, f"{policy.attend!r} changes the model's softmax. Leave it out")
+        raise _refused(
+            policy, f"{print_value(policy.attend)} changes the model's softmax. Leave it out"
+        )
     if not isinstance(policy.store, FullPrecision):
         raise _refused(
             policy,
-            f"{policy.store!r} holds pairs in a form of its own, and vLLM's blocks hold all of "
-            "their numbers as the model made them. Use store=full_precision",
+            f"{print_value(policy.store)} holds pairs in a form of its own, and vLLM's blocks hold "
+            "all of their numbers as the model made them. Use store=full_precision",
         )
     if policy.reads_output_weight:
         raise _refused(
             policy,
-            f"{policy.score!r} reads the attention's output projection, which is not at hand where "
-            "vLLM's attention runs. Use another score",
+            f"{print_value(policy.score)} reads the attention's output projection, which is not at "
+            "hand where vLLM's attention runs. Use another score",
         )
     select = policy.select
     if not isinstance(select, KeepsRecent) or getattr(select, "protect_text", False):
         raise _refused(
-            policy, f"what {select!r} always keeps depends on more than the prompt's length"
+            policy,
+            f"what {print_value(select)} always keeps depends on more than the prompt's length",
         )
     if policy.spares:
         raise _refused(
             policy,
-            f"{select!r} may keep fewer tokens than its budget by each prompt's scores, and blocks "
-            "are freed before these are known. Leave fill=false out",
+            f"{print_value(select)} may keep fewer tokens than its budget by each prompt's scores, "
+            "and blocks are freed before these are known. Leave fill=false out",
         )
     Room.of(policy.amount, select.protects)
 
@@ -164,14 +181,14 @@ def _check_budget(policy: Policy) -> None:
     if isinstance(budget, Foreseeable) and not budget.foreseeable:
         raise _refused(
             policy,
-            f"its budget {budget!r} is found from each prompt's scores; give it "
+            f"its budget {print_value(budget)} is found from each prompt's scores; give it "
             "profile=FILE, which 'foveate calibrate' makes",
         )
     if not isinstance(budget, (Uniform, Foreseeable, ForeseeableByHead)):
         raise _refused(
             policy,
-            f"its budget {budget!r} goes by each prompt's scores, or by more than the prompt's "
-            "length, and blocks are freed before these are known. Use one of "
+            f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
+            "prompt's length, and blocks are freed before these are known. Use one of "
             f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}",
         )
 
@@ -194,15 +211,16 @@ def _foretold(policy: Policy) -> str:
     return " or ".join(f"{name} with {arguments}" for name, arguments in asked.items())
 
 
-def check_profiles(policy: Policy, model: str, depth: int) -> None:
-    """Raises ProfileMismatch if a stage was calibrated on another model than the one that was
-    loaded from ``model``, or on another number of compressed layers.
+def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None:
+    """Raises ProfileMismatch if a stage was calibrated on another model than the one that is
+    loaded from ``model``, or on another number of compressed layers, where that is known.
     """
     for stage in (*wrapped(policy.score), policy.budget):
         profile = getattr(stage, "calibrated", None)
         if profile is not None:
             profile.check_model(model.rstrip("/").split("/")[-1])
-            profile.check_layers(depth)
+            if depth is not None:
+                profile.check_layers(depth)
 
 
 def _refused(policy: Policy, why: str) -> UnsupportedPolicy:

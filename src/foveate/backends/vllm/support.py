@@ -6,13 +6,53 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from foveate.backends.vllm.codes import TYPES
+from foveate.backends.vllm.options import CLASSES, SCHEDULER
 from foveate.core.policy import Policy
 from foveate.core.protocols import ForeseeableByHead
+from foveate.core.spec import print_value
 from foveate.core.traits import trait, wrapped
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 
-SCHEDULER = "foveate.backends.vllm.Scheduler"
 DECODER = "decoder"
+NGRAM = ("ngram", "[ngram]")
+HYBRID = (
+    "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is "
+    "told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
+)
+_BLOCKS = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
+_DRAFTS = "would be compressed as if they were the model's; 'ngram', which has none, is served"
+
+
+def check_given(args: Any) -> None:
+    """Refuses, by the options that were given, what vLLM makes something else of.
+
+    ``args`` are vLLM's ``EngineArgs``: nothing has been looked at yet, no model and no connector.
+
+    Raises:
+        UnsupportedEngine: the message names the option as it was given.
+    """
+    drafts = dict(args.speculative_config or {})
+    flags = {"method": "--spec-method", "model": "--spec-model"}
+    single = {name: getattr(args, f"spec_{name}") for name in flags}
+    drafts |= {name: value for name, value in single.items() if value is not None}
+    option = next((flags[name] for name in flags if single[name]), "--speculative-config")
+    by = drafts.get("method") or drafts.get("model")
+    refused = {
+        f"--kv-offloading-size {args.kv_offloading_size}: offloading {_BLOCKS}": (
+            args.kv_offloading_size is not None
+        ),
+        f"--kv-transfer-config: a KV connector {_BLOCKS}": args.kv_transfer_config is not None,
+        f"speculative decoding by {by!r} ({option}): the layers of drafts {_DRAFTS}": (
+            bool(drafts) and by not in NGRAM
+        ),
+    }
+    _refuse(refused)
+
+
+def _refuse(refused: Mapping[str, Any]) -> None:
+    for what, found in refused.items():
+        if found:
+            raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}.")
 
 
 def check_engine(config: Any) -> None:
@@ -24,13 +64,19 @@ def check_engine(config: Any) -> None:
     cache, parallel = config.cache_config, config.parallel_config
     drafts = getattr(config.speculative_config, "method", None)
     refused = {
-        "a KV connector (--kv-transfer-config)": config.kv_transfer_config is not None,
-        f"speculative decoding by {drafts!r}; 'ngram' is served (--speculative-config)": (
+        f"a KV connector (--kv-transfer-config, --kv-offloading-size): it {_BLOCKS}": (
+            config.kv_transfer_config is not None
+        ),
+        f"speculative decoding by {drafts!r}: the layers of drafts {_DRAFTS}": (
             drafts not in (None, "ngram")
         ),
-        "pipeline parallelism": parallel.pipeline_parallel_size > 1,
-        "decode context parallelism": parallel.decode_context_parallel_size > 1,
-        "prefill context parallelism": parallel.prefill_context_parallel_size > 1,
+        "pipeline parallelism (--pipeline-parallel-size)": parallel.pipeline_parallel_size > 1,
+        "decode context parallelism (--decode-context-parallel-size)": (
+            parallel.decode_context_parallel_size > 1
+        ),
+        "prefill context parallelism (--prefill-context-parallel-size)": (
+            parallel.prefill_context_parallel_size > 1
+        ),
         "micro-batches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,
         "latent attention (MLA)": config.model_config.use_mla,
         f"a KV cache of {cache.cache_dtype!r}; codes of 'fp8' are served (--kv-cache-dtype)": (
@@ -40,13 +86,11 @@ def check_engine(config: Any) -> None:
             cache.kv_cache_dtype_skip_layers
         ),
     }
-    for what, found in refused.items():
-        if found:
-            raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}.")
+    _refuse(refused)
     if "foveate" not in str(config.scheduler_config.scheduler_cls):
         raise UnsupportedEngine(
             "Foveate's worker needs Foveate's scheduler, which tells it which blocks are free. "
-            f"Start vLLM with --scheduler-cls {SCHEDULER}, or by 'foveate serve'."
+            f"Start vLLM with {SCHEDULER} {CLASSES[SCHEDULER]}, or by 'foveate serve'."
         )
 
 
@@ -87,10 +131,7 @@ def check_layers(
             "and a budget that differs by layer. Use one that keeps the same number in all layers."
         )
     if (others or tiers) and not hybrid:
-        raise UnsupportedEngine(
-            "the layers of this model, or the budget, make KV cache groups of several kinds, and "
-            "vLLM is told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
-        )
+        raise UnsupportedEngine(HYBRID)
 
 
 def check_model(config: Any) -> None:
@@ -174,15 +215,16 @@ def check_parallel(policy: Policy, workers: int, heads: int) -> None:
         return
     if isinstance(policy.budget, ForeseeableByHead):
         raise UnsupportedPolicy(
-            f"{policy} cannot be served with tensor parallelism: {policy.budget!r} sorts the KV "
-            "heads of all workers into groups. Use --tensor-parallel-size 1."
+            f"{policy} cannot be served with tensor parallelism: {print_value(policy.budget)} "
+            "sorts the KV heads of all workers into groups. Use --tensor-parallel-size 1."
         )
     for stage in _across_heads(policy):
         raise UnsupportedPolicy(
-            f"{policy} cannot be served with tensor parallelism: {stage!r} goes by several KV "
-            "heads together, and each worker holds some of them. Use --tensor-parallel-size 1, or "
-            "a policy that decides head by head, as 'snapkv:budget=20%' and 'h2o:budget=20%' do. A "
-            "stage of your own says that it does with head_by_head = True."
+            f"{policy} cannot be served with tensor parallelism: {print_value(stage)} goes by "
+            "several KV heads together, and each worker holds some of them. Use "
+            "--tensor-parallel-size 1, or a policy that decides head by head, as "
+            "'snapkv:budget=20%' and 'h2o:budget=20%' do. A stage of your own says that "
+            "it does with head_by_head = True."
         )
     if workers > heads:
         raise UnsupportedEngine(

@@ -43,6 +43,7 @@ try:
     from vllm import _custom_ops as cpu_ops
     from vllm.config import CUDAGraphMode, VllmConfig
     from vllm.distributed.parallel_state import get_tp_group
+    from vllm.engine.arg_utils import EngineArgs
     from vllm.exceptions import VLLMValidationError
     from vllm.forward_context import get_forward_context
     from vllm.logger import init_logger
@@ -88,6 +89,7 @@ __all__ = [
     "CPUAttentionMetadataBuilder",
     "CUDAGraphMode",
     "CommonAttentionMetadata",
+    "EngineArgs",
     "FullAttentionManager",
     "FullAttentionSpec",
     "InputProcessor",

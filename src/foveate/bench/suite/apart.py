@@ -22,7 +22,7 @@ State = Literal["done", "stopped", "failed"]
 
 
 @dataclass
-class Outcome:
+class PartOutcome:
     """What came of a part: its rows so far, and why there are no more."""
 
     state: State = "done"
@@ -38,8 +38,8 @@ def apart(
     name: str,
     setting: Setting,
     limit: int,
-    heard: Callable[[Outcome], object] = lambda so_far: None,
-) -> Outcome:
+    heard: Callable[[PartOutcome], object] = lambda so_far: None,
+) -> PartOutcome:
     """Runs a part, and stops it after ``limit`` seconds; what it had measured stays. ``heard`` gets
     what there is after every row: a part that is stopped, should the run end there.
 
@@ -53,7 +53,7 @@ def apart(
     with _interpreting(not setting.on_gpu):
         process.start()
     sender.close()
-    start, outcome = time.monotonic(), Outcome("stopped", ENDED)
+    start, outcome = time.monotonic(), PartOutcome("stopped", ENDED)
 
     def arrived() -> None:
         outcome.seconds = round(time.monotonic() - start, 1)
@@ -74,7 +74,7 @@ def _listen(
     receiver: Connection,
     until: float,
     limit: int,
-    outcome: Outcome,
+    outcome: PartOutcome,
     arrived: Callable[[], object] = lambda: None,
 ) -> tuple[State, str]:
     """Takes rows until the part ends, fails, dies or runs out of time."""

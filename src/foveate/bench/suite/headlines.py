@@ -73,7 +73,7 @@ HEADLINES = (
 )  # fmt: skip
 
 
-class Answered(NamedTuple):
+class AnsweredSeconds(NamedTuple):
     """Seconds of reading and of answering, bytes of the cache then."""
 
     read: float
@@ -112,7 +112,7 @@ def _measured(one: Headline, subject: Subject, graphs: bool, setting: Setting) -
         return {"failed": NEEDS_CUDA}
     count = short(one.answer, setting)
     timed = min(count, TIMED[graphs])
-    runs: dict[str, list[Answered]] = {one.base: [], one.policy: []}
+    runs: dict[str, list[AnsweredSeconds]] = {one.base: [], one.policy: []}
     peaks = []
     with measured_with(setting):
         for spec in runs:
@@ -133,7 +133,7 @@ def _small(spec: str, setting: Setting) -> str:
 
 
 def _figures(
-    one: Headline, runs: dict[str, list[Answered]], peaks: list[int | None], count: int
+    one: Headline, runs: dict[str, list[AnsweredSeconds]], peaks: list[int | None], count: int
 ) -> dict[str, Any]:
     base, mine = (
         [median(figures) for figures in zip(*runs[spec], strict=True)]
@@ -151,7 +151,7 @@ def _figures(
     return {"measured": compared[0] / compared[1], **{k: list(v) for k, v in pairs.items()}}
 
 
-def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) -> Answered:
+def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) -> AnsweredSeconds:
     """Reads the prompt, and feeds back its last token ``timed`` times; ``count`` times take as much
     longer. Capturing is not timed.
     """
@@ -166,7 +166,7 @@ def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) ->
         for _ in range(timed):
             work()
         answered = (now(device) - start) * count / timed
-        return Answered(read, answered, session.bytes_held)
+        return AnsweredSeconds(read, answered, session.bytes_held)
 
 
 def page(found: Sequence[Row]) -> list[str]:

@@ -20,7 +20,7 @@ from foveate.bench.suite.rows import Row
 from foveate.bench.suite.setting import Setting
 
 
-class Part(NamedTuple):
+class SuitePart(NamedTuple):
     """A part: ``rows`` measures, ``page`` tells of what was found in Markdown; ``limit`` is in
     seconds. ``missing`` is what the page says until it has been measured.
     """
@@ -33,23 +33,23 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "kernels": Part("Kernels against references", kernels.rows, kernels.page, 45),
-    "ragged": Part("Ragged decoding against a copy", ragged.rows, ragged.page, 20),
-    "steps": Part("A decoding step", steps.rows, steps.page, 65),
-    "attention": Part(
+    "kernels": SuitePart("Kernels against references", kernels.rows, kernels.page, 45),
+    "ragged": SuitePart("Ragged decoding against a copy", ragged.rows, ragged.page, 20),
+    "steps": SuitePart("A decoding step", steps.rows, steps.page, 65),
+    "attention": SuitePart(
         "Beside FlashAttention and FlexAttention", beside_attention.rows, beside_attention.page, 40
     ),
-    "half": Part("Column sums in half precision", half.rows, half.page, 30),
-    "tests": Part(
+    "half": SuitePart("Column sums in half precision", half.rows, half.page, 30),
+    "tests": SuitePart(
         "Tests on the device",
         checks.rows,
         checks.page,
         70,
         "Not measured yet: the tests are in a checkout of Foveate, and need pytest.",
     ),
-    "headlines": Part("The papers' figures of speed", headlines.rows, headlines.page, 85),
-    "contexts": Part("Long contexts", contexts.rows, contexts.page, 50),
-    "kvpress": Part(
+    "headlines": SuitePart("The papers' figures of speed", headlines.rows, headlines.page, 85),
+    "contexts": SuitePart("Long contexts", contexts.rows, contexts.page, 50),
+    "kvpress": SuitePart(
         "Beside kvpress",
         peers.rows,
         peers.page,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.bench.suite import checks, kernels, results
-from foveate.bench.suite.apart import Outcome, apart
+from foveate.bench.suite.apart import PartOutcome, apart
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.rows import Row
 from foveate.bench.suite.setting import Setting
@@ -54,7 +54,7 @@ def run_suite(
     for name in only or _missing(found, setting):
         told(name, "measuring")
 
-        def heard(so_far: Outcome, name: str = name) -> None:
+        def heard(so_far: PartOutcome, name: str = name) -> None:
             found[name] = so_far.as_json()
             results.write(folder, facts, found)
 

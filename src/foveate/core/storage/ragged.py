@@ -28,6 +28,7 @@ class RaggedPairs:
         body_counts: Int[Tensor, "b h"],
         first: int,
     ):
+        # of 32 bits: columns are below 2^31, and half the bytes count in every budget in bytes
         self.flat_k, self.flat_v, self.flat_columns = k, v, columns.to(torch.int32)
         self.compressed = True  # only kept pairs are stored like this
         self._hold(body_counts)
@@ -116,6 +117,7 @@ class RaggedPairs:
         ends = self.starts[1:].view(self.heads)
         back = torch.arange(-self.longest_body, 0, device=ends.device)
         empty = -back > self.body_counts[..., None]
+        # the first head's empty slots would lead to before the flat tensors; they are masked later
         return (ends[..., None] + back).clamp_min(0), empty
 
     def bound(self, more: int) -> None:
@@ -142,6 +144,7 @@ class RaggedPairs:
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """The batch becomes these rows of it, in this order, repeats allowed."""
+        # all heads of a row stand together, so a row is one slice
         heads, starts = self.heads[1], self.starts.tolist()
         spans = [(starts[r * heads], starts[(r + 1) * heads]) for r in rows.tolist()]
         for name in ("flat_k", "flat_v", "flat_columns"):
@@ -173,6 +176,7 @@ def store(
     """
     counts = kept.sum(-1) if counts is None else counts
     flat = compaction(k, v, columns, kept, counts)
+    # the one question to the device: which kind of storage it is
     if len(set(lengths := counts.flatten().tolist())) > 1:
         return RaggedPairs(*flat, counts, first)
     shape = (*counts.shape, lengths[0])
@@ -198,6 +202,7 @@ def exact(tensors: Mapping[str, Tensor], first: int) -> DensePairs | RaggedPairs
         return DensePairs(tensors["k"], tensors["v"], tensors.get("columns"), first)
     k, v, columns, counts = (tensors[name] for name in ("flat_k", "flat_v", "columns", "counts"))
     ragged = RaggedPairs(k, v, columns, counts, first)
+    # the body holds what was kept; what came after it was saved under the names of the dense tail
     if tensors["k"].shape[2]:
         ragged.append(tensors["k"], tensors["v"])
     return ragged

@@ -5,4 +5,6 @@ from foveate.methods.pruning.divprune import DivPrunePrune as DivPrunePrune
 from foveate.methods.pruning.fastv import FastVPrune as FastVPrune
 from foveate.methods.pruning.pyramiddrop import PyramidDropPrune as PyramidDropPrune
 from foveate.methods.pruning.random import RandomPrune as RandomPrune
+from foveate.methods.pruning.sparsevlm import SparseVLMPrune as SparseVLMPrune
 from foveate.methods.pruning.spatial import SpatialPrune as SpatialPrune
+from foveate.methods.pruning.visionzip import VisionZipPrune as VisionZipPrune

@@ -5,7 +5,8 @@ are ranked by the attention that the layer before pays them, the mean over its h
 share goes on. The others are neither computed nor held from there on.
 
 The paper ranks by the attention from all tokens (``by="all"``), its code by that of the last one.
-The release numbers the tokens that go on anew where it drops them; here they keep their positions.
+Where the release drops tokens in place they keep their positions, as here; its variant with a cache
+counts those of an answer from the number of tokens that are left.
 """
 
 from __future__ import annotations

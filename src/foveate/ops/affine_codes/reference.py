@@ -23,7 +23,7 @@ def extremes(
 def step_of(least: Float[Tensor, "..."], most: Float[Tensor, "..."], bits: int) -> Tensor:
     """From one code to the next, in the dtype of the numbers; 1 where all of a group are equal."""
     step: Tensor = ((most.float() - least.float()) / (2**bits - 1)).to(least.dtype)
-    return step.masked_fill(step == 0, 1.0)
+    return step.masked_fill(step == 0, 1.0)  # encode() divides by it; all codes are 0 then
 
 
 def encode(
@@ -32,6 +32,7 @@ def encode(
     """Codes of ``bits`` bits, ``w = ceil(c * bits / 8)``, the first column in the lowest bits."""
     codes = ((x.float() - least.float()) / step.float()).round().clamp(0, 2**bits - 1)
     per = 8 // bits
+    # up to a whole byte; decode() cuts off what was added
     codes = F.pad(codes.to(torch.uint8), (0, -x.shape[1] % per))
     parts = codes.view(len(x), codes.shape[1] // per, per) << _shifts(bits, x.device)
     packed: Tensor = parts.sum(-1, dtype=torch.uint8)

@@ -33,7 +33,7 @@ def room_for(q: Tensor, k: Tensor) -> Float[Tensor, "lanes rows w"]:
     return q.new_empty(lanes, rows, g * n, dtype=torch.float32)
 
 
-class Part(NamedTuple):
+class HeadsOfRow(NamedTuple):
     """Heads of one row that are worked through together, without the row's padding."""
 
     row: int
@@ -43,7 +43,7 @@ class Part(NamedTuple):
     q: Float[Tensor, "c g m d"]
 
 
-def parts(q: Tensor, k: Tensor, pads: list[int] | None, room: Tensor) -> Iterator[Part]:
+def parts(q: Tensor, k: Tensor, pads: list[int] | None, room: Tensor) -> Iterator[HeadsOfRow]:
     """As many KV heads at a time as there are lanes, if that comes out even, or one."""
     b, hq, m, d = q.shape
     h, n = k.shape[1], k.shape[2]
@@ -51,38 +51,39 @@ def parts(q: Tensor, k: Tensor, pads: list[int] | None, room: Tensor) -> Iterato
     together = room.shape[0] if h % room.shape[0] == 0 else 1
     for row in range(b):
         start = pads[row] if pads else 0
-        first = max(0, start - (n - m))
+        first = max(0, start - (n - m))  # query i stands at slot n - m + i
         for head in range(0, h, together):
             heads = slice(head, head + together)
-            yield Part(row, heads, start, first, grouped[row, heads, :, first:])
+            yield HeadsOfRow(row, heads, start, first, grouped[row, heads, :, first:])
 
 
-class Run(NamedTuple):
+class EqualBlocks(NamedTuple):
     """Blocks of a part's queries that follow each other and are equally large, times the scale."""
 
-    part: Part
+    part: HeadsOfRow
     first: int  # the first of these queries, counted in the part
     q: Float[Tensor, "blocks c lanes g rows d"]
 
 
-def runs(part: Part, scale: float, room: Tensor) -> Iterator[Run]:
+def runs(part: HeadsOfRow, scale: float, room: Tensor) -> Iterator[EqualBlocks]:
     """As few blocks as their room allows, of the same size but for the last."""
     c, g, m, d = part.q.shape
     most = room.shape[0] // c  # lanes that each head has
     few = max(1, math.ceil(m / (most * room.shape[1])))
     full = max(1, most * math.ceil(m / (most * few)))
+    # blocks of one size are one view; what is left over is a run of its own, maybe of one lane
     for first, end in ((0, m - m % full), (m - m % full, m)):
         if some := min(full, end - first):
             lanes = most if some % most == 0 else 1
             scaled = part.q[:, :, first:end].float().mul(scale)
             blocks = scaled.view(c, g, -1, lanes, some // lanes, d)
-            yield Run(part, first, blocks.permute(2, 0, 3, 1, 4, 5).contiguous())
+            yield EqualBlocks(part, first, blocks.permute(2, 0, 3, 1, 4, 5).contiguous())
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """Some queries of a part, in lanes, and their softmax, which the next block overwrites."""
 
-    part: Part
+    part: HeadsOfRow
     first: int  # the first of these queries, counted in the part
     q: Float[Tensor, "c lanes g rows d"]
     keys: Float[Tensor, "c end d"]
@@ -90,11 +91,11 @@ class Block(NamedTuple):
 
 
 def blocks_of(
-    run: Run,
+    run: EqualBlocks,
     keys: Float[Tensor, "c n d"],
     mask: Bool[Tensor, "#c m n"] | None,
     room: Float[Tensor, "lanes rows w"],
-) -> Iterator[Block]:
+) -> Iterator[QueryBlock]:
     """One block after the other."""
     (c, lanes, g, rows, d), n = run.q.shape[1:], keys.shape[1]
     some, m = lanes * rows, run.part.q.shape[2]
@@ -114,7 +115,7 @@ def blocks_of(
             weights.masked_fill_(hidden, -torch.inf)
             torch.softmax(weights, -1, out=weights)
             weights.masked_fill_(hidden.all(-1, keepdim=True), 0.0)
-        yield Block(run.part, first, q, keys[:, :end], weights)
+        yield QueryBlock(run.part, first, q, keys[:, :end], weights)
 
 
 def lanes_of(x: Float[Tensor, "c lanes g rows w"]) -> Float[Tensor, "c*lanes g*rows w"]:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from foveate.ops.column_sums.blocks import Block, blocks_of, lanes_of, parts, room_for, runs
+from foveate.ops.column_sums.blocks import QueryBlock, blocks_of, lanes_of, parts, room_for, runs
 from foveate.ops.softmax_n import share
 
 
@@ -87,7 +87,7 @@ def _attention(
     v: Float[Tensor, "b h n e"],
     scale: float,
     pads: list[int] | None,
-    add: Callable[[Block], None],
+    add: Callable[[QueryBlock], None],
 ) -> Float[Tensor, "b hq m e"]:
     """Causal attention, whose blocks of weights are shown to ``add`` on the way."""
     b, hq, m, _ = q.shape
@@ -112,7 +112,7 @@ def _attention(
     return out.view(b, m, hq, e).transpose(1, 2)
 
 
-def _add(sums: Float[Tensor, "b h g n"], block: Block) -> None:
+def _add(sums: Float[Tensor, "b h g n"], block: QueryBlock) -> None:
     """Every query counts once, in its own head's sums."""
     c, lanes, g, rows, end = block.weights.shape
     ones = block.weights.new_ones(1, 1, rows).expand(c * lanes * g, 1, rows)
@@ -121,7 +121,7 @@ def _add(sums: Float[Tensor, "b h g n"], block: Block) -> None:
 
 
 def _add_counted(
-    sums: Float[Tensor, "b h c n"], block: Block, counts: Float[Tensor, "b c g m"], n: float
+    sums: Float[Tensor, "b h c n"], block: QueryBlock, counts: Float[Tensor, "b c g m"], n: float
 ) -> None:
     """Every query counts as it is told, in each of its KV head's sums."""
     heads, lanes, g, rows, end = block.weights.shape
@@ -135,18 +135,18 @@ def _add_counted(
     _of(sums, block)[...] += added.view(heads, lanes, -1, end).sum(1)
 
 
-def _raise(most: Float[Tensor, "b h n"], block: Block) -> None:
+def _raise(most: Float[Tensor, "b h n"], block: QueryBlock) -> None:
     into = _of(most[:, :, None], block)[:, 0]
     torch.maximum(into, block.weights.amax((1, 2, 3)), out=into)
 
 
-def _of(sums: Float[Tensor, "b h c n"], block: Block) -> Float[Tensor, "heads c end"]:
+def _of(sums: Float[Tensor, "b h c n"], block: QueryBlock) -> Float[Tensor, "heads c end"]:
     """The sums that a block adds to."""
     row, heads, start = block.part[:3]
     return sums[row, heads, :, start : start + block.keys.shape[1]]
 
 
-def _totals(block: Block) -> Float[Tensor, "heads lanes g rows"]:
+def _totals(block: QueryBlock) -> Float[Tensor, "heads lanes g rows"]:
     """The logsumexp of each row's logits: that of the query's own slot minus the logarithm of its
     weight; from all of the row's logits where that weight is too small to tell.
     """

@@ -40,7 +40,7 @@ def attention_n(
     if visible is not None:
         logits = logits.masked_fill(~visible[:, :, None], -torch.inf)
     weights = softmax_n(logits, n)
-    if visible is not None:
+    if visible is not None:  # a softmax over nothing is NaN
         weights = weights.masked_fill(~visible.any(-1)[:, :, None, :, None], 0.0)
     out = weights.to(v.dtype).view(b, h, g * m, -1) @ v
     return out.view(b, hq, m, -1)

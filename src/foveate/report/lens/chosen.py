@@ -7,20 +7,21 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Recording, Session, chosen, compress, record
 from foveate.backends.hf.support import compressible_layers, text_config
 from foveate.core.policy import Policy
+from foveate.core.pruning import Prune
 
 
 class Choice(NamedTuple):
     """What one policy keeps: a row is a KV head, layer after layer; t counts tokens.
 
     ``scores`` are as in :class:`foveate.Kept`: +inf where a token is protected, NaN where nothing
-    was scored, since everything fits the budget.
+    was scored: everything fits the budget, or the layer never computed the token.
     """
 
     policy: Policy
@@ -49,14 +50,15 @@ class Readings:
 
     model: PreTrainedModel
     inputs: Mapping[str, Any]
-    _read: dict[bool, Recording] = field(default_factory=dict, repr=False)
+    _read: dict[tuple[bool, Prune | None], Recording] = field(default_factory=dict, repr=False)
 
     def of(self, policy: Policy) -> Recording:
         """The prompt as this policy reads it; read when it is asked for the first time."""
-        sums = policy.reads_column_sums
-        if sums not in self._read:
-            self._read[sums] = record(self.model, sums=sums, **self.inputs)
-        return self._read[sums]
+        kind = policy.reads_column_sums, policy.prune
+        if kind not in self._read:
+            sums, prune = kind
+            self._read[kind] = record(self.model, sums=sums, prune=prune, **self.inputs)
+        return self._read[kind]
 
 
 def seen(readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None) -> Seen:
@@ -78,8 +80,17 @@ def _choice(block: Session, recording: Recording) -> Choice:
     scores = [
         one.mask.float().fill_(torch.nan) if one.scores is None else one.scores for one in kept
     ]
-    return Choice(
-        block.policy,
-        torch.cat([one.mask[0] for one in kept]).cpu(),
-        torch.cat([one[0] for one in scores]).cpu(),
-    )
+    pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
+    masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
+    found = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
+    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(found).cpu())
+
+
+def _of_tokens(
+    slots: Shaped[Tensor, "h n"], pos: Int[Tensor, "h n"], tokens: int, nowhere: float
+) -> Shaped[Tensor, "h t"]:
+    """What stands at each token's slot; ``nowhere`` for those that the layer never computed."""
+    if slots.shape[1] == tokens:
+        return slots
+    found = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
+    return found.scatter(1, pos, slots)

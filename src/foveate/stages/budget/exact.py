@@ -33,6 +33,8 @@ def filled(wish: list[int], lows: list[int], highs: list[int], total: int) -> li
         ends, sign = (highs, 1) if missing > 0 else (lows, -1)
         room = [sign * (end - count) for end, count in zip(ends, counts, strict=True)]
         places = [place for place, left in enumerate(room) if left > 0]
+        # rounds end: each fills a place, or spreads all but a remainder smaller than the places,
+        # which then goes one by one
         each, rest = divmod(abs(missing), len(places))
         for place in places if each else places[:rest]:
             counts[place] += sign * min(max(1, each), room[place])
@@ -78,11 +80,12 @@ def proportional(
     room = (most - least).double()
     rest, given = float(total - int(least.sum())), torch.zeros_like(room)
     open_places = (room > 0) & (weights > 0)
+    # less than half a pair rounds to none: fill() meets the exact total
     while rest > 0.5 and bool(open_places.any()):
         share = torch.where(open_places, weights.double(), 0.0)
         step = torch.minimum(rest * share / share.sum(), room - given)
         given, rest = given + step, rest - float(step.sum())
-        open_places = open_places & (room - given > 1e-9)
+        open_places = open_places & (room - given > 1e-9)  # full, but for the sums' rounding
     return fill(least + given.round().to(least.dtype), least, most, total)
 
 
@@ -101,6 +104,7 @@ def _row(
 ) -> list[Int[Tensor, "h"]]:
     available = [one.available[row].cpu() for one in scored]  # layers may be on several devices
     protected = [one.protected[row].cpu() for one in scored]
+    # equal heads hold no more than the layer's shortest, and as much as its most protected needs
     most = torch.stack([a.min() for a in available])
     least = torch.minimum(torch.stack([p.max() for p in protected]), most)
     layers = fill(wish.cpu(), least, most, tokens * len(scored))

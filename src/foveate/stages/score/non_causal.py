@@ -116,8 +116,9 @@ def own_queries(layer: Layer) -> Float[Tensor, "b h n g d"]:
 @derived
 def _places(slots: Slots) -> Int[Tensor, "b h n"] | None:
     """Where the query of each slot's token stands; None if they stand as the slots do."""
-    first = slots.q_pos[:, :1, None]
-    place = slots.pos - first
-    columns = torch.arange(slots.pos.shape[2], device=place.device)
-    same = slots.q_pos.shape[1] == len(columns) and bool((place == columns).all())
-    return None if same else place
+    pos, q_pos = slots.pos, slots.q_pos
+    if q_pos.shape[1] == pos.shape[2] and bool((pos == q_pos[:, None]).all()):
+        return None
+    wanted = pos.flatten(1).contiguous()
+    place = torch.searchsorted(q_pos.contiguous(), wanted).clamp_max(q_pos.shape[1] - 1)
+    return torch.where(q_pos.gather(1, place) == wanted, place, -1).view_as(pos)

@@ -1,7 +1,7 @@
 """Checks a built site: every link inside it leads to a file, and to a place that is in it.
 
-``python docs/check_links.py SITE`` names those that do not, and exits with 1. MkDocs has checked
-the links of Markdown; these are those of the finished pages, of raw HTML and the theme too.
+``python docs/scripts/check_links.py SITE`` names those that do not, and exits with 1. MkDocs has
+checked the links of Markdown; these are those of the finished pages, of raw HTML and the theme too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Draws docs/concepts/*.svg, the pictures of docs/concepts.md: ``python docs/concept_pictures.py``.
+"""Draws docs/concepts/*.svg, the pictures of docs/concepts.md.
+
+python docs/scripts/concept_pictures.py
 
 What is dark or missing in them is what the library does not keep of a prompt of the demo model.
 """
@@ -11,7 +13,7 @@ from pathlib import Path
 from cells import GREY, bars, data_uri, dots, jpeg, label, shade, svg
 from kept import QUESTION, Held, example, held
 
-FOLDER = Path(__file__).parent / "concepts"
+FOLDER = Path(__file__).parents[1] / "concepts"
 OTHER = "What is Bruno's phone?"
 BY_KEYS, BY_QUESTION = "keydiff:budget=20%,recent=0.25", "snapkv:budget=20%,window=0.25"
 SIZE, GAP = (240.0, 180.0), 20.0  # of an image that is one of several, and between them

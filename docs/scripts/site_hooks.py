@@ -3,7 +3,8 @@
 A link ``../benchmarks/results/cpu.md`` works where the repository is read. For the site, each file
 that such a link leads to becomes a page under ``repository/``, and so does what that page links to;
 links are rewritten to match. What `site_pages.py` wrote into build/pages, the pages of methods
-among it, stands at the same place in the site.
+among it, stands at the same place in the site, and in the menu. The version stands in the header
+and in every title, and the search finds its index without a server.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from urllib.parse import urlsplit
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "build" / "pages"
 OUTSIDE = "repository/"
 # A link's target; or code, in which what looks like a link is none.
@@ -30,6 +32,7 @@ LINK = re.compile(
 )
 # Folders have no page of their own.
 FOLDERS = {
+    "docs/howto": "howto/ways.md",
     "docs/papers": "methods/index.md",
     "src/foveate/methods": "methods/index.md",
     "benchmarks": "repository/benchmarks/README.md",
@@ -40,6 +43,23 @@ LIVE = re.compile(r"<!-- live: (?P<page>\S+) (?P<title>.+?) -->")
 FRAME = r'<iframe class="live" src="\g<page>" title="\g<title>" loading="lazy"></iframe>'
 # Docstrings name things as Sphinx does, which leaves the role in front of the code.
 ROLE = re.compile(r":(?:attr|class|data|func|meth|mod):(?=<code)")
+VERSION = re.compile(r'^__version__ = "(.+)"$', flags=re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds the version to the site's name, and each method to the menu."""
+    source = (ROOT / "src" / "foveate" / "__init__.py").read_text(encoding="utf-8")
+    config.site_name = f"{config.site_name} {VERSION.findall(source)[0]}"
+    for section in config.nav or []:
+        if "Methods" in section:
+            section["Methods"].append({"Each by itself": methods_in_menu()})
+    return config
+
+
+def methods_in_menu() -> list[dict[str, str]]:
+    """The pages of methods by name, as site_pages.py wrote them."""
+    names = sorted(path.stem for path in (PAGES / "methods").glob("*.md"))
+    return [{name: f"methods/{name}.md"} for name in names if name != "index"]
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -77,6 +97,14 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def on_page_content(html: str, **_: Any) -> str:
     """Takes the roles of Sphinx out of docstrings."""
     return ROLE.sub("", html)
+
+
+@event_priority(-100)  # the search has written its index by then
+def on_post_build(*, config: MkDocsConfig) -> None:
+    """Writes the search's index as a script, too: a page from disk may load nothing else."""
+    index = Path(config.site_dir) / "search" / "search_index.json"
+    script = f"var __index = {index.read_text(encoding='utf-8')}"
+    index.with_suffix(".js").write_text(script, encoding="utf-8")
 
 
 def listed(nav: Any) -> Iterator[str]:

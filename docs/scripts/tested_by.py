@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SHOWN = 3  # test files a row
 METHODS = ("foveate.methods.",)  # named by specs, that is in strings
 ELSEWHERE = {
@@ -88,7 +88,7 @@ def elsewhere(name: str) -> str:
             return what
     raise ValueError(
         f"{name}: no test imports it or what uses it. Add one, or say in ELSEWHERE of "
-        "docs/tested_by.py what covers it."
+        "docs/scripts/tested_by.py what covers it."
     )
 
 

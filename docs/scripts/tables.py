@@ -1,6 +1,6 @@
 """Writes the tables that derive from the registry, results and tests; ``--check`` only compares.
 
-python docs/tables.py [--check]
+python docs/scripts/tables.py [--check]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import kvpress_names
 import leaderboard
 import leaderboard_picture
 import models
+import served
 import tested_by
 
 import foveate
@@ -38,7 +39,7 @@ from foveate.eval.sample import TASKS, Task
 from foveate.report.shown import without_folders
 from foveate.report.summary import estimate
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def methods() -> str:
@@ -62,6 +63,7 @@ def prunes() -> str:
     own = {name: one for name, one in PRUNES.items() if one.cls.__module__.startswith("foveate.")}
     for name, method in own.items():
         given = ", ".join(_field(one) for one in dataclasses.fields(method.cls))
+        given = given.replace("|", r"\|")  # between shares, which are no cells
         paper = method.paper
         source = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper else ""
         rows.append(f"| `{name}.prune({given})` | {method.summary} | {source} |")
@@ -108,6 +110,21 @@ def kept() -> str:
         name, amount = (f"`{method}`", budget) if budget else ("full cache", "100%")
         lines.append(f"| {name} | {amount} | {_mib(one)} | {one.same} | {one.right} |")
     return "\n".join(lines)
+
+
+def landing() -> str:
+    """The first row of :func:`kept` in two sentences, with its source."""
+    evaluation = stored()
+    full, best, *_ = evaluation.by_spec.values()
+    asked = f"{evaluation.questions} questions about {evaluation.task.replace('_', ' ')}"
+    return _filled(
+        f"**{best.same} of {evaluation.questions}** answers stay the very ones of the full cache "
+        f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** held: {_mib(best)} instead of "
+        f"{_mib(full)}. Source: the demo model, {asked} under `recommended` with its profile, "
+        "[as stored](../demo_model/foveate_demo/figures.json) by "
+        "[first_minute.py](../benchmarks/first_minute.py); the "
+        "[README](../README.md) has other methods beside it, and the [leaderboard](quality.md) all."
+    )
 
 
 def _mib(one: Figures) -> str:
@@ -306,10 +323,17 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "peers": peers,
         "models": lambda: _filled(models.supported()),
     },
+    ROOT / "docs" / "index.md": {"landing": landing},
     ROOT / "docs" / "methods.md": {"methods": methods},
     ROOT / "docs" / "howto" / "pruning.md": {"prunes": prunes},
     ROOT / "docs" / "coming_from_kvpress.md": {"presses": kvpress_names.table},
     ROOT / "docs" / "serving.md": {"options": models.options},
+    ROOT / "docs" / "served_methods.md": {
+        "plain": served.as_they_are,
+        "given": served.with_arguments,
+        "profiled": served.with_profiles,
+        "refused": served.refused,
+    },
     ROOT / "docs" / "models.md": {
         "releases": models.releases,
         "exact": models.exact,
@@ -377,7 +401,7 @@ def main() -> int:
             path.write_text(made[path], encoding="utf-8")
         return 0
     for path in old:
-        print(f"{path.relative_to(ROOT)} is out of date: run python docs/tables.py")
+        print(f"{path.relative_to(ROOT)} is out of date: run python docs/scripts/tables.py")
     return 1 if old else 0
 
 

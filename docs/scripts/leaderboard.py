@@ -11,7 +11,7 @@ import foveate
 from foveate.report.front import Point, front
 from foveate.report.shown import without_folders
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 REFERENCES = ("oracle", "random")
 """What is asked beside the methods: the best that can be kept, and the worst."""
 NOT_ASKED = {

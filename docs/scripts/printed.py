@@ -1,6 +1,6 @@
 """Writes what commands print on the demo model, in 80 columns; ``--check`` runs them and compares.
 
-python docs/printed.py [--check] [COMMAND...]
+python docs/scripts/printed.py [--check] [COMMAND...]
 
 Where a page shows ``$ foveate ...`` in a block of text, the lines below are what it printed: all
 are run in one empty folder, page by page. Times and what belongs to a machine are not compared.
@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from foveate.cli.app import app
 
-DOCS = Path(__file__).parent
+DOCS = Path(__file__).parents[1]
 PAGES = (DOCS / "start.md", DOCS / "howto" / "commands.md")
 BLOCK = re.compile(r"```text\n\$ (?P<command>foveate .*)\n(?P<printed>[\s\S]*?)```")
 COLUMNS = 80

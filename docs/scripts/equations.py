@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from equation_lines import label, located
 
-SRC = Path(__file__).parent.parent / "src" / "foveate"
+SRC = Path(__file__).parents[2] / "src" / "foveate"
 TITLES = {
     "mixkv": "MixKV",
     "prefixkv": "PrefixKV",
@@ -60,7 +60,9 @@ def line(name: str, number: str, file: str, symbol: str) -> int:
     try:
         return located(text, symbol, number, title)
     except ValueError as error:
-        raise ValueError(f"src/foveate/{file}: {error}, or mend docs/equations.py.") from None
+        raise ValueError(
+            f"src/foveate/{file}: {error}, or mend docs/scripts/equations.py."
+        ) from None
 
 
 def eq(number: str, says: str, *places: str, why: str = "") -> Equation:

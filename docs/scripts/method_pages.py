@@ -17,7 +17,7 @@ from foveate.core.method import Method
 from foveate.core.parameters import describe
 from foveate.core.spec import print_value
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAPERS = ROOT / "docs" / "papers"
 # Longer than any fence in a source.
 FENCE = "`````"
@@ -53,6 +53,7 @@ def page(method: Method, shown: method_figures.Shown | None) -> str:
     module = sys.modules[method.function.__module__]
     parts = [
         f"# {method.name}",
+        paper(method),
         method.said.text,
         usage(method),
         "## What it keeps" if shown else "",
@@ -102,15 +103,23 @@ def parameters(method: Method) -> str:
     return "\n".join(rows)
 
 
+def paper(method: Method) -> str:
+    """Where it is from: title, year, the authors' code, and the page of what was checked of it."""
+    if method.paper is None:
+        return ""
+    text = f"{cited(method)}, {method.paper.venue}."
+    if method.paper.code:
+        text += f" [Authors' code]({method.paper.code})."
+    if (PAPERS / f"{method.name}.md").is_file():
+        text += f" [What was checked of it](../papers/{method.name}.md)."
+    return text
+
+
 def beside(method: Method) -> str:
-    """What it is in a sum, and its paper's page where there is one."""
+    """What it is in a sum."""
     stages = ", ".join(method.adds)
     wraps = ", and its score wraps the one that is there" if method.wraps else ""
-    text = f"[Added](../composition.md) to another method it brings along: {stages}{wraps}."
-    if (PAPERS / f"{method.name}.md").is_file():
-        checked = f"[{method.name}](../papers/{method.name}.md)"
-        text += f"\n\nThe paper, and what was checked of it: {checked}."
-    return text
+    return f"[Added](../composition.md) to another method it brings along: {stages}{wraps}."
 
 
 def figures(method: Method) -> str:
@@ -137,12 +146,8 @@ def cited(method: Method) -> str:
 
 
 def citation(method: Method) -> str:
-    """The paper, its code, and its BibTeX."""
-    paper = method.paper
-    if paper is None:
-        return ""
-    code = f" Authors' code: <{paper.code}>." if paper.code else ""
-    return f"{cited(method)}.{code}\n\n```bibtex\n{paper.bibtex}\n```"
+    """The paper's BibTeX."""
+    return f"```bibtex\n{method.paper.bibtex}\n```" if method.paper else ""
 
 
 def source(method: Method) -> str:

@@ -13,7 +13,7 @@ from kept import QUESTION, Example, Held, example, held
 import foveate
 from foveate.report.shown import without_folders
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BUDGET = "20%"
 PICTURE = "example.jpg"
 WIDE, HIGH = 384.0, 288.0

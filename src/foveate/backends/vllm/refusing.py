@@ -1,0 +1,29 @@
+"""A refusal as the last line of vLLM's own command, as it is of ``foveate``'s."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from foveate.errors import FoveateError
+
+
+def refusals_come_last() -> None:
+    """Lets a refusal be the last line of vLLM's own command, with exit status 2 and no traceback.
+
+    Only there: in a program of somebody else's it is an exception like any other.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    module = str(getattr(main, "name", ""))
+    own = Path(sys.argv[0]).name == "vllm" or module.startswith("vllm.")
+    if own and sys.excepthook is not _last:
+        sys.excepthook = _last
+
+
+def _last(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, FoveateError):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"Error: {error}", file=sys.stderr)
+    raise SystemExit(2)

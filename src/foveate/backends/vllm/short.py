@@ -1,0 +1,37 @@
+"""Contexts that are declared and too short for a block to become free: said in the server's log."""
+
+from __future__ import annotations
+
+from foveate.backends.vllm.gap import Protected, Room
+from foveate.backends.vllm.plans import Plan
+from foveate.core.policy import Policy
+
+
+def said_of(plan: Plan, block: int, longest: int) -> str:
+    """That nothing of a declared context is compressed, and from how many tokens on it would be;
+    nothing where some of it is.
+
+    Args:
+        plan: of the request, with the context's length as it was declared.
+        block: tokens of a block.
+        longest: tokens of the longest prompt (``--max-model-len``).
+    """
+    if not plan.context or plan.policy is None or plan.policy.amount.everything:
+        return ""
+    least = shortest(plan.policy, block, longest)
+    if least is not None and plan.length >= least:
+        return ""
+    enough = f"from {least} tokens on" if least else f"at no length up to --max-model-len {longest}"
+    return (
+        f"foveate_context={plan.length} is too short: {plan.policy} frees a block of {block} "
+        f"tokens {enough}. It is kept whole; smaller blocks (--block-size) free more."
+    )
+
+
+def shortest(policy: Policy, block: int, longest: int) -> int | None:
+    """Tokens of the shortest context, in whole blocks, that a block becomes free of; None if there
+    is none up to the longest.
+    """
+    room = Room.of(policy.amount, Protected.of(policy.select).tokens)
+    ends = range(block, longest + 1, block)
+    return next((length for length in ends if room.gap(length, block)), None)

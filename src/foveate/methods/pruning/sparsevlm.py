@@ -1,0 +1,181 @@
+"""SparseVLM: visual tokens that words like the image look at, and clusters of the next best.
+
+Before the first layer the raters are chosen: words whose embeddings are like the image's, by a
+softmax over the words that follow it, more than the average. Before each of the layers ``at`` the
+visual tokens are ranked by the attention that the raters paid them in the layer before, the mean
+over heads and raters; the highest share goes on. Of the others the best ``recycled`` are clustered
+by density (DPC-KNN), one cluster for every ten of them, and the mean of each goes on in the place
+of its centre.
+
+Departs from the release in: what goes on keeps its position, and a recycled token has that of its
+cluster's centre, where the release numbers tokens anew, the recycled ones behind the chosen; of
+equally dense tokens the earlier is denser, where it draws; and where fewer are left than are to go
+on, all do. Its second version (SparseVLM+), which recycles nothing, is not built.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from foveate.core.amount import Amount, AmountLike
+from foveate.core.layer import Layer
+from foveate.core.method import Paper
+from foveate.core.parameters import Positive, Share
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.errors import InvalidParameter
+from foveate.ops.window_attention import window_attention
+from foveate.stages.pruned import highest_visual
+
+RATERS = "raters"
+
+
+@prunes(
+    "sparsevlm",
+    Paper(
+        title="SparseVLM: Visual Token Sparsification for Efficient Vision-Language Model "
+        "Inference",
+        authors=(
+            "Zhang, Yuan",
+            "Fan, Chun-Kai",
+            "Ma, Junpeng",
+            "Zheng, Wenzhao",
+            "Huang, Tao",
+            "Cheng, Kuan",
+            "Gudovskiy, Denis",
+            "Okuno, Tomoyuki",
+            "Nakata, Yohei",
+            "Keutzer, Kurt",
+            "Zhang, Shanghang",
+        ),
+        year=2025,
+        venue="International Conference on Machine Learning",
+        key="zhang2025sparsevlm",
+        arxiv="2410.04417",
+        code="https://github.com/Gumpest/SparseVLMs",
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class SparseVLMPrune:
+    """Visual tokens that words like the image attend to; of the others a part is clustered, too.
+
+    ``at`` are layers, and ``keep`` the share of the visual tokens that goes on from each, with "|"
+    between them; one share is of all of them. By default those of the release for 192 of 576 tokens
+    on average. What is ``recycled`` (a share of those that do not go on, and one cluster for so
+    many of them, ``to_one``) comes on top.
+
+    Words are those of the pass behind its first visual token; all of it, where none follow; where
+    a pass has no words, every token rates. A prompt in chunks is asked for chunk by chunk.
+
+    Source: SparseVLM (arXiv:2410.04417), section 3 and the release.
+
+    Raises:
+        InvalidParameter: layers that do not ascend from 1 on, or another number of shares.
+    """
+
+    at: str | int = "3|7|16"
+    keep: AmountLike = "52.1%|34.8%|19.1%"
+    recycled: Share = 0.3
+    to_one: Positive = 10
+
+    def __post_init__(self) -> None:
+        cuts = self._cuts()
+        if not cuts or cuts[0] < 1 or list(cuts) != sorted(set(cuts)):
+            raise InvalidParameter(
+                f"at={self.at!r}: give layers that ascend, from 1 on, such as 3|7|16."
+            )
+        if len(self._shares()) != len(cuts):
+            raise InvalidParameter(
+                f"keep={self.keep!r} has not a share for each of the layers {self.at}: give "
+                f"{len(cuts)} of them with | between, or one for all."
+            )
+
+    def _cuts(self) -> tuple[int, ...]:
+        parts = str(self.at).split("|")
+        return tuple(int(part) for part in parts) if all(map(str.isdecimal, parts)) else ()
+
+    def _shares(self) -> tuple[Amount, ...]:
+        several = self.keep.split("|") if isinstance(self.keep, str) else [self.keep]
+        return tuple(share(each) for each in several) * (
+            len(self._cuts()) if len(several) == 1 else 1
+        )
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        """The first one too, where the raters are chosen."""
+        return (0, *self._cuts())
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        if not tokens.layer:
+            return Pruned(torch.ones_like(tokens.vision), notes={RATERS: raters(tokens)})
+        keep = self._shares()[self._cuts().index(tokens.layer)]
+        paid = paid_by(tokens.attended(), tokens.notes[RATERS])[:, -tokens.pos.shape[1] :]
+        goes_on = highest_visual(tokens, paid, keep).goes_on
+        dropped, hidden = tokens.vision & ~goes_on, None
+        if self.recycled and bool(dropped.any()):
+            hidden = tokens.hidden.clone()
+            for row, which in enumerate(dropped):
+                some = self._worth(which.nonzero()[:, 0], paid[row])
+                if not len(some):
+                    continue
+                centres, means = clustered(tokens.hidden[row, some], len(some) // self.to_one + 1)
+                goes_on[row, some[centres]], hidden[row, some[centres]] = True, means
+        return Pruned(goes_on, hidden)
+
+    def _worth(self, dropped: Tensor, paid: Float[Tensor, "t"]) -> Tensor:
+        """Which of the places of what does not go on are recycled."""
+        count = min(len(dropped), int(len(dropped) * self.recycled) + 1)
+        return dropped[paid[dropped].topk(count).indices.sort().values]
+
+
+def raters(tokens: EnteringTokens) -> Bool[Tensor, "b t"]:
+    """The words that are like the image."""
+    found, real = torch.zeros_like(tokens.vision), tokens.pos >= 0
+    behind = tokens.vision.long().cumsum(-1) > 0
+    for row, visual in enumerate(tokens.vision):
+        words = real[row] & ~visual
+        words = words & behind[row] if bool((words & behind[row]).any()) else words
+        if not bool(words.any()) or not bool(visual.any()):
+            found[row] = words if bool(words.any()) else real[row]
+            continue
+        hidden = tokens.hidden[row].float()
+        alike = (hidden[visual] @ hidden[words].T).softmax(-1).mean(0)
+        found[row, words] = (alike > alike.mean()) | (alike == alike.max())
+    return found
+
+
+def paid_by(layer: Layer, raters: Bool[Tensor, "b m"]) -> Float[Tensor, "b n"]:
+    """What the queries marked pay to every slot, the mean over them and over heads."""
+    at = raters.any(0).nonzero()[:, 0]
+    some = raters[:, at]
+    paid = window_attention(layer.q[:, :, at], layer.k, layer.slots.visible_to(at), layer.scale)
+    paid = paid.masked_fill(~some[:, None, None, :, None], 0.0).sum(3).mean((1, 2))
+    return paid / some.sum(-1, keepdim=True)
+
+
+def clustered(
+    x: Float[Tensor, "v c"], count: int
+) -> tuple[Bool[Tensor, "v"], Float[Tensor, "count c"]]:
+    """Marks the centres of ``count`` clusters, and has the mean of each, in the order of centres:
+    the densest of tokens that are far from any denser one; every other token is of the nearest.
+    Densities go by the ``count`` nearest.
+    """
+    wide = x.float()
+    exact = "donot_use_mm_for_euclid_dist"  # a token is at no distance from itself
+    distance = torch.cdist(wide, wide, compute_mode=exact) / x.shape[1] ** 0.5
+    density = (-distance.topk(count, largest=False).values.square().mean(-1)).exp()
+    order = torch.arange(len(x), device=x.device)
+    same = (density[:, None] == density) & (order < order[:, None])
+    denser = (density > density[:, None]) | same
+    apart = distance.where(denser, distance.max()).amin(-1)
+    centres = (apart * density).topk(count).indices.sort().values
+    own = distance[:, centres].argmin(-1)
+    own[centres] = torch.arange(count, device=x.device)
+    members = F.one_hot(own, count).to(x.dtype)
+    marked = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    marked[centres] = True
+    return marked, members.T @ x / members.sum(0)[:, None]

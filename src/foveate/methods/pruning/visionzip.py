@@ -1,0 +1,111 @@
+"""VisionZip: the visual tokens that the image tower looks at, and a summary of the others.
+
+Before the first layer, the tokens of each image that the tower pays most attention (its class
+token, or all of its queries where it has none) go on as they are: the dominant ones. Of the others
+some at even distances are targets; all that are left go to the target whose key in the tower is
+most like theirs, and their mean is added to it: the contextual ones.
+
+Departs from the release in: tokens are merged as the decoder reads them, behind the projector,
+where the release merges before it; what goes on keeps its position, where the release numbers it
+anew, contextual tokens last; and the class token, which it lets through, is no token of the prompt
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from foveate.core.amount import AmountLike
+from foveate.core.method import Paper
+from foveate.core.parameters import ShareBelow
+from foveate.core.prunes import prunes
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+
+
+@prunes(
+    "visionzip",
+    Paper(
+        title="VisionZip: Longer is Better but Not Necessary in Vision Language Models",
+        authors=(
+            "Yang, Senqiao",
+            "Chen, Yukang",
+            "Tian, Zhuotao",
+            "Wang, Chengyao",
+            "Li, Jingyao",
+            "Yu, Bei",
+            "Jia, Jiaya",
+        ),
+        year=2025,
+        venue="IEEE/CVF Conference on Computer Vision and Pattern Recognition",
+        key="yang2025visionzip",
+        arxiv="2412.04467",
+        code="https://github.com/dvlab-research/VisionZip",
+    ),
+)
+@dataclass(frozen=True, kw_only=True)
+class VisionZipPrune:
+    """Visual tokens that the image tower attends to most, and others merged into a few.
+
+    ``contextual`` is the share of what goes on that others are merged into: 10 of 64 tokens in the
+    paper. ``keep`` is a share of each image.
+
+    Source: VisionZip (arXiv:2412.04467), section 3 and the release.
+    """
+
+    reads_tower: ClassVar[bool] = True
+    keep: AmountLike = "11.2%"
+    contextual: ShareBelow = 0.15625
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", share(self.keep))
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        seen, hidden = tokens.seen(), tokens.hidden.clone()
+        goes_on, changed = torch.zeros_like(tokens.vision), False
+        for row, at in _images(tokens):
+            count = int(going_on(share(self.keep), at.new_tensor([len(at)])))
+            merged = int(count * self.contextual)
+            dominant = seen.paid[row, at].topk(count - merged).indices
+            goes_on[row, at[dominant]] = True
+            rest = at[~goes_on[row, at]]
+            targets = at_even_distances(rest, merged)
+            goes_on[row, rest[targets]] = True
+            if merged and not bool(targets.all()):
+                summary = contextual(tokens.hidden[row, rest], seen.keys[row, rest], targets)
+                hidden[row, rest[targets]], changed = summary, True
+        return Pruned(goes_on, hidden if changed else None)
+
+
+def _images(tokens: EnteringTokens) -> Iterator[tuple[int, Int[Tensor, "v"]]]:
+    """The places of each image's tokens, row by row."""
+    for row, image in enumerate(tokens.image.masked_fill(~tokens.vision, -1)):
+        for number in image[image >= 0].unique().tolist():
+            yield row, (image == number).nonzero()[:, 0]
+
+
+def at_even_distances(rest: Int[Tensor, "v"], count: int) -> Bool[Tensor, "v"]:
+    """Marks ``count`` of the tokens, at even distances from the first on."""
+    places = torch.arange(len(rest), device=rest.device)
+    step = max(1, len(rest) // max(1, count))
+    return (places % step == 0) & (places < step * count)
+
+
+def contextual(
+    hidden: Float[Tensor, "v c"], keys: Float[Tensor, "v d"], targets: Bool[Tensor, "v"]
+) -> Float[Tensor, "m c"]:
+    """The targets, plus the mean of those of the others whose keys are most like theirs."""
+    unit = F.normalize(keys, dim=-1)
+    into = (unit[~targets] @ unit[targets].T).argmax(-1)
+    chosen = F.one_hot(into, int(targets.sum())).to(hidden.dtype)
+    total, count = chosen.T @ hidden[~targets], chosen.sum(0).clamp_min(1)
+    return hidden[targets] + total / count[:, None]

@@ -1,0 +1,167 @@
+"""A policy is all that an engine's arguments need, and nothing is served stock without a word."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from foveate.backends.vllm.activation import activate
+from foveate.backends.vllm.foreseen import check_foreseen
+from foveate.backends.vllm.options import CLASSES, SCHEDULER, WORKER
+from foveate.backends.vllm.plans import Offer
+from foveate.backends.vllm.settings import settings_from
+from foveate.backends.vllm.short import said_of, shortest
+from foveate.errors import FoveateError, InvalidInput, InvalidParameter, UnsupportedEngine
+
+POLICY = "mixkv:budget=20%,window=8"
+ENVIRON = {"FOVEATE_POLICY": POLICY}
+OURS = {"foveate": {"policy": POLICY}}
+
+
+def arguments(**changes):
+    """What is read of vLLM's EngineArgs."""
+    plain = {
+        "worker_cls": "auto",
+        "scheduler_cls": None,
+        "additional_config": {},
+        "kv_transfer_config": None,
+        "kv_offloading_size": None,
+        "speculative_config": None,
+        "spec_method": None,
+        "spec_model": None,
+    }
+    return SimpleNamespace(**plain | changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "environ"),
+    [
+        ({}, ENVIRON),
+        ({"additional_config": None}, ENVIRON),
+        ({"additional_config": OURS}, {}),
+        ({"additional_config": OURS, "worker_cls": CLASSES[WORKER]}, {}),
+        ({"scheduler_cls": CLASSES[SCHEDULER]}, ENVIRON),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}, ENVIRON),
+    ],
+)
+def test_a_policy_sets_whatever_is_missing_once_and_again(given, environ):
+    args = arguments(**given)
+    for _ in range(2):
+        assert str(activate(args, environ).default) == POLICY
+        assert (args.worker_cls, args.scheduler_cls) == tuple(CLASSES.values())
+        assert args.additional_config == OURS
+
+
+def test_other_settings_stay_beside_the_policy():
+    args = arguments(additional_config={"other": 1, "foveate": {"tiers": 2}})
+    assert activate(args, ENVIRON).tiers == 2
+    assert args.additional_config == {"other": 1, "foveate": {"policy": POLICY, "tiers": 2}}
+
+
+def test_an_engine_that_nobody_asks_foveate_for_is_vllms_own():
+    args = arguments(worker_cls="my.Worker", kv_offloading_size=4, additional_config={"other": 1})
+    before = dict(vars(args))
+    assert activate(args, {}) is None
+    assert vars(args) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "environ", "said"),
+    [
+        ({}, {"FOVEATE_POLICY": " "}, "FOVEATE_POLICY is set, and empty"),
+        ({}, {"FOVEATE_POLICY": "mixvk:budget=20%"}, "Did you mean 'mixkv'"),
+        ({"worker_cls": CLASSES[WORKER]}, {}, "started without a policy"),
+        ({"scheduler_cls": CLASSES[SCHEDULER]}, {}, "started without a policy"),
+        ({"worker_cls": "my.Worker"}, ENVIRON, "--worker-cls 'my.Worker' beside a policy"),
+        ({"scheduler_cls": "my.Own", "additional_config": OURS}, {}, "--scheduler-cls 'my.Own'"),
+        ({"kv_offloading_size": 4.0}, ENVIRON, "--kv-offloading-size 4.0: offloading"),
+        ({"kv_transfer_config": {"kv_connector": "X"}}, ENVIRON, "--kv-transfer-config: a KV con"),
+        ({"speculative_config": {"model": "m"}}, ENVIRON, r"by 'm' \(--speculative-config\)"),
+        ({"spec_method": "eagle", "spec_model": "m"}, ENVIRON, r"by 'eagle' \(--spec-method\)"),
+    ],
+)
+def test_what_is_in_the_way_is_said_as_it_was_given(given, environ, said):
+    args = arguments(**given)
+    with pytest.raises(FoveateError, match=said):
+        activate(args, environ)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--additional-config", '{"foveate": {"policy": "full"}}', "--additional_config={}"],
+        ["--additional-config", '{"a": 1}', "--additional-config.foveate.policy", "full"],
+        ["--worker-cls", CLASSES[WORKER], "--worker-cls", "my.Worker"],
+        ["--config", "FILE", "--additional-config", '{"a": 1}'],
+    ],
+)
+def test_an_option_that_stands_twice_is_refused_where_a_policy_would_be_lost(
+    monkeypatch, tmp_path, words
+):
+    file = tmp_path / "options.yaml"
+    file.write_text("port: 1\nadditional-config:\n  foveate:\n    policy: full\n")
+    words = [str(file) if word == "FILE" else word for word in words]
+    monkeypatch.setattr(sys, "argv", ["vllm", "serve", "m", *words])
+    with pytest.raises(InvalidInput, match="vLLM takes the last one"):
+        activate(arguments(), {})
+
+
+def test_parts_of_one_setting_and_options_of_others_may_stand_more_than_once(monkeypatch):
+    policy = [
+        "--additional-config.foveate.policy",
+        POLICY,
+        "--additional-config.foveate.tiers",
+        "2",
+    ]
+    monkeypatch.setattr(sys, "argv", ["vllm", *policy, "--worker-cls", "a", "--worker-cls", "b"])
+    assert activate(arguments(additional_config=OURS), {}) is not None
+
+
+def model(**changes):
+    text = SimpleNamespace(**{"model_type": "llama"} | changes)
+    return SimpleNamespace(
+        model_config=SimpleNamespace(model="tiny", hf_text_config=text),
+        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model_type": "bloom"}, "tiny has a bias that grows with distance"),
+        ({"alibi": True}, "ALiBi"),
+        ({"attn_config": SimpleNamespace(alibi=True)}, "ALiBi"),
+        ({"attn_logit_softcapping": 50.0}, "soft cap"),
+        ({"model_type": "gpt_oss"}, "sinks"),
+        ({"num_kv_shared_layers": 3}, "3 layers that read the cache of an earlier one"),
+        ({"layer_types": ["sliding_attention", "mamba"]}, "no layer that holds every token"),
+    ],
+)
+def test_models_are_refused_by_their_configuration(changes, said):
+    policies = settings_from(OURS, {}).policies
+    check_foreseen(model(layer_types=["sliding_attention", "full_attention"]), policies)
+    with pytest.raises(UnsupportedEngine, match=said):
+        check_foreseen(model(**changes), policies)
+
+
+def test_tiers_need_groups_of_several_kinds():
+    policies = settings_from({"foveate": {"policy": "pyramidkv:budget=20%"}}, {}).policies
+    with pytest.raises(UnsupportedEngine, match="without --disable-hybrid"):
+        check_foreseen(model(), policies)
+
+
+def test_a_context_too_short_for_a_block_to_become_free_is_said():
+    offer = Offer(settings_from(OURS, {}))
+    least = shortest(offer.policy(0, None), 128, 4096)
+    assert least == 256  # of which 51 are kept, and 205 are more than a block
+
+    def said(tokens, asked=None):
+        return said_of(offer.plan({"foveate_context": tokens} | (asked or {}), 4096), 128, 4096)
+
+    assert f"foveate_context=200 is too short: {POLICY} frees a block of 128 tokens" in said(200)
+    assert "from 256 tokens on" in said(200)
+    assert "kept whole" in said(100)
+    assert said(least) == said(200, {"foveate_policy": "full"}) == ""
+    assert said_of(offer.plan({}, 200), 128, 4096) == ""
+    with pytest.raises(InvalidParameter):
+        said(5000)
