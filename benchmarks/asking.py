@@ -78,7 +78,8 @@ def _row(question: Question, spec: str) -> Row:
         return {**named, "error": str(policy)}
     try:
         recording = question.recording(sums, policy.prune)
-        with compress(reading.loaded.model, policy) as session:
+        model, tokenizer = reading.loaded.model, reading.loaded.tokenizer
+        with compress(model, policy, tokenizer=tokenizer) as session:
             start = process_time()
             cache = branch(session, recording)
             seconds = process_time() - start

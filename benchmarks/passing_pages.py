@@ -2,9 +2,9 @@
 
     python benchmarks/passing_pages.py [--limit 300] [--only-write]
 
-Asks the demo model `passing_pages` with `foveate eval`, the question after the compression, and
-goes on where it was broken off; then writes benchmarks/results/passing_pages.md and .json: right
-answers, letter by letter, as shares of the full cache's, with 95 % intervals (bootstrap over
+Asks the demo model `passing_pages`, the question after the compression, and goes on where it was
+broken off; then writes benchmarks/results/passing_pages.md and .json: right answers, letter by
+letter, as shares of the full cache's, with 95 % intervals (bootstrap over
 questions, paired), for each number of pages that passed after the one asked for. Budgets are those
 at which `recent_frames` holds less than one of the eight pages, about one, and one to two.
 """
@@ -16,43 +16,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipe import Share, answered, shares, shown
+from recipe import Run, Share, answered, ask, shares, shown
 from written import demo, write
 
-from foveate.cli.eval import evaluate
 from foveate.eval.contenders import named
 from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import CONFIGURATION
 from foveate.report.shown import without_folders
+from foveate_demo import PROFILES
 
 RUNS = Path(__file__).parent / "runs" / "passing_pages"
 TASK = "passing_pages"
 PROTOCOL: Protocol = "query-agnostic"
 METHODS = (
-    "recommended:profile=recommended.safetensors",  # the one that ships with the demo model
+    f"recommended:profile={PROFILES / 'recommended.safetensors'}",
     "infinipotv",
     "hermes:proxy=questions",
     "streammem",
     "recent_frames",
 )
 BUDGETS = ("20%", "10%", "5%")
-SEED = 3026  # of no question that a default was chosen by
-
-
-def ask(limit: int, folder: Path) -> None:
-    """Whatever has not been asked yet."""
-    evaluate(
-        folder,
-        tasks=TASK,
-        methods=",".join(METHODS),
-        budgets=",".join(BUDGETS),
-        model="demo",
-        protocol=PROTOCOL,
-        limit=limit,
-        seed=SEED,
-        timed=0,
-        resume=(folder / CONFIGURATION).exists(),
-    )
 
 
 def by_distance(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -62,7 +44,6 @@ def by_distance(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {**row, "task": str(row["labels"]["distance"]), "spec": without_folders(row["spec"])}
         for row in rows
-        if "error" not in row
     ]
 
 
@@ -125,7 +106,7 @@ def main() -> None:
     parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
     a = parser.parse_args()
     if not a.only_write:
-        ask(a.limit, a.runs)
+        ask(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)
     found = measured(by_distance(answered(a.runs)))
     write("passing_pages", page(found), found)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/recipe.py [--limit 50] [--long 50] [--protocols query-agnostic query-aware]
 
-Asks the demo model with `foveate eval`, and goes on where it was broken off; then writes
+Asks the demo model, and goes on where it was broken off; then writes
 benchmarks/results/recipe.md and .json: right answers, letter by letter, as shares of the full
 cache's, with 95 % intervals (bootstrap over questions, paired). The profiles saw other pages: other
 seeds, and no page of `naming` and `image_needle` at all.
@@ -13,18 +13,22 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from asking import rows
 from written import RESULTS, demo, write
 
-from foveate.cli.eval import evaluate
-from foveate.eval.contenders import named
-from foveate.eval.metrics import exact
+import foveate.eval.tasks  # noqa: F401  which registers the tasks
+from foveate.backends.hf.persist import model_fingerprint
+from foveate.eval.contenders import contenders, named
+from foveate.eval.executors import versions
+from foveate.eval.model import Loaded, load
 from foveate.eval.reading import FULL, Protocol
-from foveate.eval.results import CONFIGURATION, read
-from foveate.eval.sample import Sample
+from foveate.eval.results import CONFIGURATION, Results, read
+from foveate.eval.sample import TASKS
 
 RUNS = Path(__file__).parent / "runs" / "recipe"
 PROFILES = "benchmarks/profiles"
@@ -73,29 +77,30 @@ def runs(a: argparse.Namespace) -> list[Run]:
     return [run for run in asked if run.kind in a.kinds and run.limit]
 
 
-def ask(run: Run, protocol: Any, folder: Path) -> None:
-    """Whatever of a run has not been asked yet."""
-    evaluate(
-        folder,
-        tasks=run.task,
-        methods=",".join(run.methods),
-        budgets=run.budgets,
-        model="demo",
-        protocol=protocol,
-        limit=run.limit,
-        seed=SEED,
-        timed=0,
-        resume=(folder / CONFIGURATION).exists(),
-    )
+@cache
+def _loaded() -> Loaded:
+    return load("demo")
+
+
+def ask(run: Run, protocol: Protocol, folder: Path) -> None:
+    """Whatever of a run has not been asked yet; one bit an answer (`asking.py`)."""
+    made = {"weights": model_fingerprint(_loaded().model), **versions()}
+    about = {"tasks": [run.task], "protocol": protocol, "seed": SEED, "versions": made}
+    specs = contenders(run.methods, run.budgets.split(","))
+    with Results(folder, {"model": "demo", **about}, resume=True) as results:
+        for sample in TASKS[run.task].samples(run.limit, SEED):
+            wanted = [s for s in specs if (run.task, sample.name, s) not in results]
+            if wanted:
+                for row in rows(_loaded(), TASKS[run.task], sample, wanted, protocol):
+                    results.add({**row, "labels": dict(sample.labels)})
+    print(f"{protocol}, {run.task}: {run.limit} questions", flush=True)
 
 
 def answered(folder: Path) -> list[Mapping[str, Any]]:
     """The rows so far, with a score that is 1 where the answer is right letter by letter."""
     if not (folder / CONFIGURATION).exists():
         return []
-    rows = read(folder).rows
-    right = [exact(r["prediction"], Sample("", "", tuple(r["answers"]))) for r in rows]
-    return [{**row, "score": score} for row, score in zip(rows, right, strict=True)]
+    return [{**row, "score": row["right"]} for row in read(folder).rows if "error" not in row]
 
 
 class Share(NamedTuple):
@@ -167,7 +172,7 @@ TITLES = {
 def tables(kind: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The mean over the tasks that are told together, and each task by itself."""
     asked = list(dict.fromkeys(row["task"] for row in rows))
-    lines = [f"### {TITLES[kind]}", ""]
+    lines = [f"### {TITLES[kind]} ({demo()})", ""]
     if set(MEAN) <= set(asked):
         lines += table(f"Mean of {', '.join(MEAN)}", shares(rows, MEAN))
     for task in asked:
@@ -203,7 +208,7 @@ def main() -> None:
     head = [
         "# The recommended recipe",
         "",
-        f"The {demo()}'s right answers, letter by letter, as shares of the full cache's, with 95 "
+        "The demo model's right answers, letter by letter, as shares of the full cache's, with 95 "
         "% intervals (bootstrap over questions, paired). The profile of `recommended` was fitted "
         "to 48 other prompts, by damage and by the model's own answers; that of `headkv` to 25 "
         "with right answers. No question here was looked at while methods or their defaults were "

@@ -183,6 +183,15 @@ def test_the_target_is_the_best_that_can_be_had(case, caplog):
     assert (said in caplog.text) == (case not in ("answers", "no questions"))
 
 
+def test_a_prompt_without_questions_may_come_first():
+    model, prompts = zoo.build("llama"), [zoo.prompt("llama", seed=3), PROMPTS[0]]
+    profile = foveate.calibrate(model, "recommended", prompts, questions=[Asked(), *ASKED])
+    turned = foveate.calibrate(model, "recommended", prompts[::-1], questions=[*ASKED, Asked()])
+    assert profile.target == turned.target == "answers"
+    for mine, theirs in zip(profile.by_layer, turned.by_layer, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
+
+
 def test_questions_go_with_prompts_of_a_method_that_asks_them():
     model = zoo.build("llama")
     said = r"one foveate\.core\.gathering\.Asked for each"

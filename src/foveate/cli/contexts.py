@@ -105,7 +105,7 @@ def _text(r: Random) -> Context:
     count = r.randint(*WORDS)
     start = r.randrange(len(manual()) - count)
     words = list(manual()[start : start + count])
-    facts = [(r.choice(PEOPLE), r.choice(list(FIELDS))) for _ in range(1 + count // 200)]
+    facts = [(r.choice(PEOPLE), r.choice(list(FIELDS))) for _ in range(2 + count // 200)]
     for who, what in facts:
         line = f"\n{who}'s {what.lower()}: {FIELDS[what](r)}\n"
         words.insert(r.randint(0, len(words)), line)

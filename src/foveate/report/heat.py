@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foveate.report.analyses import LETTERS, SHADES, Figure
+from foveate.report.analyses import SHADES, Figure
 from foveate.report.charts import axes, svg
 from foveate.report.shown import short, without_folders
 from foveate.report.splits import values_of
 from foveate.report.summary import Rows, score_of
 
 ACROSS = 3  # maps beside each other
+LETTERS = 75  # of their titles, beside the scale
 
 
 class Kind(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -129,15 +129,15 @@ def gather(
     gathering, title = GATHERINGS[name], model_name(check_model(model))
     check_takes_questions(name, questions)
     each = _each(prompts, questions)
-    first = next(each, None)
-    if first is None:
+    first = _up_to_a_question(each) if questions is not None else list(islice(each, 1))
+    if not first:
         raise InvalidInput("there is no prompt to calibrate on: give at least one.")
     sample = _Sampling(model, gathering)
-    measured = sample.with_best_target(*first)
+    measured = sample.with_best_target(*first[-1])
     ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
-    for inputs, asked in chain([first], each):
+    for inputs, asked in chain(first, each):
         if ledger.lacks(fingerprint({**inputs, **_told(asked)})):
-            ledger.add(measured if inputs is first[0] else sample.measured(inputs, asked))
+            ledger.add(measured if inputs is first[-1][0] else sample.measured(inputs, asked))
     profile = TensorProfile(
         method=name,
         model=title,
@@ -190,6 +190,18 @@ def _each(
         yield inputs, asked  # type: ignore[misc]
 
 
+def _up_to_a_question(
+    each: Iterable[tuple[Mapping[str, Any], Asked]],
+) -> list[tuple[Mapping[str, Any], Asked]]:
+    """The first prompts, up to one that is asked about: it tells what the model can give."""
+    found = []
+    for inputs, asked in each:
+        found.append((inputs, asked))
+        if asked.questions:
+            break
+    return found
+
+
 def _told(asked: Asked) -> Mapping[str, Any]:
     """What a prompt's fingerprint has beside its inputs."""
     return {"questions": str(asked)} if asked.questions else {}
@@ -205,7 +217,7 @@ class _Sampling:
     turns: list[Rotation] = field(default_factory=list)
 
     def with_best_target(self, inputs: Mapping[str, Any], asked: Asked) -> list[Sums]:
-        """Of the first prompt; the target is from now on the best that the model can give.
+        """Of one prompt; the target is from now on the best that the model can give.
 
         Raises:
             UnsupportedModel: it can give none.
