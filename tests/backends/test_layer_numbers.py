@@ -64,11 +64,12 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
     prompt = Prompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
-    row = Row(prompt, 0, kept=n, budget=8, start=0, computed=0, new=n, table=torch.arange(2))
+    read = {"start": 0, "computed": 0, "new": n, "table": torch.arange(2)}
+    row = Row(prompt, before=0, gap=0, until=n, kept=n, budget=8, **read)
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):
-        after_pass(prompts, [row], place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
+        after_pass(prompts, [row], place, torch.randn(n, 4, 4), lambda: pairs, 0.5)
 
     complete(0)
     with pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN"):

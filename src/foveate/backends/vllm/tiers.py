@@ -26,6 +26,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from foveate.backends.vllm.boundaries import Every
 from foveate.backends.vllm.gap import Protected, Room, Tier
 from foveate.core.policy import Policy, with_amount
 from foveate.core.protocols import Foreseeable, ForeseeableByHead, LayerCounts
@@ -108,7 +109,7 @@ def _room(policy: Policy, counts: LayerCounts | None, run: tuple[int, ...]) -> R
     protected = Protected.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
     if counts is None:
-        return room
+        return replace(room, every=Every.of(policy.when))
     return replace(room, tier=Tier(counts=counts, protected=protected, cells=run))
 
 

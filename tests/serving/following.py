@@ -1,0 +1,88 @@
+"""The transformers backend, which reads and answers with the boundaries of a request that vLLM has
+served, and is fed its tokens.
+"""
+
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from unittest import mock
+
+import torch
+from transformers import DynamicCache
+
+import foveate
+from foveate.backends.hf.internals import CACHE
+from foveate.core import reading
+from foveate.core.pipeline import keep
+from tests.jitter import other_side
+from tests.ties import NEAR, Choice, ties
+
+
+@contextmanager
+def recorded():
+    """Fills a dictionary with what engines in this process keep at boundaries: by request, layer
+    and tokens, the positions of each head [h, k].
+    """
+    from foveate.backends.vllm import attention
+
+    found, plain = {}, attention.after_pass
+
+    def noting(prompts, cells, ordinal, *more):
+        kept = plain(prompts, cells, ordinal, *more)
+        if kept is not None:
+            name = int(cells[0].prompt.name.split("-")[0])
+            positions = torch.cat([one.positions for one in kept])
+            found.setdefault(name, {})[ordinal, cells[0].until] = positions
+        return kept
+
+    with mock.patch.object(attention, "after_pass", noting):
+        yield found
+
+
+@contextmanager
+def following(kept, near=NEAR):
+    """Inside, layers keep what is told for them and so many tokens, where that differs from their
+    own choice in ties alone. The choices that were made, by layer and tokens, with the number of
+    pairs that are no ties.
+    """
+    made = {}
+
+    def followed(policy, scored, within=None):
+        choice = Choice(policy, scored, within, keep(policy, scored, within))
+        return [follow(choice, place) for place in range(len(scored))]
+
+    def follow(choice, place):
+        one, own = choice.scored[place], choice.kept[place]
+        at = one.layer.ordinal, int(one.layer.slots.lengths[0])
+        made[at] = 0
+        if at not in kept:
+            return own
+        heads = zip(one.layer.pos[0], kept[at], strict=True)
+        mask = torch.stack([torch.isin(pos, held) for pos, held in heads])[None]
+        if torch.equal(mask, own.mask):
+            return own
+        made[at] = int(((mask ^ own.mask) & ~ties(choice, near)[place]).sum())
+        k, v = choice.policy.merge(one, mask)
+        return replace(own, mask=mask, k=k, v=v, counted=None)
+
+    with mock.patch.object(reading, "keep", followed):
+        yield made
+
+
+def answered(model, policy, answer, kept, boundaries, near=NEAR):
+    """Log-probabilities [tokens, vocabulary] of an answer that vLLM gave, and the choices that were
+    made (``following``) where vLLM's were ``kept``. A prompt is read from boundary to boundary.
+    """
+    prompt, ends = answer.prompt, [0]
+    while (end := boundaries.after(ends[-1])) is not None and end < len(prompt):
+        ends.append(end)
+    with foveate.compress(model, policy) as session, torch.no_grad(), other_side():
+        session.expect(len(prompt))
+        cache, rows = DynamicCache(config=model.config), []
+        with following(kept, near) as made:
+            for seen, end in pairwise([*ends, len(prompt)]):
+                out = model(torch.tensor([prompt[seen:end]]), **{CACHE: cache}, use_cache=True)
+            for token in answer.tokens:
+                rows.append(out.logits[0, -1].log_softmax(-1))
+                out = model(torch.tensor([[token]]), **{CACHE: cache}, use_cache=True)
+    return torch.stack(rows), made
