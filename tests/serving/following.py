@@ -12,10 +12,15 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.vllm.shares import Rooms
+from foveate.backends.vllm.tiers import room_of
 from foveate.core import reading
 from foveate.core.pipeline import keep
+from foveate.stages.when import OverBudget
 from tests.jitter import other_side
 from tests.ties import NEAR, Choice, ties
+
+NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transformers
 
 
 @contextmanager
@@ -86,3 +91,21 @@ def answered(model, policy, answer, kept, boundaries, near=NEAR):
                 rows.append(out.logits[0, -1].log_softmax(-1))
                 out = model(torch.tensor([[token]]), **{CACHE: cache}, use_cache=True)
     return torch.stack(rows), made
+
+
+def same(model, spec, answer, kept, block=32):
+    """Checks that positions at every boundary, and log-probabilities, are those of transformers;
+    returns the boundaries.
+    """
+    policy, length = foveate.policy(spec), len(answer.prompt)
+    share = Rooms((room_of(policy),), block).own(length)
+    boundaries, (tokens, reading, answering) = share.boundaries(length), share.every
+    when = OverBudget(every=tokens, reading=reading, answering=answering)
+    policy = policy.but(budget=boundaries.kept, when=when)
+    logprobs, made = answered(model, policy, answer, kept, boundaries)
+    assert made.keys() == kept.keys()
+    assert not any(made.values()), made
+    if logprobs.shape != answer.logprobs.shape:  # of the likeliest tokens, in their order
+        logprobs = logprobs.topk(answer.logprobs.shape[1], dim=-1).values
+    torch.testing.assert_close(answer.logprobs, logprobs, rtol=0, atol=NOISE)
+    return sorted({tokens for _, tokens in kept})

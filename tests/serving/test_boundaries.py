@@ -2,20 +2,18 @@
 answers that stay bounded.
 """
 
+import random
+
 import pytest
-import torch
 from transformers import AutoModelForCausalLM
 
-import foveate
-from foveate.backends.vllm.settings import settings_from
-from foveate.backends.vllm.shares import Rooms
-from foveate.backends.vllm.tiers import rooms_of
-from foveate.stages.when import OverBudget
-from tests.serving.engine import engine, prompts, serve
-from tests.serving.following import answered, recorded
+from tests.answers import certain
+from tests.serving.engine import Traffic, engine, greedy, prompts, serve
+from tests.serving.following import NOISE, recorded, same
+from tests.serving.test_random import held
 from tests.serving.tiny_text import VOCABULARY
 
-BLOCK, NOISE = 32, 1e-3
+BLOCK = 32
 BOTH = "when=over_budget(every=64,reading=true)"
 KEYS, WINDOW, SUMS, RECENT = (
     f"knorm:budget=64,{BOTH}",
@@ -27,7 +25,16 @@ READING = "keydiff:budget=64,when=over_budget(every=64,reading=true,answering=fa
 ANSWERING = "rkv:budget=64,every=32"
 POLICIES = (KEYS, WINDOW, SUMS, RECENT, READING, ANSWERING)
 LENGTHS = (400, 333, 380, 401, 300, 40)
+REST = (
+    *("bacon", "cam", "chunkkv", "csp", "cur", "david", "divprune", "expected_attention", "finch"),
+    *("keydiff", "keyformer", "lagkv", "leverage", "lookm", "mixkv", "nacl", "random", "roco"),
+    *("tova", "vnorm"),
+)
 SIZES = {"max_model_len": 512, "num_gpu_blocks_override": 9}  # of which 8 hold 256 tokens
+
+
+def drawn(lengths):
+    return [[3 + token % (VOCABULARY - 3) for token in prompt] for prompt in prompts(lengths)]
 
 
 @pytest.fixture(scope="module")
@@ -40,40 +47,122 @@ def model(tiny):
     return AutoModelForCausalLM.from_pretrained(tiny).eval()
 
 
-def drawn(lengths):
-    return [[3 + token % (VOCABULARY - 3) for token in prompt] for prompt in prompts(lengths)]
-
-
-def same(model, spec, answer, kept):
-    """Whether positions at every boundary, and log-probabilities, are those of transformers."""
-    settings = settings_from({"foveate": {"policy": spec}})
-    (room,), *_ = rooms_of(settings.policies, 2, 2, 512)
-    share = Rooms((room,), BLOCK).own(len(answer.prompt))
-    boundaries = share.boundaries(len(answer.prompt))
-    every = share.every
-    when = OverBudget(every=every.tokens, reading=every.reading, answering=every.answering)
-    policy = foveate.policy(spec).but(budget=boundaries.kept, when=when)
-    logprobs, made = answered(model, policy, answer, kept, boundaries)
-    assert made.keys() == kept.keys()
-    assert not any(made.values()), made
-    torch.testing.assert_close(answer.logprobs, logprobs, rtol=0, atol=NOISE)
-    return sorted({tokens for _, tokens in kept})
+@pytest.fixture(scope="module")
+def llm(tiny):
+    given = {"policies": POLICIES[1:], "enable_prefix_caching": True}
+    with engine(tiny, KEYS, **given, **SIZES) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
-def served(tiny):
-    """Six requests of six policies, in a pool that holds none of their prompts."""
-    with recorded() as kept, engine(tiny, KEYS, policies=POLICIES[1:], **SIZES) as llm:
+def served(llm):
+    """Six requests of six policies, in a pool that holds none of the long prompts."""
+    with recorded() as kept:
         asked = [{"foveate_policy": spec} for spec in POLICIES]
         return serve(llm, drawn(LENGTHS), 100, asked=asked), kept
 
 
 def test_prompts_longer_than_the_pool_are_served(model, served):
+    """Prompts longer than the pool | work | under `when=over_budget(every=N,reading=true)`"""
     answers, kept = served[0].answers, served[1]
     found = [
         same(model, spec, answer, kept[name])
         for name, (spec, answer) in enumerate(zip(POLICIES, answers, strict=True))
     ]
     assert found[0] == [144, 208, 272, 336, 400, 464]
+    assert found[5] == [96, 128]
     assert all(len(answer.tokens) == 100 for answer in answers)
+    assert max(served[0].running) > 1
     assert served[0].idle == 8
+
+
+def test_the_beginning_is_shared_up_to_the_first_boundary(llm, model, served):
+    with recorded() as kept:
+        again = serve(llm, drawn(LENGTHS)[:1] * 2, 4)
+    assert again.shared == [64, 64]
+    for name, answer in enumerate(again.answers):
+        same(model, KEYS, answer, kept[name])
+
+
+def test_what_the_pool_cannot_hold_is_refused_or_ends_with_it(llm, served):
+    from vllm.exceptions import VLLMValidationError
+
+    full = {"foveate_policy": "full"}
+    whole = {"prompt_token_ids": drawn([300])[0]}
+    with pytest.raises(VLLMValidationError, match=r"300 tokens holds 301 .* the pool 256"):
+        llm.llm_engine.add_request("0", whole, greedy(4, full))
+    found = serve(llm, drawn([100]), 400, asked=[full], logprobs=0)
+    assert len(found.answers[0].tokens) == 256 - 100
+    assert found.idle == 8
+
+
+def test_answers_of_any_length_hold_the_same_pages(llm, model):
+    """Answers in bounded memory | work | under `when=over_budget(every=N)`, as `rkv` has it"""
+    given, asked = drawn([20, 31, 40, 90]), [{"foveate_policy": ANSWERING}] * 4
+    manager = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager
+    most, plain = [], manager.allocate_slots
+
+    def watched(request, *args, **options):
+        found = plain(request, *args, **options)
+        ((*blocks,),) = manager.get_blocks(request.request_id).blocks
+        most.append(sum(not block.is_null for block in blocks))
+        return found
+
+    with recorded() as kept, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager, "allocate_slots", watched)
+        answers = serve(llm, given, 200, asked=asked).answers
+    assert max(most) == 4  # 64 and 32 tokens and the next; whole, an answer takes 7
+    for name, answer in enumerate(answers):
+        assert len(answer.tokens) == 200
+        assert len(same(model, ANSWERING, answer, kept[name])) >= 4
+
+
+@pytest.mark.parametrize("requests", [60, pytest.param(1000, marks=pytest.mark.slow)])
+def test_requests_at_random_are_answered_as_those_that_were_compared(llm, served, requests):
+    """With some that go away, or are preempted."""
+    draw, asked = random.Random(requests), {}
+    manager = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager
+    free = manager.block_pool.get_num_free_blocks
+    traffic = Traffic(llm, draw, requests, most=8, burst=3, leaving=0.05)
+
+    def ask(name):
+        which, tokens = draw.randrange(len(POLICIES)), draw.choice([1, 3, 40, 100])
+        asked[name] = served[0].answers[which], tokens
+        choice = {"foveate_policy": POLICIES[which]}
+        return {"prompt_token_ids": asked[name][0].prompt}, greedy(tokens, choice)
+
+    finished = 0
+    for outputs in traffic.steps(ask):
+        for output in outputs:
+            right, tokens = asked[output.request_id]
+            got, sure = list(output.outputs[0].token_ids), certain(right.logprobs, 2 * NOISE)
+            assert got[:sure] == right.tokens[: min(sure, len(got))], output.request_id
+            assert not output.finished or len(got) == tokens
+            finished += output.finished
+        blocks = held(manager)
+        assert len(set(blocks)) + free() == 8
+    assert finished + traffic.cancelled == requests
+    assert traffic.preempted
+    assert free() == 8
+
+
+@pytest.mark.slow
+def test_every_policy_that_is_served_again_equals_the_transformers_backend(tiny, model):
+    specs = [f"{name}:budget=64,{BOTH}" for name in REST]
+    with recorded() as kept, engine(tiny, specs[0], policies=specs[1:], **SIZES) as llm:
+        asked = [{"foveate_policy": spec} for spec in specs]
+        answers = serve(llm, drawn([200] * len(specs)), 70, asked=asked).answers
+    for name, (spec, answer) in enumerate(zip(specs, answers, strict=True)):
+        assert same(model, spec, answer, kept[name]) == [136, 200, 264], spec
+
+
+def test_stock_vllm_does_not_start(tiny):
+    small = {"max_model_len": 512, "kv_cache_memory_bytes": 9 * 2 * 2 * 2 * BLOCK * 32 * 4}
+    with (
+        pytest.raises(ValueError, match="To serve at least one request"),
+        engine(tiny, num_gpu_blocks_override=None, **small),
+    ):
+        pass
+    with engine(tiny, KEYS, num_gpu_blocks_override=None, **small) as llm:
+        pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+        assert pool.num_gpu_blocks == 9

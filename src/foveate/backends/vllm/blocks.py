@@ -63,12 +63,13 @@ class CompressedSpec(FullAttentionSpec):
         """Of the longest prompt, under the engine's own policy. Where that compresses while it
         reads, this is less than the prompt takes; requests that need more are refused one by one.
         """
-        share = Rooms(self.rooms[:1], self.block_size).own(vllm_config.model_config.max_model_len)
-        if not share.every.reading:
-            return super().max_memory_usage_bytes(vllm_config)
         longest: int = vllm_config.model_config.max_model_len
-        slots = share.boundaries(longest).peak(longest, vllm_config.max_concurrent_batches)
-        return -(-slots // self.block_size) * self.page_size_bytes
+        share = Rooms(self.rooms[:1], self.block_size).own(longest)
+        if not share.every.reading:
+            return int(super().max_memory_usage_bytes(vllm_config))
+        ahead: int = vllm_config.max_concurrent_batches
+        slots = share.boundaries(longest).peak(longest, ahead)
+        return -(-slots // self.block_size) * int(self.page_size_bytes)
 
 
 def _plain(spec: CompressedSpec) -> FullAttentionSpec:
@@ -144,10 +145,7 @@ class CompressedManager(FullAttentionManager):
 
     def most(self, plan: Plan, tokens: int) -> int:
         """The most slots that a request holds at once on its way to so many tokens."""
-        boundaries = plan.boundaries(self.kv_cache_group_id)
-        if boundaries is None or not plan.goes_on:
-            return tokens
-        return boundaries.peak(tokens, self.ahead)
+        return plan.most(self.kv_cache_group_id, tokens, self.ahead)
 
     def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:
         blocks = self.req_to_blocks.get(request_id, ())[first_block:last_block]

@@ -76,6 +76,13 @@ class Plan(NamedTuple):
         ends = [end for one in found if one is not None and (end := one.after(tokens))]
         return min(ends, default=None) if self.goes_on else None
 
+    def most(self, group: int, tokens: int, ahead: int) -> int:
+        """The most slots that are held at once in that group on the way to so many tokens, while up
+        to ``ahead`` steps are on their way.
+        """
+        boundaries = self.boundaries(group)
+        return tokens if boundaries is None or not self.goes_on else boundaries.peak(tokens, ahead)
+
     def remembered(self, group: int) -> int:
         """How many of the first tokens lie in blocks that may be known by what they hold: nothing
         is ever moved there.

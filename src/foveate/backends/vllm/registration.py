@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
+from foveate.backends.vllm.fitting import check_fits
 from foveate.backends.vllm.http import refuse_truths
 from foveate.backends.vllm.plans import PREFIX, Offer
 from foveate.backends.vllm.settings import settings_from
@@ -131,4 +132,5 @@ def check_request(config: Any, request: Any) -> None:
             "prompt cannot grow. Send every turn as a request of its own."
         )
     offer = Offer(settings_from(config.additional_config))
-    offer.plan(given, len(request.prompt_token_ids or ()))
+    prompt = len(request.prompt_token_ids or ())
+    check_fits(config, offer, offer.plan(given, prompt), prompt)

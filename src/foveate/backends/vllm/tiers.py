@@ -100,12 +100,17 @@ def rooms_of(
         runs = cut(_sorted(shape, counts, longest, cells), most)
     rooms: dict[int, tuple[Room, ...]] = {}
     for run in runs:
-        here = tuple(_room(*each, run) for each in zip(policies, rules, strict=True))
+        here = tuple(room_of(*each, run) for each in zip(policies, rules, strict=True))
         rooms |= dict.fromkeys(run, here)
     return [rooms[cell] for cell in range(cells)]
 
 
-def _room(policy: Policy, counts: LayerCounts | None, run: tuple[int, ...]) -> Room:
+def room_of(
+    policy: Policy, counts: LayerCounts | None = None, run: tuple[int, ...] = ()
+) -> Room:
+    """What each cell of a ``run`` keeps, to which a policy gives these ``counts``; without any, what
+    all do.
+    """
     protected = Protected.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
     if counts is None:
