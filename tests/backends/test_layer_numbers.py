@@ -10,7 +10,8 @@ import foveate
 from foveate.backends.vllm.orders import Order
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prefill import after_pass
-from foveate.backends.vllm.prompts import Prompt, Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rows import Prompt, Row
 from foveate.backends.vllm.settings import settings_from
 from foveate.core.layer import Scores
 from foveate.core.reading import PromptReading

@@ -12,13 +12,15 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.vllm.shares import Rooms
 from foveate.backends.vllm.tiers import room_of
 from foveate.core import reading
 from foveate.core.pipeline import keep
 from foveate.stages.when import OverBudget
 from tests.jitter import other_side
-from tests.ties import NEAR, Choice, ties
+from tests.serving.reference import embedded
+from tests.ties import Choice, ties
 
 NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transformers
 
@@ -45,7 +47,7 @@ def recorded():
 
 
 @contextmanager
-def following(kept, near=NEAR):
+def following(kept):
     """Inside, layers keep what is told for them and so many tokens, where that differs from their
     own choice in ties alone. The choices that were made, by layer and tokens, with the number of
     pairs that are no ties.
@@ -66,7 +68,7 @@ def following(kept, near=NEAR):
         mask = torch.stack([torch.isin(pos, held) for pos, held in heads])[None]
         if torch.equal(mask, own.mask):
             return own
-        made[at] = int(((mask ^ own.mask) & ~ties(choice, near)[place]).sum())
+        made[at] = int(((mask ^ own.mask) & ~ties(choice)[place]).sum())
         k, v = choice.policy.merge(one, mask)
         return replace(own, mask=mask, k=k, v=v, counted=None)
 
@@ -74,26 +76,48 @@ def following(kept, near=NEAR):
         yield made
 
 
-def answered(model, policy, answer, kept, boundaries, near=NEAR):
+@torch.no_grad()
+def answered(model, policy, answer, kept, boundaries, inputs=None):
     """Log-probabilities [tokens, vocabulary] of an answer that vLLM gave, and the choices that were
-    made (``following``) where vLLM's were ``kept``. A prompt is read from boundary to boundary.
+    made (``following``) where vLLM's were ``kept``. A prompt is read from boundary to boundary;
+    ``inputs`` are the model's where it has images.
     """
-    prompt, ends = answer.prompt, [0]
-    while (end := boundaries.after(ends[-1])) is not None and end < len(prompt):
+    length, ends, rows = len(answer.prompt), [0], []
+    while (end := boundaries.after(ends[-1])) is not None and end < length:
         ends.append(end)
-    with foveate.compress(model, policy) as session, torch.no_grad(), other_side():
-        session.expect(len(prompt))
-        cache, rows = DynamicCache(config=model.config), []
-        with following(kept, near) as made:
-            for seen, end in pairwise([*ends, len(prompt)]):
-                out = model(torch.tensor([prompt[seen:end]]), **{CACHE: cache}, use_cache=True)
-            for token in answer.tokens:
+    read, seen = reader(model, answer, inputs)
+    with foveate.compress(model, policy, vision=seen) as session, other_side():
+        session.expect(length)
+        cache = DynamicCache(config=model.config.get_text_config())
+        with following(kept) as made:
+            for first, last in pairwise([*ends, length]):
+                out = model(**read(first, last), **{CACHE: cache}, use_cache=True)
+            for place in range(length, length + len(answer.tokens)):
                 rows.append(out.logits[0, -1].log_softmax(-1))
-                out = model(torch.tensor([[token]]), **{CACHE: cache}, use_cache=True)
+                out = model(**read(place, place + 1), **{CACHE: cache}, use_cache=True)
     return torch.stack(rows), made
 
 
-def same(model, spec, answer, kept, block=32):
+def reader(model, answer, inputs):
+    """What the model is given of a request's tokens from one to another, and which are visual."""
+    ids = torch.tensor([answer.prompt + answer.tokens])
+    if inputs is None:
+        return (lambda first, last: {"input_ids": ids[:, first:last]}), None
+    embeds, places = embedded(model, inputs)
+    said = torch.arange(1, len(answer.tokens) + 1)
+    embeds = torch.cat([embeds, model.get_input_embeddings()(torch.tensor([answer.tokens]))], 1)
+    places = torch.cat([places, places[..., -1:] + said], -1)
+
+    def read(first, last):
+        return {
+            "inputs_embeds": embeds[:, first:last],
+            "position_ids": places[..., first:last],
+        }
+
+    return read, visual_tokens(model.config, inputs["input_ids"])
+
+
+def same(model, spec, answer, kept, inputs=None, block=32):
     """Checks that positions at every boundary, and log-probabilities, are those of transformers;
     returns the boundaries.
     """
@@ -102,7 +126,7 @@ def same(model, spec, answer, kept, block=32):
     boundaries, (tokens, reading, answering) = share.boundaries(length), share.every
     when = OverBudget(every=tokens, reading=reading, answering=answering)
     policy = policy.but(budget=boundaries.kept, when=when)
-    logprobs, made = answered(model, policy, answer, kept, boundaries)
+    logprobs, made = answered(model, policy, answer, kept, boundaries, inputs)
     assert made.keys() == kept.keys()
     assert not any(made.values()), made
     if logprobs.shape != answer.logprobs.shape:  # of the likeliest tokens, in their order

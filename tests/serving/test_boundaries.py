@@ -5,13 +5,16 @@ answers that stay bounded.
 import random
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 
 from tests.answers import certain
+from tests.serving import tiny
 from tests.serving.engine import Traffic, engine, greedy, prompts, serve
 from tests.serving.following import NOISE, recorded, same
+from tests.serving.test_images import prompts as shown
 from tests.serving.test_random import held
 from tests.serving.tiny_text import VOCABULARY
+from tests.serving.v2_interpreted import asynchronous
 
 BLOCK = 32
 BOTH = "when=over_budget(every=64,reading=true)"
@@ -38,19 +41,19 @@ def drawn(lengths):
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_folder):
+def folder(tiny_folder):
     return tiny_folder("llama")
 
 
 @pytest.fixture(scope="module")
-def model(tiny):
-    return AutoModelForCausalLM.from_pretrained(tiny).eval()
+def model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
 
 
 @pytest.fixture(scope="module")
-def llm(tiny):
+def llm(folder):
     given = {"policies": POLICIES[1:], "enable_prefix_caching": True}
-    with engine(tiny, KEYS, **given, **SIZES) as made:
+    with engine(folder, KEYS, **given, **SIZES) as made:
         yield made
 
 
@@ -146,23 +149,52 @@ def test_requests_at_random_are_answered_as_those_that_were_compared(llm, served
     assert free() == 8
 
 
+def test_boundaries_within_images_equal_the_transformers_backend(tiny_folder):
+    folder, given = tiny_folder("qwen2_vl"), shown(tiny.QWEN_IMAGE)
+    specs = [f"{name}:budget=64,{BOTH}" for name in ("mixkv", "lookm", "david")]
+    more = {"skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 2, "video": 0}}
+    with recorded() as kept, engine(folder, specs[0], policies=specs, **SIZES, **more) as llm:
+        asked = [{"foveate_policy": spec} for spec in specs]
+        answers = serve(llm, given, 40, asked=asked).answers
+    model = AutoModelForImageTextToText.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    for name, (spec, answer, one) in enumerate(zip(specs, answers, given, strict=True)):
+        images = one["multi_modal_data"]["image"]
+        inputs = processor(text=[one["prompt"]], images=images, return_tensors="pt")
+        assert inputs["input_ids"][0].tolist() == answer.prompt
+        assert len(same(model, spec, answer, kept[name], inputs)) > 1
+
+
 @pytest.mark.slow
-def test_every_policy_that_is_served_again_equals_the_transformers_backend(tiny, model):
+def test_every_policy_that_is_served_again_equals_the_transformers_backend(folder, model):
     specs = [f"{name}:budget=64,{BOTH}" for name in REST]
-    with recorded() as kept, engine(tiny, specs[0], policies=specs[1:], **SIZES) as llm:
+    with recorded() as kept, engine(folder, specs[0], policies=specs[1:], **SIZES) as llm:
         asked = [{"foveate_policy": spec} for spec in specs]
         answers = serve(llm, drawn([200] * len(specs)), 70, asked=asked).answers
     for name, (spec, answer) in enumerate(zip(specs, answers, strict=True)):
         assert same(model, spec, answer, kept[name]) == [136, 200, 264], spec
 
 
-def test_stock_vllm_does_not_start(tiny):
+def test_stock_vllm_does_not_start(folder):
     small = {"max_model_len": 512, "kv_cache_memory_bytes": 9 * 2 * 2 * 2 * BLOCK * 32 * 4}
     with (
         pytest.raises(ValueError, match="To serve at least one request"),
-        engine(tiny, num_gpu_blocks_override=None, **small),
+        engine(folder, num_gpu_blocks_override=None, **small),
     ):
         pass
-    with engine(tiny, KEYS, num_gpu_blocks_override=None, **small) as llm:
+    with engine(folder, KEYS, num_gpu_blocks_override=None, **small) as llm:
         pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         assert pool.num_gpu_blocks == 9
+
+
+def test_nothing_is_freed_that_a_step_in_flight_reads(folder, model):
+    with (
+        recorded() as kept,
+        asynchronous(),
+        engine(folder, KEYS, policies=POLICIES[1:], **SIZES, async_scheduling=True) as llm,
+    ):
+        asked = [{"foveate_policy": spec} for spec in POLICIES]
+        served = serve(llm, drawn(LENGTHS), 100, asked=asked)
+    for name, (spec, answer) in enumerate(zip(POLICIES, served.answers, strict=True)):
+        assert len(same(model, spec, answer, kept[name])) > 1
+    assert served.idle == 8

@@ -34,8 +34,10 @@ def by_rule(length, kept, every):
 def every_case():
     """Prompts that leave whole blocks, those that just fit, and those that leave room."""
     for length, blocks, every in product(range(1, 40), range(6), RULES):
-        yield Boundaries(length, length - blocks * BLOCK, every) if blocks * BLOCK < length else (
-            Boundaries(length, length + 3 * blocks if every.answering else length, every)
+        yield (
+            Boundaries(length, length - blocks * BLOCK, every)
+            if blocks * BLOCK < length
+            else (Boundaries(length, length + 3 * blocks if every.answering else length, every))
         )
 
 

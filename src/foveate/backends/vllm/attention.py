@@ -24,8 +24,9 @@ from foveate.backends.vllm.codes import Codes, chosen, plain_queries
 from foveate.backends.vllm.gap import kept_slots, physical
 from foveate.backends.vllm.heads import EVERY, Cell
 from foveate.backends.vllm.prefill import after_pass
-from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
 from foveate.backends.vllm.rewriting import Step
+from foveate.backends.vllm.rows import Row
 
 
 class Compressing:

@@ -20,7 +20,7 @@ def check_fits(config: Any, offer: Offer, plan: Plan, prompt: int) -> None:
     requests in knows the pool; the scheduler refuses the others. ``config`` is a ``VllmConfig``.
 
     Raises:
-        InvalidParameter: the message says how many tokens of a prompt are held at once, of how many.
+        InvalidParameter: the message says how much a prompt holds at once, and the pool.
     """
     pool, block = config.cache_config.num_gpu_blocks, config.cache_config.block_size
     if not offer.goes_on or not pool:
@@ -33,7 +33,7 @@ def check_fits(config: Any, offer: Offer, plan: Plan, prompt: int) -> None:
     if held > blocks * block:
         raise InvalidParameter(
             f"this prompt of {prompt} tokens holds {held} tokens at once under "
-            f"{plan.policy or 'foveate_policy=full'}, and the pool {blocks * block}. Choose a policy "
-            "that compresses while it reads (when=over_budget(every=256,reading=true)), or a "
-            "smaller budget."
+            f"{plan.policy or 'foveate_policy=full'}, and the pool {blocks * block}. Choose a "
+            "policy that compresses while it reads (when=over_budget(every=256,reading=true)), or "
+            "a smaller budget."
         )

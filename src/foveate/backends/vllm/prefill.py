@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rows import Row
 from foveate.core import pipeline
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scored

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from foveate.backends.vllm.blocks import CompressedSpec, holds_compressed
 from foveate.backends.vllm.gap import Buffers, view
-from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rows import Row
 from foveate.backends.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
 
 NULL_BLOCK = 0

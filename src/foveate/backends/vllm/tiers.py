@@ -105,11 +105,9 @@ def rooms_of(
     return [rooms[cell] for cell in range(cells)]
 
 
-def room_of(
-    policy: Policy, counts: LayerCounts | None = None, run: tuple[int, ...] = ()
-) -> Room:
-    """What each cell of a ``run`` keeps, to which a policy gives these ``counts``; without any, what
-    all do.
+def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, ...] = ()) -> Room:
+    """What each cell of a ``run`` keeps, which a policy gives these ``counts``; without them, what
+    all cells keep.
     """
     protected = Protected.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
