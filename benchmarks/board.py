@@ -1,4 +1,4 @@
-"""A board with power: the best methods and the five papers' on many questions of three hard tasks.
+"""A board with power: the best methods and the five papers' on many questions of four hard tasks.
 
     python benchmarks/board.py [--limit 100] [--budget 10%] [--protocols ...] [--methods SPEC ...]
     python benchmarks/board.py --merge FILE...     what other machines have asked
@@ -22,7 +22,7 @@ import torch
 from asking import rows
 from profiles_made import PROFILES, make_missing
 from same_questions import HEADS
-from written import RESULTS
+from written import RESULTS, demo
 
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from foveate.backends.hf.persist import model_fingerprint
@@ -35,7 +35,7 @@ from foveate.eval.reading import FULL, Protocol
 from foveate.eval.sample import TASKS
 
 FILE = RESULTS / "board.json"
-TASKS_ASKED = ("eight_people", "chart", "mixed")
+TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")
 METHODS = (  # those of the papers, then the best of the leaderboard, then what they are beside
     "mixkv:window=0.25",
     "prefixkv:when=after_prefill",
@@ -100,7 +100,12 @@ def _write(path: Path, board: Board) -> None:
 
 def _begun(loaded: Any, budget: str) -> Board:
     """An empty board, and what its answers depend on."""
-    made = {"weights": model_fingerprint(loaded.model), "budget": budget, **versions()}
+    made = {
+        "weights": model_fingerprint(loaded.model),
+        "demo": demo(),
+        "budget": budget,
+        **versions(),
+    }
     return {"made": made, "machine": processor(torch.device("cpu")), "seconds": 0.0, "asked": {}}
 
 

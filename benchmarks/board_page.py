@@ -24,10 +24,11 @@ def text(board: Board) -> str:
     lines = [
         "# A board with power",
         "",
-        f"The best methods and the five papers' on the demo model at {made['budget']}, right "
-        "letter by letter; intervals are of 95 %, differences paired over the same questions. In "
-        "the matrix: questions that the row's method has right and the column's wrong, bold where "
-        f"the interval of the difference lies above zero. {hours:.1f} hours on one thread of "
+        f"The best methods and the five papers' on the {made['demo']} at {made['budget']}, "
+        "right letter by letter; intervals are of 95 %, differences paired over the same "
+        "questions. In the matrix: questions that the row's method has right and the column's "
+        "wrong, bold where the interval of the difference lies above zero. "
+        f"{hours:.1f} hours on one thread of "
         f"{board['machine']}, torch {made['torch']}, transformers {made['transformers']}.",
     ]
     for protocol, asked in board["asked"].items():

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from written import demo
+
 from foveate.cli.eval import evaluate
 from foveate.eval.contenders import Named, contenders, named
 from foveate.eval.metrics import exact
@@ -250,7 +252,7 @@ def text(found: Mapping[str, Mapping[str, Any]]) -> str:
     head = [
         "# What the papers claim, and what is seen",
         "",
-        f"The demo model (SmolLM2-135M-Instruct with an eye), {limit} drawn questions of each "
+        f"The {demo()} (SmolLM2-135M-Instruct with an eye), {limit} drawn questions of each "
         "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
         "intervals. Prompts are short, so windows are a quarter of the budget. `oracle` keeps "
         "what shows the answer. All methods, on fewer questions, stand in "

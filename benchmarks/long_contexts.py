@@ -46,7 +46,9 @@ ALONE = (
     "david:budget=20%", "csp:budget=20%", "h2o:budget=20%", "prefixkv:budget=20%",
     "elastic_cache:budget=20%", "cam:budget=20%", "lookm:budget=2048",
     "mixkv+prefixkv+lookm.merge:budget=2048", "knorm:budget=20%", "keydiff:budget=20%",
-    "expected_attention:budget=20%", "streaming_llm:budget=20%",
+    "expected_attention:budget=20%", "lagkv:budget=20%", "cur:budget=20%", "leverage:budget=20%",
+    "criticalkv:budget=20%", "think:budget=20%", "simlayerkv:budget=20%", "recommended:budget=20%",
+    "compactor:budget=20%", "non_causal_attention:budget=20%", "streaming_llm:budget=20%",
 )  # fmt: skip
 # Two layers of the attention of a 7B model; its MLP, which both sides have alike, would hide what a
 # policy takes, and is cut to a sixteenth

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from recipe import Share, answered, shares, shown
-from written import write
+from written import demo, write
 
 from foveate.cli.eval import evaluate
 from foveate.eval.contenders import named
@@ -99,7 +99,7 @@ def page(found: Mapping[str, Any]) -> str:
         "# Pages that pass by",
         "",
         "Eight drawn pages pass by, a frame each, and then one of them is asked for, after the "
-        "compression. The demo model's right answers, letter by letter, as shares of the full "
+        f"compression. The {demo()}'s right answers, letter by letter, as shares of the full "
         "cache's, with 95 % intervals (bootstrap over questions, paired), by how many pages passed "
         "after the one asked for.",
         "",

@@ -19,7 +19,7 @@ from typing import Any, get_args
 from PIL import Image
 from recipe import RUNS, Run, answered, ask, shares, table
 from sklearn.datasets import load_sample_images
-from written import RESULTS, write
+from written import RESULTS, demo, write
 
 from foveate.eval.metrics import anls
 from foveate.eval.reading import FULL, Protocol
@@ -111,7 +111,7 @@ def main() -> None:
     head = [
         "# Photographs",
         "",
-        "The demo model's right answers, letter by letter, as shares of the full cache's, with 95 "
+        f"The {demo()}'s right answers, letter by letter, as shares of the full cache's, with 95 "
         "% intervals (bootstrap over questions, paired). It never saw a photograph and cannot be "
         "asked about one: the questions are about a page among photographs, or before one.",
         "",

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from rich.progress import track
-from written import write
+from written import demo, write
 
 from foveate.backends.hf import compress
 from foveate.cli.eval import evaluate
@@ -120,7 +120,7 @@ def main() -> None:
     lines = [
         "# What a sweep costs",
         "",
-        f"Foveate's demo model, {torch.get_num_threads()} threads, {len(METHODS)} methods at "
+        f"Foveate's {demo()}, {torch.get_num_threads()} threads, {len(METHODS)} methods at "
         f"{len(BUDGETS)} budgets, {a.samples} samples of `{TASK}`, {PROTOCOL}.",
         "",
         "| way | seconds a sample | to one prefill | same answers |",

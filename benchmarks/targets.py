@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from recipe import DRAWS, LONG, MEAN, Run, answered, ask, shares, table
-from written import write
+from written import demo, write
 
 from foveate.backends.hf.calibrate import calibrate
 from foveate.cli.contexts import SAMPLES, contexts
@@ -86,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--samples", type=int, default=SAMPLES, help="prompts of a profile")
     parser.add_argument("--limit", type=int, default=40, help="questions of each task")
-    parser.add_argument("--tasks", nargs="+", default=[LONG, *MEAN])
+    parser.add_argument("--tasks", nargs="+", default=[LONG[0], *MEAN])
     parser.add_argument("--budgets", default=BUDGETS)
     parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
     a = parser.parse_args()
@@ -95,7 +95,7 @@ def main() -> None:
     lines = [
         "# What the profile of `recommended` is fitted to",
         "",
-        "The demo model's right answers, letter by letter, as shares of the full cache's, with 95 "
+        f"The {demo()}'s right answers, letter by letter, as shares of the full cache's, with 95 "
         "% intervals (bootstrap over questions, paired), before the question is known. The "
         f"profiles were fitted to the same {a.samples} prompts: `attention` to the most attention "
         "of a second reading, `answers` to what a pair's loss does to heads' outputs and to the "

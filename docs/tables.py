@@ -59,7 +59,8 @@ def methods() -> str:
 def prunes() -> str:
     """One row a way to prune: how it is written, with its defaults, and where it comes from."""
     rows = ["| first in a spec | what is computed | paper |", "|---|---|---|"]
-    for name, method in PRUNES.items():
+    own = {name: one for name, one in PRUNES.items() if one.cls.__module__.startswith("foveate.")}
+    for name, method in own.items():
         given = ", ".join(_field(one) for one in dataclasses.fields(method.cls))
         paper = method.paper
         source = f"[{paper.title}](https://arxiv.org/abs/{paper.arxiv})" if paper else ""

@@ -1,4 +1,9 @@
-"""Three images that come with Foveate, a question about them, and its answer."""
+"""Three images that come with Foveate, a question about them, and its answer.
+
+They are an example that was chosen: pages were drawn with the seeds 0, 1, ..., and these are the
+first whose question the full cache answers letter by letter and `recommended` at 10 % answers the
+same. How often that is so is counted over 100 other questions, in ``figures.json``.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
     python -m training.album
 
-The fonts are Lato and Caladea, which the eye was not trained on.
+The fonts are Lato and Caladea, which the eye was not trained on. The seed is the first one whose
+pages let the full cache answer the question that comes with them letter by letter, and let
+`recommended` at 10 % give the same: an example that works, and no measurement.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from foveate_demo.scenes import owned
 from training.fonts import unseen_fonts
 
 ROWS = 12
+SEED = 1  # of 0, 1, ...; with 0 both read the year as 1966
 PAGES = (
     (
         "Anna",
@@ -57,7 +60,7 @@ def main() -> None:
     fonts = tuple(path for path in unseen_fonts() if path.name in wanted)
     FOLDER.mkdir(exist_ok=True)
     for number, (owner, facts) in enumerate(PAGES, 1):
-        owned(Random(20 + number), fonts, owner, facts, rows=ROWS).image.save(
+        owned(Random(100 * SEED + number), fonts, owner, facts, rows=ROWS).image.save(
             FOLDER / f"{number}.png"
         )
 

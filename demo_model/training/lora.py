@@ -6,8 +6,9 @@
 Several questions are asked about the same images at once: each sees the images and itself, and
 stands at the position at which it would stand alone. The eye does not learn; without ``--eye``
 every slot holds its own token's embedding, with it half of the albums are seen by the eye. With
-``--pages`` three of four steps are about a long album (``training.albums``). The same command goes
-on where the last one ended.
+``--pages`` a share of the steps, ``--long``, is about a long album (``training.albums``); with
+``--shipped`` two of three albums are seen by the package's eye. The same command goes on where the
+last one ended.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ from training.seeing import See, perfect, shipped, trained
 from training.train import save, share_of_rate
 
 RANK, ALPHA = 16, 32
-LONG = 0.75  # share of the batches that are of long albums
 
 
 def losses(model: nn.Module, base: PreTrainedModel, b: Sample) -> tuple[Tensor, float]:
@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--albums", type=int, default=4, help="of a batch")
     parser.add_argument("--pages", type=int, default=0, help="of a long album, at most")
+    parser.add_argument("--long", type=float, default=0.75, help="share of long albums' steps")
     parser.add_argument("--shipped", action="store_true", help="start from the package's weights")
     parser.add_argument("--start", type=Path, help="the update to begin with: lora.safetensors")
     a = parser.parse_args()
@@ -81,7 +82,7 @@ def main() -> None:
     if a.eye:
         eyes.append(trained(base, a.eye))
     elif a.shipped:
-        eyes.append(shipped(base))
+        eyes += 2 * [shipped(base)]
     parts = ["q_proj", "k_proj", "v_proj", "o_proj"]
     base.set_attn_implementation(CONTEXT_FIRST)
     peft = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=parts))
@@ -111,7 +112,7 @@ def main() -> None:
             rate = a.rate * share_of_rate(done, a.steps, a.decay, warmup=30)
             for group in step.param_groups:
                 group["lr"] = rate
-            b = drawn(r, fonts, eyes, base, tokenizer, a.albums, a.pages)
+            b = drawn(r, fonts, eyes, base, tokenizer, a)
             with torch.autocast("cpu", torch.bfloat16):
                 loss, right = losses(peft, base, b)
             loss.backward()
@@ -144,12 +145,11 @@ def drawn(
     eyes: list[See],
     base: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    albums: int,
-    pages: int,
+    a: argparse.Namespace,
 ) -> Sample:
     """A batch: some short albums, or a long one alone, about which as many questions are asked."""
-    alone = pages and r.random() < LONG
-    asked = [long(r, fonts, pages)] if alone else [short(r, fonts) for _ in range(albums)]
+    alone = a.pages and r.random() < a.long
+    asked = [long(r, fonts, a.pages)] if alone else [short(r, fonts) for _ in range(a.albums)]
     return batch([sample(r, *one, r.choice(eyes), base, tokenizer) for one in asked])
 
 

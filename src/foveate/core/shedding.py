@@ -4,6 +4,11 @@ Such a budget decides after the last layer, and until then every layer would be 
 where it takes the best pairs of all layers, the lowest score that is still good enough only rises
 as more layers are read: what is not among the best so far never will be. So that can go at once,
 and what is kept in the end is the very same.
+
+Two budgets that span layers look alike and do not allow it. AirCache's share of a layer is over the
+mean of all layers, so it may still rise as others are read. PyramidDrop's counts are known in the
+first layer, but what a later layer cannot fill (after a second prompt it holds less) goes back to
+the earlier ones.
 """
 
 from __future__ import annotations

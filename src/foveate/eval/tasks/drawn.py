@@ -58,6 +58,12 @@ for _name, _kind, _metric, _summary in (
         "Eight forms with the same fields, of eight people.",
     ),
     (
+        "sixteen_people",
+        partial(questions.same_fields, people=16),
+        anls,
+        "Sixteen forms with the same fields, of sixteen people.",
+    ),
+    (
         "mixed",
         partial(questions.mixed, images=8),
         anls,
