@@ -69,7 +69,7 @@ class CompressedSpec(FullAttentionSpec):
             return int(super().max_memory_usage_bytes(vllm_config))
         ahead: int = vllm_config.max_concurrent_batches
         slots = share.boundaries(longest).peak(longest, ahead)
-        return -(-slots // self.block_size) * int(self.page_size_bytes)
+        return -(-slots // int(self.block_size)) * int(self.page_size_bytes)
 
 
 def _plain(spec: CompressedSpec) -> FullAttentionSpec:
