@@ -151,7 +151,7 @@ def test_requests_at_random_are_answered_as_those_that_were_compared(llm, served
 
 def test_boundaries_within_images_equal_the_transformers_backend(tiny_folder):
     folder, given = tiny_folder("qwen2_vl"), shown(tiny.QWEN_IMAGE)
-    every = "when=over_budget(every=32,reading=true)"
+    every = "when=over_budget(every=32,reading=true,answering=false)"
     specs = [f"{name}:budget=48,{every}" for name in ("mixkv", "lookm", "david")]
     more = {"skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 2, "video": 0}}
     with recorded() as kept, engine(folder, specs[0], policies=specs, **SIZES, **more) as llm:
