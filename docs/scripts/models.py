@@ -26,6 +26,7 @@ OPTIONS = (
     "fp8",
     "requests",
     "sharing",
+    "boundaries",
     "robust",
     "runner_v2",
     "async",

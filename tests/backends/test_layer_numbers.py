@@ -10,7 +10,8 @@ import foveate
 from foveate.backends.vllm.orders import Order
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prefill import after_pass
-from foveate.backends.vllm.prompts import Prompt, Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rows import Prompt, Row
 from foveate.backends.vllm.settings import settings_from
 from foveate.core.layer import Scores
 from foveate.core.reading import PromptReading
@@ -64,11 +65,12 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
     prompt = Prompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
-    row = Row(prompt, 0, kept=n, budget=8, start=0, computed=0, new=n, table=torch.arange(2))
+    read = {"start": 0, "computed": 0, "new": n, "table": torch.arange(2)}
+    row = Row(prompt, before=0, gap=0, until=n, kept=n, budget=8, **read)
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):
-        after_pass(prompts, [row], place, torch.randn(n, 4, 4), lambda end: pairs, 0.5)
+        after_pass(prompts, [row], place, torch.randn(n, 4, 4), lambda: pairs, 0.5)
 
     complete(0)
     with pytest.raises(InvalidParameter, match=f"scores of layer {number} contain NaN"):

@@ -60,6 +60,26 @@ def test_managers_free_through_these_methods():
     assert parameters(vllm_api.FullAttentionManager._remove_blocks_in_range) == in_range
 
 
+def test_steps_end_where_this_method_says():
+    """It is asked for running requests and for waiting ones, and by nobody else."""
+    split = parameters(vllm_api.Scheduler._mamba_block_aligned_split)
+    assert (split[:3], len(split)) == (["self", "request", "num_new_tokens"], 5)
+    steps = inspect.getsource(vllm_api.Scheduler.schedule)
+    assert steps.count("if self.need_mamba_block_aligned_split:") == 2
+    module = inspect.getsource(inspect.getmodule(vllm_api.Scheduler))
+    assert module.count("self._mamba_block_aligned_split(") == 2
+    assert module.count("self.need_mamba_block_aligned_split") == 4  # it is set, and read at start
+
+
+def test_what_a_request_holds_at_most_is_asked_like_this():
+    asked = parameters(vllm_api.FullAttentionManager.get_num_blocks_to_allocate)
+    assert asked[:3] == ["self", "request_id", "num_tokens"]
+    assert "apply_admission_cap" in asked
+    most = vllm_api.FullAttentionSpec.max_memory_usage_bytes
+    assert parameters(most) == ["self", "vllm_config"]
+    assert isinstance(vllm_api.VllmConfig.max_concurrent_batches, property)
+
+
 def test_specs_are_frozen_dataclasses_that_can_be_extended():
     assert dataclasses.is_dataclass(vllm_api.FullAttentionSpec)
     assert isinstance(vllm_api.FullAttentionSpec.prefix_cacheable, property)

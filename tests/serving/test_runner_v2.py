@@ -16,11 +16,13 @@ import foveate
 from tests.profiles import saved
 from tests.serving.engine import Answer, prompts
 from tests.serving.expected import under_blocks
+from tests.serving.following import same
 from tests.serving.reference import by_transformers
 from tests.serving.v2_interpreted import LENGTHS, SIZES
 
 SNAPKV, HEADKV = "snapkv:budget=50%,window=8", "headkv:budget=50%,window=8,profile={}"
 OTHER = "h2o:budget=30%"
+AGAIN = "snapkv:budget=24,window=8,when=over_budget(every=32,reading=true)"
 LAYERS, HEADS, NOISE = 2, 2, 1e-3
 FULL_POOL = {"lengths": [94] * 4, "tokens": 8, "num_gpu_blocks_override": 12}
 RUNS = {
@@ -36,6 +38,7 @@ RUNS = {
         "asked": [{"foveate_policy": OTHER}, {"foveate_policy": "full"}],
     },
     "fails": {"policy": SNAPKV, "fails": LENGTHS[0]},
+    "again": {"policy": AGAIN, "lengths": [94], "tokens": 34, "num_gpu_blocks_override": 5},
 }
 
 
@@ -130,6 +133,16 @@ def test_an_engine_that_begins_as_on_a_gpu_counts_prompts_alone(model, headkv, f
 def test_requests_choose_in_the_second_runner(model, found):
     check(model, [OTHER, None], found["asked"])
     assert {place.split(",")[0] for place in found["asked"]["kept"]} == {"0"}
+
+
+def test_the_second_runner_compresses_while_it_reads_and_answers(model, found):
+    """In a pool of four blocks, which holds the prompt and its answer compressed alone."""
+    run = found["again"]
+    (prompt,), (boundaries,) = prompts([94]), run["boundaries"]
+    kept = {(layer, tokens): torch.tensor(positions) for layer, tokens, positions in boundaries}
+    answer = Answer(prompt, run["tokens"][0], torch.tensor(run["logprobs"][0]))
+    assert same(model, AGAIN, answer, kept) == [62, 94, 126]
+    assert run["idle"] == 4
 
 
 def test_a_prompt_that_cannot_be_compressed_fails_alone(found):

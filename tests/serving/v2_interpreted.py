@@ -90,8 +90,10 @@ def answers(
     options of the engine.
     """
     from tests.serving.engine import engine, prompts, serve
+    from tests.serving.following import recorded
 
     with contextlib.ExitStack() as stack:
+        boundaries = stack.enter_context(recorded())
         for first in (profiling(), warming_up()) if as_on_gpus else ():
             stack.enter_context(first)
         llm = stack.enter_context(engine(model, policy, **SIZES | options))
@@ -106,7 +108,7 @@ def answers(
             return about | ends(llm, prompts(lengths), tokens, fails)
         served = serve(llm, prompts(lengths), tokens, logprobs=5, asked=asked)
         counted = {"warmed": before, "counted": read_to_their_end(model) - before}
-        return about | as_json(served) | counted
+        return about | as_json(served, boundaries) | counted
 
 
 def read_to_their_end(model):
@@ -134,8 +136,8 @@ def ends(llm, given, tokens, fails):
     return {"ended": found, "idle": idle(llm).get_num_free_blocks()}
 
 
-def as_json(served):
-    """Of what was served, what JSON can hold."""
+def as_json(served, boundaries):
+    """Of what was served, and was kept at each of the boundaries, what JSON can hold."""
     kept = {
         f"{name},{place}": [head.tolist() for head in positions]
         for (name, place), positions in served.kept.items()
@@ -144,6 +146,10 @@ def as_json(served):
         "tokens": [answer.tokens for answer in served.answers],
         "logprobs": [answer.logprobs.tolist() for answer in served.answers],
         "kept": kept,
+        "boundaries": [
+            [[*at, positions.tolist()] for at, positions in boundaries.get(name, {}).items()]
+            for name in range(len(served.answers))
+        ],
         "free": served.free,
         "running": served.running,
         "preemptions": served.preemptions,

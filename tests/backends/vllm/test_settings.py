@@ -64,6 +64,8 @@ def test_configuration_that_says_nothing_usable_is_refused(given, said):
         "mixkv+lookm.merge:budget=20%",
         "pyramidkv:budget=20%",
         "mixkv+pyramidkv.budget:budget=20%",
+        "h2o:budget=20%,when=over_budget",
+        "rkv:budget=256",
         "full",
     ],
 )
@@ -85,7 +87,6 @@ def test_prefixkv_is_served_with_a_profile(tmp_path):
         ("meda:budget=20%", "more than the prompt's length"),
         ("recommended:budget=20%", "heads=by_profile"),
         ("kvzip:budget=20%", "heads=by_profile"),
-        ("h2o:budget=20%,when=over_budget", r"over_budget\("),
         ("elastic_cache:budget=20%", r"fixed_slot\("),
         ("csp:budget=20%,decode_n=1.0", "softmax"),
         ("csp:budget=20%,fill=false", "fewer tokens than its budget"),

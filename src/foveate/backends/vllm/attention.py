@@ -24,8 +24,9 @@ from foveate.backends.vllm.codes import Codes, chosen, plain_queries
 from foveate.backends.vllm.gap import kept_slots, physical
 from foveate.backends.vllm.heads import EVERY, Cell
 from foveate.backends.vllm.prefill import after_pass
-from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
 from foveate.backends.vllm.rewriting import Step
+from foveate.backends.vllm.rows import Row
 
 
 class Compressing:
@@ -108,16 +109,20 @@ class Compressing:
         query: Tensor,
         cells: Sequence[Cell],
     ) -> None:
-        """Moves what the policy keeps of a complete prompt into the blocks that stay; ``rows`` are
-        the prompt's in each of the layer's cells.
+        """Moves what the policy keeps of a request at a boundary into the blocks that stay;
+        ``rows`` are the request's in each of the layer's cells.
         """
         block, ordinal = cells[0].cache.shape[2], prompts.ordinals[layer.layer_name]
         codes = Codes.of(layer)
 
-        def pairs(n: int) -> tuple[Tensor, Tensor]:
-            read = [
-                self.read(cell.cache, row.table, n) for cell, row in zip(cells, rows, strict=True)
-            ]
+        def held(cell: Cell, row: Row) -> tuple[Tensor, Tensor]:
+            pairs: tuple[Tensor, Tensor] = self.read(
+                cell.cache, row.table[row.before :], row.end - row.before * block
+            )
+            return pairs
+
+        def pairs() -> tuple[Tensor, Tensor]:
+            read = [held(cell, row) for cell, row in zip(cells, rows, strict=True)]
             k, v = read[0] if len(read) == 1 else (torch.cat(t, 1) for t in zip(*read, strict=True))
             return (k, v) if codes is None else codes.values(k, v, query.dtype)
 
@@ -127,11 +132,10 @@ class Compressing:
         if prompts.records:
             rows[0].prompt.kept[ordinal] = [head for one in kept for head in one.positions]
         for cell, row, one in zip(cells, rows, kept, strict=True):
-            slots = kept_slots(row.gap, row.prompt.length, block).to(cell.cache.device)
+            slots = kept_slots(row.gap, row.until, block).to(cell.cache.device)
             k, v = one.k, one.v
             if codes is not None and one.moved:
-                held = self.read(cell.cache, row.table, row.end)
-                k, v = (chosen(half, one.positions) for half in held)
+                k, v = (chosen(half, one.slots) for half in held(cell, row))
             elif codes is not None:
                 k, v = codes.coded(k, v)
             self.write(cell.cache, layer, k, v, physical(slots, row.table, block))
@@ -157,7 +161,7 @@ def _numbers_only(rows: Sequence[Row], cells: Sequence[Cell], codes: Codes | Non
     stands in the unused slots of a page by zero, so it would spread to whoever gets the page next.
     """
     for cell, row in zip(cells, rows, strict=True):
-        pages = row.table[: -(-row.end // cell.cache.shape[2])].long()
+        pages = row.table[row.before : -(-row.end // cell.cache.shape[2])].long()
         held = cell.cache[pages]
         cell.cache[pages] = held.nan_to_num(0.0) if codes is None else codes.numbers_only(held)
 

@@ -59,6 +59,18 @@ class CompressedSpec(FullAttentionSpec):
             for spec in kv_cache_specs.values()
         )
 
+    def max_memory_usage_bytes(self, vllm_config: Any) -> int:
+        """Of the longest prompt, under the engine's own policy. Where that compresses while it
+        reads, this is less than the prompt takes; requests that need more are refused one by one.
+        """
+        longest: int = vllm_config.model_config.max_model_len
+        share = Rooms(self.rooms[:1], self.block_size).own(longest)
+        if not share.every.reading:
+            return int(super().max_memory_usage_bytes(vllm_config))
+        ahead: int = vllm_config.max_concurrent_batches
+        slots = share.boundaries(longest).peak(longest, ahead)
+        return -(-slots // int(self.block_size)) * int(self.page_size_bytes)
+
 
 def _plain(spec: CompressedSpec) -> FullAttentionSpec:
     return FullAttentionSpec(
@@ -87,10 +99,12 @@ class CompressedManager(FullAttentionManager):
     of another's than its own gap, so that nobody ever writes to a block that somebody else reads.
 
     ``plans`` are the scheduler's, of all its requests, and so is ``freed``, which names those of
-    which a block was freed before they ended, until the workers have been told.
+    which a block was freed before they ended, until the workers have been told. ``ahead`` is how
+    many steps may be on their way at once.
     """
 
     plans: Mapping[str, Plan] = {}
+    ahead: int = 1
 
     @cached_property
     def freed(self) -> set[str]:
@@ -114,9 +128,24 @@ class CompressedManager(FullAttentionManager):
     ) -> None:
         """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
         plan = self.plans.get(request_id)
-        if plan is None or processed_computed_tokens < plan.length:
-            return
-        self._remove_blocks_in_range(request_id, 0, plan.gap(self.kv_cache_group_id))
+        boundaries = None if plan is None else plan.boundaries(self.kv_cache_group_id)
+        if boundaries is not None and request_id in self.req_to_blocks:
+            gap = boundaries.gap(processed_computed_tokens, self.block_size)
+            self._remove_blocks_in_range(request_id, 0, gap)
+
+    def get_num_blocks_to_allocate(
+        self, request_id: str, num_tokens: int, *args: Any, **options: Any
+    ) -> int:
+        """VLLM's. Where it asks whether all of a prompt will fit, that is as much as is held at
+        once.
+        """
+        if options.get("apply_admission_cap") and request_id in self.plans:
+            num_tokens = min(num_tokens, self.most(self.plans[request_id], num_tokens))
+        return int(super().get_num_blocks_to_allocate(request_id, num_tokens, *args, **options))
+
+    def most(self, plan: Plan, tokens: int) -> int:
+        """The most slots that a request holds at once on its way to so many tokens."""
+        return plan.most(self.kv_cache_group_id, tokens, self.ahead)
 
     def _remove_blocks_in_range(self, request_id: str, first_block: int, last_block: int) -> None:
         blocks = self.req_to_blocks.get(request_id, ())[first_block:last_block]

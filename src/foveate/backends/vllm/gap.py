@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from foveate.backends.vllm.boundaries import NEVER, Every
 from foveate.core.amount import Amount
 from foveate.core.protocols import LayerCounts, Select
 from foveate.errors import InvalidBudget
@@ -71,14 +72,16 @@ class Tier:
 @dataclass(frozen=True, kw_only=True)
 class Room:
     """How many tokens of a prompt stay, at least: a share of it or a number, and not below
-    ``least``; in cells of a ``tier``, what the budget gives these. Hashable, and small enough to
-    travel with every KV cache group.
+    ``least``; in cells of a ``tier``, what the budget gives these; and how often a request is
+    compressed beside its prompt's end. Hashable, and small enough to travel with every KV cache
+    group.
     """
 
     share: Fraction | None
     tokens: int
     least: int = 1
     tier: Tier | None = None
+    every: Every = NEVER
 
     @classmethod
     def of(cls, amount: Amount, least: int) -> Room:
@@ -133,14 +136,18 @@ class Room:
 
     def budget(self, prompt: int, block: int) -> int:
         """The budget that scores and selections are told: what is kept, and where cells differ,
-        the average before anything is rounded.
+        the average before anything is rounded. An answer may fill what its prompt leaves of it.
         """
+        if self.every.answering:
+            return max(self.kept(prompt, block), self.wanted(prompt))
         return self.kept(prompt, block) if self.tier is None else self.average(prompt)
 
 
-def kept_slots(gap: int, prompt: int, block: int) -> Int[Tensor, "k"]:
-    """The slots that kept tokens move into, ascending, counted from the request's first slot."""
-    return torch.arange(gap * block, prompt, device="cpu")
+def kept_slots(gap: int, until: int, block: int) -> Int[Tensor, "k"]:
+    """The slots that kept tokens move into, ascending, counted from the request's first slot;
+    ``until`` is the boundary at which the request is compressed.
+    """
+    return torch.arange(gap * block, until, device="cpu")
 
 
 def physical(slots: Int[Tensor, "k"], row: Int[Tensor, "c"], block: int) -> Int[Tensor, "k"]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from foveate.backends.vllm.boundaries import Boundaries, Every
 from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.settings import Settings, amounts_of_a_server
 from foveate.backends.vllm.shares import Key, Share
@@ -60,9 +61,34 @@ class Plan(NamedTuple):
         """The blocks that the prompt leaves in that KV cache group."""
         return self.shares[group].gap if group in self.shares else 0
 
+    def boundaries(self, group: int) -> Boundaries | None:
+        """Where the request is compressed in that KV cache group; None if it is not."""
+        return self.shares[group].boundaries(self.length) if group in self.shares else None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is compressed at more than its prompt's end."""
+        return any(share.every.tokens for share in self.shares.values())
+
+    def stop(self, tokens: int) -> int | None:
+        """Where a step has to end that begins after so many tokens; None for anywhere."""
+        found = (self.boundaries(group) for group in self.shares)
+        ends = [end for one in found if one is not None and (end := one.after(tokens))]
+        return min(ends, default=None) if self.goes_on else None
+
+    def most(self, group: int, tokens: int, ahead: int) -> int:
+        """The most slots that are held at once in that group on the way to so many tokens, while up
+        to ``ahead`` steps are on their way.
+        """
+        boundaries = self.boundaries(group)
+        return tokens if boundaries is None or not self.goes_on else boundaries.peak(tokens, ahead)
+
     def remembered(self, group: int) -> int:
-        """How many of the first tokens lie in blocks that may be known by what they hold."""
-        return self.shares[group].shared(self.length) if group in self.shares else self.length
+        """How many of the first tokens lie in blocks that may be known by what they hold: nothing
+        is ever moved there.
+        """
+        boundaries = self.boundaries(group)
+        return self.length if boundaries is None else boundaries.untouched
 
     def found(self, group: int) -> int:
         """How many of the first tokens may be read from blocks that another request has filled:
@@ -72,8 +98,10 @@ class Plan(NamedTuple):
             return self.length
         if self.policy.running:
             return 0
-        asked = self.policy.score.queries(self.shares[group].budget)
-        return max(0, min(self.remembered(group), self.length - asked))
+        share = self.shares[group]
+        first = share.boundaries(self.length).after(0) or self.length
+        asked = self.policy.score.queries(share.budget)
+        return max(0, min(self.remembered(group), first - asked))
 
 
 class Offer:
@@ -107,7 +135,17 @@ class Offer:
                 "which keeps all."
             )
         policy = None if chosen is None else self.policy(chosen, amount)
+        if context is not None and policy is not None and Every.of(policy.when).tokens:
+            raise InvalidParameter(
+                f"foveate_context={context} beside {policy}, under which what is kept of a context "
+                "does not stay as it is. Leave it out, or choose a policy with when=after_prefill."
+            )
         return Plan(length, chosen, policy, context is not None)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a request may be compressed at more than its prompt's end."""
+        return any(Every.of(policy.when).tokens for policy in self._settings.policies)
 
     def _number(self, name: Any) -> int | None:
         """Of a policy by its name, the engine's own without one; None for the whole prompt."""

@@ -1,4 +1,6 @@
-"""A layer of one prompt, as a policy sees it: remembered between passes, compressed at the end."""
+"""A layer of one request, as a policy sees it: remembered between passes, compressed at the end of
+its prompt, and at its other boundaries.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +12,28 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rows import Row
 from foveate.core import pipeline
 from foveate.core.amount import Amount
 from foveate.core.layer import Layer, Scored
 from foveate.core.protocols import Scope
 from foveate.core.reading import Pass, Phase, Remembered
-from foveate.core.tensors import slots_of
+from foveate.core.slots import Slots
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
 
 class Kept(NamedTuple):
-    """Pairs of a cell that stay, ascending per head, and which positions of the prompt they had.
+    """Pairs of a cell that stay, ascending per head: in which of the ``slots`` that were held they
+    stood, and which ``positions`` in the request they have.
 
-    ``moved`` says that they are the prompt's own, and not merged with others.
+    ``moved`` says that they are the request's own, and not merged with others.
     """
 
     k: Float[Tensor, "k h d"]
     v: Float[Tensor, "k h e"]
+    slots: Int[Tensor, "h k"]
     positions: Int[Tensor, "h k"]
     moved: bool
 
@@ -56,38 +61,51 @@ def after_pass(
     cells: Sequence[Row],
     ordinal: int,
     queries: Float[Tensor, "m hq d"],
-    pairs: Callable[[int], Pairs],
+    pairs: Callable[[], Pairs],
     scale: float,
 ) -> list[Kept] | None:
-    """What is kept of a prompt that this pass has completed, of each cell: the layer's only one, or
-    its KV heads.
+    """What is kept of a request that this pass has brought to a boundary, of each cell: the layer's
+    only one, or its KV heads.
 
-    None while the prompt goes on, and of a prompt that stays whole. ``queries`` are all of the
-    pass's, ``pairs(n)`` the layer's first n pairs of this request.
+    None on the way there, and of a prompt that stays whole. ``queries`` are all of the pass's,
+    ``pairs()`` what the layer holds of this request.
     """
     row = cells[0]
     prompt, new = row.prompt, row.end - row.computed
-    at = Pass.of(prompt.length, row.computed, new)
     q = queries[row.start : row.start + new].transpose(0, 1)[None]
     if not row.computed:
         prompt.reading.layers[ordinal] = Remembered()  # what was preempted is read again
-    if at.phase is Phase.READING and not prompt.policy.running:
+        prompt.places.pop(ordinal, None)
+    if row.end < row.until and not prompt.policy.running:
         wanted = prompt.policy.score.queries(row.budget)
-        images = prompt.image[:, row.computed : row.end]
-        prompt.reading.layers[ordinal].add(q, images, wanted)
+        images = _of_tokens(prompt.image, torch.arange(row.computed, row.end, device=q.device))
+        prompt.reading.layers[ordinal].add(q, images[None], wanted)
         return None
-    layer = _layer(prompts, row, ordinal, q, pairs(row.end), scale)
+    layer = _layer(prompts, row, ordinal, q, pairs(), scale)
     heads = layer.k.shape[1] // len(cells)
     each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
-    found = prompt.reading.read(layer, at, layer.slots.available, budget=given).get(ordinal)
-    if found is None or not any(cell.gap for cell in cells):
+    stored = layer.slots.available
+    found = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
+    if found is None or not any(cell.gap > cell.before for cell in cells):
         return None
-    moved = found.k is layer.k
-    return [
-        _part(found, slice(i * heads, (i + 1) * heads), cell.kept, moved)
+    kept = [
+        _part(found, layer, slice(i * heads, (i + 1) * heads), cell.kept)
         for i, cell in enumerate(cells)
     ]
+    if prompt.goes_on:
+        prompt.places[ordinal] = torch.cat([one.positions for one in kept]).int()
+    return kept
+
+
+def _at(row: Row) -> Pass:
+    """Where a pass stands. One that ends before its boundary reads on, of an answer as well: its
+    queries are seen, and nothing is compressed.
+    """
+    length, phase = row.prompt.length, Phase.READING
+    if row.end == row.until and row.until >= length:
+        phase = Phase.FINISHING if row.until == length else Phase.ANSWERING
+    return Pass(row.end, length, phase)
 
 
 def _layer(
@@ -98,15 +116,12 @@ def _layer(
     pairs: Pairs,
     scale: float,
 ) -> Layer:
-    (k, v), end, prompt = pairs, row.end, row.prompt
-    pads, budget = (k.new_tensor([number], dtype=torch.long) for number in (0, row.budget))
-    whole = slots_of(k, pads, prompt.image[:, :end], prompt.spot[:, :end])
-    slots = whole.from_query(row.computed).with_budget(budget)
+    k, v = pairs
     return Layer(
         q=q,
         k=k,
         v=v,
-        slots=slots,
+        slots=_slots(row, k, row.prompt.places.get(ordinal)),
         scale=scale,
         ordinal=ordinal,
         model_index=prompts.model_indices[ordinal],
@@ -114,10 +129,37 @@ def _layer(
     )
 
 
-def _part(found: pipeline.Kept, heads: slice, tokens: int, moved: bool) -> Kept:
+def _slots(row: Row, k: Float[Tensor, "1 h n d"], places: Int[Tensor, "h k"] | None) -> Slots:
+    """Those of a request of which the pairs at ``places`` were kept; all, where there are none."""
+    (heads, n), prompt = k.shape[1:3], row.prompt
+    kept = 0 if places is None else places.shape[1]
+    pos = torch.arange(row.end - (n - kept), row.end, device=k.device)[None]
+    if places is not None:
+        pos = torch.cat([places.to(pos), pos.expand(heads, -1)], dim=1)
+    q_pos = torch.arange(row.computed, row.end, device=k.device)
+    image, spot = (_of_tokens(known, pos) for known in (prompt.image, prompt.spot))
+    pos, image, spot = (t.expand(heads, -1)[None] for t in (pos, image, spot))
+    return Slots(
+        pos=pos,
+        q_pos=q_pos[None],
+        image=image,
+        spot=spot,
+        q_image=_of_tokens(prompt.image, q_pos)[None],
+        tokens=q_pos.new_tensor([row.budget]),
+    )
+
+
+def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor, "*s"]:
+    """What is known of these tokens of a request; -1 of its answer, which is text."""
+    last = len(known) - 1
+    return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)
+
+
+def _part(found: pipeline.Kept, layer: Layer, heads: slice, tokens: int) -> Kept:
     mask = found.mask[0, heads]
-    where = mask.nonzero()[:, 1].view(len(mask), tokens)
+    slots = mask.nonzero()[:, 1].view(len(mask), tokens)
+    positions = layer.pos[0, heads].gather(1, slots)
     k, v = (
         t[0, heads][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (found.k, found.v)
     )
-    return Kept(k, v, where, moved)
+    return Kept(k, v, slots, positions, moved=found.k is layer.k)

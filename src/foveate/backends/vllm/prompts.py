@@ -5,72 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
 
 from foveate.backends.vllm.held import Held
 from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer
-from foveate.core.policy import Policy
+from foveate.backends.vllm.rows import Prompt, in_blocks, visual
+from foveate.backends.vllm.shares import Share
 from foveate.core.reading import Pass, Phase, PromptReading
-from foveate.core.tensors import image_index, spot_index
 
-VISUAL = ("image", "video")
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
-
-
-@dataclass
-class Prompt:
-    """What is compressed of the prompt of request ``name``. ``vision`` is True at visual tokens."""
-
-    name: str
-    order: Order
-    policy: Policy
-    vision: Bool[Tensor, "n"]
-    reading: PromptReading
-    kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
-
-    def __post_init__(self) -> None:
-        self.image: Int[Tensor, "1 n"] = image_index(self.vision[None])
-        self.spot: Int[Tensor, "1 n"] = spot_index(self.vision[None])
-
-    @property
-    def length(self) -> int:
-        """Tokens that are compressed."""
-        return self.order.length
-
-
-class Row(NamedTuple):
-    """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
-    of the pass's. ``table`` is its whole row of a group's block table, ``gap`` the blocks that its
-    prompt leaves there, and ``kept`` the tokens that stay, per KV head. ``budget`` is what scores
-    are told of.
-    """
-
-    prompt: Prompt
-    gap: int
-    kept: int
-    budget: int
-    start: int
-    computed: int
-    new: int
-    table: Int[Tensor, "c"]
-
-    @property
-    def end(self) -> int:
-        """How much of the prompt has been read after this pass."""
-        return min(self.prompt.length, self.computed + self.new)
-
-    @property
-    def beyond(self) -> int:
-        """Tokens of this pass that stand after what is compressed: a question after its context, or
-        a preempted answer, read again.
-        """
-        return max(0, self.computed + self.new - self.prompt.length)
 
 
 class Asked(NamedTuple):
@@ -98,7 +44,7 @@ class Prompts:
         self.failed: set[str] = set()
         self.barred: set[str] = set()  # of this pass, those that it must not read or compress
         self.completed: list[Order] = []  # the prompts of this pass
-        self.reading = False  # whether this pass reads what is to be compressed
+        self.reading = False  # whether a policy is to see what this pass reads
         self.seconds = 0.0  # spent on compressing, since they were taken last
         self.held = Held()
         self._offer, self._runner = offer, runner
@@ -156,10 +102,25 @@ class Prompts:
             assert order is not None  # else there is nothing to ask
             assert order.chosen is not None
             vision = visual(features, order.length).to(self._runner.device)
-            policy = self._offer.policy(order.chosen, order.amount)
+            policy = in_blocks(self._offer.policy(order.chosen, order.amount), order)
             reading = PromptReading(policy, len(self.ordinals))
             self._known[name] = Prompt(name, order, policy, vision, reading)
         return self._known[name]
+
+    def seen(self, name: str, share: Share, computed: int, new: int) -> int | None:
+        """The next boundary of a request in a pass that adds ``new`` tokens to ``computed``, if its
+        policy is to see the pass: all that read its prompt, and of its answer those whose queries,
+        or sums, a score asks for at the boundary.
+        """
+        order = self.order(name)
+        until = None if order is None else share.boundaries(order.length).after(computed)
+        if order is None or until is None or share.budget >= until:
+            return None
+        if until <= order.length:
+            return until
+        policy = self.prompt(name).policy
+        asked = max(1, policy.score.queries(share.budget))
+        return until if policy.running or computed + new > until - asked else None
 
     def fail(self, name: str, why: str) -> None:
         """Lets that request fail, and no other."""
@@ -207,20 +168,12 @@ class Prompts:
                 continue
             phase = Pass.of(order.length, computed[name], new).phase
             self.reading |= bool(order.shares) and phase is not Phase.ANSWERING
+            self.reading |= any(
+                share.every.answering and self.seen(name, share, computed[name], new) is not None
+                for share in order.shares.values()
+            )
             if Pass.of(order.prompt, computed[name], new).phase is Phase.FINISHING:
                 yield order
-
-
-def visual(features: Sequence[Any] | None, length: int) -> Bool[Tensor, "n"]:
-    """True at the tokens that stand for images and videos, by vLLM's ``mm_features``."""
-    marked = torch.zeros(length, dtype=torch.bool, device="cpu")
-    for feature in features or ():
-        if feature.modality in VISUAL:
-            where = feature.mm_position
-            part = marked[where.offset : where.offset + where.length]
-            embedded = where.is_embed
-            part |= True if embedded is None else embedded[: len(part)].to(torch.bool)
-    return marked
 
 
 def _model_index(name: str) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from foveate.backends.vllm.activation import activated
 from foveate.backends.vllm.blocks import CompressedManager, CompressedSpec
+from foveate.backends.vllm.fitting import check_fits
 from foveate.backends.vllm.http import refuse_truths
 from foveate.backends.vllm.plans import PREFIX, Offer
 from foveate.backends.vllm.settings import VARIABLE, settings_from
@@ -138,7 +139,9 @@ def check_request(config: Any, request: Any) -> None:
             "prompt cannot grow. Send every turn as a request of its own."
         )
     offer = Offer(settings_from(config.additional_config))
-    plan = offer.plan(given, len(request.prompt_token_ids or ()))
+    prompt = len(request.prompt_token_ids or ())
+    plan = offer.plan(given, prompt)
+    check_fits(config, offer, plan, prompt)
     longest = config.model_config.max_model_len
     if short := said_of(plan, config.cache_config.block_size, longest):
         logger.warning_once("%s", short)

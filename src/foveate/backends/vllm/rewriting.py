@@ -14,7 +14,8 @@ from torch import Tensor
 
 from foveate.backends.vllm.blocks import CompressedSpec, holds_compressed
 from foveate.backends.vllm.gap import Buffers, view
-from foveate.backends.vllm.prompts import Prompts, Row
+from foveate.backends.vllm.prompts import Prompts
+from foveate.backends.vllm.rows import Row
 from foveate.backends.vllm.vllm_api import AttentionCGSupport, CommonAttentionMetadata
 
 NULL_BLOCK = 0
@@ -190,24 +191,30 @@ def rows_of(
             continue
         start, end = starts[place], ends[place]
         new, order = starts[place + 1] - start, prompts.order(name)
-        reading = order is not None and end - new < order.length
-        share = None if order is None else order.shares.get(group)
-        if why := wrong(prompts, name, group, reading, end, block):
+        if why := wrong(prompts, name, group, end - new, end, block):
             prompts.bar(name, why)
             barred.append(place)
-        elif share is not None and not reading:
-            gaps[place] = share.gap
-        elif share is not None and share.budget < prompts.prompt(name).length:
-            table = common.block_table_tensor[place]
-            rows.append(Row(prompts.prompt(name), *share, start, end - new, new, table))
+            continue
+        share = None if order is None else order.shares.get(group)
+        if order is None or share is None:
+            continue
+        boundaries = share.boundaries(order.length)
+        gaps[place] = boundaries.gap(end - new, block)
+        until = prompts.seen(name, share, end - new, new)
+        if until is not None:
+            gap, table = boundaries.gap(until, block), common.block_table_tensor[place]
+            kept, now = until - gap * block, (start, end - new, new, table)
+            rows.append(
+                Row(prompts.prompt(name), gaps[place], gap, until, kept, share.budget, *now)
+            )
     return rows, gaps, barred
 
 
 def wrong(
-    prompts: Prompts, name: str, group: int, reading: bool, end: int, block: int
+    prompts: Prompts, name: str, group: int, computed: int, end: int, block: int
 ) -> str | None:
-    """Why a request must not be read up to its token ``end`` in this pass; None where the scheduler
-    holds what is read, and nobody else reads what is moved.
+    """Why a request must not be read up to its token ``end`` in this pass, which begins after
+    ``computed``; None where the scheduler holds what is read, and nobody else reads what is moved.
     """
     if (order := prompts.order(name)) is None:
         return "the scheduler has sent no order, or one for other policies than this worker has"
@@ -215,7 +222,11 @@ def wrong(
         return prompts.held.reads(name, group, 0, end, block)
     if share.gap * block + share.kept != order.length:
         return f"{share} of {order.length} tokens is not told in blocks of {block}"
-    if not reading:
-        return prompts.held.reads(name, group, share.gap, end, block)
-    moved = prompts.held.moves(name, share.gap * block) if share.gap else None
-    return prompts.held.reads(name, group, 0, end, block) or moved
+    boundaries = share.boundaries(order.length)
+    until = boundaries.after(computed)
+    if share.every.tokens and until is not None and end > until:
+        return f"{end} tokens would be read in a pass that has to end at {until}"
+    moved, before = None, boundaries.gap(computed, block)
+    if until is not None and (gap := boundaries.gap(until, block)) > before:
+        moved = prompts.held.moves(name, gap * block)
+    return prompts.held.reads(name, group, before, end, block) or moved

@@ -3,10 +3,14 @@
 Of a prompt that is compressed at its end, the blocks of the gap are shared, uncompressed, as long
 as the pool has them: they are vLLM's own prefix cache. Of a context that is compressed for itself,
 also what is kept of it is, by requests that declare the same context, policy and budget.
+
+Steps of a request that is compressed more than once end at its boundaries (``boundaries``), and
+one that would hold more at once than the pool has fails, or answers no further than that.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from math import lcm
 from typing import Any
 
@@ -25,6 +29,7 @@ class Planning:
 
     requests: dict[str, Any]  # these are vLLM's
     kv_cache_manager: Any
+    need_mamba_block_aligned_split: bool
     encoder_cache_mismatch_reqs: set[str]
 
     def __init__(self, *args: Any, **options: Any):
@@ -40,6 +45,11 @@ class Planning:
         self._freed: set[str] = set()
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
+            manager.ahead = config.max_concurrent_batches
+        self._most_blocks = self.kv_cache_manager.block_pool.num_gpu_blocks - 1  # one is the null
+        self._goes_on = self.offer.goes_on
+        # vLLM asks where a step has to end for layers with states, which are none of ours
+        self.need_mamba_block_aligned_split |= self._goes_on
         self._stock_prefix = self.kv_cache_manager.get_computed_blocks
         self.kv_cache_manager.get_computed_blocks = self._shared_prefix
 
@@ -54,6 +64,7 @@ class Planning:
             why = "its prompt goes on after an answer, and was compressed before."
         else:
             self.plans[request.request_id], why = self._planned(request)
+            why = why or self._fitted(request)
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self.encoder_cache_mismatch_reqs.add(request.request_id)
@@ -101,6 +112,43 @@ class Planning:
             return plan, ""
         shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
         return plan._replace(shares=shares), ""
+
+    def _fitted(self, request: Any) -> str:
+        """Lets a request answer as far as the pool goes, if it was started with more; says why it
+        cannot be served where that is not as far as its prompt.
+        """
+        if not self._goes_on:
+            return ""  # vLLM has seen to it that the longest request fits
+        plan, prompt = self.plans[request.request_id], request.num_prompt_tokens
+
+        def blocks(tokens: int) -> int:
+            return sum(-(-one.most(plan, tokens) // one.block_size) for one in self._compressed)
+
+        if (least := blocks(prompt + 1)) > self._most_blocks:
+            return (
+                f"its prompt of {prompt} tokens holds {least} blocks at once, and the pool has "
+                f"{self._most_blocks}."
+            )
+        ends = range(prompt + 1, prompt + request.max_tokens + 1)
+        fit = bisect_right(ends, self._most_blocks, key=blocks)
+        if fit < request.max_tokens:
+            logger.warning(
+                "Request %s answers at most %d tokens of %d: its pool of %d blocks holds no more.",
+                *(request.request_id, fit, request.max_tokens, self._most_blocks),
+            )
+            request.max_tokens = fit
+        return ""
+
+    def _mamba_block_aligned_split(
+        self, request: Any, num_new_tokens: int, found: int = 0, received: int = 0
+    ) -> int:
+        """How many of the new tokens a step takes, as vLLM asks it for layers with states: as far
+        as the request's next boundary. ``found`` and ``received`` tokens it has from elsewhere.
+        """
+        start = request.num_computed_tokens + found + received
+        plan = self.plans.get(request.request_id)
+        stop = None if plan is None else plan.stop(start)
+        return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
 
     def _shared_prefix(self, request: Any, *most: int | None) -> Any:
         """What a request finds in the pool: a compressed context, or else blocks of its prompt.

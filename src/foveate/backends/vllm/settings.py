@@ -20,10 +20,13 @@ from foveate.core.traits import wrapped
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedPolicy, suggest
 from foveate.stages.budget import Uniform
 from foveate.stages.select import KeepsRecent
+from foveate.stages.when import OverBudget
 
 VARIABLE = "FOVEATE_POLICY"
 AMOUNTS = "Give a share of the prompt (0.2 or '20%') or a number of tokens (256)."
 _EXAMPLE = '--additional-config \'{"foveate": {"policy": "snapkv:budget=20%"}}\''
+EVERY_QUERY = 2**31
+"""What a score says of its queries that reads all of them."""
 _NAMES = ("policy", "policies", "tiers")
 _WITHOUT = "without a profile 'snapkv:budget=20%' or 'mixkv:budget=20%'"
 
@@ -140,11 +143,7 @@ def check_policy(policy: Policy) -> None:
             f"freed before. Use {_foretold(policy)}",
         )
     if policy.when.decodes or policy.when.reads:
-        raise _refused(
-            policy,
-            f"{print_value(policy.when)} evicts at other times than the prompt's end. Use "
-            "when=after_prefill",
-        )
+        _check_again(policy)
     if policy.attend.n:
         raise _refused(
             policy, f"{print_value(policy.attend)} changes the model's softmax. Leave it out"
@@ -190,6 +189,30 @@ def _check_budget(policy: Policy) -> None:
             f"its budget {print_value(budget)} goes by each prompt's scores, or by more than the "
             "prompt's length, and blocks are freed before these are known. Use one of "
             f"{', '.join(_by_length())}, or {_foretold(policy)}; {_WITHOUT}",
+        )
+
+
+def _check_again(policy: Policy) -> None:
+    """Of policies that compress at other times than the prompt's end, those that do so whenever a
+    fixed number of tokens has come, by what is held and by the last queries.
+    """
+    if not isinstance(policy.when, OverBudget) or policy.when.growing:
+        raise _refused(
+            policy,
+            f"{print_value(policy.when)} evicts at other times than the prompt's end, and not down to a fixed "
+            "budget. Use when=after_prefill, or when=over_budget(every=256,reading=true)",
+        )
+    if not isinstance(policy.budget, Uniform) or policy.scope != "layer":
+        raise _refused(
+            policy,
+            f"{print_value(policy.when)} compresses again, which is served where all heads keep the same "
+            "number, layer by layer. Use when=after_prefill, or budget=uniform",
+        )
+    if policy.score.queries(1) >= EVERY_QUERY:
+        raise _refused(
+            policy,
+            f"{print_value(policy.score)} reads the query of every token that is held, and {print_value(policy.when)} "
+            "holds tokens whose queries are gone. Use when=after_prefill",
         )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from foveate.backends.vllm.boundaries import NEVER, Boundaries, Every
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
 
@@ -14,18 +15,17 @@ Key = tuple[int, Amount, int]
 
 class Share(NamedTuple):
     """A prompt leaves its first ``gap`` blocks; ``kept`` of its tokens stay, per KV head. Scores
-    and selections are told of ``budget``.
+    and selections are told of ``budget``. ``every`` is in whole blocks.
     """
 
     gap: int
     kept: int
     budget: int
+    every: Every = NEVER
 
-    def shared(self, length: int) -> int:
-        """How many of the first tokens may lie in blocks that several requests read: where some are
-        freed, those in the gap.
-        """
-        return length - self.kept if self.gap else length
+    def boundaries(self, length: int) -> Boundaries:
+        """Where a request is compressed of whose prompt so many tokens are."""
+        return Boundaries(length, self.budget if self.every.tokens else self.kept, self.every)
 
 
 class Rooms:
@@ -40,7 +40,13 @@ class Rooms:
         """Of a prompt, by its plan's key."""
         return self._share(key)
 
+    def own(self, length: int) -> Share:
+        """Of a prompt of that length under the engine's own policy, as it is."""
+        return self._of(self._rooms[0], length)
+
     def _shared_out(self, key: Key) -> Share:
-        room, length = self._room(*key[:2]), key[2]
-        gap = room.gap(length, self.block)
-        return Share(gap, length - gap * self.block, room.budget(length, self.block))
+        return self._of(self._room(*key[:2]), key[2])
+
+    def _of(self, room: Room, length: int) -> Share:
+        gap, every = room.gap(length, self.block), room.every.in_blocks(self.block)
+        return Share(gap, length - gap * self.block, room.budget(length, self.block), every)

@@ -94,12 +94,38 @@ def check_engine(config: Any) -> None:
         )
 
 
+def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
+    """Refuses what does not go with policies that compress again (``when=over_budget``).
+    ``config`` is a ``VllmConfig``.
+
+    Raises:
+        UnsupportedEngine: the message names the setting.
+    """
+    again = [policy for policy in policies if policy.when.decodes or policy.when.reads]
+    if not again:
+        return
+    refused = {
+        "speculative decoding (--speculative-config), whose drafts may be taken back after a "
+        "boundary": config.speculative_config is not None,
+        "images that are read in one piece (--disable-chunked-mm-input), as boundaries may lie "
+        "within them": config.scheduler_config.disable_chunked_mm_input,
+        "a cache of codes (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
+    }
+    for what, found in refused.items():
+        if found:
+            raise UnsupportedEngine(
+                f"{again[0]} compresses again as tokens come, and cannot be combined with {what}. "
+                "Leave that out, or choose when=after_prefill."
+            )
+
+
 def check_layers(
     *,
     compressed: Sequence[str],
     others: Sequence[str],
     sharing: Sequence[str],
     tiers: bool,
+    again: bool = False,
     hybrid: bool = True,
 ) -> None:
     """Refuses models whose layers cannot be compressed beside each other.
@@ -109,12 +135,13 @@ def check_layers(
         others: names of those that have another kind of cache (windows, states) and keep it.
         sharing: names of those that read another layer's cache.
         tiers: whether a policy gives layers or heads different budgets.
+        again: whether a policy compresses at other times than the prompt's end.
         hybrid: whether vLLM may manage caches of several kinds, or has to make them one.
 
     Raises:
         UnsupportedEngine: no layer to compress; layers that share caches; caches of several kinds
-            that vLLM is told to make one; or different budgets beside other layers, as all groups
-            of layers would shrink to the size of the smallest.
+            that vLLM is told to make one; different budgets beside other layers, as all groups
+            of layers would shrink to the size of the smallest; or policies that compress again.
     """
     if not compressed:
         raise UnsupportedEngine(
@@ -129,6 +156,11 @@ def check_layers(
         raise UnsupportedEngine(
             f"this model has {len(others)} layers with windows or states beside those to compress, "
             "and a budget that differs by layer. Use one that keeps the same number in all layers."
+        )
+    if others and again:
+        raise UnsupportedEngine(
+            f"this model has {len(others)} layers with windows or states beside those to compress, "
+            "and a policy that compresses again as tokens come. Choose when=after_prefill."
         )
     if (others or tiers) and not hybrid:
         raise UnsupportedEngine(HYBRID)

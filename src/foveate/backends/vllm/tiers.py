@@ -26,6 +26,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from foveate.backends.vllm.boundaries import Every
 from foveate.backends.vllm.gap import Protected, Room, Tier
 from foveate.core.policy import Policy, with_amount
 from foveate.core.protocols import Foreseeable, ForeseeableByHead, LayerCounts
@@ -99,16 +100,19 @@ def rooms_of(
         runs = cut(_sorted(shape, counts, longest, cells), most)
     rooms: dict[int, tuple[Room, ...]] = {}
     for run in runs:
-        here = tuple(_room(*each, run) for each in zip(policies, rules, strict=True))
+        here = tuple(room_of(*each, run) for each in zip(policies, rules, strict=True))
         rooms |= dict.fromkeys(run, here)
     return [rooms[cell] for cell in range(cells)]
 
 
-def _room(policy: Policy, counts: LayerCounts | None, run: tuple[int, ...]) -> Room:
+def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, ...] = ()) -> Room:
+    """What each cell of a ``run`` keeps, which a policy gives these ``counts``; without them, what
+    all cells keep.
+    """
     protected = Protected.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
     if counts is None:
-        return room
+        return replace(room, every=Every.of(policy.when))
     return replace(room, tier=Tier(counts=counts, protected=protected, cells=run))
 
 

@@ -23,6 +23,7 @@ from foveate.backends.vllm.rewriting import Rewriting
 from foveate.backends.vllm.settings import check_profiles, settings_from
 from foveate.backends.vllm.support import (
     check_attention,
+    check_boundaries,
     check_engine,
     check_layers,
     check_model,
@@ -63,6 +64,7 @@ class Serving:
         self.metrics: Metrics | None = None
         check_engine(vllm_config)
         check_model(vllm_config.model_config)
+        check_boundaries(vllm_config, self.settings.policies)
         for policy in self.settings.policies:
             check_parallel(
                 policy,
@@ -107,6 +109,7 @@ class Serving:
                 if getattr(layer, "kv_sharing_target_layer_name", None)
             ],
             tiers=shaping(policies) is not None,
+            again=Offer(self.settings).goes_on,
             hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
         )
         check_attention({name: self._layers[name] for name in names})

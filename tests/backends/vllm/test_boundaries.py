@@ -1,0 +1,131 @@
+"""Where requests are compressed, and what they hold, against the rule written out token by token;
+without vLLM.
+"""
+
+from itertools import pairwise, product
+
+import pytest
+
+import foveate
+from foveate.backends.vllm.boundaries import NEVER, Boundaries, Every
+from foveate.backends.vllm.plans import Offer
+from foveate.backends.vllm.settings import check_policy, settings_from
+from foveate.backends.vllm.shares import Rooms
+from foveate.backends.vllm.support import check_boundaries, check_layers
+from foveate.backends.vllm.tiers import room_of
+from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy
+
+BLOCK, TOTAL = 4, 60
+RULES = [NEVER, *(Every(n, *when) for n in (4, 12) for when in ((1, 0), (0, 1), (1, 1)))]
+
+
+def by_rule(length, kept, every):
+    """What ``OverBudget`` says once each token has come, and the prompt's end."""
+    stored, ends = 0, []
+    for seen in range(1, TOTAL + 1):
+        stored += 1
+        goes_on = every.tokens and (every.reading if seen < length else every.answering)
+        if seen == length or (goes_on and stored - kept >= every.tokens):
+            ends += [seen] if stored > kept else []
+            stored = min(stored, kept)
+    return ends
+
+
+def every_case():
+    """Prompts that leave whole blocks, those that just fit, and those that leave room."""
+    for length, blocks, every in product(range(1, 40), range(6), RULES):
+        yield (
+            Boundaries(length, length - blocks * BLOCK, every)
+            if blocks * BLOCK < length
+            else (Boundaries(length, length + 3 * blocks if every.answering else length, every))
+        )
+
+
+def walked(boundaries, end):
+    found = [0]
+    while (following := boundaries.after(found[-1])) is not None and following <= end:
+        found.append(following)
+    return found[1:]
+
+
+def test_requests_are_compressed_where_the_rule_says():
+    for boundaries in every_case():
+        ends = by_rule(*boundaries)
+        walk = walked(boundaries, TOTAL)
+        assert [end for end in walk if end > boundaries.kept] == ends, boundaries
+        for seen in range(TOTAL):
+            last = max((end for end in ends if end <= seen), default=boundaries.kept)
+            assert boundaries.gap(seen, BLOCK) * BLOCK == last - boundaries.kept, boundaries
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3])
+def test_no_request_holds_more_than_its_peak(ahead):
+    """Steps end at boundaries, and what they read is freed once they are done, ``ahead`` later."""
+    for boundaries in every_case():
+        starts = sorted({0, boundaries.length, *walked(boundaries, TOTAL)})
+        starts = [step for step in starts if step < boundaries.length]
+        starts += range(boundaries.length, TOTAL)
+        for total in (boundaries.length, TOTAL):
+            steps = [step for step in starts if step < total] + [total]
+            held = [
+                end - boundaries.gap(steps[max(0, place + 1 - ahead)], BLOCK) * BLOCK
+                for place, (_, end) in enumerate(pairwise(steps))
+            ]
+            peak = boundaries.peak(total, ahead)
+            assert max(held) <= peak, (boundaries, total)
+            assert ahead > 1 or peak <= max(held) + 1, (boundaries, total)
+
+
+def test_what_is_remembered_is_never_moved_to():
+    for boundaries in every_case():
+        moved = [end - boundaries.kept for end in by_rule(*boundaries)]
+        assert boundaries.untouched == min([boundaries.length, *moved]), boundaries
+
+
+def test_a_budget_of_tokens_is_the_answers_as_well():
+    policy = foveate.policy("rkv:budget=40,every=9")
+    short, long = (Rooms((room_of(policy),), BLOCK).own(length) for length in (10, 90))
+    assert short.boundaries(10) == Boundaries(10, 40, Every(12, False, True))
+    assert long.boundaries(90) == Boundaries(90, 42, Every(12, False, True))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("h2o:budget=20%,when=over_budget(growing=true)", "not down to a fixed budget"),
+        ("pyramidkv:budget=20%,when=over_budget", "layer by layer"),
+        ("hermes:budget=20%", "layer by layer"),
+        ("compactor:budget=20%,when=over_budget", "whose queries are gone"),
+    ],
+)
+def test_what_cannot_compress_again_is_refused(spec, said):
+    with pytest.raises(UnsupportedPolicy, match=said):
+        check_policy(foveate.policy(spec))
+
+
+AGAIN = "knorm:budget=64,when=over_budget(every=64)"
+
+
+def test_settings_that_do_not_go_with_boundaries_are_named():
+    from tests.backends.vllm.test_settings import engine
+
+    plain, again = (foveate.policy(spec) for spec in ("knorm:budget=64", AGAIN))
+    fine = {"disable_chunked_mm_input": False}
+    check_boundaries(engine(**fine), [plain, again])
+    for change, said in (
+        ({"speculative_config": object()}, "speculative decoding"),
+        ({"disable_chunked_mm_input": True}, "--disable-chunked-mm-input"),
+        ({"cache_dtype": "fp8"}, "a cache of codes"),
+    ):
+        check_boundaries(engine(**fine | change), [plain])
+        with pytest.raises(UnsupportedEngine, match=f"over_budget.*{said}"):
+            check_boundaries(engine(**fine | change), [plain, again])
+    with pytest.raises(UnsupportedEngine, match="2 layers with windows"):
+        check_layers(compressed=["a"], others=["b", "c"], sharing=[], tiers=False, again=True)
+
+
+def test_contexts_are_none_where_what_is_kept_of_them_does_not_stay():
+    offer = Offer(settings_from({"foveate": {"policy": AGAIN, "policies": ["knorm:budget=64"]}}))
+    with pytest.raises(InvalidParameter, match="foveate_context=64 beside knorm"):
+        offer.plan({"foveate_context": 64}, 100)
+    assert offer.plan({"foveate_context": 64, "foveate_policy": "knorm:budget=64"}, 100).context
