@@ -134,7 +134,7 @@ class KiviOfVisual:
             return pairs.see(visual)
         text = self._of_text
         return ModalityPairs.of(
-            pairs.opened(), visual, self.layout, text and text.layout, self.residual
+            pairs.opened(), visual, self.layout, text.layout if text else None, self.residual
         )
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> ModalityPairs:

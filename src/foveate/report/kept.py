@@ -49,7 +49,7 @@ def kept_picture(
     wide = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)
     names = [text_strip(_name(v), 12, size[0], FAINT) for v, size in zip(views, sizes, strict=True)]
     strips: list[tuple[int, Image.Image]] = []
-    computed = whole or [None] * len(rows)
+    computed: Sequence[Tensor | None] = whole or [None] * len(rows)
     for (title, words, share), known in zip(rows, computed, strict=True):
         panels = [_panel(view, share, known, size) for view, size in zip(views, sizes, strict=True)]
         strips += [

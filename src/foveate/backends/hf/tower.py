@@ -117,7 +117,7 @@ class Tower:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         ends = kwargs.get("cu_seq_lens_q")
         lengths = [q.shape[2]] if ends is None else ends.diff().tolist()  # images one after another
-        pieces = zip(q.split(lengths, 2), k.split(lengths, 2), strict=True)
+        pieces = zip(torch.split(q, lengths, 2), torch.split(k, lengths, 2), strict=True)
         self._calls += [Asked(q.detach(), k.detach(), mask, scale) for q, k in pieces]
 
     def of(self, vision: Bool[Tensor, "b t"]) -> Seen:
@@ -176,7 +176,7 @@ def _patches_of_a_token(config: Any) -> int:
     if kind in IN_RUNS:
         return int(vision.spatial_merge_size) ** 2
     if kind == "internvl":
-        return round(1 / config.downsample_ratio) ** 2
+        return int(round(1 / config.downsample_ratio) ** 2)
     if hasattr(config, "scale_factor"):
         return int(config.scale_factor) ** 2
     side = vision.image_size // vision.patch_size

@@ -199,20 +199,22 @@ def _check_again(policy: Policy) -> None:
     if not isinstance(policy.when, OverBudget) or policy.when.growing:
         raise _refused(
             policy,
-            f"{print_value(policy.when)} evicts at other times than the prompt's end, and not down to a fixed "
-            "budget. Use when=after_prefill, or when=over_budget(every=256,reading=true)",
+            f"{print_value(policy.when)} evicts at other times than the prompt's end, and not down "
+            "to a fixed budget. Use when=after_prefill, or "
+            "when=over_budget(every=256,reading=true)",
         )
     if not isinstance(policy.budget, Uniform) or policy.scope != "layer":
         raise _refused(
             policy,
-            f"{print_value(policy.when)} compresses again, which is served where all heads keep the same "
-            "number, layer by layer. Use when=after_prefill, or budget=uniform",
+            f"{print_value(policy.when)} compresses again, which is served where all heads keep "
+            "the same number, layer by layer. Use when=after_prefill, or budget=uniform",
         )
     if policy.score.queries(1) >= EVERY_QUERY:
         raise _refused(
             policy,
-            f"{print_value(policy.score)} reads the query of every token that is held, and {print_value(policy.when)} "
-            "holds tokens whose queries are gone. Use when=after_prefill",
+            f"{print_value(policy.score)} reads the query of every token that is held, and "
+            f"{print_value(policy.when)} holds tokens whose queries are gone. Use "
+            "when=after_prefill",
         )
 
 

@@ -38,9 +38,8 @@ class ModalityPairs:
         ``text``, but the last ``residual`` of a head, or as they are.
         """
         chosen = of_columns(visual, pairs.columns)
-        others: Text = only(pairs, (pairs.columns >= 0) & ~chosen)
-        if text is not None:
-            others = QuantisedPairs.of(others, text, residual)
+        exact = only(pairs, (pairs.columns >= 0) & ~chosen)
+        others: Text = exact if text is None else QuantisedPairs.of(exact, text, residual)
         return cls(codes_of(pairs, chosen, layout), others, layout)
 
     def see(self, visual: Bool[Tensor, "b c"]) -> ModalityPairs:
@@ -119,7 +118,7 @@ class ModalityPairs:
         columns = torch.cat([early, late], dim=2)
         order = columns.argsort(dim=-1)[..., columns.shape[2] - self.longest :]
         held = torch.zeros_like(columns, dtype=torch.bool).scatter(2, order, kept)
-        coded, left = held.split([early.shape[2], late.shape[2]], dim=2)
+        coded, left = torch.split(held, [early.shape[2], late.shape[2]], dim=2)
         body = some(self.body, coded[early >= 0])
         text = self.text
         left = left & (late >= 0)
