@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from foveate.memory.repeated import once
 from foveate.memory.request import Request
 
 
+@runtime_checkable
 class Peaks(Protocol):
     """Bytes of a KV cache at most while the prompt is read, behind it, and behind the answer."""
 

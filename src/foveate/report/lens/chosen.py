@@ -87,7 +87,7 @@ def _choice(block: Session, recording: Recording) -> Choice:
 
 
 def _of_tokens(
-    slots: Shaped[Tensor, "h n"], pos: Int[Tensor, "h n"], tokens: int, nowhere: float
+    slots: Shaped[Tensor, "h n"], pos: Int[Tensor, "h n"], tokens: int, nowhere: float | bool
 ) -> Shaped[Tensor, "h t"]:
     """What stands at each token's slot; ``nowhere`` for those that the layer never computed."""
     if slots.shape[1] == tokens:
