@@ -28,7 +28,7 @@ NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transf
 @contextmanager
 def recorded():
     """Fills a dictionary with what engines in this process keep at boundaries: by request, layer
-    and tokens, the positions of each head [h, k].
+    and tokens, the positions of each head.
     """
     from foveate.backends.vllm import attention
 
@@ -38,8 +38,8 @@ def recorded():
         kept = plain(prompts, cells, ordinal, *more)
         if kept is not None:
             name = int(cells[0].prompt.name.split("-")[0])
-            positions = torch.cat([one.positions for one in kept])
-            found.setdefault(name, {})[ordinal, cells[0].until] = positions
+            heads = [head for one in kept for head in one.positions]
+            found.setdefault(name, {})[ordinal, cells[0].until] = heads
         return kept
 
     with mock.patch.object(attention, "after_pass", noting):

@@ -147,7 +147,10 @@ def as_json(served, boundaries):
         "logprobs": [answer.logprobs.tolist() for answer in served.answers],
         "kept": kept,
         "boundaries": [
-            [[*at, positions.tolist()] for at, positions in boundaries.get(name, {}).items()]
+            [
+                [*at, [head.tolist() for head in heads]]
+                for at, heads in boundaries.get(name, {}).items()
+            ]
             for name in range(len(served.answers))
         ],
         "free": served.free,

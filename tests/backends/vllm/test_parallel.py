@@ -65,11 +65,11 @@ def test_methods_of_the_list_are_among_them():
 @pytest.mark.parametrize(
     ("spec", "stage"),
     [
-        ("david:budget=20%", "ModalityFusion"),
-        ("random:budget=20%", "RandomScore"),
-        ("nacl:budget=20%", "TopAndDrawn"),
-        ("csp:budget=20%,head_mean=true", "HeadMean"),
-        ("elastic_cache:budget=20%,when=after_prefill", "HeadMean"),
+        ("david:budget=20%", "modality_fusion"),
+        ("random:budget=20%", "random_score"),
+        ("nacl:budget=20%", "top_and_drawn"),
+        ("csp:budget=20%,head_mean=true", "head_mean"),
+        ("elastic_cache:budget=20%,when=after_prefill", "head_mean"),
     ],
 )
 def test_others_are_refused_by_the_stage_that_looks_across_heads(spec, stage):
