@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foveate.bench.suite import Setting, run
-from foveate.bench.suite.apart import Outcome
+from foveate.bench.suite.apart import PartOutcome
 from foveate.cli import main
 
 from .conftest import Foveate, refused
@@ -125,8 +125,8 @@ def test_a_wrong_kernel_is_named_and_the_status_is_1(
 
     rows = {"kernels": [{**row, "ok": False}], "tests": [{"test": "test_it", "failed": "no"}]}
 
-    def apart(name: str, setting: Setting, limit: int, heard: Any) -> Outcome:
-        return Outcome(rows=rows.get(name, []))
+    def apart(name: str, setting: Setting, limit: int, heard: Any) -> PartOutcome:
+        return PartOutcome(rows=rows.get(name, []))
 
     monkeypatch.setattr(run, "apart", apart)
     result = foveate("bench", "--suite", "gpu", "--device", "cpu", "--quick", "--out", tmp_path)

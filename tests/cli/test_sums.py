@@ -29,7 +29,7 @@ def test_show_prints_every_stage_of_a_sum_with_every_setting(as_json: Read) -> N
         "normalise_over=prefix, profile=null, clamped=true)",
         "budget": "prefix_budget(amount=10%, profile=null, delta=0.0, steps=64)",
         "select": "top_k(recent=32, sinks=0, protect_text=false)",
-        "merge": "merge_nearest(by=cosine, how=pivotal, similarity_filter=false)",
+        "merge": "merge_nearest(by=cosine, how=pivotal, similarity_filter=false, within=all)",
         "when": "fixed_slot(distance=25, counted_from=prompt, every=1)",
         "attend": "softmax()",
         "store": "full_precision()",

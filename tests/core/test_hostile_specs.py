@@ -148,8 +148,9 @@ def called(owner, key, value):
     """A method or a stage with that value, and with what it cannot do without."""
     make = STAGES[owner[:-2]] if owner.endswith("()") else METHODS[owner]
     known = {f.name for f in dataclasses.fields(make)} if make in STAGES.values() else make.hints
-    wraps = get_type_hints(make).get("of") is Score if make in STAGES.values() else False
-    needed = {"budget": 0.5, "amount": 0.5, "profile": "none", "of": KeyNorm() if wraps else "none"}
+    of = get_type_hints(make).get("of")
+    other = KeyNorm() if of is Score else next(iter(get_args(of)), "none")
+    needed = {"budget": 0.5, "amount": 0.5, "profile": "none", "of": other}
     return make(**{name: given for name, given in needed.items() if name in known} | {key: value})
 
 

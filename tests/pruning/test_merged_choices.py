@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from foveate.core.pruning import Seen
+from foveate.core.pruning import TowerAttention
 from foveate.core.spec import make_stage
 from foveate.errors import InvalidParameter
 
@@ -19,7 +19,7 @@ def looked_at(seed=3):
     tokens = entering(layer=0)
     return replace(
         tokens,
-        tower=Seen(
+        tower=TowerAttention(
             torch.rand(2, LENGTH, generator=draw), torch.randn(2, LENGTH, 4, generator=draw)
         ),
     )

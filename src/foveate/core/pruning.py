@@ -18,7 +18,7 @@ from foveate.core.layer import Layer
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedModel
 
 
-class Seen(NamedTuple):
+class TowerAttention(NamedTuple):
     """How the image tower looked at each visual token, in the layer whose output it gives to the
     decoder: what the token was ``paid`` there, the mean over heads of what the class token pays it
     or, in a tower without one, the mean over all queries of its image; and its ``keys``, the mean
@@ -52,7 +52,7 @@ class EnteringTokens:
     given: Int[Tensor, "b"]
     before: Layer | None = None
     notes: Mapping[str, Shaped[Tensor, "b t"]] = field(default_factory=dict)
-    tower: Seen | None = None
+    tower: TowerAttention | None = None
 
     @cached_property
     def vision(self) -> Bool[Tensor, "b t"]:
@@ -72,7 +72,7 @@ class EnteringTokens:
             )
         return self.before
 
-    def seen(self) -> Seen:
+    def seen(self) -> TowerAttention:
         """How the image tower looked at the tokens.
 
         Raises:

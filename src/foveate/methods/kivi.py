@@ -27,7 +27,7 @@ from foveate.core.protocols import Held, Store
 from foveate.core.spec import stage
 from foveate.core.storage import (
     Along,
-    Layout,
+    CodeLayout,
     ModalityPairs,
     Pairs,
     QuantisedPairs,
@@ -63,9 +63,9 @@ class Kivi:
     exact: bool = field(default=False, init=False)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> CodeLayout:
         """How numbers become codes."""
-        return Layout(self.bits, self.group, self.values)
+        return CodeLayout(self.bits, self.group, self.values)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):
@@ -114,9 +114,9 @@ class KiviOfVisual:
     exact: bool = field(default=False, init=False)
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> CodeLayout:
         """How numbers of visual tokens become codes."""
-        return Layout(self.bits, self.group, self.values)
+        return CodeLayout(self.bits, self.group, self.values)
 
     @property
     def _of_text(self) -> Kivi | None:

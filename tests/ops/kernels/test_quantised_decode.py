@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from foveate.core.storage import Layout, QuantisedPairs, store
+from foveate.core.storage import CodeLayout, QuantisedPairs, store
 from foveate.ops.quantised_decode import quantised_decode
 from foveate.ops.ragged_decode import ragged_decode
 from tests.on_device import DEVICE
@@ -19,7 +19,7 @@ def held(draw, bits, group, residual, shares, d, e, later=3):
     kept = draw.chance(shares[:, :, None], b, h, 90)
     k, v = draw.tokens_first(b, h, 90, d), draw.tokens_first(b, h, 90, e)
     columns = torch.arange(90, device=DEVICE).expand(b, h, 90)
-    pairs = QuantisedPairs.of(store(k, v, columns, kept, 90), Layout(bits, group), residual)
+    pairs = QuantisedPairs.of(store(k, v, columns, kept, 90), CodeLayout(bits, group), residual)
     if later:
         pairs.append(draw.normal(b, h, later, d), draw.normal(b, h, later, e))
     return pairs

@@ -181,8 +181,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self.computed is not None:
             self._pairs = self._listed(self.computed, k, v)
         elif self._pairs is not None:
-            if self.armed and isinstance(self._pairs, ModalityPairs):  # what came in a pass before
-                self._pairs = self._stored(self._pairs)
+            if isinstance(self._pairs, ModalityPairs) and self.armed:  # what came in a pass before
+                self._pairs = self._by_modality(self._pairs)
             self._pairs.append(k, v)
         self.at = Pass.of(self.memory.finished if end is None else end, self.seen, new)
         self.seen += new
@@ -351,20 +351,21 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             noted[self.ordinal] = kept
         if not pairs.compressed:
             columns = self.state.shared.columns(kept.mask)
-            self._pairs = self._stored(kept.store(columns, first=self.seen))
+            left: Pairs = kept.store(columns, first=self.seen)
         elif isinstance(policy.merge, NoMerge) and isinstance(pairs, Coded):
-            self._pairs = self._stored(pairs.only(kept.mask))
+            left = pairs.only(kept.mask)
         else:
-            self._pairs = self._stored(kept.store(pairs.columns, first=self.seen))
+            left = kept.store(pairs.columns, first=self.seen)
+        by_modality = policy.stores_by_modality is not None
+        self._pairs = self._by_modality(left) if by_modality else policy.store(left)
         if policy.beyond:
             self.bound_room()
 
-    def _stored(self, pairs: Pairs) -> Pairs:
-        """The pairs as the policy's store holds them."""
-        by_modality = self.policy.stores_by_modality
-        if by_modality is None:
-            return self.policy.store(pairs)
-        return by_modality.of_modality(pairs, self.state.visual_columns())
+    def _by_modality(self, pairs: Pairs) -> Pairs:
+        """The pairs as a store holds them that is told which are of visual tokens."""
+        store = self.policy.stores_by_modality
+        assert store is not None  # else none of its pairs is here
+        return store.of_modality(pairs, self.state.visual_columns())
 
     def bound_room(self, more: int = 0) -> None:
         """Under a budget in bytes that an answer is to stay within, there is room for the pairs

@@ -28,7 +28,7 @@ from foveate.backends.hf.prunable import Asked, layers_of
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.tower import Tower, reads_tower
 from foveate.core.policy import Policy
-from foveate.core.pruning import EnteringTokens, Seen
+from foveate.core.pruning import EnteringTokens, TowerAttention
 from foveate.errors import MissingModality
 
 
@@ -58,7 +58,7 @@ class PassToCut:
         self.notes: dict[str, Tensor] = {}  # of the stage, of the places that go on
 
     def tokens(
-        self, layer: int, depth: int, hidden: Tensor, tower: Seen | None = None
+        self, layer: int, depth: int, hidden: Tensor, tower: TowerAttention | None = None
     ) -> EnteringTokens:
         """What the stage is shown."""
         pads = 0 if self.state.pads is None else self.state.pads.to(self.columns.device)[:, None]

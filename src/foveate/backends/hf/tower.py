@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf.decoder import Place
 from foveate.backends.hf.interface import lookers
-from foveate.core.pruning import Prune, Seen
+from foveate.core.pruning import Prune, TowerAttention
 from foveate.core.spec import print_value
 from foveate.errors import UnsupportedModel
 
@@ -40,7 +40,7 @@ def reads_tower(stage: object) -> bool:
     return bool(getattr(stage, "reads_tower", False))
 
 
-class Asked(NamedTuple):
+class TowerCall(NamedTuple):
     """One call of attention in the tower: queries and keys [n, h, t, d], [n, h, t, d], its mask and
     its scale.
     """
@@ -91,12 +91,12 @@ class Tower:
             )
         whole = getattr(config, "vision_feature_select_strategy", "default") == "full"
         self.by_class = config.vision_config.model_type in _CLASS and not whole
-        self._calls: list[Asked] = []
+        self._calls: list[TowerCall] = []
 
     def _refused(self, why: str) -> UnsupportedModel:
         return UnsupportedModel(
-            f"{self.said} goes by the attention of the image tower, and {why}. Take a method that "
-            "does not, such as divprune.prune, or fastv.prune."
+            f"{self.said} goes by the attention of the image tower, and {why}. Take a way to "
+            "prune that does not, such as random.prune(keep=50%)."
         )
 
     def follow(self, undo: ExitStack) -> None:
@@ -118,9 +118,9 @@ class Tower:
         ends = kwargs.get("cu_seq_lens_q")
         lengths = [q.shape[2]] if ends is None else ends.diff().tolist()  # images one after another
         pieces = zip(torch.split(q, lengths, 2), torch.split(k, lengths, 2), strict=True)
-        self._calls += [Asked(q.detach(), k.detach(), mask, scale) for q, k in pieces]
+        self._calls += [TowerCall(q.detach(), k.detach(), mask, scale) for q, k in pieces]
 
-    def of(self, vision: Bool[Tensor, "b t"]) -> Seen:
+    def of(self, vision: Bool[Tensor, "b t"]) -> TowerAttention:
         """How it looked at the visual tokens of a pass: those marked, row by row, are those of the
         images that it has just seen. Rows that stand several times (beams) share an image.
 
@@ -142,9 +142,9 @@ class Tower:
         keys = [
             one.k.float().mean(1).flatten(0, 1)[of] for one, of in zip(calls, made, strict=True)
         ]
-        return Seen(*(_at(once, torch.cat(each).mean(1), times) for each in (paid, keys)))
+        return TowerAttention(*(_at(once, torch.cat(each).mean(1), times) for each in (paid, keys)))
 
-    def patches(self, call: Asked) -> Int[Tensor, "v p"]:
+    def patches(self, call: TowerCall) -> Int[Tensor, "v p"]:
         """Which patches, of all images of a call one after another, each token is made of; those of
         no token are none.
         """

@@ -22,7 +22,7 @@ FILE = "--config"
 _IN_FILE = re.compile(r"^(worker|scheduler|additional)[-_](cls|config)\s*:\s*(.*)$", re.M)
 
 
-class Given(NamedTuple):
+class GivenOption(NamedTuple):
     """One of these options with its value; ``said`` is how it was written, and where.
 
     ``value`` is None where the option stands last, without one.
@@ -33,9 +33,9 @@ class Given(NamedTuple):
     said: str
 
 
-def split(words: Sequence[str]) -> tuple[list[Given], list[str]]:
+def split(words: Sequence[str]) -> tuple[list[GivenOption], list[str]]:
     """These options among the words of a command line, in order, and all other words."""
-    found: list[Given] = []
+    found: list[GivenOption] = []
     rest: list[str] = []
     left = iter(words)
     for word in left:
@@ -44,7 +44,7 @@ def split(words: Sequence[str]) -> tuple[list[Given], list[str]]:
         if option is None:
             rest.append(word)
         else:
-            found.append(Given(option, value if equals else next(left, None), said))
+            found.append(GivenOption(option, value if equals else next(left, None), said))
     return found, rest
 
 
@@ -56,7 +56,7 @@ def _option(said: str) -> str | None:
     return next((one for one in (*CLASSES, CONFIG) if one.startswith(begun)), None)
 
 
-def in_file(words: Sequence[str]) -> Iterator[Given]:
+def in_file(words: Sequence[str]) -> Iterator[GivenOption]:
     """These options in the file that vLLM's ``--config`` names; none where it cannot be read, which
     vLLM says itself.
     """
@@ -66,7 +66,7 @@ def in_file(words: Sequence[str]) -> Iterator[Given]:
     text = Path(place).read_text(errors="replace")
     for begun, end, value in _IN_FILE.findall(text):
         whole = text if f"{begun}-{end}" == CONFIG[2:] else value  # its value may take many lines
-        yield Given(f"--{begun}-{end}", whole, f"{begun}-{end} in {place}")
+        yield GivenOption(f"--{begun}-{end}", whole, f"{begun}-{end} in {place}")
 
 
 def check_once(words: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ def check_once(words: Sequence[str]) -> None:
             )
 
 
-def _settings(given: Sequence[Given]) -> int:
+def _settings(given: Sequence[GivenOption]) -> int:
     """How often vLLM sets one option: all parts after a dot are one setting."""
     parts = [one for one in given if one.said.startswith("--") and "." in one.said]
     return len(given) - len(parts) + bool(parts)

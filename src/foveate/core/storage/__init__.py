@@ -8,7 +8,7 @@ batch's padded input, counted from the start of the conversation. :class:`Pairs`
 to hold them can do; :class:`ModalityPairs` hold visual tokens in fewer bits than text.
 """
 
-from foveate.core.storage.body import Along, Layout
+from foveate.core.storage.body import Along, CodeLayout
 from foveate.core.storage.by_modality import ModalityPairs
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 from foveate.core.storage.form import Form, exact_bytes, whole_bytes
@@ -22,10 +22,10 @@ from foveate.core.storage.rewritten import RewrittenPairs, rewritten
 __all__ = [
     "GROWTH",
     "Along",
+    "CodeLayout",
     "Coded",
     "DensePairs",
     "Form",
-    "Layout",
     "ModalityPairs",
     "NarrowPairs",
     "Padded",

@@ -13,7 +13,7 @@ from foveate.ops.affine_codes import decode, encode, extremes, step_of
 Along = Literal["token", "channel"]
 
 
-class Layout(NamedTuple):
+class CodeLayout(NamedTuple):
     """How numbers become codes of ``bits`` bits: ``group`` of them share a least value and a step.
 
     Of keys these are of one channel, of tokens that follow each other. ``values`` are by "token":
@@ -48,7 +48,7 @@ def quantised(
     v: Float[Tensor, "f e"],
     columns: Int[Tensor, "f"],
     counts: Int[Tensor, "b h"],
-    layout: Layout,
+    layout: CodeLayout,
 ) -> Body:
     """The pairs of each head in groups, and one of what is left over."""
     bits = layout.bits
@@ -77,7 +77,7 @@ def quantised(
 
 
 def restored(
-    body: Body, layout: Layout, width: int
+    body: Body, layout: CodeLayout, width: int
 ) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
     """Keys and values, to within half a step each; ``width`` is the channels of a value."""
     owner = owners(body.sizes)
@@ -87,7 +87,7 @@ def restored(
 
 
 def _of_numbers(
-    scales: Float[Tensor, "s c"], owner: Int[Tensor, "f"], width: int, layout: Layout
+    scales: Float[Tensor, "s c"], owner: Int[Tensor, "f"], width: int, layout: CodeLayout
 ) -> Float[Tensor, "f e"]:
     """The least value, or the step, of each of ``width`` numbers of every value."""
     if layout.values == "channel":
@@ -95,7 +95,7 @@ def _of_numbers(
     return scales[:, _channels(width, layout, scales.device)]
 
 
-def _channels(width: int, layout: Layout, device: torch.device) -> Int[Tensor, "e"]:
+def _channels(width: int, layout: CodeLayout, device: torch.device) -> Int[Tensor, "e"]:
     """The group of each channel of a value that goes by token."""
     return torch.arange(width, device=device) // layout.group
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from foveate.core.storage.body import Body, Layout, joined, of_rows, renumbered, restored, some
+from foveate.core.storage.body import Body, CodeLayout, joined, of_rows, renumbered, restored, some
 from foveate.core.storage.dense import Padded
 from foveate.core.storage.pairs import Exact
 from foveate.core.storage.quantised import QuantisedPairs, codes_of
@@ -22,7 +22,7 @@ class ModalityPairs:
     later is added. Visual ones among these go to the body once they are told of (:meth:`see`).
     """
 
-    def __init__(self, body: Body, text: Text, layout: Layout):
+    def __init__(self, body: Body, text: Text, layout: CodeLayout):
         self.body, self.text, self.layout = body, text, layout
 
     @classmethod
@@ -30,8 +30,8 @@ class ModalityPairs:
         cls,
         pairs: Exact,
         visual: Bool[Tensor, "b c"],
-        layout: Layout,
-        text: Layout | None,
+        layout: CodeLayout,
+        text: CodeLayout | None,
         residual: int,
     ) -> ModalityPairs:
         """The pairs with those of ``visual`` columns in codes; the others in codes of the layout

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foveate.core.storage.body import (
     Body,
-    Layout,
+    CodeLayout,
     joined,
     of_rows,
     owners,
@@ -41,13 +41,13 @@ class QuantisedPairs(BodyAndRest):
 
     body: Body
 
-    def __init__(self, body: Body, rest: Exact, layout: Layout, residual: int):
+    def __init__(self, body: Body, rest: Exact, layout: CodeLayout, residual: int):
         self.body, self.rest = body, rest
         self.layout, self.residual = layout, residual
         self._longest: tuple[Body, int] | None = None  # of the body that it was looked for in
 
     @classmethod
-    def of(cls, pairs: Exact, layout: Layout, residual: int) -> QuantisedPairs:
+    def of(cls, pairs: Exact, layout: CodeLayout, residual: int) -> QuantisedPairs:
         """The pairs with all but the last ``residual`` of every head quantised."""
         none = torch.zeros_like(pairs.padded().columns, dtype=torch.bool)
         made = cls(codes_of(pairs, none, layout), pairs, layout, residual)
@@ -194,7 +194,7 @@ class QuantisedPairs(BodyAndRest):
         return other
 
 
-def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: Layout) -> Body:
+def codes_of(pairs: Exact, chosen: Bool[Tensor, "b h n"], layout: CodeLayout) -> Body:
     """The chosen pairs, quantised."""
     k, v, columns = (t[chosen] for t in pairs.padded())
     return quantised(k, v, columns, chosen.sum(-1), layout)
