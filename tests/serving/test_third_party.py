@@ -16,4 +16,4 @@ def test_their_score_is_served_and_their_store_refused_by_its_name(llama, tmp_pa
     assert not done.returncode, done.stderr
     said = [line for line in done.stdout.splitlines() if line.startswith(("served", "refused"))]
     assert said[:-1] == ["served: 25% kept", "served: 29% kept"]  # what whole blocks leave
-    assert "HalfStore() holds pairs in a form of its own" in said[-1]
+    assert "half_store() holds pairs in a form of its own" in said[-1]
