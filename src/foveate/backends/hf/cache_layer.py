@@ -182,7 +182,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self._pairs = self._listed(self.computed, k, v)
         elif self._pairs is not None:
             if isinstance(self._pairs, ModalityPairs) and self.armed:  # what came in a pass before
-                self._pairs = self._by_modality(self._pairs)
+                self._pairs = self._pairs.see(self.state.visual_columns())
             self._pairs.append(k, v)
         self.at = Pass.of(self.memory.finished if end is None else end, self.seen, new)
         self.seen += new
@@ -356,16 +356,12 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             left = pairs.only(kept.mask)
         else:
             left = kept.store(pairs.columns, first=self.seen)
-        by_modality = policy.stores_by_modality is not None
-        self._pairs = self._by_modality(left) if by_modality else policy.store(left)
+        if (told := policy.stores_by_modality) is not None:
+            self._pairs = told.of_modality(left, self.state.visual_columns())
+        else:
+            self._pairs = policy.store(left)
         if policy.beyond:
             self.bound_room()
-
-    def _by_modality(self, pairs: Pairs) -> Pairs:
-        """The pairs as a store holds them that is told which are of visual tokens."""
-        store = self.policy.stores_by_modality
-        assert store is not None  # else none of its pairs is here
-        return store.of_modality(pairs, self.state.visual_columns())
 
     def bound_room(self, more: int = 0) -> None:
         """Under a budget in bytes that an answer is to stay within, there is room for the pairs

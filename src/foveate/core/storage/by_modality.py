@@ -44,8 +44,7 @@ class ModalityPairs:
 
     def see(self, visual: Bool[Tensor, "b c"]) -> ModalityPairs:
         """The same pairs, of which those of ``visual`` columns that came later are in codes."""
-        text = self.text
-        rest = text.rest if isinstance(text, QuantisedPairs) else text
+        text, rest = self.text, self._rest
         chosen = of_columns(visual, rest.columns)
         if not bool(chosen.any()):
             return self
@@ -105,12 +104,12 @@ class ModalityPairs:
     def opened(self) -> Exact:
         """All in full precision: a transient copy."""
         k, v, columns = self.padded()
-        return store(k, v, columns, columns >= 0, self._next_column)
+        return store(k, v, columns, columns >= 0, self._rest.next_column)
 
     @property
-    def _next_column(self) -> int:
-        text = self.text
-        return (text.rest if isinstance(text, QuantisedPairs) else text).next_column
+    def _rest(self) -> Exact:
+        """The pairs in full precision, to which new ones are added."""
+        return self.text.rest if isinstance(self.text, QuantisedPairs) else self.text
 
     def only(self, kept: Bool[Tensor, "b h n"]) -> ModalityPairs:
         """A copy that holds the kept slots; codes stay as they are."""
