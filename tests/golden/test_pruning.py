@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from foveate.core.layer import Layer
-from foveate.core.pruning import EnteringTokens, Seen
+from foveate.core.pruning import EnteringTokens, TowerAttention
 from foveate.core.slots import Slots
 from foveate.core.spec import make_stage
 
@@ -76,7 +76,7 @@ def test_visionzip_given_what_its_tower_says(case):
     given = args["cases"][case]
     dominant, merged, patches = given["dominant"], given["contextual"], given["patches"]
     attention, hidden = data[f"attention{case}"], data[f"hidden{case}"][1:]
-    tower = Seen(attention.mean(0)[None, 0, 1:], data[f"metric{case}"][None, 1:])
+    tower = TowerAttention(attention.mean(0)[None, 0, 1:], data[f"metric{case}"][None, 1:])
     tokens = entering(patches, (0, patches), 0, hidden, tower=tower)
     count = dominant + merged
     stage = make_stage(
