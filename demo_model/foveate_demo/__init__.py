@@ -3,4 +3,6 @@
 from pathlib import Path
 
 PROFILES = Path(__file__).parent / "profiles"  # of the demo model, by `foveate calibrate`
-FIGURES = Path(__file__).parent / "figures.json"  # how it answers, by benchmarks/first_minute.py
+FIGURES = (
+    Path(__file__).parent / "figures.json"
+)  # how it answers, by benchmarks/quality/first_minute.py

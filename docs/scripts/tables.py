@@ -122,7 +122,7 @@ def landing() -> str:
         f"with **{_percent(best.kv_bytes / full.kv_bytes, 0)}** held: {_mib(best)} instead of "
         f"{_mib(full)}. Source: the demo model, {asked} under `recommended` with its profile, "
         "[as stored](../demo_model/foveate_demo/figures.json) by "
-        "[first_minute.py](../benchmarks/first_minute.py); the "
+        "[first_minute.py](../benchmarks/quality/first_minute.py); the "
         "[README](../README.md) has other methods beside it, and the [leaderboard](quality.md) all."
     )
 

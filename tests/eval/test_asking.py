@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from benchmarks.quality.asking import rows
 from foveate.eval.contenders import contenders, separate
 from foveate.eval.measure import measured
 from foveate.eval.metrics import exact
 from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol
 from foveate.eval.tasks import find_task
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-try:
-    from asking import rows
-finally:
-    sys.path.pop(0)
 
 SPECS = [
     *contenders(separate("snapkv:window=4,h2o,random,h2o:recent=0.25,when=over_budget"), ["40%"]),

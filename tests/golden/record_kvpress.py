@@ -2,7 +2,7 @@
 
 kvpress needs another transformers than foveate does, so this runs in an environment of its own:
 
-    bash benchmarks/kvpress_env.sh .venv-kvpress
+    bash benchmarks/speed/kvpress_env.sh .venv-kvpress
     .venv-kvpress/bin/python tests/golden/record_kvpress.py
 
 A small Llama with drawn weights reads one prompt under each press, as a user of kvpress would have

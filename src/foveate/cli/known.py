@@ -35,7 +35,7 @@ class Evaluation(NamedTuple):
 
 
 def stored() -> Evaluation:
-    """What benchmarks/first_minute.py wrote."""
+    """What benchmarks/quality/first_minute.py wrote."""
     written: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
     by_spec = {
         row["spec"]: Figures(row["same"], row["right"], row["kv_bytes"]) for row in written["rows"]

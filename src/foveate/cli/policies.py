@@ -20,7 +20,7 @@ METHODS_BY_DEFAULT = ("recommended", "snapkv", "lookm", "mixkv")
 PROFILE = "recommended.safetensors"  # of the demo model, with which it ships
 PROFILED = f"recommended:profile={PROFILE}"
 # On the demo model, with two well-known methods beside it. How often each of them keeps the answers
-# at 10 % is measured for these very specs (benchmarks/first_minute.py).
+# at 10 % is measured for these very specs (benchmarks/quality/first_minute.py).
 ON_THE_DEMO = (
     "recommended:budget=10%,profile=recommended.safetensors",
     "snapkv:budget=10%,window=0.25",

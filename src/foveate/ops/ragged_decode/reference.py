@@ -69,7 +69,7 @@ def by_products(
 def _may_flash(q: Tensor, *pairs: Tensor) -> bool:
     """Whether flash attention can do it: on a CPU, for keys and values of one width, where no
     gradients are recorded. It takes .7 to .9 of the loop's time with one thread, .7 to 1.0 with
-    two (benchmarks/ragged_step.py).
+    two (benchmarks/speed/ragged_step.py).
     """
     recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (q, *pairs))
     return q.device.type == "cpu" and q.shape[3] == pairs[1].shape[1] and not recorded

@@ -1,0 +1,213 @@
+"""What ``foveate fit`` foretells against what is measured: weights, tower, prefill and KV cache.
+
+    python -m benchmarks.memory.fit [--only NAME ...]
+
+Seven kinds of models with drawn weights, hundreds of megabytes each, in float32 on a CPU: each in a
+process of its own, by resident memory (Linux with glibc). Folders hold config.json and the image
+processor's configuration, which is all that ``foveate.memory.fit`` reads; the pixels that are
+measured are what the processor makes of noise. What is measured is written at once, and a run goes
+on where the last one stopped, with the same versions. Writes benchmarks/results/fit.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    DynamicCache,
+    PreTrainedModel,
+)
+from transformers.initialization import no_init_weights
+
+from benchmarks.memory.fit_models import MODELS, Sample
+from benchmarks.written import RESULTS, write
+from foveate.backends.hf.decoder import find
+from foveate.backends.hf.internals import CACHE, last_logits
+from foveate.backends.hf.support import text_config
+from foveate.bench import processor
+from foveate.bench.memory import CLEAR, freed_at_once, resident
+from foveate.eval.hardware import versions
+from foveate.memory import Request
+from foveate.memory.attention import using
+from foveate.memory.inputs import prompt, takes
+from foveate.memory.model import bare
+from foveate.memory.request import AttentionName
+from foveate.memory.trace import trace
+from foveate.memory.weights import weights
+
+PARTS = ("weights", "tower", "prefill", "KV cache")
+ATTENTIONS: tuple[AttentionName, ...] = ("sdpa", "eager")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model, asked in one way; bytes of each part."""
+
+    model: str
+    attention: str
+    tokens: int
+    visual: int
+    foretold: Mapping[str, int]
+    measured: Mapping[str, int]
+
+
+def main() -> None:
+    """Measures what is not there yet, and writes the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", choices=MODELS, default=list(MODELS))
+    names = parser.parse_args().only
+    rows = known()
+    for attention in ATTENTIONS:
+        for name in names:
+            if any((row.model, row.attention) == (name, attention) for row in rows):
+                continue
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
+                rows.append(alone.submit(measured, name, attention).result())
+            print(rows[-1], flush=True)
+            write("fit", page(rows), {"versions": facts(), "rows": [asdict(row) for row in rows]})
+
+
+def facts() -> dict[str, str]:
+    """The versions that figures depend on."""
+    return dict(versions("torch", "transformers"))
+
+
+def known() -> list[Row]:
+    """The rows of an earlier run with the same versions."""
+    path = RESULTS / "fit.json"
+    found = json.loads(path.read_text()) if path.is_file() else {}
+    return [Row(**row) for row in found["rows"]] if found.get("versions") == facts() else []
+
+
+@torch.no_grad()
+def measured(name: str, attention: AttentionName) -> Row:
+    """One row, in a process that has done nothing else."""
+    torch.set_num_threads(1)
+    sample = MODELS[name]()
+    asked = replace(sample.request, attention=attention)
+    with tempfile.TemporaryDirectory() as folder:
+        sample.config.save_pretrained(folder)
+        sample.processor.save_pretrained(folder)
+        made = bare(folder, "float32")
+        foretold = trace(made, asked)
+        reader: Any = AutoImageProcessor
+        pixels = dict(reader.from_pretrained(folder)(noise(asked), return_tensors="pt"))
+    given = prompt(made, asked, foretold.visual // asked.images)
+    said = (weights(made).bytes, foretold.tower, foretold.activations, foretold.cache)
+    found = peaks(sample, given, pixels, attention)
+    return Row(
+        name,
+        attention,
+        foretold.tokens,
+        foretold.visual,
+        dict(zip(PARTS, said, strict=True)),
+        dict(zip(PARTS, found, strict=True)),
+    )
+
+
+def noise(asked: Request) -> list[Image.Image]:
+    """Images without two alike."""
+    width, height = asked.size or (0, 0)
+    drawn = np.random.default_rng(0)
+    shape = (height, width, 3)
+    return [Image.fromarray(drawn.integers(0, 256, shape, np.uint8)) for _ in range(asked.images)]
+
+
+def peaks(
+    sample: Sample,
+    given: Mapping[str, Tensor],
+    pixels: Mapping[str, Any],
+    attention: AttentionName,
+) -> tuple[int, int, int, int]:
+    """Resident bytes of the weights, at the tower's peak, at the decoder's without the KV cache,
+    and of the KV cache.
+    """
+    model, held = grown(lambda: drawn(sample))
+    seen = takes(model.forward, pixels)
+    decoder = find(model, text_config(model)).decoder
+    marks: list[int] = []
+
+    def mark(*_: Any) -> None:
+        marks.append(resident("VmHWM"))
+        CLEAR.write_text("5")
+
+    def read() -> DynamicCache:
+        cache = DynamicCache(config=text_config(model))
+        own = {name: value.clone() for name, value in {**given, **seen}.items()}
+        model(**own, **{CACHE: cache}, **last_logits(model, given), use_cache=True)
+        marks.append(resident("VmHWM"))
+        return cache
+
+    with using(model, attention), freed_at_once():
+        read()  # what libraries keep for themselves is there from then on
+        marks.clear()
+        hook = decoder.register_forward_pre_hook(mark)
+        CLEAR.write_text("5")
+        before = resident("VmRSS")
+        cache = read()
+        hook.remove()
+        pairs = resident("VmRSS") - before
+        del cache
+    tower, prefill = (each - before for each in marks)
+    return held, tower, prefill - pairs, pairs
+
+
+def grown(make: Callable[[], PreTrainedModel]) -> tuple[PreTrainedModel, int]:
+    """What is made, and by how much it makes the process larger."""
+    with freed_at_once():
+        before = resident("VmRSS")
+        made = make()
+        return made, resident("VmRSS") - before
+
+
+def drawn(sample: Sample) -> PreTrainedModel:
+    """The model, with drawn weights."""
+    auto: Any = AutoModelForImageTextToText
+    with no_init_weights():
+        model: PreTrainedModel = auto.from_config(sample.config, dtype=torch.float32)
+    for weight in model.parameters():
+        weight.uniform_(-0.02, 0.02)
+    return model.eval()  # type: ignore[no-untyped-call, no-any-return]
+
+
+def page(rows: Sequence[Row]) -> str:
+    """A table, in megabytes."""
+    apart = [abs(row.foretold[part] / row.measured[part] - 1) for row in rows for part in PARTS]
+    lines = [
+        "# What foveate fit foretells",
+        "",
+        f"One thread of {processor(torch.device('cpu'))}, torch {facts()['torch']}, transformers "
+        f"{facts()['transformers']}, float32, drawn weights. Foretold from config.json and the "
+        "image processor's configuration, and measured by the resident memory of a process; MB are "
+        "10^6 bytes. The tower's peak counts pixels; the prefill's leaves out weights and KV cache."
+        f" Of {len(apart)} figures the farthest is {max(apart):.1%} from what was measured.",
+        "",
+        "| model | attention | tokens, visual | " + " | ".join(f"{p}, MB" for p in PARTS) + " |",
+        "|---|---|---|" + "---|" * len(PARTS),
+    ]
+    for row in rows:
+        figures = [_against(row.foretold[part], row.measured[part]) for part in PARTS]
+        said = f"{row.model} | {row.attention} | {row.tokens:,}, {row.visual:,}"
+        lines.append(f"| {said} | {' | '.join(figures)} |")
+    return "\n".join(lines)
+
+
+def _against(foretold: int, measured: int) -> str:
+    return f"{foretold / 1e6:,.1f} : {measured / 1e6:,.1f} ({foretold / measured:.3f})"
+
+
+if __name__ == "__main__":
+    main()

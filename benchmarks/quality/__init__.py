@@ -1,0 +1,1 @@
+"""Answers: what survives of the full cache's, by method, budget and protocol."""

@@ -1,0 +1,178 @@
+r"""A board with power: the best methods and the five papers' on many questions of four hard tasks.
+
+    python -m benchmarks.quality.board [--limit 100] [--budget 10%] [--protocols ...] \
+        [--methods SPEC ...]
+    python -m benchmarks.quality.board --merge FILE...     what other machines have asked
+
+One bit a question and method is written to benchmarks/results/board.json after every question, and
+board.md beside it: the same command goes on where the last one ended, on any machine. Answers of
+other weights or releases are neither gone on with nor merged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+import foveate.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.quality import board_page
+from benchmarks.quality.asking import rows
+from benchmarks.quality.profiles_made import PROFILES, make_missing
+from benchmarks.quality.same_questions import HEADS
+from benchmarks.written import RESULTS, demo
+from foveate.backends.hf.persist import model_fingerprint
+from foveate.bench import processor
+from foveate.core import files
+from foveate.eval.contenders import contenders
+from foveate.eval.executors import versions
+from foveate.eval.model import load
+from foveate.eval.reading import FULL, Protocol
+from foveate.eval.sample import TASKS
+
+FILE = RESULTS / "board.json"
+TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")
+METHODS = (  # those of the papers, then the best of the leaderboard, then what they are beside
+    "mixkv:window=0.25",
+    "prefixkv:when=after_prefill",
+    "csp",
+    "david",
+    "lookm",
+    f"recommended:profile={PROFILES}/recommended.safetensors",
+    "recommended",
+    "kvzip",
+    f"keydiff(recent=0.25)+headkv.budget({HEADS})",
+    f"headkv:{HEADS},window=0.25",
+    f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
+    f"policy:score=recency(),budget=best_heads(amount=20%,{HEADS},of=headkv),"
+    "select=top_k(sinks=4,recent=0.25)",
+    "mixkv(window=0.25)+adakv",
+    "criticalkv(window=0.25)+adakv",
+    "keydiff:recent=0.25",
+    "rkv:window=0.25",
+    "snapkv:window=0.25",
+    "oracle",
+    "random:recent=0.25",
+)
+RIGHT, WRONG, REFUSED = "1", "0", "x"
+TIMED = 12  # questions of which bytes and times are written down
+Board = dict[str, Any]
+
+
+def main() -> None:
+    """Asks, or merges, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--limit", type=int, default=100, help="questions of each task")
+    parser.add_argument("--budget", default="10%")
+    parser.add_argument("--protocols", nargs="+", default=get_args(Protocol))
+    parser.add_argument("--tasks", nargs="+", default=TASKS_ASKED)
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--merge", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("--file", type=Path, default=FILE)
+    a = parser.parse_args()
+    board = json.loads(a.file.read_text()) if a.file.exists() else None
+    if a.merge:
+        for path in a.merge:
+            board = merged(board, json.loads(path.read_text()), str(path))
+        _write(a.file, board or {})
+        return
+    make_missing()
+    loaded = load("demo")
+    board = merged(board, _begun(loaded, a.budget), str(a.file))
+    for place in range(a.limit):
+        for protocol in a.protocols:
+            for task in a.tasks:
+                _ask(board, loaded, protocol, task, a.methods, place)
+                files.write(a.file, json.dumps(board, indent=1) + "\n")
+        _write(a.file, board)
+        print(f"{place + 1} of {a.limit} questions of each task", flush=True)
+
+
+def _write(path: Path, board: Board) -> None:
+    """The answers, and the page of their tables."""
+    files.write(path, json.dumps(board, indent=1) + "\n")
+    files.write(path.with_suffix(".md"), board_page.text(board) + "\n")
+
+
+def _begun(loaded: Any, budget: str) -> Board:
+    """An empty board, and what its answers depend on."""
+    made = {
+        "weights": model_fingerprint(loaded.model),
+        "demo": demo(),
+        "budget": budget,
+        **versions(),
+    }
+    return {"made": made, "machine": processor(torch.device("cpu")), "seconds": 0.0, "asked": {}}
+
+
+def merged(mine: Board | None, theirs: Board, name: str) -> Board:
+    """Both boards' answers, each question once; refused where they were made otherwise."""
+    if mine is None:
+        return theirs
+    if differing := {
+        what: (mine["made"].get(what), theirs["made"].get(what))
+        for what in {*mine["made"], *theirs["made"]}
+        if mine["made"].get(what) != theirs["made"].get(what)
+    }:
+        raise SystemExit(f"{name} was made otherwise (ours, theirs): {differing}.")
+    for where, found in _cells(theirs):
+        cell = _cell(mine, *where)
+        if len(found["right"]) > len(cell["right"]):
+            cell |= found
+    mine["seconds"] += theirs["seconds"]
+    return mine
+
+
+def _cells(board: Board) -> Iterator[tuple[tuple[str, str, str], Board]]:
+    for protocol, tasks in board["asked"].items():
+        for task, methods in tasks.items():
+            for method, cell in methods.items():
+                yield (protocol, task, method), cell
+
+
+def _cell(board: Board, protocol: str, task: str, method: str) -> Board:
+    """Bits of the questions so far, in order; of the first ones the shares of bytes and of time."""
+    methods = board["asked"].setdefault(protocol, {}).setdefault(task, {})
+    empty = {"right": "", "bytes": [], "cost": []}
+    found: Board = methods.setdefault(method, empty)
+    return found
+
+
+def _ask(
+    board: Board, loaded: Any, protocol: Protocol, task: str, methods: Sequence[str], place: int
+) -> None:
+    """One question, of those that were asked all before it and not this one."""
+    start, budget = time.time(), board["made"]["budget"]
+    wanted = {
+        contenders([method], [budget])[0]: method
+        for method in methods
+        if len(_cell(board, protocol, task, method)["right"]) == place
+    }
+    if not wanted:
+        return
+    sample = list(TASKS[task].samples(place + 1, 0))[place]
+    for row in rows(loaded, TASKS[task], sample, list(wanted), protocol):
+        cell = _cell(board, protocol, task, wanted.get(row["spec"], FULL))
+        if len(cell["right"]) == place:
+            _note(cell, row)
+    board["seconds"] = round(board["seconds"] + time.time() - start, 1)
+
+
+def _note(cell: Board, row: Mapping[str, Any]) -> None:
+    if "error" in row:
+        cell["right"] += REFUSED
+        cell.setdefault("refused", row["error"])
+        return
+    cell["right"] += RIGHT if row["right"] else WRONG
+    if len(cell["cost"]) < TIMED:
+        cell["bytes"].append(round(row["kv_bytes"] / row["kv_bytes_full"], 4))
+        cell["cost"].append(round((row["compress_s"] + row["sums_s"]) / row["prefill_s"], 3))
+
+
+if __name__ == "__main__":
+    main()

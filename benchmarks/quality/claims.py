@@ -1,0 +1,287 @@
+"""What each paper claims, as two policies that differ in nothing else: a part of `quality.py`.
+
+Its page is benchmarks/results/quality.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.written import demo
+from foveate.cli.eval import evaluate
+from foveate.eval.contenders import Named, contenders, named
+from foveate.eval.metrics import exact
+from foveate.eval.reading import Protocol
+from foveate.eval.results import CONFIGURATION, read
+from foveate.eval.sample import Sample
+from foveate.report.page import blind
+from foveate.report.summary import FULL, Cell, Estimate, cells, mean_difference
+
+TASKS = "three_documents,chart"
+PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
+BUDGETS = "50%,33%,20%,10%,5%"
+NOT_ASKED = {("query-agnostic", "chart"): ("5%",)}
+WHY = "No 5%: of the shortest, 99 tokens before the question, that is less than some always keep."
+METHODS = (  # prompts are short: windows are a quarter of the budget
+    "oracle",
+    "snapkv:window=0.25",
+    "mixkv:window=0.25",
+    "adakv:window=0.25",
+    "mixkv(window=0.25)+adakv(by=score)",
+    "pyramidkv:window=0.25",
+    f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
+    f"headkv:profile={PROFILES}/headkv.json,window=0.25",
+    "prefixkv:when=after_prefill",
+    "prefixkv+h2o.budget:when=after_prefill",
+    "csp",
+    "david",
+    "david:rule=never",
+    "david:rule=always",
+    "lookm",
+    "lookm:merging=none",
+    "h2o",
+    "tgv_kv",
+    "vl_cache",
+    "meda",
+    "elastic_cache",
+    "roco",
+    "tova",
+    "keyformer",
+    "nacl",
+    "expected_attention",
+    "keydiff:recent=0.25",
+    "knorm:recent=0.25",
+    "vnorm:recent=0.25",
+    "streaming_llm",
+    "random:recent=0.25",
+)
+
+
+class Claim(NamedTuple):
+    """What a paper says, as two policies of which the first should be better."""
+
+    says: str
+    first: str
+    second: str
+
+
+CLAIMS = (
+    Claim("MixKV improves SnapKV", "mixkv:window=0.25", "snapkv:window=0.25"),
+    Claim("MixKV improves AdaKV", "mixkv(window=0.25)+adakv(by=score)", "adakv:window=0.25"),
+    Claim(
+        "SparseMM's heads beat SnapKV's equal ones",
+        f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",
+        "snapkv:window=0.25",
+    ),
+    Claim(
+        "HeadKV's heads beat SnapKV's equal ones",
+        f"headkv:profile={PROFILES}/headkv.json,window=0.25",
+        "snapkv:window=0.25",
+    ),
+    Claim(
+        "PrefixKV's layers beat uniform ones",
+        "prefixkv:when=after_prefill",
+        "prefixkv+h2o.budget:when=after_prefill",
+    ),
+    Claim("CSP beats H2O", "csp", "h2o"),
+    Claim("Decoupling helps (DAVID against none)", "david", "david:rule=never"),
+    Claim("Decoupling helps only early (against all layers)", "david", "david:rule=always"),
+    Claim("Merging helps (LOOK-M against none)", "lookm", "lookm:merging=none"),
+    Claim("Text first helps (LOOK-M without merging against H2O)", "lookm:merging=none", "h2o"),
+)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def scored(cell: Cell) -> Estimate:
+    """Its score: every question here has a right answer."""
+    if cell.score is None:
+        raise SystemExit(f"{cell.spec} has no score in {cell.task}: ask again, or another task.")
+    return cell.score
+
+
+def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
+    """One task: a row for each method, a column for each budget; the best of each is bold."""
+    table: dict[str, dict[str, Cell]] = {}
+    for cell in found:
+        method, budget = named(cell.spec)
+        table.setdefault(method, {})[budget] = cell
+    full = table.pop(FULL)[""]
+    budgets = [budget for budget in budgets if any(budget in row for row in table.values())]
+    best = {
+        b: max(scored(row[b]).mean for name, row in table.items() if name != "oracle" and b in row)
+        for b in budgets
+    }
+    lines = [
+        f"| full cache: {_share(scored(full))} | {' | '.join(budgets)} |",
+        f"|---|{'---|' * len(budgets)}",
+    ]
+    for name, row in table.items():
+        shown = []
+        for budget in budgets:
+            text = _share(scored(row[budget])) if budget in row else ""
+            is_best = name != "oracle" and text and scored(row[budget]).mean == best[budget]
+            shown.append(f"**{text}**" if is_best else text)
+        lines.append(f"| `{name}` | {' | '.join(shown)} |")
+    return lines
+
+
+def verdicts(rows: Rows, budgets: Sequence[str]) -> list[str]:
+    """One row for each claim: by how much the first is better, in points of the score."""
+    scores: dict[Named, dict[tuple[str, str], float]] = {}
+    for row in rows:
+        scores.setdefault(named(row["spec"]), {})[row["task"], row["sample"]] = float(row["score"])
+    lines = [f"| claim | {' | '.join(budgets)} | here |", f"|---|{'---|' * len(budgets)}---|"]
+    for claim in CLAIMS:
+        names = [named(contenders([s], ["20%"])[0]).method for s in (claim.first, claim.second)]
+        found: dict[str, Estimate] = {}
+        for budget in budgets:
+            first, second = (scores.get(Named(name, budget), {}) for name in names)
+            both = sorted(first.keys() & second.keys())
+            if both:
+                found[budget] = mean_difference([first[key] - second[key] for key in both])
+        shown = [_points(found[budget]) if budget in found else "" for budget in budgets]
+        lines.append(f"| {claim.says} | {' | '.join(shown)} | {_verdict(found)} |")
+    return lines
+
+
+def _verdict(found: Mapping[str, Estimate]) -> str:
+    """At which budgets the interval excludes zero, and on which side."""
+    holds = [budget for budget, x in found.items() if x.low > 0]
+    fails = [budget for budget, x in found.items() if x.high < 0]
+    said = [
+        f"{word} at {', '.join(which)}"
+        for word, which in (("holds", holds), ("the reverse", fails))
+        if which
+    ]
+    return "; ".join(said) or "no difference seen"
+
+
+def letter_by_letter(row: Mapping[str, Any]) -> float:
+    """1 if the answer is right. ANLS, the documents' own metric, gives most of the credit for the
+    name that stands before the value, which any cache gets right.
+    """
+    return exact(row["prediction"], Sample("", "", tuple(row["answers"])))
+
+
+def _share(x: Estimate) -> str:
+    return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
+
+
+def _points(x: Estimate) -> str:
+    text = f"{100 * x.mean:+.0f} ({100 * x.low:+.0f} to {100 * x.high:+.0f})"
+    return f"**{text}**" if x.low > 0 or x.high < 0 else text
+
+
+class Told(NamedTuple):
+    """One protocol: its part of the page, its cells, and for each task its blind budgets."""
+
+    lines: list[str]
+    cells: list[Cell]
+    blind: dict[str, list[str]]
+
+
+def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
+    """All tasks of one protocol, and the claims over what can tell methods apart."""
+    found = cells(rows)
+    lines, unseen = [f"## {protocol.capitalize()}", ""], {}
+    for task in dict.fromkeys(cell.task for cell in found):
+        mine = [cell for cell in found if cell.task == task]
+        unseen[task] = blind(mine)
+        lines += [f"### {task} ({scored(mine[0]).count} questions)", ""]
+        if unseen[task]:
+            where = " and ".join(unseen[task])
+            lines += [
+                f"At {where} this task cannot tell methods apart: the oracle is no better "
+                "than chance. It does not count below there.",
+                "",
+            ]
+        if (protocol, task) in NOT_ASKED:
+            lines += [WHY, ""]
+        lines += [*grid(mine, budgets), ""]
+    telling = [row for row in rows if named(row["spec"]).budget not in unseen[row["task"]]]
+    lines += [
+        f"### What the papers claim, over {' and '.join(unseen)}",
+        "",
+        "Points of the score by which the first policy is better, with 95 % intervals; bold "
+        "where they exclude zero.",
+        "",
+        *verdicts(telling, budgets),
+        "",
+    ]
+    return Told(lines, found, unseen)
+
+
+def measured(
+    runs: Path, protocol: Protocol, tasks: str, budgets: str, limit: int
+) -> dict[str, Any]:
+    """One protocol, asked with `foveate eval`, which goes on where it was broken off."""
+    rows: list[Mapping[str, Any]] = []
+    configurations = []
+    for task in tasks.split(","):
+        folder, left_out = runs / protocol / task, NOT_ASKED.get((protocol, task), ())
+        evaluate(
+            folder,
+            tasks=task,
+            methods=",".join(METHODS),
+            budgets=",".join(b for b in budgets.split(",") if b not in left_out),
+            model="demo",
+            protocol=protocol,
+            limit=limit,
+            seed=0,
+            timed=0,
+            resume=(folder / CONFIGURATION).exists(),
+        )
+        configuration, found, _ = read(folder)
+        configurations.append(configuration)
+        rows += [{**row, "score": letter_by_letter(row)} for row in found]
+    summary = page(protocol, rows, budgets.split(","))
+    return {
+        "configuration": _joined(configurations),
+        "blind": summary.blind,
+        "cells": [_plain(cell) for cell in summary.cells],
+        "page": summary.lines,
+    }
+
+
+def text(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page of all protocols."""
+    limit = next(iter(found.values()))["configuration"]["limit"]
+    head = [
+        "# What the papers claim, and what is seen",
+        "",
+        f"The {demo()} (SmolLM2-135M-Instruct with an eye), {limit} drawn questions of each "
+        "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
+        "intervals. Prompts are short, so windows are a quarter of the budget. `oracle` keeps "
+        "what shows the answer. All methods, on fewer questions, stand in "
+        "[docs/quality.md](../../docs/quality.md).",
+        "",
+    ]
+    return "\n".join([*head, *(line for one in found.values() for line in one["page"])])
+
+
+def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all tasks; they differ in what was asked, and under which policies."""
+    both = {
+        key: list(dict.fromkeys(x for each in configurations for x in each[key]))
+        for key in ("tasks", "specs")
+    }
+    return {**configurations[0], **both}
+
+
+def _plain(cell: Cell) -> dict[str, Any]:
+    """What is worth keeping of a cell."""
+    if cell.difference is None:
+        raise SystemExit(f"{cell.spec} was asked without the full cache in {cell.task}.")
+    score, difference = ([x.mean, x.low, x.high] for x in (scored(cell), cell.difference))
+    return {
+        "task": cell.task,
+        "spec": cell.spec,
+        "score": score,
+        "difference": difference,
+        "count": scored(cell).count,
+        "bytes_share": cell.bytes_share,
+        "kl": cell.kl,
+        "agreement": cell.agreement.mean,
+    }

@@ -1,0 +1,114 @@
+"""Pages pass by and one of long ago is asked for: what methods for video still answer, by distance.
+
+    python -m benchmarks.quality.passing_pages [--limit 300] [--only-write]
+
+Asks the demo model `passing_pages`, the question after the compression, and goes on where it was
+broken off; then writes benchmarks/results/passing_pages.md and .json: right answers, letter by
+letter, as shares of the full cache's, with 95 % intervals (bootstrap over
+questions, paired), for each number of pages that passed after the one asked for. Budgets are those
+at which `recent_frames` holds less than one of the eight pages, about one, and one to two.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.quality.recipe import Run, Share, answered, ask, shares, shown
+from benchmarks.written import demo, write
+from foveate.eval.contenders import named
+from foveate.eval.reading import FULL, Protocol
+from foveate.report.shown import without_folders
+from foveate_demo import PROFILES
+
+RUNS = Path(__file__).parents[1] / "runs" / "passing_pages"
+TASK = "passing_pages"
+PROTOCOL: Protocol = "query-agnostic"
+METHODS = (
+    f"recommended:profile={PROFILES / 'recommended.safetensors'}",
+    "infinipotv",
+    "hermes:proxy=questions",
+    "streammem",
+    "recent_frames",
+)
+BUDGETS = ("20%", "10%", "5%")
+
+
+def by_distance(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, each under the name of its distance, so that each is a task of its own; profiles
+    without the folders in which they stand.
+    """
+    return [
+        {**row, "task": str(row["labels"]["distance"]), "spec": without_folders(row["spec"])}
+        for row in rows
+    ]
+
+
+def right_of_full(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """How many questions the full cache answers, of how many, at each distance."""
+    found: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        if row["spec"] == FULL:
+            right, of = found.get(row["task"], (0, 0))
+            found[row["task"]] = right + int(row["score"]), of + 1
+    return found
+
+
+def measured(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """All figures: of each spec, the share at each distance, and over all of them."""
+    full = right_of_full(rows)
+    answerable = [distance for distance, (right, _) in full.items() if right]
+    found: dict[str, dict[str, Share]] = {}
+    for distance in answerable:
+        of_one = [row for row in rows if row["task"] == distance]
+        for spec, share in shares(of_one, [distance]).items():
+            found.setdefault(spec, {})[distance] = share
+    for spec, share in shares(rows, answerable).items() if answerable else ():
+        found[spec]["all"] = share
+    cells = {spec: {d: x._asdict() for d, x in of.items()} for spec, of in found.items()}
+    return {"full": full, "distances": list(full), "shares": cells}
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """The tables for people, one a budget."""
+    columns = [*found["distances"], "all"]
+    right = " ".join(f"{d}: {n} of {of}." for d, (n, of) in found["full"].items())
+    lines = [
+        "# Pages that pass by",
+        "",
+        "Eight drawn pages pass by, a frame each, and then one of them is asked for, after the "
+        f"compression. The {demo()}'s right answers, letter by letter, as shares of the full "
+        "cache's, with 95 % intervals (bootstrap over questions, paired), by how many pages passed "
+        "after the one asked for.",
+        "",
+        f"The full cache is right, at each distance: {right}",
+        "",
+    ]
+    for budget in BUDGETS:
+        lines += [f"## {budget}", "", f"| method | {' | '.join(columns)} |"]
+        lines.append(f"|---|{'---|' * len(columns)}")
+        for spec, of in found["shares"].items():
+            method, kept = named(spec)
+            cells = [shown(Share(**of[d])) if d in of else "" for d in columns]
+            lines += [f"| `{method}` | {' | '.join(cells)} |"] * (kept == budget)
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--limit", type=int, default=300, help="questions, 50 a distance")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where answers are written down")
+    parser.add_argument("--only-write", action="store_true", help="what has been asked so far")
+    a = parser.parse_args()
+    if not a.only_write:
+        ask(Run("pages", TASK, METHODS, a.limit, ",".join(BUDGETS)), PROTOCOL, a.runs)
+    found = measured(by_distance(answered(a.runs)))
+    write("passing_pages", page(found), found)
+
+
+if __name__ == "__main__":
+    main()

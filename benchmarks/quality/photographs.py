@@ -1,0 +1,125 @@
+"""Whether a second reading still finds what matters where photographs are in the prompt.
+
+    python -m benchmarks.quality.photographs [--limit 20] [--protocol query-agnostic]
+
+The demo model reads drawn pages and names small drawn pictures; it never saw a photograph, and
+cannot be asked what one shows. So the questions are about a page: one that stands between two
+photographs (`beside`), and one that a photograph shows through (`behind`). The photographs are the
+two that come with scikit-learn, cut at random. Writes benchmarks/results/photographs.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Any, get_args
+
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from benchmarks.quality.recipe import RUNS, Run, answered, ask, shares, table
+from benchmarks.written import RESULTS, demo, write
+from foveate.eval.metrics import anls
+from foveate.eval.reading import FULL, Protocol
+from foveate.eval.sample import TASKS, Sample, Span, Task
+from foveate_demo import questions
+from foveate_demo.scenes import BUILT_IN, CELL, WIDTH
+
+PROFILES = "benchmarks/profiles"
+METHODS = (
+    "kvzip",
+    f"recommended:profile={PROFILES}/recommended.safetensors",
+    "snapkv:window=0.25",
+)
+BUDGETS = "10%"
+THROUGH = 0.3
+"""How much of a photograph shows through a page."""
+
+Images = tuple[Image.Image, ...]
+
+
+def photograph(r: Random, size: tuple[int, int]) -> Image.Image:
+    """A piece of one of the two, of that size."""
+    whole = Image.fromarray(r.choice(load_sample_images().images))
+    width, height = size
+    left, top = r.randint(0, whole.width - width), r.randint(0, whole.height - height)
+    return whole.crop((left, top, left + width, top + height))
+
+
+def beside(r: Random, page: Image.Image) -> Images:
+    """The page between two photographs of its size."""
+    return photograph(r, page.size), page, photograph(r, page.size)
+
+
+def behind(r: Random, page: Image.Image) -> Images:
+    """The page, with a photograph behind it."""
+    return (Image.blend(page.convert("RGB"), photograph(r, page.size), THROUGH),)
+
+
+def shown(name: str, how: Callable[[Random, Image.Image], Images], place: int) -> Task:
+    """Questions about a page that is the image at that place."""
+
+    def samples(count: int, seed: int) -> Iterator[Sample]:
+        for number in range(count):
+            r = Random(f"photographs/{seed}/{number}")  # both tasks ask the same
+            album = questions.document(r, (BUILT_IN,))
+            asked, (page,) = r.choice(album.questions), album.images
+            rows = [row for _, row in asked.evidence]
+            boxes = [(0, row * CELL, WIDTH, (row + 1) * CELL) for row in rows]
+            yield Sample(
+                name=str(number),
+                question=asked.question,
+                answers=(asked.answer, asked.value),
+                images=how(r, page.image),
+                evidence=tuple(
+                    Span(page.says[row], place, box) for row, box in zip(rows, boxes, strict=True)
+                ),
+            )
+
+    return Task(name, (how.__doc__ or "").strip(), samples, anls, longest=16)
+
+
+ASKED = {
+    "photographs_beside": shown("photographs_beside", beside, 1),
+    "photograph_behind": shown("photograph_behind", behind, 0),
+}
+TASKS.update(ASKED)
+
+
+def section(name: str, protocol: Any, limit: int) -> list[str]:
+    """A task's table under how often the full cache is right."""
+    run = Run("photographs", name, METHODS, limit, BUDGETS)
+    folder = RUNS / protocol / name
+    ask(run, protocol, folder)
+    rows = answered(folder)
+    right = sum(int(row["score"]) for row in rows if row["spec"] == FULL)
+    said = f"{TASKS[name].summary} The full cache is right in {right} of {limit} questions."
+    return [*table(name, shares(rows, [name])), said, ""]
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--limit", type=int, default=20, help="questions of each task")
+    parser.add_argument("--protocol", choices=get_args(Protocol), default="query-agnostic")
+    a = parser.parse_args()
+    path = RESULTS / "photographs.json"
+    data = json.loads(path.read_text()) if path.exists() else {}
+    data[a.protocol] = {name: section(name, a.protocol, a.limit) for name in ASKED}
+    head = [
+        "# Photographs",
+        "",
+        f"The {demo()}'s right answers, letter by letter, as shares of the full cache's, with 95 "
+        "% intervals (bootstrap over questions, paired). It never saw a photograph and cannot be "
+        "asked about one: the questions are about a page among photographs, or before one.",
+        "",
+    ]
+    for protocol, of_task in data.items():
+        head += [f"## {protocol.capitalize()}", "", *(x for one in of_task.values() for x in one)]
+    write("photographs", "\n".join(head), data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""What pruning, eviction and both leave of the answers, where about as much of the cache is left.
+
+    python -m benchmarks.quality.pruned_answers [--limit 25] [--protocols ...] [--tasks ...]
+
+At a share S, pruning alone has S of the visual tokens computed and evicts nothing, eviction alone
+computes all and holds S of the pairs, and both together prune down to the square root of S before
+they evict down to S. Every policy is asked the same questions of the demo model, once with the
+question at hand and once before it is known. Answers are written down one by one under
+benchmarks/runs/pruned, and a run goes on where it was broken off; with other weights or other code
+of the same version, give another --runs. Writes benchmarks/results/pruned_answers.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, get_args
+
+import foveate.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.quality.asking import rows
+from benchmarks.quality.profiles_made import PROFILES
+from benchmarks.quality.same_questions import results_of
+from benchmarks.written import write
+from foveate.eval.model import load
+from foveate.eval.reading import FULL, Protocol
+from foveate.eval.results import read
+from foveate.eval.sample import TASKS
+
+RUNS = Path(__file__).parents[1] / "runs" / "pruned"
+SHARES = (0.5, 0.25, 0.125)
+PRUNING = {
+    "random.prune": "random.prune(keep={keep})",
+    "divprune.prune": "divprune.prune(keep={keep})",
+    "visionzip.prune": "visionzip.prune(keep={keep})",
+    "fastv.prune": "fastv.prune(layer=2,keep={keep})",
+}
+EVICTION = {
+    "snapkv": "snapkv:budget={budget},window=0.25",
+    "recommended": "recommended:budget={budget},profile=" + f"{PROFILES}/recommended.safetensors",
+}
+Kind = tuple[str, str]
+"""Of a row of the table: "pruning", "eviction" or "both", and its method."""
+
+
+def percent(share: float) -> str:
+    """As budgets are written."""
+    return f"{100 * share:.4g}%"
+
+
+def specs_at(share: float) -> dict[Kind, str]:
+    """What is asked at a share."""
+    left, root = percent(share), percent(math.sqrt(share))
+    found: dict[Kind, str] = {}
+    for name, prune in PRUNING.items():
+        found["pruning", name] = f"{prune.format(keep=left)}+full"
+    for name, evict in EVICTION.items():
+        found["eviction", name] = evict.format(budget=left)
+    for first in ("divprune.prune", "fastv.prune"):
+        for name, evict in EVICTION.items():
+            both = f"{PRUNING[first].format(keep=root)}+{evict.format(budget=left)}"
+            found["both", f"{first}+{name}"] = both
+    return found
+
+
+def ask(runs: Path, protocol: Protocol, tasks: Sequence[str], limit: int) -> None:
+    """Asks what is missing of the first questions of each task."""
+    wanted = [spec for share in SHARES for spec in specs_at(share).values()]
+    with ExitStack() as stack:
+        found = {
+            task: stack.enter_context(results_of(runs / protocol / task, task, protocol))
+            for task in tasks
+        }
+        loaded = load("demo")
+        for task, results in found.items():
+            for place, sample in enumerate(TASKS[task].samples(limit, 0)):
+                missing = [spec for spec in wanted if (task, sample.name, spec) not in results]
+                if missing:
+                    for row in rows(loaded, TASKS[task], sample, missing, protocol):
+                        results.add(row)
+                print(f"{protocol}, {task}: {place + 1} of {limit}", flush=True)
+
+
+def standing(of_spec: Sequence[Mapping[str, Any]], full: Mapping[Any, Any]) -> dict[str, float]:
+    """What one spec did: shares of right answers, of the full cache's bytes and of its prefill."""
+    told = [row for row in of_spec if "right" in row]
+    if not told:
+        return {}
+    return {
+        "questions": len(told),
+        "right": mean(row["right"] for row in told),
+        "bytes": mean(row["kv_bytes"] / row["kv_bytes_full"] for row in told),
+        "prefill": median(
+            row["prefill_s"] / full[row["task"], row["sample"]]["prefill_s"] for row in told
+        ),
+    }
+
+
+def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, Any]:
+    """One protocol's table, by share, kind and method."""
+    by_spec: dict[str, list[Mapping[str, Any]]] = {}
+    for task in tasks:
+        for row in read(runs / protocol / task).rows:
+            by_spec.setdefault(row["spec"], []).append(row)
+    full = {(row["task"], row["sample"]): row for row in by_spec[FULL]}
+    found: dict[str, Any] = {"full": standing(by_spec[FULL], full)}
+    for share in SHARES:
+        for (kind, name), spec in specs_at(share).items():
+            rows_of = by_spec.get(spec, [])
+            found.setdefault(kind, {}).setdefault(name, {})[percent(share)] = standing(
+                rows_of, full
+            )
+    return found
+
+
+def page(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
+    """The tables."""
+    lines = ["# Pruning, eviction, and both: what is left of the answers", ""]
+    lines += [
+        f"The demo model; tasks: {', '.join(tasks)}. Right answers, and in parentheses the prefill "
+        "as a share of the full cache's (seconds of the processor, medians) and the bytes held.",
+        "",
+    ]
+    for protocol, table in found.items():
+        full = table["full"]
+        shares = " | ".join(percent(share) for share in SHARES)
+        lines += [f"## {protocol}", ""]
+        lines += [f"{full['questions']} questions; the full cache: {full['right']:.0%} right.", ""]
+        lines += [f"| | method | {shares} |", f"|---|---|{'---|' * len(SHARES)}"]
+        for kind in ("pruning", "eviction", "both"):
+            for name, cells in table[kind].items():
+                said = " | ".join(_cell(cells[percent(share)]) for share in SHARES)
+                lines.append(f"| {kind} | `{name}` | {said} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(one: Mapping[str, float]) -> str:
+    if not one:
+        return "refused"
+    return f"{one['right']:.0%} ({one['prefill']:.2f}, {one['bytes']:.0%})"
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--limit", type=int, default=25, help="questions of each task")
+    parser.add_argument("--tasks", nargs="+", default=["three_documents", "chart"])
+    parser.add_argument(
+        "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
+    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    given = parser.parse_args()
+    found = {}
+    for protocol in given.protocols:
+        ask(given.runs, protocol, given.tasks, given.limit)
+        found[protocol] = measured(given.runs, protocol, given.tasks)
+    write("pruned_answers", page(found, given.tasks), {"limit": given.limit, **found})
+
+
+if __name__ == "__main__":
+    main()

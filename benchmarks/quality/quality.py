@@ -1,0 +1,71 @@
+"""Which method keeps the answer: all of them on the same questions, and what the papers claim.
+
+    python -m benchmarks.quality.quality [--limit 40] [--protocols ...]      the leaderboard
+    python -m benchmarks.quality.quality --parts claims [--claims-limit 100]  the claims, for hours
+
+Goes on where it was broken off; with a higher limit only what is missing is asked, and what has
+changed since (a profile, a method's code) with `--again SPEC`, the beginning of specs. Writes
+benchmarks/results/quality.json, from which `python docs/scripts/tables.py` makes docs/quality.md,
+and of the claims benchmarks/results/quality.md. What is not asked stays as it was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from benchmarks.quality import claims, same_questions
+from benchmarks.quality.profiles_made import make_missing
+from benchmarks.quality.standings import standings
+from benchmarks.written import RESULTS, write
+from foveate.eval.reading import Protocol
+
+RUNS = Path(__file__).parents[1] / "runs"
+BUDGETS = "50%,33%,20%,10%,5%"
+TASKS = "three_documents,chart"
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=["leaderboard"])
+    parser.add_argument("--limit", type=int, default=40, help="questions of each task")
+    parser.add_argument("--claims-limit", type=int, default=100, help="the same, of the claims")
+    parser.add_argument(
+        "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
+    )
+    parser.add_argument("--again", nargs="+", default=[], metavar="SPEC", help="ask these anew")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the answers go")
+    parser.add_argument("--only-write", action="store_true", help="what is answered already")
+    a = parser.parse_args()
+    data = json.loads((RESULTS / "quality.json").read_text())
+    for part in a.parts:
+        PARTS[part](a, data.setdefault(part, {}))
+    write("quality", claims.text(data["claims"]), data)
+
+
+def _leaderboard(a: argparse.Namespace, data: dict[str, Any]) -> None:
+    """Protocol by protocol, on the first questions that all methods were asked."""
+    make_missing()
+    if a.again:
+        same_questions.forget(a.runs / "leaderboard", a.again)
+    for protocol in a.protocols:
+        if not a.only_write:
+            same_questions.ask(a.runs / "leaderboard", protocol, a.limit, same_questions.METHODS)
+        data[protocol] = standings(a.runs / "leaderboard" / protocol)
+
+
+def _claims(a: argparse.Namespace, data: dict[str, Any]) -> None:
+    for protocol in a.protocols:
+        data[protocol] = claims.measured(
+            a.runs / "quality", protocol, TASKS, BUDGETS, a.claims_limit
+        )
+
+
+PARTS = {"leaderboard": _leaderboard, "claims": _claims}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""What the answers of a leaderboard say: a row for each method, over the questions that all had."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.quality.same_questions import BUDGETS, METHODS, TASKS_ASKED, specs_of
+from foveate.bench import processor
+from foveate.eval.contenders import named
+from foveate.eval.reading import FULL
+from foveate.eval.results import read
+from foveate.report.summary import Estimate, estimate, mean_difference
+
+Row = Mapping[str, Any]
+Key = tuple[str, str]  # task and sample
+REFERENCES = ("oracle", "random")  # what is no method
+
+
+def standings(folder: Path) -> dict[str, Any]:
+    """One protocol's. Every cell is over the same questions, as many of each task; where a budget
+    is not asked on one task, over the other.
+    """
+    rows = {task: _whole(read(folder / task).rows, task) for task in TASKS_ASKED}
+    count = min(len(samples) for samples in rows.values())
+    if not count:
+        raise SystemExit(f"{folder}: no question of each task has been asked under every method.")
+    by_spec: dict[str, dict[Key, Row]] = {}
+    for task, samples in rows.items():
+        for sample in sorted(samples, key=int)[:count]:
+            for row in samples[sample]:
+                by_spec.setdefault(row["spec"], {})[task, sample] = row
+    full = by_spec.pop(FULL)
+    methods = _methods(by_spec)
+    return {
+        "questions": dict.fromkeys(TASKS_ASKED, count),
+        "tasks": {b: [t for t in TASKS_ASKED if _asked(by_spec.values(), t, b)] for b in BUDGETS},
+        "tokens": [
+            min(r["tokens"] for r in full.values()),
+            max(r["tokens"] for r in full.values()),
+        ],
+        "prefill_s": median(row["prefill_s"] for row in full.values()),
+        "machine": processor(torch.device("cpu")),
+        "versions": read(folder / TASKS_ASKED[0]).configuration["versions"],
+        "full": {
+            t: _plain(estimate([row["right"] for (task, _), row in full.items() if task == t]))
+            for t in TASKS_ASKED
+        },
+        "methods": [_method(name, cells, methods) for name, cells in methods.items()],
+    }
+
+
+def _whole(rows: Sequence[Row], task: str) -> dict[str, list[Row]]:
+    """The rows of the samples that were asked under everything that is asked today."""
+    wanted = {FULL, *specs_of(task, METHODS, BUDGETS)}
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        if row["spec"] in wanted:
+            found.setdefault(row["sample"], {})[row["spec"]] = row
+    return {name: list(of.values()) for name, of in found.items() if set(of) == wanted}
+
+
+def _methods(by_spec: Mapping[str, Mapping[Key, Row]]) -> dict[str, dict[str, Mapping[Key, Row]]]:
+    found: dict[str, dict[str, Mapping[Key, Row]]] = {}
+    for spec, rows in by_spec.items():
+        method, budget = named(spec)
+        found.setdefault(method, {})[budget] = rows
+    return found
+
+
+def _asked(cells: Iterable[Mapping[Key, Row]], task: str, budget: str) -> bool:
+    return any(
+        key[0] == task and named(row["spec"]).budget == budget
+        for rows in cells
+        for key, row in rows.items()
+    )
+
+
+def _method(name: str, cells: Mapping[str, Mapping[Key, Row]], others: Any) -> dict[str, Any]:
+    """Its cells, what compressing costs in the median, and what it refused, with the reason."""
+    answered = [row for rows in cells.values() for row in rows.values() if "error" not in row]
+    costs = [(row["compress_s"] + row["sums_s"]) / row["prefill_s"] for row in answered]
+    return {
+        "method": name,
+        "cost": round(median(costs), 4) if costs else None,
+        "cells": {b: _cell(rows, _best(others, b)) for b, rows in cells.items() if _right(rows)},
+        "refused": {
+            b: next(row["error"] for row in rows.values() if "error" in row)
+            for b, rows in cells.items()
+            if not _right(rows)
+        },
+    }
+
+
+def _cell(rows: Mapping[Key, Row], best: Mapping[Key, float]) -> dict[str, Any]:
+    right = _right(rows)
+    shares = [row["kv_bytes"] / row["kv_bytes_full"] for row in rows.values()]
+    behind = mean_difference([right[key] - best[key] for key in right])
+    return {
+        "right": _plain(estimate(right.values())),
+        "count": len(right),
+        "bytes": round(sum(shares) / len(shares), 4),
+        "behind": _plain(behind),
+    }
+
+
+def _right(rows: Mapping[Key, Row]) -> dict[Key, float]:
+    """1 for every right answer; nothing if a question was refused, as the others are not all."""
+    if any("error" in row for row in rows.values()):
+        return {}
+    return {key: row["right"] for key, row in rows.items()}
+
+
+def _best(methods: Mapping[str, Mapping[str, Mapping[Key, Row]]], budget: str) -> dict[Key, float]:
+    """Of the method with the most right answers at that budget."""
+    found = [
+        _right(cells[budget])
+        for name, cells in methods.items()
+        if budget in cells and name.split(":")[0] not in REFERENCES
+    ]
+    return max(found, key=lambda right: sum(right.values()))
+
+
+def _plain(x: Estimate) -> list[float]:
+    return [round(number, 4) for number in (x.mean, x.low, x.high)]

@@ -1,0 +1,184 @@
+"""Whether the recommended recipe holds on text: SmolLM2-135M-Instruct, and what else there is.
+
+    python -m benchmarks.quality.texts [--limits 40 40 10] [--protocols query-agnostic query-aware]
+
+Of the questions that the full cache answers right, it counts those whose answer each method gives
+too, token for token: the answer's tokens are fed, and each has to be the likeliest. It goes on
+where it was broken off, and writes benchmarks/results/texts.md and .json, with 95 % intervals
+(bootstrap over questions). The profile of `recommended` was made by
+`foveate calibrate recommended --model smollm2` of other prompts; `text_line` has another template
+than those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+import foveate
+from benchmarks.quality.recipe import Share, shares, table
+from benchmarks.written import RESULTS, write
+from foveate.backends.hf import branch
+from foveate.backends.hf.internals import CACHE
+from foveate.core.policy import Policy
+from foveate.eval.answer import asked, greedy
+from foveate.eval.contenders import contenders
+from foveate.eval.metrics import says
+from foveate.eval.model import READS, Loaded, load
+from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
+from foveate.eval.sample import TASKS, Sample, Task
+from foveate.eval.tasks.text_needle import samples
+
+RUNS = Path(__file__).parents[1] / "runs" / "texts"
+PROFILE = "benchmarks/profiles/recommended_smollm2.safetensors"
+METHODS = (
+    f"recommended:profile={PROFILE}",
+    "recommended",
+    "keydiff:recent=0.25",
+    "kvzip",
+    "snapkv:window=0.25",
+    "expected_attention",
+    "mixkv:window=0.25",
+    "h2o",
+    "streaming_llm",
+    "tova",
+)
+BUDGETS = ("20%", "10%", "5%")
+SEED = 2026
+LINES = {"text_line": 400, "text_line_long": 1300}
+"""Words around the line that is to be completed."""
+
+
+def lines(name: str) -> Task:
+    """The needle again, without a chat: what stands before its colon is said once more at the end,
+    and what stands behind it is to come.
+    """
+
+    def draw(count: int, seed: int) -> Iterator[Sample]:
+        for one in samples(name, LINES[name])(count, seed):
+            owned = one.question.removeprefix("What is ").removesuffix("?")
+            yield replace(one, question=f"{owned}:", plain=True)
+
+    return Task(name, f"A line in {LINES[name]:,} words, begun again.", draw, says, longest=12)
+
+
+ASKED = {"text_needle": TASKS["text_needle"], **{name: lines(name) for name in LINES}}
+
+
+def right_answer(reading: Reading, loaded: Loaded) -> list[int]:
+    """The tokens of what the full cache says, up to the last that makes it right; none if it is
+    wrong.
+    """
+    recording = reading.recorded(sums=True).recording
+    with foveate.compress(loaded.model, FULL) as session, torch.no_grad():
+        cache = branch(session, recording)
+        first = asked(loaded.model, cache, recording.logits, reading.rest)
+        tokens = greedy(loaded.model, cache, first, reading.task.longest)
+    for count in range(1, len(tokens) + 1):
+        said = loaded.tokenizer.decode(tokens[:count], skip_special_tokens=True)
+        if says(said, reading.sample):
+            return tokens[:count]
+    return []
+
+
+def gives(reading: Reading, loaded: Loaded, policy: Policy, right: Sequence[int]) -> bool:
+    """Whether each of the tokens is the likeliest under the policy, too."""
+    recording = reading.recorded(sums=True).recording
+    fed = torch.tensor([right[:-1]], dtype=torch.long)
+    fed = torch.cat([reading.rest, fed], dim=1)
+    with foveate.compress(loaded.model, policy) as session, torch.no_grad():
+        cache = branch(session, recording)
+        logits = recording.logits
+        if fed.shape[1]:
+            after: Any = loaded.model(input_ids=fed, **{CACHE: cache}).logits[0]
+            logits = after if reading.rest.shape[1] else torch.cat([logits, after])
+    return bool(logits[-len(right) :].argmax(-1).tolist() == right)
+
+
+def rows(
+    loaded: Loaded, task: Task, sample: Sample, protocol: Protocol, specs: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """One for the full cache, and one for each spec where that is right."""
+    reading = read_prompt(loaded, task, sample, protocol, timed=False, longest_prompt=None)
+    same = {"task": task.name, "sample": sample.name, "tokens": reading.prompt.tokens}
+    right = right_answer(reading, loaded)
+    yield {**same, "spec": FULL, "score": float(bool(right))}
+    for spec in specs if right else ():
+        score = float(gives(reading, loaded, reading.policy(spec), right))
+        yield {**same, "spec": spec, "score": score}
+
+
+def ask(loaded: Loaded, name: str, protocol: Protocol, limit: int) -> list[dict[str, Any]]:
+    """All rows of a task; those on disk are not asked again."""
+    path = RUNS / protocol / f"{name}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = {}
+    if path.exists():
+        questions = (json.loads(line) for line in path.read_text().splitlines())
+        done = {question[0]["sample"]: question for question in questions}
+    specs = contenders(METHODS, BUDGETS)
+    for sample in ASKED[name].samples(limit, SEED):
+        if sample.name not in done:
+            done[sample.name] = list(rows(loaded, ASKED[name], sample, protocol, specs))
+            with path.open("a") as file:
+                file.write(json.dumps(done[sample.name]) + "\n")
+    return [row for question in done.values() for row in question]
+
+
+def of_right(found: Sequence[Mapping[str, Any]]) -> dict[str, Share]:
+    """The share of the full cache's right answers that each spec gives."""
+    right = {row["sample"] for row in found if row["spec"] == FULL and row["score"]}
+    known = [row for row in found if row["sample"] in right]
+    return shares(known, [known[0]["task"]]) if known else {}
+
+
+def section(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A task's table under its size."""
+    full = [row for row in found if row["spec"] == FULL]
+    right, name = sum(int(row["score"]) for row in full), full[0]["task"]
+    tokens = [row["tokens"] for row in full]
+    said = f"{min(tokens)} to {max(tokens)} tokens; the full cache is right in {right} of "
+    return [*table(name, of_right(found)), f"{said}{len(full)} questions.", ""]
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument(
+        "--limits", nargs=len(ASKED), type=int, default=[40, 40, 10], help=f"of {', '.join(ASKED)}"
+    )
+    parser.add_argument(
+        "--protocols", nargs="+", choices=get_args(Protocol), default=get_args(Protocol)
+    )
+    a = parser.parse_args()
+    torch.set_num_threads(1)
+    path = RESULTS / "texts.json"
+    data = json.loads(path.read_text()) if path.exists() else {}
+    loaded = load(READS)
+    for protocol in a.protocols:
+        for name, limit in zip(ASKED, a.limits, strict=True):
+            if limit:
+                found = ask(loaded, name, protocol, limit)
+                data.setdefault(protocol, {})[name] = section(found)
+    head = [
+        "# The recommended recipe on text",
+        "",
+        "SmolLM2-135M-Instruct. Of the questions that the full cache answers right, the share "
+        "whose answer each method gives too, token for token, with 95 % intervals (bootstrap over "
+        "questions). `text_needle` asks in a chat for a line among 90 words of Python's manual; "
+        "`text_line` and `text_line_long` begin such a line again among 400 and 1,300 words.",
+        "",
+    ]
+    for protocol, of_task in data.items():
+        head += [f"## {protocol.capitalize()}", "", *(x for one in of_task.values() for x in one)]
+    write("texts", "\n".join(head), data)
+
+
+if __name__ == "__main__":
+    main()

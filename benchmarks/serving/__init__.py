@@ -1,0 +1,1 @@
+"""Servers: vLLM with a policy beside vLLM without."""

@@ -1,0 +1,1 @@
+"""Time: prefills, decoding steps, what a call costs, beside the stock cache and peers."""

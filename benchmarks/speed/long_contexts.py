@@ -1,0 +1,202 @@
+"""Long contexts on a CPU: what grows how with the prompt, and what it takes in memory.
+
+    python -m benchmarks.speed.long_contexts [--only alone chunks prefill half] [--anew]
+
+Every figure is written as soon as it is measured, and a run goes on where the last one stopped, on
+the same machine with the same versions. Needs Linux with glibc. Writes
+benchmarks/results/long_contexts.md and .json.
+
+* alone: the policies' own work on one layer of 7B heads, 16k and 128k tokens, one thread, by the
+  process's own clock, which others on the machine do not change;
+* chunks: peaks of prompts in chunks beyond the same chunks without any cache, each in a process of
+  its own;
+* prefill: what window methods add at 4k to 16k tokens, and column sums in bfloat16 (half).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Any
+
+import torch
+import transformers
+
+import foveate
+from benchmarks.speed.lockstep import keep_memory
+from benchmarks.speed.long_contexts_page import page
+from benchmarks.written import RESULTS, write
+from foveate.bench import Subject, chunks, processor
+from foveate.bench.alone import Heads, anew, drawn, work
+from foveate.bench.dims import Dims, of_shape, shape
+from foveate.bench.memory import freed_at_once, peak_of
+from foveate.bench.subject import with_drawn_ids
+from foveate.bench.timing import prefills
+
+CPU = torch.device("cpu")
+HEADS, ENDS = Heads(28, 4, 128), (16384, 131072)
+ALONE = (
+    "snapkv:budget=20%", "mixkv:budget=20%", "adakv:budget=20%", "pyramidkv:budget=20%",
+    "tova:budget=20%", "chunkkv:budget=20%", "finch:budget=20%",
+    "david:budget=20%", "csp:budget=20%", "h2o:budget=20%", "prefixkv:budget=20%",
+    "elastic_cache:budget=20%", "cam:budget=20%", "lookm:budget=2048",
+    "mixkv+prefixkv+lookm.merge:budget=2048", "knorm:budget=20%", "keydiff:budget=20%",
+    "expected_attention:budget=20%", "lagkv:budget=20%", "cur:budget=20%", "leverage:budget=20%",
+    "criticalkv:budget=20%", "think:budget=20%", "simlayerkv:budget=20%", "recommended:budget=20%",
+    "compactor:budget=20%", "non_causal_attention:budget=20%", "streaming_llm:budget=20%",
+)  # fmt: skip
+# Two layers of the attention of a 7B model; its MLP, which both sides have alike, would hide what a
+# policy takes, and is cut to a sixteenth
+SHAPES: dict[str, Dims] = {
+    "qwen2-vl-7b": replace(shape("qwen2-vl-7b", 2), intermediate=1184, vocabulary=1024),
+    "smollm2-135m": Dims(transformers.LlamaConfig, 3, 576, 9, 3, 1536, 1024),
+}
+CHUNK, CAP = 1024, 2048
+CAPPED = f"snapkv:budget={CAP},when=over_budget(every={CHUNK},reading=true,answering=false)"
+READ = ("none", CAPPED, "snapkv:budget=20%")
+LENGTHS, PREFILLS = (4096, 8192, 16384, 32768), (4096, 16384)
+# Above these a prompt is read under the capped policy alone: all attention to all takes minutes
+LONGEST = {"qwen2-vl-7b": 8192, "smollm2-135m": 16384}
+WINDOWS = ("snapkv:budget=20%", "mixkv:budget=20%")
+SUMS = ("h2o:budget=20%", "prefixkv:budget=20%", "lookm:budget=20%,merging=none", "csp:budget=20%")
+PARTS = ("alone", "chunks", "prefill", "half")
+
+Measured = Callable[[], Any]
+
+
+def alone(spec: str) -> dict[str, float]:
+    """Milliseconds a layer at both lengths: the least of a few, after one that warms up."""
+    torch.set_num_threads(1)
+    keep_memory()  # else large tensors are new pages every time, small ones are not
+    policy, found = foveate.policy(spec), []
+    with torch.no_grad():
+        for tokens in ENDS:
+            layer, times = drawn(policy, tokens, HEADS, CPU), []
+            for _ in range(4):
+                fresh = anew(policy, layer)
+                start = time.process_time()
+                work(policy, fresh)
+                times.append(1e3 * (time.process_time() - start))
+            found.append(min(times[1:]))
+            del layer, fresh
+    return {"first_ms": found[0], "last_ms": found[1], "grows": found[1] / found[0]}
+
+
+def subject(name: str, tokens: int, dtype: torch.dtype = torch.float32) -> Subject:
+    """A model of the shape, and drawn tokens."""
+    return with_drawn_ids(name, of_shape(SHAPES[name], CPU, dtype), tokens)
+
+
+def peak(name: str, tokens: int, spec: str) -> dict[str, float]:
+    """Bytes at the peak of a prompt in chunks above the model, and what is kept."""
+    with freed_at_once(), torch.no_grad():
+        prompt, kept = subject(name, tokens), [0]
+        chunks.without_cache(replace(prompt, ids=prompt.ids[:, :CHUNK]), CHUNK)
+
+        def read() -> None:
+            if spec == "none":
+                chunks.without_cache(prompt, CHUNK)
+            else:
+                stats = chunks.read(prompt, foveate.policy(spec), CHUNK).stats
+                kept[:] = [stats.bytes_after]
+
+        found = peak_of(read, CPU)
+        return {"peak": found or 0, "kept": kept[0]}
+
+
+def pair_bytes(name: str, tokens: int) -> int:
+    """Of one layer's full pairs in float32."""
+    dims = SHAPES[name]
+    return 2 * 4 * tokens * dims.kv_heads * (dims.hidden // dims.heads)
+
+
+def ratios(specs: tuple[str, ...], tokens: int, dtype: str, rounds: int) -> dict[str, Any]:
+    """Prefills under policies, each between two stock ones, and the stages' share of them."""
+    keep_memory()
+    with torch.no_grad():
+        prompt = subject("smollm2-135m", tokens, getattr(torch, dtype))
+        found = prefills(prompt, [foveate.policy(spec) for spec in specs], rounds, lambda: None)
+    return {
+        spec: {"ratio": of.ratio, "stages": of.stages / of.alone, "stock_s": of.alone}
+        for spec, of in zip(specs, found.values(), strict=True)
+    }
+
+
+def apart(work: Callable[..., Any], *of: Any) -> Measured:
+    """In a process of its own."""
+
+    def run() -> Any:
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            return process.submit(work, *of).result()
+
+    return run
+
+
+def jobs(only: list[str]) -> Iterator[tuple[str, Measured]]:
+    """All that is measured, by name."""
+    if "alone" in only:
+        for spec in ALONE:
+            yield f"alone/{spec}", apart(alone, spec)
+    if "chunks" in only:
+        for name in SHAPES:
+            for tokens in LENGTHS:
+                for spec in READ:
+                    if tokens <= LONGEST[name] or spec in READ[:2]:
+                        yield f"chunks/{name}/{tokens}/{spec}", apart(peak, name, tokens, spec)
+    if "prefill" in only:
+        for tokens in PREFILLS:
+            rounds = 3 if tokens < 8192 else 1
+            yield f"prefill/{tokens}", apart(ratios, WINDOWS, tokens, "float32", rounds)
+    if "half" in only:
+        yield "half/4096", apart(ratios, SUMS, 4096, "bfloat16", 2)
+        yield "half/4096, float32", apart(ratios, SUMS, 4096, "float32", 2)
+
+
+def earlier(machine: dict[str, Any]) -> dict[str, Any]:
+    """What has been measured, on this machine."""
+    path = RESULTS / "long_contexts.json"
+    if not path.exists():
+        return {}
+    found = json.loads(path.read_text())
+    if any(found[name] != value for name, value in machine.items()):
+        raise SystemExit(f"{path} was measured on another machine. Move it away.")
+    figures: dict[str, Any] = found["figures"]
+    return figures
+
+
+def keep(machine: dict[str, Any], new: dict[str, Any]) -> None:
+    """Writes the results; read again before, as another part may be measured at the same time."""
+    figures = earlier(machine) | new
+    order = [name for name, _ in jobs(list(PARTS)) if name in figures]
+    found = {**machine, "figures": {name: figures[name] for name in order}}
+    write("long_contexts", page(found, ENDS, CHUNK, CAP, pair_bytes), found)
+
+
+def main() -> None:
+    """Measures what is missing, writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
+    parser.add_argument("--anew", action="store_true", help="measure these parts again")
+    a = parser.parse_args()
+    machine = {
+        "machine": processor(CPU),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    done = earlier(machine)
+    for name, measured in jobs(a.only):
+        if name not in done or a.anew:
+            figure = measured()
+            print(name, figure, flush=True)
+            keep(machine, {name: figure})
+    keep(machine, {})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What a block adds around a model's own work: Python, mostly, which small models feel.
+
+    python -m benchmarks.speed.overhead [--against CHECKOUT] [--turns 12]
+
+A Llama of 28 narrow layers, whose own work is little: microseconds per layer of a prefill of 300
+tokens and of a decoding step, beside the stock cache's, and per entry of a block. With another
+checkout of Foveate the two take turns, each in a process of its own: CPU seconds of one thread, and
+of all turns the least, which other processes disturb least. Writes benchmarks/results/overhead.md
+and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
+
+LAYERS, PROMPT, STEPS = 28, 300, 20
+PREFILLS = ("snapkv:budget=20%", "mixkv:budget=20%", "h2o:budget=20%")
+DECODED = ("snapkv:budget=20%", "adakv:budget=20%", "h2o:budget=20%,when=over_budget")
+HERE = Path(__file__).resolve().parents[2]
+ME = "benchmarks.speed.overhead"  # this module, as a process of its own
+
+
+def measured(turns: int) -> dict[str, float]:
+    """Microseconds by what was timed; the least of all turns."""
+    import foveate
+
+    logging.getLogger("foveate").setLevel(logging.ERROR)
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = small()
+    ids = torch.randint(0, 100, (1, PROMPT))
+
+    def read(cache: DynamicCache) -> None:
+        model(input_ids=ids, past_key_values=cache, use_cache=True)
+
+    def prefill() -> float:
+        cache = DynamicCache(config=model.config)
+        return timed(lambda: read(cache)) / LAYERS
+
+    def step() -> float:
+        cache = DynamicCache(config=model.config)
+        read(cache)
+
+        def steps(count: int) -> None:
+            for _ in range(count):
+                model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
+
+        steps(1)
+        return timed(lambda: steps(STEPS)) / STEPS / LAYERS
+
+    def inside(spec: str, of: Callable[[], float]) -> float:
+        with foveate.compress(model, spec):
+            return of()
+
+    def entry() -> float:
+        def enter() -> None:
+            with foveate.compress(model, PREFILLS[0]):
+                pass
+
+        return timed(enter)
+
+    ways: dict[str, Callable[[], float]] = {"entry of a block": entry}
+    ways |= {"prefill, stock": prefill, "step, stock": step}
+    ways |= {f"prefill, {s}": (lambda s=s: inside(s, prefill)) for s in PREFILLS}  # type: ignore[misc]
+    ways |= {f"step, {s}": (lambda s=s: inside(s, step)) for s in DECODED}  # type: ignore[misc]
+    with torch.no_grad():
+        for way in ways.values():
+            way()
+        return {name: min(way() for _ in range(turns)) for name, way in ways.items()}
+
+
+def small() -> LlamaForCausalLM:
+    """A model whose own work is little."""
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=64,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=100,
+    )
+    model: LlamaForCausalLM = LlamaForCausalLM(config).eval()  # type: ignore[no-untyped-call]
+    return model
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Microseconds of CPU time."""
+    start = time.process_time()
+    work()
+    return (time.process_time() - start) * 1e6
+
+
+def of_checkout(place: Path, turns: int) -> dict[str, float]:
+    """The same in a process that uses another checkout."""
+    paths = os.pathsep.join([str(place / "src"), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", ME, "--turns", str(turns), "--json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def commit(checkout: Path) -> str:
+    """By which the other checkout is called."""
+    command = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def page(found: dict[str, dict[str, float]], load: float) -> str:
+    """A row for what was timed; what is added to the stock model's time in brackets."""
+    names = list(found)
+    lines = [
+        "# What a block adds around a model's own work",
+        "",
+        f"A Llama of {LAYERS} layers, width 64; a prompt of {PROMPT} tokens; microseconds of CPU",
+        "time, one thread: per layer, and in brackets what that is more than the stock cache's.",
+        f"The least of all turns; load of the machine: {load:.1f}. torch {torch.__version__}.",
+        "",
+        f"| | {' | '.join(names)} |",
+        f"|---|{'---|' * len(names)}",
+    ]
+    for what in next(iter(found.values())):
+        stock = f"{what.partition(',')[0]}, stock"
+        cells = []
+        for of in found.values():
+            more = f" ({of[what] - of[stock]:+,.0f})" if stock in of and what != stock else ""
+            cells.append(f"{of[what]:,.0f}{more}")
+        lines.append(f"| {what} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, help="another checkout")
+    parser.add_argument("--turns", type=int, default=12, help="of each, of which the least counts")
+    parser.add_argument("--json", action="store_true", help="print this checkout's alone")
+    asked = parser.parse_args()
+    if asked.json:
+        print(json.dumps(measured(asked.turns)))
+        return
+    from benchmarks.written import write
+
+    places = {"here": HERE} | ({commit(asked.against): asked.against} if asked.against else {})
+    found: dict[str, dict[str, float]] = {}
+    for _ in range(3):
+        for name, place in places.items():
+            new = of_checkout(place, asked.turns)
+            old = found.get(name, new)
+            found[name] = {what: min(old[what], new[what]) for what in new}
+    result: dict[str, Any] = {"load": os.getloadavg()[0], "microseconds": found}
+    write("overhead", page(found, result["load"]), result)
+
+
+if __name__ == "__main__":
+    main()

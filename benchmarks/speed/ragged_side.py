@@ -1,0 +1,207 @@
+"""One side of ``ragged.py``: Foveate in its environment, or kvpress in its own.
+
+    python ragged_side.py --library foveate --what snapkv --keep 0.2 --model DIR --text ids.json
+
+Prefills a prompt in one forward pass, then feeds the 64 tokens that follow it, one at a time, to
+the compressed cache; positions go on from the length of the whole prompt (kvpress's own pipeline
+does the same). Prints one line of JSON; times are medians after a warm-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import json
+import os
+import platform
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
+
+BENCH = Path(__file__).parents[2] / "src" / "foveate" / "bench"
+WARM_UP = 2048  # tokens at most
+
+Around = Callable[[PreTrainedModel], contextlib.AbstractContextManager[Any]]
+
+
+class Library(NamedTuple):
+    """Where a library wants to be, around the prefill alone or around all of a run; what its
+    release of transformers calls the cache; bytes it holds in the model, beside the cache.
+    """
+
+    prefill: Around
+    whole: Around
+    cache: str
+    beside: Callable[[PreTrainedModel], int]
+
+
+def main() -> None:
+    """Reads the arguments, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", type=Path, required=True, help="a from_pretrained folder")
+    parser.add_argument("--library", choices=("foveate", "kvpress"), required=True)
+    parser.add_argument("--what", required=True, help="a policy without its budget, or a press")
+    parser.add_argument("--keep", type=float, required=True, help="fraction of the pairs kept")
+    parser.add_argument(
+        "--text", type=Path, required=True, help='JSON: {"prompt": [ids], "next": [ids]}'
+    )
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    disable_progress_bar()  # type: ignore[no-untyped-call]
+    model = AutoModelForCausalLM.from_pretrained(
+        args.model, dtype=torch.float32, local_files_only=True, trust_remote_code=False
+    )
+    for weight in model.parameters():
+        weight.detach().sum()  # the file is mapped: reading makes it resident
+    side = foveate_side if args.library == "foveate" else kvpress_side
+    text = json.loads(args.text.read_text())
+    prompt, following = (torch.tensor([text[name]]) for name in ("prompt", "next"))
+    library = side(args.what, args.keep)
+    run(model, library, prompt[:, -WARM_UP:], following[:, :4])
+    runs = [run(model, library, prompt, following) for _ in range(args.repeats)]
+    json.dump(figures(args, model, runs), sys.stdout)
+    sys.stdout.write("\n")
+
+
+def figures(
+    args: argparse.Namespace, model: PreTrainedModel, runs: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The figures of all runs, and what they were taken with."""
+    steps = [step for one in runs for step in one["steps_s"]]
+    names = ("torch", "transformers", args.library)
+    return {
+        "library": args.library,
+        "what": args.what,
+        **{name: runs[-1][name] for name in ("prompt_tokens", "kept_tokens", "cache_bytes")},
+        "rss_held_bytes": statistics.median(one["rss_held_bytes"] for one in runs),
+        "prefill_s": statistics.median(one["prefill_s"] for one in runs),
+        "decode_ms_per_token": 1000 * statistics.median(steps),
+        "nll_next_64": runs[-1]["nll"],
+        "load_average": os.getloadavg()[0],  # well over --threads: others were computing too
+        "repeats": args.repeats,
+        "threads": torch.get_num_threads(),
+        "attention": model.config._attn_implementation,
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in names},
+        },
+    }
+
+
+def foveate_side(what: str, keep: float) -> Library:
+    """A policy, around prefill and decoding."""
+    import foveate
+    from foveate.backends.hf.internals import CACHE
+
+    policy = foveate.full() if what == "full" else foveate.policy(what, budget=keep)
+    return Library(nothing, lambda model: foveate.compress(model, policy), CACHE, lambda model: 0)
+
+
+def kvpress_side(what: str, keep: float) -> Library:
+    """A press for the prefill, as ``foveate bench --against kvpress`` has it; without one, kvpress
+    is the stock cache.
+    """
+    sys.path.insert(0, str(BENCH))
+    from kvpress_presses import press_of  # type: ignore[import-not-found]
+    from kvpress_side import CACHE, hidden  # type: ignore[import-not-found]
+
+    one = {"press": what if what != "full" else None, "keep": keep}
+    return Library(lambda model: (press_of(one, model) or nothing)(model), nothing, CACHE, hidden)
+
+
+def nothing(model: PreTrainedModel) -> contextlib.AbstractContextManager[Any]:
+    """A block that does nothing."""
+    return contextlib.nullcontext()
+
+
+@torch.inference_mode()
+def run(
+    model: PreTrainedModel, library: Library, prompt: torch.Tensor, following: torch.Tensor
+) -> dict[str, Any]:
+    """Prefills once, then teacher-forces what follows; the prefill predicts its first token."""
+    with library.whole(model):
+        cache = DynamicCache(config=model.config)
+        before = rss_without_garbage()
+        start = time.perf_counter()
+        with library.prefill(model):
+            logits = model(prompt, **{library.cache: cache}, logits_to_keep=1).logits
+        prefill_s = time.perf_counter() - start
+        kept = {layer.keys.shape[2] for layer in layers_of(cache)}
+        found = {
+            "prompt_tokens": prompt.shape[1],
+            "kept_tokens": min(kept) if len(kept) == 1 else sorted(kept),
+            "cache_bytes": held_bytes(cache) + library.beside(model),
+            "rss_held_bytes": rss_without_garbage() - before,
+            "prefill_s": prefill_s,
+        }
+        return {**found, **forced(model, library, cache, logits, prompt.shape[1], following)}
+
+
+def forced(
+    model: PreTrainedModel,
+    library: Library,
+    cache: DynamicCache,
+    logits: torch.Tensor,
+    start_at: int,
+    following: torch.Tensor,
+) -> dict[str, Any]:
+    """The loss on what follows, and the seconds of each step."""
+    losses, steps = [], []
+    for i, token in enumerate(following[0]):
+        losses.append(torch.nn.functional.cross_entropy(logits[0, -1:].float(), token[None]).item())
+        if i + 1 == following.shape[1]:
+            break
+        # Under kvpress the cache is shorter than the text: say where the token stands.
+        position = torch.tensor([[start_at + i]])
+        start = time.perf_counter()
+        logits = model(token.view(1, 1), **{library.cache: cache}, position_ids=position).logits
+        steps.append(time.perf_counter() - start)
+    return {"steps_s": steps, "nll": statistics.fmean(losses)}
+
+
+def layers_of(cache: DynamicCache) -> list[Any]:
+    """Its layers: ours in one environment, stock ones in the other."""
+    return list(cache.layers)
+
+
+def held_bytes(cache: DynamicCache) -> int:
+    """Bytes of the storages that the cache keeps alive (a slice keeps what it is a slice of)."""
+    holders = [getattr(layer, "_pairs", layer) for layer in layers_of(cache)]
+    tensors = [t for holder in holders for t in tensors_in(holder)]
+    return sum(
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values()
+    )
+
+
+def tensors_in(thing: Any) -> list[torch.Tensor]:
+    """Every tensor that an object holds, however deep."""
+    if torch.is_tensor(thing):
+        return [thing]
+    parts = thing if isinstance(thing, (list, tuple)) else getattr(thing, "__dict__", {}).values()
+    return [tensor for part in parts for tensor in tensors_in(part)]
+
+
+def rss_without_garbage() -> int:
+    """Resident memory after what is free was given back to the system."""
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main()

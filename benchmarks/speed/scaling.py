@@ -1,0 +1,257 @@
+"""How the time per token grows with the prompt and with the budget, beside what reading costs.
+
+    python -m benchmarks.speed.scaling [--tokens 1024 4096 16384 65536 131072] [--at 32768]
+
+SmolLM2-135M-Instruct's shape in float32. A decoding step reads all weights once and all kept pairs
+once, so bytes over the machine's measured reading speed bound it from below; what a stock step over
+a single pair takes is told apart from what the pairs add. Times do not depend on what the pairs
+hold: caches are filled with drawn ones, and what a policy would keep of them is drawn as well.
+Prefills are those of a few layers, as all cost the same. Writes benchmarks/results/scaling.md,
+.json and .svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+
+import torch
+from rich.progress import track
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel
+
+import foveate
+from benchmarks.written import RESULTS, write
+from foveate.backends.hf import compress
+from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.support import foveate_layers
+from foveate.bench import of_model, processor
+from foveate.bench.timing import Prefill, prefills, seconds
+from foveate.core.storage import DensePairs, Pairs, RaggedPairs
+from foveate.eval.model import load
+from foveate.report.charts import axes, svg
+
+BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
+READ = ("snapkv", "h2o")  # the last queries alone, and all of them
+READ_TOKENS, READ_LAYERS = (1024, 4096, 8192, 16384, 32768), 3
+CPU = torch.device("cpu")
+TOKEN = torch.tensor([[17]])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decoding step: what it took, and what reading its bytes takes at least."""
+
+    tokens: int
+    kept: float
+    heads: str
+    kv_bytes: int
+    ms: float
+    bound_ms: float
+    pairs_ms: float
+    """What reading the pairs alone takes at least."""
+
+
+def drawn(model: PreTrainedModel, tokens: int, kept: float, heads: str) -> Pairs:
+    """One layer's pairs of a prompt of that length: as many as are kept, per head on average; of
+    "ragged" heads one keeps half as many, and one half as many again.
+    """
+    config = model.config.get_text_config()
+    h, d = config.num_key_value_heads, config.hidden_size // config.num_attention_heads
+    each = int(kept * tokens)
+    if heads == "dense":
+        columns = torch.arange(each).expand(1, h, each) if kept < 1 else None
+        k, v = torch.randn(1, h, each, d), torch.randn(1, h, each, d)
+        return DensePairs(k, v, columns, first=tokens if kept < 1 else 0)
+    counts = torch.full((1, h), each)
+    counts[0, 0], counts[0, -1] = each - each // 2, each + each // 2
+    columns = torch.cat([torch.arange(int(n)) for n in counts.flatten()])
+    k, v = torch.randn(len(columns), d), torch.randn(len(columns), d)
+    return RaggedPairs(k, v, columns, counts, first=tokens)
+
+
+def step(
+    model: PreTrainedModel, tokens: int, kept: float, heads: str, count: int, speed: float
+) -> Step:
+    """The median decoding step."""
+    with compress(model, foveate.full()) as session, torch.no_grad():
+        cache: DynamicCache = session.prefill(input_ids=TOKEN)
+        for layer in foveate_layers(cache):
+            layer.refill(drawn(model, tokens, kept, heads), tokens, tokens)
+        held = sum(layer.nbytes for layer in foveate_layers(cache))
+        ms = median_ms(model, cache, count)
+    read = held + sum(p.nbytes for p in model.parameters())
+    bounds = (1e3 * size / speed for size in (read, held))
+    return Step(tokens, kept, heads, held, ms, *bounds)
+
+
+def without_pairs(model: PreTrainedModel, count: int) -> float:
+    """Milliseconds of the stock model's step where there is next to nothing to attend to."""
+    with torch.no_grad():
+        return median_ms(model, DynamicCache(config=model.config), count)
+
+
+def median_ms(model: PreTrainedModel, cache: DynamicCache, count: int) -> float:
+    """Of so many decoding steps, after one that makes room."""
+    times = [
+        seconds(lambda: model(input_ids=TOKEN, **{CACHE: cache}), CPU) for _ in range(count + 1)
+    ]
+    return 1e3 * median(times[1:])
+
+
+def shallow(model: PreTrainedModel, layers: int) -> PreTrainedModel:
+    """A model of that shape, with drawn weights and so many layers."""
+    config = copy.deepcopy(model.config)
+    config.num_hidden_layers = layers
+    made: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, dtype=model.dtype
+    )
+    made.eval()  # type: ignore[no-untyped-call]
+    return made
+
+
+def reading_speed() -> float:
+    """Bytes a second at which a tensor larger than all caches is read."""
+    x = torch.ones(2**28)
+    return x.nbytes / median(seconds(x.sum, CPU) for _ in range(7))
+
+
+def table(found: Sequence[Step], rest_ms: float) -> list[str]:
+    """One row a step; ``rest_ms`` is the stock model's without pairs."""
+    lines = [
+        "| prompt | kept | heads | KV, MB | ms/token | bound, ms | of the bound | pairs, ms | "
+        "of their bound |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for s in found:
+        lines.append(
+            f"| {s.tokens:,} | {s.kept:.0%} | {s.heads} | {s.kv_bytes / 1e6:.0f} | "
+            f"{s.ms:.1f} | {s.bound_ms:.1f} | {s.ms / s.bound_ms:.2f} | {s.ms - rest_ms:.1f} | "
+            f"{(s.ms - rest_ms) / s.pairs_ms:.2f} |"
+        )
+    return lines
+
+
+def plot(
+    by_tokens: Sequence[Step],
+    by_budget: Sequence[Step],
+    at: int,
+    read: Mapping[int, Mapping[str, Prefill]],
+) -> str:
+    """Time a token against the prompt's length, and against the budget, bounds dashed; the
+    prefill's time against the prompt's length.
+    """
+    figure, (left, right, reading) = axes(columns=3)
+    lines = dict.fromkeys((s.kept, s.heads) for s in by_tokens)
+    for colour, (kept, heads) in enumerate(lines):
+        mine = [s for s in by_tokens if (s.kept, s.heads) == (kept, heads)]
+        name = "full" if kept == 1 else f"{kept:.0%}, {heads}"
+        left.plot([s.tokens for s in mine], [s.ms for s in mine], f"C{colour}o-", label=name)
+        left.plot([s.tokens for s in mine], [s.bound_ms for s in mine], f"C{colour}--", lw=0.8)
+    left.set(xscale="log", yscale="log", xlabel="tokens of the prompt", ylabel="ms a token")
+    for colour, heads in enumerate(dict.fromkeys(s.heads for s in by_budget), start=1):
+        mine = [s for s in by_budget if s.heads == heads]
+        shares = [100 * s.kept for s in mine]
+        right.plot(shares, [s.ms for s in mine], f"C{colour}o-", label=heads)
+        right.plot(shares, [s.bound_ms for s in mine], f"C{colour}--", lw=0.8)
+    right.set(xlabel=f"% kept of {at:,} tokens", ylim=(0, None))
+    for colour, name in enumerate(("stock", *READ)):
+        of = {
+            n: next(iter(prefills.values())) if name == "stock" else prefills[name]
+            for n, prefills in read.items()
+        }
+        times = [p.alone * (1.0 if name == "stock" else p.ratio) for p in of.values()]
+        reading.plot(list(of), times, f"C{colour}o-", label=name)
+    reading.set(
+        xscale="log",
+        yscale="log",
+        xlabel="tokens of the prompt",
+        ylabel=f"prefill, s ({READ_LAYERS} layers)",
+    )
+    for axis in (left, right, reading):
+        axis.legend(frameon=False, fontsize=7)
+    return svg(figure)
+
+
+def main() -> None:
+    """Measures, writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 16384, 65536, 131072])
+    parser.add_argument("--at", type=int, default=32768, help="the prompt of all budgets")
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=2, help="of prefills")
+    a = parser.parse_args()
+    loaded = load("smollm2")
+    model, speed = loaded.model, reading_speed()
+    forms = [
+        (n, kept, heads)
+        for n in a.tokens
+        for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))
+    ]
+    wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
+    rest_ms = without_pairs(model, 2 * a.steps)
+    found = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
+    by_tokens, by_budget = found[: len(forms)], found[len(forms) :]
+    policies = [foveate.policy(spec, budget="20%") for spec in READ]
+    read = {}
+    few = replace(loaded, model=shallow(model, READ_LAYERS))
+    for n in track(READ_TOKENS, "prefill"):
+        with torch.no_grad():
+            of = prefills(of_model(few, n), policies, a.rounds, lambda: None)
+            read[n] = dict(zip(READ, of.values(), strict=True))
+    machine = processor(torch.device("cpu"))
+    lines = [
+        "# How costs grow",
+        "",
+        f"SmolLM2-135M's shape, float32, {torch.get_num_threads()} threads of {machine}"
+        f", torch {torch.__version__}, which reads {speed / 1e9:.1f} GB/s here. The bound is what "
+        "reading all weights and all kept pairs once takes at that speed. A step of the stock "
+        f"model over a single pair takes {rest_ms:.1f} ms: the last two columns are what is beyond "
+        "it, and that to the time in which the pairs can be read. Ragged heads keep 50, 100 and "
+        "150 % of the mean.",
+        "",
+        "![Time per token, and its bound](scaling.svg)",
+        "",
+        "## Decoding against the prompt",
+        "",
+        *table(by_tokens, rest_ms),
+        "",
+        f"## Decoding against the budget, {a.at:,} tokens",
+        "",
+        *table(by_budget, rest_ms),
+        "",
+        "## Prefill against the prompt",
+        "",
+        f"{READ_LAYERS} of the model's layers, all of which cost the same: time under the policy "
+        "(20 % kept) over the stock prefill's, which is given in seconds.",
+        "",
+        f"| tokens | stock, s | {' | '.join(READ)} |",
+        f"|---|---|{'---|' * len(READ)}",
+        *(
+            f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
+            f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |"
+            for n, of in read.items()
+        ),
+        "",
+    ]
+    write(
+        "scaling",
+        "\n".join(lines),
+        {
+            "by_tokens": [asdict(s) for s in by_tokens],
+            "by_budget": [asdict(s) for s in by_budget],
+            "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
+            "without_pairs_ms": rest_ms,
+            "bytes_per_s": speed,
+            "machine": machine,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+        },
+    )
+    (RESULTS / "scaling.svg").write_text(plot(by_tokens, by_budget, a.at, read), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
