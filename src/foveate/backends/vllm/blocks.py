@@ -8,12 +8,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.plans import Plan
+from foveate.backends.vllm.replacing import Replacing
 from foveate.backends.vllm.shares import Rooms
 from foveate.backends.vllm.vllm_api import (
     FullAttentionManager,
@@ -78,6 +79,13 @@ def _plain(spec: CompressedSpec) -> FullAttentionSpec:
     )
 
 
+class BlockName(NamedTuple):
+    """The ``name`` by which others find a compressed block, and its ``place`` in its request."""
+
+    place: int
+    name: bytes
+
+
 ASKING: ContextVar[Plan | None] = ContextVar("the request whose prefix is looked up", default=None)
 
 
@@ -91,7 +99,7 @@ def asking(plan: Plan) -> Iterator[None]:
         ASKING.reset(token)
 
 
-class CompressedManager(FullAttentionManager):
+class CompressedManager(Replacing, FullAttentionManager):
     """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
 
     Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
@@ -127,6 +135,7 @@ class CompressedManager(FullAttentionManager):
         num_prompt_tokens: int | None = None,
     ) -> None:
         """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
+        self.let_go(request_id, processed_computed_tokens)
         plan = self.plans.get(request_id)
         boundaries = None if plan is None else plan.boundaries(self.kv_cache_group_id)
         if boundaries is not None and request_id in self.req_to_blocks:
@@ -134,14 +143,21 @@ class CompressedManager(FullAttentionManager):
             self._remove_blocks_in_range(request_id, 0, gap)
 
     def get_num_blocks_to_allocate(
-        self, request_id: str, num_tokens: int, *args: Any, **options: Any
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[Any],
+        *args: Any,
+        **options: Any,
     ) -> int:
         """VLLM's. Where it asks whether all of a prompt will fit, that is as much as is held at
-        once.
+        once, behind the gap with which it starts.
         """
         if options.get("apply_admission_cap") and request_id in self.plans:
-            num_tokens = min(num_tokens, self.most(self.plans[request_id], num_tokens))
-        return int(super().get_num_blocks_to_allocate(request_id, num_tokens, *args, **options))
+            gap = sum(block.is_null for block in new_computed_blocks) * self.block_size
+            num_tokens = min(num_tokens, gap + self.most(self.plans[request_id], num_tokens))
+        plain = super().get_num_blocks_to_allocate
+        return int(plain(request_id, num_tokens, new_computed_blocks, *args, **options))
 
     def most(self, plan: Plan, tokens: int) -> int:
         """The most slots that a request holds at once on its way to so many tokens."""
@@ -185,36 +201,50 @@ class CompressedManager(FullAttentionManager):
 
         ``hashes`` are those of the request's blocks, each of all tokens up to its end.
         """
-        found: list[Any] = []
-        for _, name in self._names(hashes, plan):
-            blocks = self.block_pool.get_cached_block(name, [self.kv_cache_group_id])
-            if blocks is None:
-                return None
-            found += blocks
-        return [self._null_block] * plan.gap(self.kv_cache_group_id) + found
+        return self.named(self._context_names(hashes, plan))
 
     def remember_context(self, request_id: str, hashes: Sequence[bytes], plan: Plan) -> None:
         """Names the blocks of a context by it and by the policy.
 
         Only when they have been compressed: nobody may read them before.
         """
+        self.name(request_id, self._context_names(hashes, plan))
+
+    def _context_names(self, hashes: Sequence[bytes], plan: Plan) -> list[BlockName]:
+        """The blocks that a context stays in, and their names; where it stays whole, vLLM's own."""
+        size, gap = self.block_pool.hash_block_size, plan.gap(self.kv_cache_group_id)
+        whole = hashes[plan.length // size - 1]
+
+        def name(place: int) -> bytes:
+            said = f"foveate {plan.policy} {plan.length} {place} ".encode()
+            plain = hashes[(place + 1) * self.block_size // size - 1]
+            return sha256(said + whole).digest() if gap else plain
+
+        places = range(gap, plan.length // self.block_size)
+        return [BlockName(place, name(place)) for place in places]
+
+    def named(self, names: Sequence[BlockName]) -> list[Any] | None:
+        """The blocks of these names, which follow each other, with the gap in front of them; None
+        if any is gone.
+        """
+        held: list[Any] = [self._null_block] * names[0].place
+        for _, name in names:
+            blocks = self.block_pool.get_cached_block(name, [self.kv_cache_group_id])
+            if blocks is None:
+                return None
+            held += blocks
+        return held
+
+    def name(self, request_id: str, names: Sequence[BlockName]) -> None:
+        """Names blocks of a request, which are never written to again under that name."""
         blocks = self.req_to_blocks[request_id]
-        for place, name in self._names(hashes, plan):
+        for place, name in names:
             block = blocks[place]
             if block.is_null or block.block_hash is not None:
                 continue  # it came with that name
             known = make_block_hash_with_group_id(name, self.kv_cache_group_id)
             end = (place + 1) * self.block_size
             self.block_pool._insert_block_hash(known, block, num_tokens=end)
-
-    def _names(self, hashes: Sequence[bytes], plan: Plan) -> Iterator[tuple[int, bytes]]:
-        """The blocks that a context stays in, and their names; where it stays whole, vLLM's own."""
-        size, gap = self.block_pool.hash_block_size, plan.gap(self.kv_cache_group_id)
-        whole = hashes[plan.length // size - 1]
-        for place in range(gap, plan.length // self.block_size):
-            told = f"foveate {plan.policy} {plan.length} {place} ".encode()
-            plain = hashes[(place + 1) * self.block_size // size - 1]
-            yield place, sha256(told + whole).digest() if gap else plain
 
 
 def compressible(spec: KVCacheSpec) -> bool:

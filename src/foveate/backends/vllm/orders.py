@@ -8,10 +8,11 @@ that are another's by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.plans import Plan
+from foveate.backends.vllm.replacing import Replacement
 from foveate.backends.vllm.shares import Share
 from foveate.core.amount import Amount
 
@@ -43,11 +44,19 @@ class Order(NamedTuple):
 class Orders(NamedTuple):
     """With one step: those of the requests that ``begin`` in it, new ones and preempted ones; and
     of these, and of requests of which the scheduler has freed blocks, the first block that it
-    ``holds`` in each KV cache group under policies.
+    ``holds`` in each KV cache group under policies. Of those that begin behind what another request
+    has left compressed, ``starts`` is the number of its snapshot. ``saves`` are the numbers of
+    snapshots to be made of requests after the step, and ``drops`` those that nobody needs any more.
+    ``replaced`` are blocks that a request writes to instead of some that others may read, by KV
+    cache group and place.
     """
 
     begin: Mapping[str, Order] = {}
     holds: Mapping[str, Mapping[int, int]] = {}
+    starts: Mapping[str, int] = {}
+    saves: Mapping[str, int] = {}
+    drops: Sequence[int] = ()
+    replaced: Mapping[str, Mapping[int, Mapping[int, Replacement]]] = {}
 
     def send(self, output: Any) -> None:
         """With vLLM's ``SchedulerOutput``, which reaches every worker as it is."""

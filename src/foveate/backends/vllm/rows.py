@@ -50,7 +50,8 @@ class Prompt:
 class Row(NamedTuple):
     """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
     of the pass's. ``table`` is its whole row of a group's block table, without whose first
-    ``before`` blocks it is seen. Its next boundary is ``until`` so many tokens: then it leaves its
+    ``before`` blocks it is seen, and ``written`` the same where pairs that stay move to. Its next
+    boundary is ``until`` so many tokens: then it leaves its
     first ``gap`` blocks, and ``kept`` tokens stay, per KV head. ``budget`` is what scores are told
     of.
     """
@@ -65,6 +66,7 @@ class Row(NamedTuple):
     computed: int
     new: int
     table: Int[Tensor, "c"]
+    written: Int[Tensor, "c"]
 
     @property
     def end(self) -> int:
