@@ -13,6 +13,7 @@ from torch import Tensor
 from foveate.backends.vllm.orders import Order
 from foveate.core.policy import Policy
 from foveate.core.reading import PromptReading
+from foveate.core.slots import Slots
 from foveate.core.tensors import image_index, spot_index
 from foveate.stages.when import OverBudget
 
@@ -31,6 +32,7 @@ class Prompt:
     kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
     # the same of layers that are compressed again, where their pairs are
     places: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)
+    slots: tuple[tuple[int, ...], Slots] | None = None  # of this pass, and what they go by
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "n"] = image_index(self.vision[None])[0]

@@ -142,6 +142,9 @@ class Planning:
         if plan.key is None:
             return plan, ""
         shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
+        reading = any(share.every.reading for share in shares.values())
+        if request.max_tokens == 1 and not plan.context and not reading:
+            return plan, ""  # it ends with its prompt: nobody would read what is kept
         return plan._replace(shares=shares), ""
 
     def _fitted(self, request: Any) -> str:
