@@ -22,7 +22,8 @@ _FIELD = "foveate_orders"
 class Order(NamedTuple):
     """Of a prompt of ``prompt`` tokens the first ``length`` are compressed, by the engine's policy
     with the number ``chosen`` at that ``amount``, which reads as ``spec``; ``shares`` is what each
-    KV cache group under policies keeps, by its number. Without shares all is kept.
+    KV cache group under policies keeps, by its number. Without shares all is kept. No more than
+    ``end`` tokens are ever computed, and what would be kept at the last of them is read by none.
     """
 
     prompt: int
@@ -31,14 +32,16 @@ class Order(NamedTuple):
     amount: Amount | None = None
     spec: str = ""
     shares: Mapping[int, Share] = {}
+    end: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan, prompt: int) -> Order:
-        """What a plan means to workers."""
+    def of(cls, plan: Plan, prompt: int, answer: int) -> Order:
+        """What a plan means to workers, for a prompt and an answer of so many tokens at most."""
         if plan.policy is None:
             return cls(prompt, plan.length)
-        policy = plan.policy
-        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), dict(plan.shares))
+        policy, shares = plan.policy, dict(plan.shares)
+        end = None if plan.context else prompt + answer - 1  # others read what a context keeps
+        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), shares, end)
 
 
 class Orders(NamedTuple):

@@ -115,11 +115,11 @@ class Prompts:
     def seen(self, name: str, share: Share, computed: int, new: int) -> int | None:
         """The next boundary of a request in a pass that adds ``new`` tokens to ``computed``, if its
         policy is to see the pass: all that read its prompt, and of its answer those whose queries,
-        or sums, a score asks for at the boundary.
+        or sums, a score asks for at the boundary. None before one at which the request ends.
         """
         order = self.order(name)
         until = None if order is None else share.boundaries(order.length).after(computed)
-        if order is None or until is None:
+        if order is None or until is None or (order.end is not None and until >= order.end):
             return None
         if (budget := share.budget_at(until, order.length)) >= until:
             return None

@@ -114,7 +114,8 @@ class Planning:
         return each
 
     def _order(self, name: str) -> Order:
-        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
+        request = self.requests[name]
+        return Order.of(self.plans[name], request.num_prompt_tokens, request.max_tokens)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
