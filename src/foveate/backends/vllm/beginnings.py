@@ -82,7 +82,7 @@ class Beginnings:
             self._sizes[beginning.number] += len(names)
         return beginning.number
 
-    def settle(self, number: int, failed: bool) -> None:
+    def settle(self, number: int, *, failed: bool) -> None:
         """Lets others start behind what a step has compressed, unless it ``failed``."""
         key = next(key for key, one in self._awaited.items() if one.number == number)
         self._shared[key] = self._awaited.pop(key)

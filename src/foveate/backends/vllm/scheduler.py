@@ -124,7 +124,8 @@ class Planning:
         failed = getattr(model_runner_output, "foveate_failed", ())
         self.encoder_cache_mismatch_reqs.update(name for name in failed if name in self.requests)
         for name, number in Orders.sent(scheduler_output).saves.items():
-            self._beginnings.settle(number, name in failed)
+            gone = name not in self.requests  # as one that failed in the step before
+            self._beginnings.settle(number, failed=gone or name in failed)
         for name, new in scheduler_output.num_scheduled_tokens.items():
             if name not in failed:
                 self._remember(name, new)
