@@ -23,7 +23,7 @@ from transformers import __version__ as transformers_version
 import foveate
 from benchmarks.written import write
 from foveate.backends.hf import Recording, branch, compress, record
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.eval.model import READS, Loaded, load
 from foveate.eval.over_time import Told, answered, told
 from foveate.eval.tasks.text_needle import manual

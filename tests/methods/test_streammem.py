@@ -16,7 +16,7 @@ from foveate.methods.streammem import ChatAttention, FramePrototypes, WithProtot
 from foveate.stages.score import TextPrior
 from foveate.stream import Stream
 from tests import zoo
-from tests.backends.test_asked import Chat, Words, eager
+from tests.backends.test_follow_up import Chat, Words, eager
 from tests.jitter import other_side
 from tests.stream import tiny
 from tests.ties import choices

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Stats
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.chat.literal import tokenizer_of
 from foveate.errors import InvalidInput
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import Session
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.joined import join, next_inputs
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.again import Rereader, keeps_passes, note_pass, read_again
-from foveate.backends.hf.asked import Asker
+from foveate.backends.hf.reprefill import Rereader, keeps_passes, note_pass, read_again
+from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.checks import (
     CONTINUOUS,
     check_all_took_part,

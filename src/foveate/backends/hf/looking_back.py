@@ -13,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import DynamicCache
 
-from foveate.backends.hf.asked import Asker, Said
-from foveate.backends.hf.borrowed import borrowed
+from foveate.backends.hf.follow_up import Asker, Said
+from foveate.backends.hf.temporary_passes import borrowed
 from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.protocols import Rereading

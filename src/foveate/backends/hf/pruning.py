@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import cutting
-from foveate.backends.hf.again import keeps_passes, note_computed
+from foveate.backends.hf.reprefill import keeps_passes, note_computed
 from foveate.backends.hf.attention.computed import Computed
 from foveate.backends.hf.decoder import Place
 from foveate.backends.hf.hooks import wrap

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from foveate.backends.hf import branch, compress
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.core.policy import Policy
 from foveate.eval.answer import greedy
 from foveate.methods.full import full

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from foveate.backends.hf import cutting
-from foveate.backends.hf.asked import Asker
+from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.attention.masks import as_bool
-from foveate.backends.hf.borrowed import borrowed
+from foveate.backends.hf.temporary_passes import borrowed
 from foveate.backends.hf.internals import CACHE_NAMES
 from foveate.backends.hf.looking_back import look_back
 from foveate.backends.hf.state import Again, CacheState

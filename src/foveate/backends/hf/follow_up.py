@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.borrowed import borrowed
+from foveate.backends.hf.temporary_passes import borrowed
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.state import Again, CacheState
 from foveate.backends.hf.support import foveate_layers
