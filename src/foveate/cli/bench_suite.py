@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from foveate.bench.suite import Setting, default_folder, run_suite, wrong
+from foveate.bench.suite import SuiteSetting, default_folder, run_suite, wrong
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.results import DATA, PAGE
 from foveate.cli import console
@@ -84,7 +84,7 @@ def suite_run(
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
     kernels = kernels or ("triton" if device == "cuda" else "reference")
-    setting = Setting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
+    setting = SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
     folder = out or default_folder()
     stderr = console.errors()
     found = run_suite(

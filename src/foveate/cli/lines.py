@@ -19,7 +19,7 @@ _PATH = re.compile(
 )
 
 
-class Line(NamedTuple):
+class ChatLine(NamedTuple):
     """What a line says: a command and its argument, or text, images (paths or addresses) and videos
     (paths).
     """
@@ -30,7 +30,7 @@ class Line(NamedTuple):
     videos: tuple[str, ...] = ()
 
 
-def read_line(line: str) -> Line:
+def read_line(line: str) -> ChatLine:
     """A line of a chat. Paths of images and videos are taken out of the text, as terminals write
     them when a file is dragged into the window: plain, in quotes, with spaces escaped, or as
     ``file://``.
@@ -41,7 +41,7 @@ def read_line(line: str) -> Line:
     line = line.strip()
     if line.startswith("/") and not _PATH.match(line):
         command, _, argument = line[1:].partition(" ")
-        return Line(command, argument.strip())
+        return ChatLine(command, argument.strip())
     images: list[str] = []
     videos: list[str] = []
 
@@ -57,7 +57,7 @@ def read_line(line: str) -> Line:
         return found[0]
 
     text = " ".join(_PATH.sub(taken, line).split())
-    return Line("", text, tuple(images), tuple(videos))
+    return ChatLine("", text, tuple(images), tuple(videos))
 
 
 def _place(written: str) -> str:

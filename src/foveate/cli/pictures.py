@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from PIL import Image
 
-from foveate.cli.measure import Measured, Row
+from foveate.cli.measure import ComparisonRow, Measured
 from foveate.cli.policies import short
 from foveate.cli.prompt import check_writable
 from foveate.core import files
@@ -63,7 +63,7 @@ def _places(
     return found, said if found is None else ""
 
 
-def _words(row: Row) -> tuple[str, str]:
+def _words(row: ComparisonRow) -> tuple[str, str]:
     """Title and second line of a method's row of images."""
     kept = f"{row.kept_tokens:,.0f} tokens, {row.kv_bytes / 2**20:,.1f} MiB"
     return f"{short(row.method)} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'

@@ -14,7 +14,7 @@ from rich.text import Text
 from foveate.cli import console, options, pictures
 from foveate.cli.findings import after_run
 from foveate.cli.known import Known, known_answers
-from foveate.cli.measure import Measured, Row, against, measure, warm_up, with_turn
+from foveate.cli.measure import ComparisonRow, Measured, against, measure, warm_up, with_turn
 from foveate.cli.options import model_option
 from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
 from foveate.cli.prompt import clips_of, question, told
@@ -135,7 +135,9 @@ def _measure_all(
     bars.remove_task(task)
 
 
-def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], known: Known | None) -> None:
+def _print_json(
+    loaded: Loaded, prompt: Prompt, rows: Sequence[ComparisonRow], known: Known | None
+) -> None:
     asked = {
         "tokens": prompt.tokens,
         "visual_tokens": prompt.visual_tokens,

@@ -14,7 +14,7 @@ from foveate.cli.policies import short
 from foveate.cli.rows import broken
 from foveate.errors import MissingPackage
 from foveate.eval.contenders import named
-from foveate.report.summary import Cell, Estimate, Rows, cells
+from foveate.report.summary import Estimate, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room
 _CLOSE = (0, 1, 0, 0)
@@ -38,7 +38,7 @@ def scores(rows: Rows) -> list[RenderableType]:
     return shown
 
 
-def _table(task: str, mine: Sequence[Cell], rows: Rows) -> RenderableType:
+def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType:
     table = console.table(task, "Budget", padding=_CLOSE)
     table.columns[0].overflow = "fold"
     for header in ("Score, 95 % interval", "Same\nanswer", "KV\nMiB"):

@@ -12,7 +12,7 @@ import typer
 
 from foveate.chat import AnswerStream, Chat
 from foveate.chat.words import Message
-from foveate.cli.lines import Line
+from foveate.cli.lines import ChatLine
 from foveate.cli.policies import policies, short
 from foveate.cli.prompt import clips_of, told
 from foveate.core.policy import Policy
@@ -45,7 +45,7 @@ class Talk:
         self._anew: list[Message] = []  # a conversation that the next turn reads again
         self._chat = self._begun()
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: ChatLine) -> bool:
         """Does what a line says; False if the chat is over."""
         if line.command == "quit":
             return False

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from foveate.core import files, lines
 from foveate.data import read_record
 from foveate.errors import InvalidInput
-from foveate.eval.held import Held, Key, key_of
+from foveate.eval.held import HeldRows, Key, key_of
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
     damaged: list[bytes]
 
 
-class Results(Held, AbstractContextManager["Results"]):
+class Results(HeldRows, AbstractContextManager["Results"]):
     """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
     What was sealed is not any more: its manifest goes.
 
@@ -133,7 +133,7 @@ def read(folder: Path) -> Stored:
     return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))
 
 
-def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> Held:
+def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> HeldRows:
     """What there is so far of results that are made in this way; nothing in the folder is changed,
     and another process may be writing them.
 
@@ -141,7 +141,7 @@ def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = Non
         InvalidInput: they were made otherwise.
     """
     _check(folder, {"schema": SCHEMA, **configuration}, resume=True)
-    return Held(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
+    return HeldRows(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
 
 
 def _rows(found: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from foveate.report.summary import FULL, Cell
+from foveate.report.summary import FULL, SummaryCell
 
 
 class Point(NamedTuple):
@@ -33,7 +33,7 @@ def front(points: Sequence[Point]) -> list[int]:
     return found
 
 
-def on_front(cells: Sequence[Cell]) -> list[Cell]:
+def on_front(cells: Sequence[SummaryCell]) -> list[SummaryCell]:
     """The policies of one task than which no other holds less and answers as well, or holds as
     little and answers better; by score, or where nothing scored by the tokens that are the full
     cache's. The full cache and the oracle compete with none.
@@ -48,7 +48,7 @@ def on_front(cells: Sequence[Cell]) -> list[Cell]:
     return [found[i] for i in front([Point(cell.bytes_share, _worth(cell) or 0) for cell in found])]
 
 
-def _worth(cell: Cell) -> float | None:
+def _worth(cell: SummaryCell) -> float | None:
     """None where there is nothing to compare."""
     shown = cell.score or cell.agreement
     return None if not shown.count or math.isnan(cell.bytes_share) else shown.mean

@@ -16,7 +16,7 @@ from foveate.report.front import on_front
 from foveate.report.heat import heat_maps
 from foveate.report.parts import ReportPart, names, parts
 from foveate.report.splits import LabelSplit, splits
-from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
+from foveate.report.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 from foveate.report.template import rendered
 
 
@@ -89,7 +89,7 @@ def _beside(found: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
+def _task(name: str, mine: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
     scored, best = any(cell.score for cell in mine), dict[str, float]()
     for cell in mine:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
@@ -112,27 +112,27 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
     }
 
 
-def _best_first(mine: Sequence[Cell]) -> list[Cell]:
+def _best_first(mine: Sequence[SummaryCell]) -> list[SummaryCell]:
     """The full cache, then method by method, by the mean of what was asked at several budgets."""
     means: dict[str, list[float]] = {}
     for cell in mine:
         shown = cell.score or cell.agreement
         means.setdefault(named(cell.spec).method, []).append(shown.mean if shown.count else 0.0)
 
-    def place(cell: Cell) -> tuple[bool, float]:
+    def place(cell: SummaryCell) -> tuple[bool, float]:
         of_method = means[named(cell.spec).method]
         return cell.spec != FULL, -sum(of_method) / len(of_method)
 
     return sorted(mine, key=place)
 
 
-def _drawn(mine: Sequence[Cell], scored: bool) -> list[Cell]:
+def _drawn(mine: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
     """The policies that a chart has a place for."""
     having = [cell for cell in mine if (cell.score if scored else cell.agreement.count)]
     return [cell for cell in having if not math.isnan(cell.bytes_share)]
 
 
-def _row(cell: Cell, best: Mapping[str, float], is_on_front: bool) -> Mapping[str, Any]:
+def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Mapping[str, Any]:
     mean = cell.score.mean if cell.score else None
     is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
     return {
@@ -174,11 +174,11 @@ def _percent(value: Estimate | None, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
-def blind(mine: Sequence[Cell]) -> list[str]:
+def blind(mine: Sequence[SummaryCell]) -> list[str]:
     """The budgets at which the oracle is no better than chance, of those that both were asked at:
     no method can be told from another there.
     """
-    by_budget: dict[str, dict[str, Cell]] = {}
+    by_budget: dict[str, dict[str, SummaryCell]] = {}
     for cell in mine:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):

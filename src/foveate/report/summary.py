@@ -34,7 +34,7 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True)
-class Cell:
+class SummaryCell:
     """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
     full cache, sample by sample, None where they have none in common; ``score`` is None where
     nothing scored. ``perplexity`` is of the references, None where there are none.
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
     said: str
 
 
-def cells(rows: Rows) -> list[Cell]:
+def cells(rows: Rows) -> list[SummaryCell]:
     """A cell for every task and spec, in the order in which they first stand in the rows."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -82,14 +82,14 @@ def cells(rows: Rows) -> list[Cell]:
     ]
 
 
-def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
+def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
     answered = [row for row in mine if "error" not in row]
     scores, scored = _scores(full), _scores(answered)
     paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
     agreement = _numbers(answered, "agreement")
     rouge = _numbers(answered, "rouge_full")
     steps = _numbers(answered, "decode_s_per_token")
-    return Cell(
+    return SummaryCell(
         task=task,
         spec=spec,
         score=estimate(scored.values()) if scored else None,

@@ -24,7 +24,7 @@ from foveate.reproduce import small
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
+class CalibrationRun:
     """How a profile is measured: which method's (its spec, or its name where a budget is all it
     needs), on how many samples of which benchmark, drawn with a seed from its first ``among``;
     scores of heads on drawn documents, or by a model that reads on lines hidden in a text.

@@ -17,13 +17,13 @@ from foveate.eval.held import Key
 from foveate.eval.judge import Judge
 from foveate.eval.model import DeviceMap, Loaded
 from foveate.reproduce.ask import WHOLE, Ask, Asked, Part, keys
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.drawn import Drawn, digests, note_drawn
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import MODELS, places, stand_ins
 from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Step
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.registry import EXPERIMENTS
 from foveate.reproduce.rows import Rows
 from foveate.reproduce.setting import Say, Setting
@@ -149,7 +149,7 @@ class Lab(AbstractContextManager["Lab"]):
         return Rows(self.out, self.configuration, self.read_only)
 
     @cached_property
-    def _calibrations(self) -> dict[str, Calibration | Published]:
+    def _calibrations(self) -> dict[str, CalibrationRun | PublishedProfile]:
         """Of all experiments: a name is of one."""
         return {n: one for each in self.experiments for n, one in each.calibrations.items()}
 

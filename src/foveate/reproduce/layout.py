@@ -19,10 +19,10 @@ from foveate.reproduce.placed import (
 from foveate.reproduce.table import (
     BUDGETS_ACROSS,
     METHODS_DOWN,
-    Cell,
     Dimension,
-    Layout,
     Table,
+    TableCell,
+    TableLayout,
 )
 
 GAINS = "Δ"
@@ -52,7 +52,7 @@ def laid(table: Table, columns: Sequence[str]) -> Laid:
     )
 
 
-def _usual(table: Table) -> Layout:
+def _usual(table: Table) -> TableLayout:
     several = len({line.budget for line in table.lines if line.budget}) > 1
     return BUDGETS_ACROSS if several else METHODS_DOWN
 
@@ -105,7 +105,7 @@ def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...
 
 
 def _rows(
-    pieces: Sequence[PlacedCell], layout: Layout, keys: Sequence[tuple[str, ...]]
+    pieces: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[RowHeading | LaidRow]:
     """Block by block; below what is compared with a base method, the gains over it."""
     by_line: dict[tuple[str, ...], list[PlacedCell]] = {}
@@ -142,7 +142,9 @@ def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
     return ", ".join(said)
 
 
-def _labels(layout: Layout, names: Sequence[str], mine: Sequence[PlacedCell]) -> tuple[str, ...]:
+def _labels(
+    layout: TableLayout, names: Sequence[str], mine: Sequence[PlacedCell]
+) -> tuple[str, ...]:
     """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
     found = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
@@ -154,7 +156,7 @@ def _labels(layout: Layout, names: Sequence[str], mine: Sequence[PlacedCell]) ->
 
 
 def _cells(
-    mine: Sequence[PlacedCell], layout: Layout, keys: Sequence[tuple[str, ...]]
+    mine: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
     """Along the columns; what has no budget stands across all of them."""
     there = {_key(piece, layout.across): piece for piece in mine}
@@ -177,12 +179,12 @@ def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
     return None
 
 
-def _more(base: Cell, cell: Cell) -> Cell:
+def _more(base: TableCell, cell: TableCell) -> TableCell:
     measured = None
     if base.measured is not None and cell.measured is not None:
         measured = cell.measured - base.measured
     if base.paper is None or cell.paper is None:
-        return Cell(measured, None)
+        return TableCell(measured, None)
     paper, places = cell.paper - base.paper, decimals(cell.printed)
     printed = cell.delta or f"{paper:+.{places}f}"
-    return Cell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")
+    return TableCell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")

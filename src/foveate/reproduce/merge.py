@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.bundle import Bundle, read_bundle
-from foveate.eval.held import Held, Key, key_of
+from foveate.eval.held import HeldRows, Key, key_of
 from foveate.eval.results import CONFIGURATION, UNSAID
 from foveate.report.parts import answers_differ, same_question
 from foveate.reproduce.drawn import drawn, note_drawn
@@ -85,7 +85,7 @@ def _add(lab: Lab, place: Place, folder: Path, found: Merged) -> None:
     """The rows and profiles of a model in a folder, if they fit."""
     bundle = read_bundle(folder / "rows" / place.folder)
     _check_made_alike(bundle, lab.configuration(place))
-    rows = Held(bundle.stored.rows, lab.out).rows
+    rows = HeldRows(bundle.stored.rows, lab.out).rows
     if why := _asked_otherwise(found.rows[place], rows) or answers_differ(found.rows[place], rows):
         raise InvalidInput(
             f"{str(bundle.folder)!r} cannot be merged: {why}. Ask those samples on one machine, or "

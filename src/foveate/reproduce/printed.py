@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from foveate.errors import InvalidInput
-from foveate.reproduce.table import Cell
+from foveate.reproduce.table import TableCell
 
 NOTHING = "-"  # the paper's table has no cell there
 WORDS = (NOTHING, "OOM")
@@ -33,7 +33,7 @@ class Printed(NamedTuple):
     texts: Mapping[str, str] = {}
     misprints: Mapping[str, Misprint] = {}
 
-    def cell(self, column: str, cell: Cell) -> Cell:
+    def cell(self, column: str, cell: TableCell) -> TableCell:
         """A measured cell beside what the paper says in that column."""
         found = self.misprints.get(column, Misprint(""))
         return cell._replace(

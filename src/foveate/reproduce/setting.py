@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import InvalidInput
-from foveate.eval.held import Held
+from foveate.eval.held import HeldRows
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
 from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
 from foveate.reproduce.ask import WHOLE, Ask, Asked, Part
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.drawn import Drawn
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 
 Say = Callable[[str], None]
 SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
@@ -41,13 +41,13 @@ class Setting:
     model: str
     place: str
     data: Path
-    results: Held
+    results: HeldRows
     limit: int
     seed: int
     small: bool
     load: Callable[[], Loaded]
     profiles: Path
-    calibrations: Mapping[str, Calibration | Published] = field(default_factory=dict)
+    calibrations: Mapping[str, CalibrationRun | PublishedProfile] = field(default_factory=dict)
     along: Asked = field(default_factory=dict)
     raised: frozenset[str] = frozenset()
     say: Say = lambda what: None
@@ -146,7 +146,7 @@ class Setting:
         for name, paths in self.profiles_of(specs).items():
             calibration = self.calibrations[name]
             self.say(f"profile {name}")
-            if isinstance(calibration, Published):
+            if isinstance(calibration, PublishedProfile):
                 calibration.make(self.load(), paths, self.data, self.model)
             else:
                 calibration.measure(self.load(), paths, self.task, cut=self.small)
@@ -154,7 +154,7 @@ class Setting:
     def lacks(self, template: str, budget: str) -> Path | None:
         """The published file that a spec names, if it was not brought."""
         for name, one in self.calibrations.items():
-            if isinstance(one, Published) and "{" + name + "}" in template:
+            if isinstance(one, PublishedProfile) and "{" + name + "}" in template:
                 made = self.profiles / one.file(name, budget)
                 file = one.brought(self.data, self.model, budget)
                 if not made.exists() and not file.is_file():

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.reprefill import Rereader, keeps_passes, note_pass, read_again
-from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.checks import (
     CONTINUOUS,
     check_all_took_part,
@@ -30,6 +28,7 @@ from foveate.backends.hf.checks import (
     trains,
 )
 from foveate.backends.hf.decoder import find
+from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.hooks import (
     forget_compiled,
     named,
@@ -52,14 +51,15 @@ from foveate.backends.hf.internals import (
 )
 from foveate.backends.hf.later_turns import LaterTurns
 from foveate.backends.hf.modality import starts_in_runs
-from foveate.backends.hf.next_prompt import Asked, Declared, NextPrompt, Told
+from foveate.backends.hf.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.backends.hf.projection import (
     output_projections,
     residual_norm,
     residual_readers,
 )
-from foveate.backends.hf.prunable import Asked as AskedOfTokens
+from foveate.backends.hf.prunable import GenerateCall as AskedOfTokens
 from foveate.backends.hf.pruning import Pruner
+from foveate.backends.hf.reprefill import Rereader, keeps_passes, note_pass, read_again
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats, counted
 from foveate.backends.hf.support import (
@@ -71,7 +71,7 @@ from foveate.backends.hf.support import (
     state_of,
     text_config,
 )
-from foveate.backends.hf.turns import Call, Turn
+from foveate.backends.hf.turns import Call, CallTurn
 from foveate.backends.hf.undone import ModuleStates
 from foveate.core.policy import Policy
 from foveate.errors import UnsupportedCache, UnsupportedModel
@@ -113,8 +113,8 @@ class Calls:
         self.prefills = False  # whether nobody looks at more logits than the last token's
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
-        self._turn = Turn()
-        self._told = Told()  # by the innermost call
+        self._turn = CallTurn()
+        self._told = CallInputs()  # by the innermost call
         self._undo = ExitStack()
 
     def attach(self) -> None:
@@ -199,10 +199,10 @@ class Calls:
             self._told = call.told
             return self._generated(call.told, generate, *args, **kwargs)
         finally:
-            self._told = Told() if call.outer is None else call.outer.told
+            self._told = CallInputs() if call.outer is None else call.outer.told
             call.end()
 
-    def _generated(self, told: Told, generate: Any, *args: Any, **kwargs: Any) -> Any:
+    def _generated(self, told: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
         check_helpers(kwargs, self._place.modules)
         check_settings(getattr(generate, "__self__", self.model), kwargs)
         told.declare(self.model.config, args, kwargs)
@@ -212,7 +212,7 @@ class Calls:
             restore_offsets(self._offsets, state)
         if told.of("asked").asked is not None:  # a model inside the one that was asked
             return generate(*args, **kwargs)
-        told.asked = Asked()
+        told.asked = GenerateCall()
         output = generate(*args, **kwargs)
         told.asked.check(self.model)
         self._next.expected = None
@@ -260,7 +260,7 @@ class Calls:
             refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
-            self._told = Told() if call.outer is None else call.outer.told
+            self._told = CallInputs() if call.outer is None else call.outer.told
             call.end()
 
     def _traced(
@@ -270,7 +270,7 @@ class Calls:
         ``try``.
         """
         outer = self._told
-        self._told = Told(outer)
+        self._told = CallInputs(outer)
         output = through(None, self._told, module, forward, args, kwargs)
         self._told = outer
         return output
@@ -278,7 +278,7 @@ class Calls:
     def _through_outer(
         self,
         call: Call | None,
-        told: Told,
+        told: CallInputs,
         module: Any,
         forward: Any,
         args: tuple[Any, ...],
@@ -312,7 +312,7 @@ class Calls:
     def _through(
         self,
         call: Call | None,
-        told: Told,
+        told: CallInputs,
         decoder: Any,
         forward: Any,
         args: tuple[Any, ...],
@@ -360,7 +360,7 @@ class Calls:
         finally:
             reader.call, reader.traced = before[0], False
 
-    def _pruned(self, told: Told, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _pruned(self, told: CallInputs, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The inputs of what is computed of a pass."""
         if self._pruner.stage is None or fixed.state_of(cache) is not None:
             return kwargs
@@ -383,7 +383,7 @@ class Calls:
             )
 
     def _begin(
-        self, call: Call | None, told: Told, cache: Any, given: Tensor, kwargs: dict[str, Any]
+        self, call: Call | None, told: CallInputs, cache: Any, given: Tensor, kwargs: dict[str, Any]
     ) -> Ongoing | None:
         """What the cache has to know of a pass."""
         if (at_hand := fixed.state_of(cache)) is not None:
@@ -426,7 +426,7 @@ class Calls:
                 )
             state.link = self.link
 
-    def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
+    def _after(self, told: CallInputs, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self.model, layers)
         state.computed = state.before = None
@@ -469,7 +469,7 @@ def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
     return ongoing
 
 
-def _reads_again(told: Told, cache: object) -> bool:
+def _reads_again(told: CallInputs, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
     state = state_of(cache)
     return state is not None and state.again is not None and told.of("rereads").rereads is state

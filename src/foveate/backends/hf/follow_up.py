@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.temporary_passes import borrowed
 from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
+from foveate.backends.hf.temporary_passes import borrowed
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 
@@ -93,7 +93,7 @@ class Asker(NamedTuple):
         """
         rows = foveate_layers(cache)[0].pairs.counts.shape[0]
         tokens = self._question(text).expand(rows, -1)
-        with borrowed(cache, state, Again(None)):
+        with borrowed(cache, state, RereadPass(None)):
             said = self.answered(tokens, longest, cache, state, start)
         if said.tokens.shape[1] == said.asked:
             logging.getLogger("foveate").warning(
@@ -108,7 +108,7 @@ class Asker(NamedTuple):
     ) -> None:
         columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
         order = _lengths(cache, state, said.real)[:, None] + columns
-        with borrowed(cache, state, Again(order.masked_fill(~said.real, -1))):
+        with borrowed(cache, state, RereadPass(order.masked_fill(~said.real, -1))):
             self.follow(said.tokens, cache, state, start)
 
     def answered(

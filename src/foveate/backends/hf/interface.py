@@ -23,7 +23,7 @@ from foveate.backends.hf.cache_layer import LINK, FoveateLayer
 from foveate.backends.hf.fixed import FixedLayer
 from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
 from foveate.backends.hf.state import Link
-from foveate.backends.hf.turns import Call, Turn
+from foveate.backends.hf.turns import Call, CallTurn
 from foveate.backends.hf.ways import attend, lend
 from foveate.errors import UnsupportedModel
 
@@ -184,7 +184,7 @@ def _check_place(module: nn.Module) -> None:
 
 # Handing out wrapped functions
 
-_turn = Turn()
+_turn = CallTurn()
 _open: list[object] = []  # blocks that are open
 
 

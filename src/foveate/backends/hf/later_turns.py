@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.hooks import wrap
 from foveate.backends.hf.internals import CACHE, GIVEN, POSITIONS_RULE
 from foveate.backends.hf.positions import go_on, new_ids, note_positions, of_turn
@@ -27,7 +27,7 @@ class LaterTurns:
     tokens stand on one axis.
     """
 
-    def __init__(self, offsets: Mapping[str, nn.Module], place: Place):
+    def __init__(self, offsets: Mapping[str, nn.Module], place: DecoderPath):
         self._axes = {name: module for name, module in offsets.items() if module in place.modules}
         rules = [m for m in place.modules if self._axes and hasattr(m, POSITIONS_RULE)]
         self._with_rules, self._around = rules, [m for m in place.around if m in rules]

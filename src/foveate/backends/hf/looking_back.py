@@ -14,9 +14,9 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from foveate.backends.hf.follow_up import Asker, Said
-from foveate.backends.hf.temporary_passes import borrowed
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
+from foveate.backends.hf.temporary_passes import borrowed
 from foveate.core.protocols import Rereading
 from foveate.errors import InvalidInput, UnsupportedModel
 
@@ -43,7 +43,7 @@ def look_back(
     _check(cache, reading.after)
     for ids in reading.questions:
         tokens = torch.tensor([ids], dtype=torch.long, device=asker.model.device)
-        with _cut(cache, state, Again(None), reading.after):
+        with _cut(cache, state, RereadPass(None), reading.after):
             said = asker.answered(tokens, reading.longest, cache, state, start)
         if said.tokens.shape[1] > said.asked:
             _show(asker, said, reading.after, cache, state, start)
@@ -66,7 +66,7 @@ def _check(cache: DynamicCache, after: int) -> None:
 
 
 @contextmanager
-def _cut(cache: DynamicCache, state: CacheState, again: Again, after: int) -> Iterator[None]:
+def _cut(cache: DynamicCache, state: CacheState, again: RereadPass, after: int) -> Iterator[None]:
     """A cache that is borrowed, of the prompt's first tokens."""
     with borrowed(cache, state, again):
         for layer in foveate_layers(cache):
@@ -84,7 +84,7 @@ def _show(
 ) -> None:
     """Reads question and answer once more in one pass, with gradients."""
     places = torch.arange(said.tokens.shape[1], device=said.tokens.device)
-    again = Again(places[None], outputs={})
+    again = RereadPass(places[None], outputs={})
     try:
         with _cut(cache, state, again, after), torch.inference_mode(False), torch.enable_grad():
             logits = asker.follow(said.tokens, cache, state, start)

@@ -38,7 +38,7 @@ class Declared:
 
 
 @dataclass
-class Asked:
+class GenerateCall:
     """One call of ``generate``. It may read more than its prompt, such as the negative prompt of
     ``guidance_scale``: the first cache is the prompt's.
     """
@@ -61,7 +61,7 @@ class Asked:
 
 
 @dataclass
-class Told:
+class CallInputs:
     """By one call. ``ids`` are those of the tokens that a module around the decoder reads, and
     ``frames`` say where those of videos begin among them; ``prompt``, ``prompt_frames`` and
     ``length`` are of the prompt that ``generate`` answers, which is ``asked``; ``rereads`` is the
@@ -69,19 +69,19 @@ class Told:
     may be dropped. What it was not told, the call around it may have been.
     """
 
-    outer: Told | None = None
+    outer: CallInputs | None = None
     ids: Tensor | None = None
     frames: Tensor | None = None
     prompt: Tensor | None = None
     prompt_frames: Tensor | None = None
     length: Declared | None = None
-    asked: Asked | None = None
+    asked: GenerateCall | None = None
     rereads: CacheState | None = None
     of_tokens: Any = None
 
-    def of(self, name: str) -> Told:
+    def of(self, name: str) -> CallInputs:
         """The innermost of these calls that was told this; the call itself if none was."""
-        told: Told | None = self
+        told: CallInputs | None = self
         while told is not None and getattr(told, name) is None:
             told = told.outer
         return self if told is None else told
@@ -128,7 +128,7 @@ class NextPrompt:
     expected: Declared | None = None
 
     def end(
-        self, told: Told, ongoing: Ongoing | None, state: CacheState, seen: int, count: int
+        self, told: CallInputs, ongoing: Ongoing | None, state: CacheState, seen: int, count: int
     ) -> int | None:
         """The column at which the prompt ends that this pass of ``count`` tokens begins; None if it
         begins none. Some models (GIT) put images before the text for which there are no ids, and
@@ -153,7 +153,7 @@ class NextPrompt:
         return tokens
 
     def visual_tokens(
-        self, told: Told, end: int | None, seen: int, tokens: Tensor | None, given: Tensor
+        self, told: CallInputs, end: int | None, seen: int, tokens: Tensor | None, given: Tensor
     ) -> Tensor | None:
         """Which of a pass's tokens are visual, by what the caller told or by the ids."""
         rows, count = given.shape[:2]

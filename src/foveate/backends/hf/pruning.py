@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import cutting
-from foveate.backends.hf.reprefill import keeps_passes, note_computed
 from foveate.backends.hf.attention.computed import Computed
-from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.hooks import wrap
 from foveate.backends.hf.internals import GIVEN
-from foveate.backends.hf.prunable import Asked, layers_of
+from foveate.backends.hf.prunable import RequestedOutputs, layers_of
+from foveate.backends.hf.reprefill import keeps_passes, note_computed
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.tower import Tower, reads_tower
 from foveate.core.policy import Policy
@@ -38,7 +38,9 @@ class PassToCut:
     among the places that the decoder has for itself, None as long as these are the same.
     """
 
-    def __init__(self, state: CacheState, first: int, columns: Int[Tensor, "b t"], asked: Asked):
+    def __init__(
+        self, state: CacheState, first: int, columns: Int[Tensor, "b t"], asked: RequestedOutputs
+    ):
         self.state, self.first, self.asked = state, first, asked
         self.columns, self.given = columns, columns.shape[1]
         self.local: Int[Tensor, "b m"] | None = None
@@ -105,7 +107,7 @@ class PassToCut:
 class Pruner:
     """Cuts the passes of one model's prompts."""
 
-    def __init__(self, model: PreTrainedModel, place: Place, policy: Policy):
+    def __init__(self, model: PreTrainedModel, place: DecoderPath, policy: Policy):
         self.stage, self.decoder = policy.prune, place.decoder
         self.layers: list[nn.Module] = []
         self.cuts: tuple[int, ...] = ()
@@ -141,7 +143,7 @@ class Pruner:
         note_computed(state, door, cutting.embedded(self.decoder, door), at.local, at.columns)
 
     def enter(
-        self, state: CacheState, first: int, asked: Asked, kwargs: dict[str, Any]
+        self, state: CacheState, first: int, asked: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         """The inputs of a pass that is about to be read after ``first`` tokens, cut where tokens
         are dropped before the first layer.
@@ -155,7 +157,7 @@ class Pruner:
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _enter(
-        self, state: CacheState, first: int, asked: Asked, kwargs: dict[str, Any]
+        self, state: CacheState, first: int, asked: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         rows, count = given.shape[:2]

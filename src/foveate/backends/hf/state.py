@@ -23,7 +23,7 @@ from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedCache
 
 
-class Again(NamedTuple):
+class RereadPass(NamedTuple):
     """A pass after a prompt, which does not stay. ``order`` are the places of its tokens as a
     second reading has them, from 0 on, and -1 for padding; None if no score looks on. A pass of
     which gradients are asked notes in ``outputs``, by layer, what the score is to see, and the
@@ -133,7 +133,7 @@ class CacheState:
         self._even = OneNumber()  # of pads
         self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.passes: list[Any] = []  # of what was not read again yet, where it may be
-        self.again: Again | None = None  # while it is
+        self.again: RereadPass | None = None  # while it is
         self.made: Any = None  # who is shown what passes make (foveate.backends.hf.fetched.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.computed: Computed | None = None  # of the pass at hand, where some tokens are not

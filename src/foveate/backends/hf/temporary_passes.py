@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
 
 
 @contextmanager
-def borrowed(cache: DynamicCache, state: CacheState, again: Again) -> Iterator[None]:
+def borrowed(cache: DynamicCache, state: CacheState, again: RereadPass) -> Iterator[None]:
     """Whatever is read inside, the cache holds what it held, also after an exception."""
     layers, held = foveate_layers(cache), _layers(cache)
     own, pads, end = [layer.pairs for layer in layers], state.pads, layers[0].seen

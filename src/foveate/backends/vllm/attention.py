@@ -25,7 +25,7 @@ from foveate.backends.vllm.gap import kept_slots, physical
 from foveate.backends.vllm.heads import EVERY, Cell
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.rewriting import Step
+from foveate.backends.vllm.rewriting import RewritingStep
 from foveate.backends.vllm.rows import Row
 
 
@@ -86,7 +86,7 @@ class Compressing:
             plain(layer, *pair, cache, slots)
 
     def _compress(
-        self, steps: Sequence[Step], layer: Any, query: Tensor, cells: Sequence[Cell]
+        self, steps: Sequence[RewritingStep], layer: Any, query: Tensor, cells: Sequence[Cell]
     ) -> None:
         """Compresses the prompts of a pass. One that cannot be is left as it lies: its last tokens
         stay, and its request fails; no other is concerned.

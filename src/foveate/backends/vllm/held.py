@@ -22,7 +22,7 @@ class Books:
     first: Mapping[int, int] = field(default_factory=dict)
 
 
-class Held:
+class RequestBooks:
     """The books of all requests."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from foveate.core.slots import Slots
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
 
-class Kept(NamedTuple):
+class KeptPairs(NamedTuple):
     """Pairs of a cell that stay, ascending per head: in which of the ``slots`` that were held they
     stood, and which ``positions`` in the request they have.
 
@@ -63,7 +63,7 @@ def after_pass(
     queries: Float[Tensor, "m hq d"],
     pairs: Callable[[], Pairs],
     scale: float,
-) -> list[Kept] | None:
+) -> list[KeptPairs] | None:
     """What is kept of a request that this pass has brought to a boundary, of each cell: the layer's
     only one, or its KV heads.
 
@@ -155,11 +155,11 @@ def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor
     return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)
 
 
-def _part(found: pipeline.Kept, layer: Layer, heads: slice, tokens: int) -> Kept:
+def _part(found: pipeline.Kept, layer: Layer, heads: slice, tokens: int) -> KeptPairs:
     mask = found.mask[0, heads]
     slots = mask.nonzero()[:, 1].view(len(mask), tokens)
     positions = layer.pos[0, heads].gather(1, slots)
     k, v = (
         t[0, heads][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (found.k, found.v)
     )
-    return Kept(k, v, slots, positions, moved=found.k is layer.k)
+    return KeptPairs(k, v, slots, positions, moved=found.k is layer.k)

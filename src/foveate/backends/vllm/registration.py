@@ -32,21 +32,21 @@ _HERE = __name__.rpartition(".")[0]
 logger = init_logger("vllm.foveate.requests")
 
 
-class Served(NamedTuple):
+class ServedPlatform(NamedTuple):
     """vLLM's worker on a platform, and what stands for each of its attention backends, by name."""
 
     worker: Callable[[], type]
     backends: Mapping[str, str]
 
 
-CPU = Served(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.cpu.FoveateCPU"})
-CUDA = Served(
+CPU = ServedPlatform(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.cpu.FoveateCPU"})
+CUDA = ServedPlatform(
     gpu_worker_class,
     {"FLASH_ATTN": f"{_HERE}.gpu.FoveateFlash", "TRITON_ATTN": f"{_HERE}.gpu.FoveateTriton"},
 )
 
 
-def served(platform: Any = current_platform) -> Served:
+def served(platform: Any = current_platform) -> ServedPlatform:
     """What serves on a platform of vLLM's.
 
     Raises:

@@ -23,7 +23,7 @@ NULL_BLOCK = 0
 
 
 @dataclass
-class Step:
+class RewritingStep:
     """What this pass means for the prompts of one KV cache group.
 
     ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
@@ -97,7 +97,7 @@ class Rewriting:
         if (rows or barred) and self.prompts is not None:
             # fast: the plan of a first build lies in a buffer that a second would overwrite
             again = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
-            metadata.foveate = Step(self.prompts, rows, again)
+            metadata.foveate = RewritingStep(self.prompts, rows, again)
         return metadata
 
 

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from foveate.bench.suite.rows import Row, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.errors import InvalidInput
 
 CHECKOUT = Path(__file__).parents[4]
@@ -39,7 +39,7 @@ PATIENCE = 0.1  # seconds between two looks
 
 
 @dataclass
-class Worker:
+class CheckWorker:
     """A process that runs its part of the tests. The results of those before it stay."""
 
     command: Sequence[str]
@@ -87,7 +87,7 @@ class Worker:
         self.start()
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """One for every test, as it ends.
 
     Raises:
@@ -120,7 +120,7 @@ def missing() -> str | None:
     return None
 
 
-def _workers(setting: Setting, folder: Path) -> list[Worker]:
+def _workers(setting: SuiteSetting, folder: Path) -> list[CheckWorker]:
     count = max(1, min(AT_ONCE, (os.cpu_count() or 1) - 2)) if setting.on_gpu else 1
     command = [sys.executable, "-m", "pytest", "-p", "tests.on_device", "-p", "no:cacheprovider"]
     command += ["-q", "-W", "default", "--deselect", LEAVE_OUT]
@@ -137,7 +137,7 @@ def _workers(setting: Setting, folder: Path) -> list[Worker]:
         "TRITON_INTERPRET": "0" if setting.on_gpu else "1",
     }
     return [
-        Worker(
+        CheckWorker(
             command,
             environment
             | {
@@ -150,7 +150,7 @@ def _workers(setting: Setting, folder: Path) -> list[Worker]:
     ]
 
 
-def _stop(worker: Worker) -> None:
+def _stop(worker: CheckWorker) -> None:
     if worker.process is not None:
         worker.process.kill()
         worker.process.wait()

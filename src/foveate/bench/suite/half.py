@@ -8,7 +8,7 @@ from typing import Any
 from foveate.bench.subject import Subject
 from foveate.bench.suite.models import again, measured_with, subject_of
 from foveate.bench.suite.rows import Row, attempted, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.bench.timing import prefills
 from foveate.core.composition import policy as policy_of
 
@@ -17,7 +17,7 @@ POLICIES = ("h2o", "prefixkv", "lookm:merging=none", "csp", "snapkv")
 AIM = "Aim: at most 1.2 times the stock prefill."
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Every policy between stock prefills."""
     subject = subject_of(MODEL, TOKENS[0], setting, layers=LAYERS)
     for tokens in TOKENS[:1] if setting.quick else TOKENS:
@@ -28,7 +28,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
 
 
-def _measured(subject: Subject, spec: str, setting: Setting) -> dict[str, Any]:
+def _measured(subject: Subject, spec: str, setting: SuiteSetting) -> dict[str, Any]:
     policy = policy_of(spec, budget="20%")
     if setting.quick and spec == "snapkv":
         policy = policy.but(window=4)

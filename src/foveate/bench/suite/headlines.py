@@ -15,7 +15,7 @@ from foveate.bench.subject import Subject
 from foveate.bench.suite.graphs import WARM, graphed
 from foveate.bench.suite.models import again, measured_with, short, stepping, subject_of
 from foveate.bench.suite.rows import NEEDS_CUDA, Row, attempted, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core.composition import policy as policy_of
 
 WARM_UP, ROUNDS = 8, 2
@@ -81,13 +81,13 @@ class AnsweredSeconds(NamedTuple):
     held: int
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Every headline, eager and with CUDA graphs; models of one shape are made once."""
     for name, some in groupby(HEADLINES, lambda one: one.dims):
         yield from _of_model(name, list(some), setting)
 
 
-def _of_model(name: str, headlines: Sequence[Headline], setting: Setting) -> Iterator[Row]:
+def _of_model(name: str, headlines: Sequence[Headline], setting: SuiteSetting) -> Iterator[Row]:
     """When this ends the model is gone: two of them may not fit."""
     model = subject_of(name, 1, setting)
     for one in headlines:
@@ -106,7 +106,9 @@ def _of_model(name: str, headlines: Sequence[Headline], setting: Setting) -> Ite
             yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
 
 
-def _measured(one: Headline, subject: Subject, graphs: bool, setting: Setting) -> dict[str, Any]:
+def _measured(
+    one: Headline, subject: Subject, graphs: bool, setting: SuiteSetting
+) -> dict[str, Any]:
     """The base and the policy in turns, after a short answer each that warms up; medians."""
     if graphs and not setting.on_gpu:
         return {"failed": NEEDS_CUDA}
@@ -124,7 +126,7 @@ def _measured(one: Headline, subject: Subject, graphs: bool, setting: Setting) -
     return _figures(one, runs, peaks, count)
 
 
-def _small(spec: str, setting: Setting) -> str:
+def _small(spec: str, setting: SuiteSetting) -> str:
     """What fits a toy prompt: a budget that its windows leave room in."""
     if spec == "full" or not setting.quick:
         return spec

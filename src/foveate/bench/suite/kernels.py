@@ -12,7 +12,7 @@ import torch
 
 from foveate.bench.suite.inputs import Call, Inputs, Size
 from foveate.bench.suite.rows import Row, attempted, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.bench.suite.side_by_side import side_by_side
 
 CASES = [
@@ -24,7 +24,7 @@ SIZE, QUICK = Size(2, 1000), Size(1, 40, h=2, g=2, w=4)
 ROUNDED = ("ragged_decode", "attention_with")
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """One for every kernel, type and head size; one that is off its tolerance is not ``ok``."""
     if setting.quick:
         yield from _of_type(torch.float32, 16, QUICK, setting)
@@ -37,7 +37,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     )
 
 
-def _of_type(dtype: torch.dtype, d: int, size: Size, setting: Setting) -> Iterator[Row]:
+def _of_type(dtype: torch.dtype, d: int, size: Size, setting: SuiteSetting) -> Iterator[Row]:
     inputs = Inputs(size._replace(d=d), dtype, setting.place)
     for name, call in (inputs.prefill() | inputs.decode()).items():
         what = {"kernel": name, **_type(dtype, d)}

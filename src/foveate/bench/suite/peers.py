@@ -10,7 +10,7 @@ from foveate.bench.measure import bench
 from foveate.bench.peer import PRESSES, kvpress
 from foveate.bench.suite.models import measured_with, subject_of
 from foveate.bench.suite.rows import Row, table, why
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError, InvalidInput
@@ -21,7 +21,7 @@ ROUNDS, STEPS = 2, 16
 SHOWN = ("method", "prefill_ratio", "peak_bytes", "kv_bytes", "decode_ms_per_token", "decode_ratio")
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Ours, then theirs.
 
     Raises:
@@ -43,7 +43,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     yield from ({"library": "kvpress", **_figures(one)} for one in theirs)
 
 
-def _policy(name: str, setting: Setting) -> Policy:
+def _policy(name: str, setting: SuiteSetting) -> Policy:
     if name == "full":
         return policy_of(name)
     policy = policy_of(name, budget="20%")

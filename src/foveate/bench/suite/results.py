@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from foveate.bench.suite.parts import PARTS
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.hardware import processor, versions
@@ -23,7 +23,7 @@ NO_GPU = (
 TOY = "**Toy sizes.** These figures show that the suite runs, and nothing else."
 
 
-def machine(setting: Setting) -> dict[str, Any]:
+def machine(setting: SuiteSetting) -> dict[str, Any]:
     """What figures must have in common to stand on one page."""
     facts: dict[str, Any] = {
         "device": processor(setting.place),

@@ -10,7 +10,7 @@ from foveate.bench.suite import checks, kernels, results
 from foveate.bench.suite.apart import PartOutcome, apart
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.rows import Row
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.errors import InvalidInput, suggest
 
 PATIENCE = 10
@@ -21,7 +21,7 @@ Told = Callable[[str, str], object]
 
 
 def run_suite(
-    setting: Setting,
+    setting: SuiteSetting,
     folder: Path,
     *,
     only: Sequence[str] = (),
@@ -76,7 +76,7 @@ def wrong(found: dict[str, Any]) -> list[Row]:
     return [*kernels.wrong(rows["kernels"]), *checks.wrong(rows["tests"])]
 
 
-def _missing(found: dict[str, Any], setting: Setting) -> list[str]:
+def _missing(found: dict[str, Any], setting: SuiteSetting) -> list[str]:
     """The parts that are not done; kvpress's where there is one to compare with, and the tests
     where they are.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from foveate.data import Folder, read_records
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.mm_vet import GRADE, graded
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.sample import PLACE, Sample
@@ -23,9 +23,9 @@ MARK = "<image>"
 PLACES = ("{}", "coco/train2017/{base}", "train2017/{base}")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     for record in read_records(paths[0]):
-        yield Row(record, folder.image(record, "image", *PLACES))
+        yield BenchmarkRow(record, folder.image(record, "image", *PLACES))
 
 
 FORMS = Forms(

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from foveate.data import Folder, Record, listed, read_record, read_text
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release, first_of
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -75,13 +75,13 @@ def right(found: str, sample: Sample) -> float:
     return float(normalised(found, sample.facts) == sample.facts["answer"])
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     problems, queries = map(read_record, paths)
     for name, problem in problems.items():
         if not queries.has(name):
             raise InvalidInput(f"{queries.where}: there is no prompt for {name!r}.")
         image = folder.image(problem, "image", "{}")
-        yield Row(problem.also(pid=name, query=queries.text(name)), image)
+        yield BenchmarkRow(problem.also(pid=name, query=queries.text(name)), image)
 
 
 FORMS = Forms(

@@ -10,7 +10,7 @@ from foveate.data import Folder, read_lines
 from foveate.data.leftovers import leftovers
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.forms import Form, R
+from foveate.eval.benchmarks.forms import BenchmarkForm, R
 
 
 def listed_in(paths: Sequence[Path]) -> int:
@@ -33,7 +33,7 @@ def first_of(paths: Sequence[Path]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release(Form[R]):
+class Release(BenchmarkForm[R]):
     """``splits`` are patterns of the files of each split, all of which have to be there, once; the
     first split is asked, another is read where it is alone. ``places`` are the folders that they
     may be in ("data/"), and ``read`` gives the questions of a split's files.

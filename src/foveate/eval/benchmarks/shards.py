@@ -12,7 +12,7 @@ from PIL import Image
 from foveate.data import Folder, Record
 from foveate.data.parquet import columns_of, count_rows, held_image, read_rows
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.forms import Form, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkForm, BenchmarkRow, Published
 
 HUB = "https://huggingface.co/datasets/"
 
@@ -22,7 +22,7 @@ def _as_it_is(record: Record, image: Image.Image) -> Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shards(Form[Row]):
+class Shards(BenchmarkForm[BenchmarkRow]):
     """The split that is asked, in the folder ``inside`` a copy of the repository, or in a folder of
     its own. ``columns`` are read, and ``optional`` ones that are there; ``renamed`` gives those
     their names whose benchmark calls them otherwise. ``image`` is the column with the images.
@@ -61,7 +61,7 @@ class Shards(Form[Row]):
         """Whether the first file has all columns."""
         return {*self.columns, self.image} <= {*columns_of(paths[0])}
 
-    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
         """The rows with their images.
 
         Raises:
@@ -72,7 +72,7 @@ class Shards(Form[Row]):
         for row in read_rows(paths, (*self.columns, *more, self.image)):
             image = held_image(row, self.image, folder)
             names = {new: row.held[old] for old, new in self.renamed.items() if old in row.held}
-            yield Row(self.made(row.also(**names), image), image)
+            yield BenchmarkRow(self.made(row.also(**names), image), image)
 
 
 def on_hub(repository: str, asked: str) -> Published:

@@ -13,7 +13,7 @@ from foveate.data import Folder, Record, read_record
 from foveate.data.parquet import read_rows
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.textvqa import PHOTOGRAPHS
@@ -24,10 +24,10 @@ ASK = "Provide a one-sentence caption for the provided image."
 SPLITS = ("val", "train")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     (path,) = paths
     for record in _images(path):
-        yield Row(record, folder.image(record, "image_id", *PHOTOGRAPHS))
+        yield BenchmarkRow(record, folder.image(record, "image_id", *PHOTOGRAPHS))
 
 
 def _images(path: Path) -> list[Record]:

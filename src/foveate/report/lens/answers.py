@@ -15,7 +15,7 @@ from foveate.methods.full import full
 from foveate.report.lens.chosen import Readings
 
 
-class Answer(NamedTuple):
+class LensAnswer(NamedTuple):
     """What the model says under one policy.
 
     ``tokens`` are with the one that ends it, ``text`` is without special ones; ``cut`` says that it
@@ -32,8 +32,8 @@ class Answer(NamedTuple):
 class Answers(NamedTuple):
     """The full cache's answer, and one for each method at each of its budgets."""
 
-    full: Answer
-    choices: list[list[Answer]]
+    full: LensAnswer
+    choices: list[list[LensAnswer]]
 
 
 Tell = Callable[[Policy, int, int], None]
@@ -59,11 +59,11 @@ def answers(
             found[policy.spec] = _tokens(readings, policy, reader, longest)
     stop = ends(readings.model)
 
-    def answer(policy: Policy) -> Answer:
+    def answer(policy: Policy) -> LensAnswer:
         tokens = found[policy.spec]
         text = words.decode(tokens, skip_special_tokens=True).strip()
         same = tokens == found[whole.spec]
-        return Answer(policy.spec, tokens, text, tokens[-1] not in stop, same)
+        return LensAnswer(policy.spec, tokens, text, tokens[-1] not in stop, same)
 
     return Answers(answer(whole), [[answer(policy) for policy in each] for each in policies])
 

@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     scores: Float[Tensor, "r t"]
 
 
-class Seen(NamedTuple):
+class LensPrompt(NamedTuple):
     """A prompt under all policies: as many choices of each method as it has budgets.
 
     ``layers`` are the model's indices of the layers that are compressed, ``heads`` their numbers of
@@ -61,7 +61,9 @@ class Readings:
         return self._read[kind]
 
 
-def seen(readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None) -> Seen:
+def seen(
+    readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None
+) -> LensPrompt:
     """Has every policy choose from the prompt."""
     model = readings.model
 
@@ -71,7 +73,7 @@ def seen(readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: An
     choices = [[choice(policy) for policy in each] for each in policies]
     layers = readings.of(policies[0][0]).layers
     heads = [layer.k.shape[1] for layer in layers]
-    return Seen(compressible_layers(text_config(model)), heads, choices)
+    return LensPrompt(compressible_layers(text_config(model)), heads, choices)
 
 
 def _choice(block: Session, recording: Recording) -> Choice:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foveate.eval.contenders import budget_of, label
-from foveate.report.lens.answers import Answer, Answers
-from foveate.report.lens.chosen import Choice, Seen
+from foveate.report.lens.answers import Answers, LensAnswer
+from foveate.report.lens.chosen import Choice, LensPrompt
 from foveate.report.lens.packed import Packet, planes, table, tables
 from foveate.report.lens.prompt import Word, data_uri
 from foveate.report.shown import shown, without_folders
@@ -22,7 +22,7 @@ TimeLine = Sequence[tuple[float, Sequence[int]]]
 
 def page(
     model: str,
-    seen: Seen,
+    seen: LensPrompt,
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
@@ -47,7 +47,7 @@ def page(
 
 def page_data(
     model: str,
-    seen: Seen,
+    seen: LensPrompt,
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
@@ -83,7 +83,7 @@ def page_data(
 
 
 def _method(
-    choices: Sequence[Choice], answers: Sequence[Answer] | None, packet: Packet
+    choices: Sequence[Choice], answers: Sequence[LensAnswer] | None, packet: Packet
 ) -> Mapping[str, Any]:
     found, which = tables([choice.scores for choice in choices])
     places = [packet.add(table(one)) for one in found]
@@ -105,7 +105,7 @@ def _method(
     }
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: LensAnswer) -> dict[str, Any]:
     return {"text": shown(answer.text, keep="\n\t"), "cut": answer.cut, "same": answer.same}
 
 

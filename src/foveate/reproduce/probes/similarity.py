@@ -13,7 +13,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
 from foveate.reproduce.probes.numbers import rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 
 BINS = 40
 ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
@@ -30,7 +30,7 @@ class Similarity:
         """None: nothing is compressed."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``keys`` and ``values`` [layers, heads]."""
         layers = seen.recording.layers
         return {

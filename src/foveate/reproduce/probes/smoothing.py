@@ -14,7 +14,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
 from foveate.reproduce.probes.numbers import rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 
 MOST = 200  # weights that are drawn, the largest first
 
@@ -39,7 +39,7 @@ class Smoothing:
         """None: both are computed from what was recorded."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """Sorted weights of both heads, by both."""
         vision = seen.prompt.vision
         heads = [head for layer in seen.recording.layers for head in _logits(layer)]

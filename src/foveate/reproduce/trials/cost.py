@@ -20,7 +20,15 @@ from foveate.reproduce.experiment import Trial
 from foveate.reproduce.plots import Plot, plotted
 from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.table import BUDGETS_LAST, MEMBERS_ACROSS, OOM, Cell, Line, Row, Table
+from foveate.reproduce.table import (
+    BUDGETS_LAST,
+    MEMBERS_ACROSS,
+    OOM,
+    Row,
+    Table,
+    TableCell,
+    TableLine,
+)
 from foveate.reproduce.trials.arms import Arm
 
 SMALL = (
@@ -101,10 +109,10 @@ class Latency(Trial):
             }
             for arm, budget in self._lines():
                 row = rows.get(setting.spec(arm.spec, budget))
-                cells = tuple(Cell(value(row) if row else None, None) for _, value in MEASURED)
+                cells = tuple(TableCell(value(row) if row else None, None) for _, value in MEASURED)
                 whole = ((arm.spec, ""),)
                 lines.append(
-                    Line(
+                    TableLine(
                         setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=whole
                     )
                 )
@@ -168,7 +176,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throughput(Trial):
+class ThroughputTrial(Trial):
     """Batches at full load, under the full cache and under a policy at several budgets."""
 
     title: str
@@ -218,12 +226,12 @@ class Throughput(Trial):
                     row = rows.get((_task(batch), setting.spec(arm.spec, budget)), {})
                     of_paper = figures.get((setting.model, name, budget), BLANK)
                     cells = tuple(
-                        of_paper.cell(key, Cell(row.get(key), None, row.get("note", "")))
+                        of_paper.cell(key, TableCell(row.get(key), None, row.get("note", "")))
                         for key in COLUMNS
                     )
                     whole = ((arm.spec, ""),)
                     lines.append(
-                        Line(
+                        TableLine(
                             setting.model,
                             name,
                             budget,

@@ -16,7 +16,7 @@ from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.reductions import COSTS, REDUCTIONS
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate.reproduce.table import NOT_BROUGHT, Cell, Layout, Line, Row, Table
+from foveate.reproduce.table import NOT_BROUGHT, Row, Table, TableCell, TableLayout, TableLine
 from foveate.reproduce.trials.answers import answers
 from foveate.reproduce.trials.arms import Arm, Column
 from foveate.reproduce.trials.warm_up import warmed_up
@@ -30,7 +30,7 @@ AVERAGED = "mean of the columns"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Trial):
+class GridTrial(Trial):
     """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
     others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
     after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
@@ -47,7 +47,7 @@ class Grid(Trial):
     timed: bool = False
     warm_up: int = 0
     prompt: int | None = None
-    layout: Layout | None = None
+    layout: TableLayout | None = None
     plot: Plot | None = None
 
     def tasks(self) -> Sequence[str]:
@@ -144,7 +144,7 @@ class Grid(Trial):
         )
         return [f"lines stay empty without published/: {', '.join(files)}"] if files else []
 
-    def _filled(self, setting: Setting) -> Iterator[Line]:
+    def _filled(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
         for task, there in setting.rows(self.asks(setting)).items():
@@ -158,7 +158,7 @@ class Grid(Trial):
             ]
             if self.average:
                 cells.append(of_paper.cell(self.average, _average(cells)))
-            yield Line(
+            yield TableLine(
                 setting.model,
                 arm.name,
                 budget,
@@ -184,15 +184,15 @@ class Grid(Trial):
         arm: Arm,
         budget: str,
         column: Column,
-    ) -> Cell:
+    ) -> TableCell:
         if lacks := setting.lacks(arm.spec, budget):
-            return Cell(None, None, f"{NOT_BROUGHT}: {lacks}")
+            return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
         asked = [self._ask(setting, task) for task in column.tasks]
         if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
-            return Cell(None, None, f"no data: {why}")
+            return TableCell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
         if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
-            return Cell(None, None, f"no profile: {why}")
+            return TableCell(None, None, f"no profile: {why}")
         mine = [
             row
             for ask, spec in zip(asked, specs, strict=True)
@@ -200,7 +200,7 @@ class Grid(Trial):
             if column.holds(row)
         ]
         there = [row for row in mine if "error" not in row]
-        return Cell(
+        return TableCell(
             REDUCTIONS[column.value](there) if there else None,
             None,
             samples=len(there),
@@ -209,8 +209,8 @@ class Grid(Trial):
         )
 
 
-def _average(cells: Sequence[Cell]) -> Cell:
+def _average(cells: Sequence[TableCell]) -> TableCell:
     """The mean of the other columns, where all of them have a number."""
     found = [cell.measured for cell in cells if cell.measured is not None]
     whole = bool(cells) and len(found) == len(cells)
-    return Cell(sum(found) / len(found) if whole else None, None, AVERAGED)
+    return TableCell(sum(found) / len(found) if whole else None, None, AVERAGED)

@@ -25,7 +25,7 @@ from foveate.reproduce.trials.answers import calibrate, missing
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProbedPrompt:
     """A prompt that was read with the full cache."""
 
     loaded: Loaded
@@ -48,7 +48,7 @@ class Measure(Protocol):
     def specs(self) -> Sequence[str]:
         """Policies that it compares."""
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """Numbers of one prompt, as JSON takes them."""
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
@@ -104,7 +104,7 @@ class Probe(Trial):
         most = PROMPT if setting.small else None
         reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=most)
         recording = record(loaded.model, sums=self.measure.sums, **reading.prompt.inputs)
-        return self.measure.of(Seen(loaded, reading.prompt, recording))
+        return self.measure.of(ProbedPrompt(loaded, reading.prompt, recording))
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """What the rows so far show, benchmark by benchmark."""

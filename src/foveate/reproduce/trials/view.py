@@ -18,7 +18,7 @@ SEEN = ("seen",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(Trial):
+class ViewTrial(Trial):
     """``charts`` are the titles of what is drawn; ``specs`` what is compared in them, if anything
     is. ``each`` of the benchmarks is drawn on its own.
     """
