@@ -24,7 +24,7 @@ class Budgeted(NamedTuple):
     """Slots with each row's budget, and what was asked for."""
 
     slots: Slots
-    asked: Int[Tensor, "b"]
+    requested: Int[Tensor, "b"]
 
 
 @derived
@@ -97,7 +97,7 @@ def say_where_raised(policy: Policy, found: Budgeted) -> None:
         return
     lengths = found.slots.lengths
     kept = held.minimum(lengths)
-    rows = (kept > found.asked).nonzero()[:, 0].tolist()
+    rows = (kept > found.requested).nonzero()[:, 0].tolist()
     if not rows:
         return
     if len(_said) >= _MOST:
@@ -110,7 +110,7 @@ def say_where_raised(policy: Policy, found: Budgeted) -> None:
         "this policy; session.stats tells it of every prompt (asked, held), and strict=True "
         "refuses it.%s",
         policy,
-        int(found.asked[row]),
+        int(found.requested[row]),
         int(lengths[row]),
         row,
         int(kept[row]),

@@ -216,7 +216,7 @@ class PromptReading:
         self.most_heads = most_heads
         self.policy, self.depth, self.strict = policy, depth, strict
         self.forms = None if forms is None else tuple(forms)
-        self.asked: Int[Tensor, "b"] | None = None
+        self.requested: Int[Tensor, "b"] | None = None
         self._bytes: Bytes | None = None
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
@@ -411,7 +411,7 @@ class PromptReading:
             return
         own = replace(layer.slots, tokens=None)
         found = self._budgeted(own, at, 0, partial(_form, layer))
-        self.asked = found.asked
+        self.requested = found.requested
         if not self.strict:
             say_where_raised(self.policy, found._replace(slots=layer.slots))
 

@@ -187,7 +187,7 @@ class Offloaded:
         numbers = torch.tensor(
             [frame.number for frame in self.frames], dtype=torch.long, device="cpu"
         )
-        told = known_state(cache).told
+        told = known_state(cache).images_given
         found = []
         for layer in foveate_layers(cache):
             columns = layer.pairs.columns.cpu()

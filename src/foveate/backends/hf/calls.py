@@ -114,7 +114,7 @@ class Calls:
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
         self._turn = CallTurn()
-        self._told = CallInputs()  # by the innermost call
+        self._inputs = CallInputs()  # by the innermost call
         self._undo = ExitStack()
 
     def attach(self) -> None:
@@ -196,10 +196,10 @@ class Calls:
             return generate(*args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
-            self._told = call.told
-            return self._generated(call.told, generate, *args, **kwargs)
+            self._inputs = call.inputs
+            return self._generated(call.inputs, generate, *args, **kwargs)
         finally:
-            self._told = CallInputs() if call.outer is None else call.outer.told
+            self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
     def _generated(self, told: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
@@ -210,11 +210,11 @@ class Calls:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
             restore_offsets(self._offsets, state)
-        if told.of("asked").asked is not None:  # a model inside the one that was asked
+        if told.of("generation").generation is not None:  # a model inside the one that was asked
             return generate(*args, **kwargs)
-        told.asked = GenerateCall()
+        told.generation = GenerateCall()
         output = generate(*args, **kwargs)
-        told.asked.check(self.model)
+        told.generation.check(self.model)
         self._next.expected = None
         name_cache(output)
         return output
@@ -224,7 +224,7 @@ class Calls:
         their rotation changes at a length (Phi-3's longrope): the new one is the prompt's then.
         """
         given, inputs = given_cache(kwargs), prepare(*args, **kwargs)
-        asked, told = self._told.of("asked").asked, self._told.of("length")
+        asked, told = self._inputs.of("generation").generation, self._inputs.of("length")
         if asked is None or state_of(given) is None or given_cache(inputs) is not None:
             return inputs
         asked.cache = None
@@ -254,13 +254,13 @@ class Calls:
             return self._traced(through, module, forward, *args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
-            self._told = call.told
-            return through(call, call.told, module, forward, args, kwargs)
+            self._inputs = call.inputs
+            return through(call, call.inputs, module, forward, args, kwargs)
         except ValueError as error:
             refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
-            self._told = CallInputs() if call.outer is None else call.outer.told
+            self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
     def _traced(
@@ -269,10 +269,10 @@ class Calls:
         """The same in what is traced: a compiled step waits for nobody, and PyTorch traces no
         ``try``.
         """
-        outer = self._told
-        self._told = CallInputs(outer)
-        output = through(None, self._told, module, forward, args, kwargs)
-        self._told = outer
+        outer = self._inputs
+        self._inputs = CallInputs(outer)
+        output = through(None, self._inputs, module, forward, args, kwargs)
+        self._inputs = outer
         return output
 
     def _through_outer(
@@ -296,7 +296,7 @@ class Calls:
         if trains(self._place.decoder, given):
             return self._left(module, forward(*args, **kwargs))
         if self._pruner.stage is not None and told.of("of_tokens").of_tokens is None:
-            enough = self.prefills or told.of("asked").asked is not None
+            enough = self.prefills or told.of("generation").generation is not None
             told.of_tokens = AskedOfTokens.of(module, given, enough)
         check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
@@ -440,7 +440,7 @@ class Calls:
         note_offsets(self._offsets, state)
         self._turns.note(state, layers[0].seen, kwargs)
         self._turns.note_places(state, layers[0].seen, kwargs)
-        asked = told.of("asked").asked
+        asked = told.of("generation").generation
         if asked is None or asked.is_about(cache):
             self.cache = cache
 
@@ -453,7 +453,7 @@ class Calls:
             return
         call = self._turn.take(sys._getframe())
         try:
-            call.undo, call.told.rereads = ModuleStates(self.model), state
+            call.undo, call.inputs.rereads = ModuleStates(self.model), state
             read_again(Rereader(self._place.decoder, self._argument, self.asker), cache, state)
         finally:
             call.end()
@@ -472,7 +472,7 @@ def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
 def _reads_again(told: CallInputs, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
     state = state_of(cache)
-    return state is not None and state.again is not None and told.of("rereads").rereads is state
+    return state is not None and state.reread is not None and told.of("rereads").rereads is state
 
 
 def _any_state(cache: object) -> CacheState | None:
@@ -485,7 +485,7 @@ def _note_stats(cache: DynamicCache) -> None:
     state, layers = known_state(cache), foveate_layers(cache)
     for layer in layers:
         layer.cut_to_bytes()
-    asked = state.reading.asked
+    asked = state.reading.requested
     noted = counted(state.reading.notes)
     of_layers = [layer.stats() for layer in layers]
     state.stats = Stats(state.policy.spec, of_layers, asked, noted, state.visual_given())

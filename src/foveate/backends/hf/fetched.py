@@ -118,12 +118,12 @@ def _widen(
 ) -> None:
     """What is known of every token, of those that came back as well."""
     state.shared, state.places = SharedByLayers(), None
-    if state.told is not None:
-        image, spot = (t.new_full((1, end), -1) for t in state.told)
-        for into, known, new in zip((image, spot), state.told, found[1:3], strict=True):
+    if state.images_given is not None:
+        image, spot = (t.new_full((1, end), -1) for t in state.images_given)
+        for into, known, new in zip((image, spot), state.images_given, found[1:3], strict=True):
             into[:, places.to(into.device)] = new.to(into)
             into[:, table.to(into.device)] = known
-        state.told = image, spot
+        state.images_given = image, spot
     for name in ("vision", "frames"):
         if (known := getattr(state, name)) is not None:
             wide = known.new_zeros(1, end)

@@ -39,7 +39,7 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
             f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
             "held. Use when=after_prefill."
         )
-    if state.lends:
+    if state.shares_kv:
         raise UnsupportedCache(
             "some layers of this model read the keys and values of others, which a fixed cache "
             "does not lend. Decode without session.fixed()."

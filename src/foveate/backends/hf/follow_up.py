@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
-from foveate.backends.hf.temporary_passes import borrowed
+from foveate.backends.hf.temporary_passes import restored_after
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 
@@ -30,7 +30,7 @@ class Said(NamedTuple):
 
     tokens: Int[Tensor, "b t"]
     real: Bool[Tensor, "b t"]
-    asked: int
+    question_tokens: int
 
 
 class Asker(NamedTuple):
@@ -93,9 +93,9 @@ class Asker(NamedTuple):
         """
         rows = foveate_layers(cache)[0].pairs.counts.shape[0]
         tokens = self._question(text).expand(rows, -1)
-        with borrowed(cache, state, RereadPass(None)):
+        with restored_after(cache, state, RereadPass(None)):
             said = self.answered(tokens, longest, cache, state, start)
-        if said.tokens.shape[1] == said.asked:
+        if said.tokens.shape[1] == said.question_tokens:
             logging.getLogger("foveate").warning(
                 "the model answers %r with nothing, so the question alone is read after the "
                 "prompt, which tells little. Ask something else (asks=...).",
@@ -108,7 +108,7 @@ class Asker(NamedTuple):
     ) -> None:
         columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
         order = _lengths(cache, state, said.real)[:, None] + columns
-        with borrowed(cache, state, RereadPass(order.masked_fill(~said.real, -1))):
+        with restored_after(cache, state, RereadPass(order.masked_fill(~said.real, -1))):
             self.follow(said.tokens, cache, state, start)
 
     def answered(
@@ -120,7 +120,7 @@ class Asker(NamedTuple):
         start: Tensor | None,
     ) -> Said:
         """A question, and what the model says to it: greedy, every row until it ends by itself. It
-        stays in the cache, which is one that is borrowed.
+        stays in the cache, which is restored afterwards.
         """
         asked = tokens.shape[1]
         real, stop = torch.ones_like(tokens, dtype=torch.bool), sorted(ends(self.model))

@@ -24,7 +24,7 @@ from foveate.backends.hf.fixed import FixedLayer
 from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
 from foveate.backends.hf.state import Link
 from foveate.backends.hf.turns import Call, CallTurn
-from foveate.backends.hf.ways import attend, lend
+from foveate.backends.hf.ways import attend, attend_shared_kv
 from foveate.errors import UnsupportedModel
 
 Function = Callable[..., Output]
@@ -114,8 +114,8 @@ def _through_the_cache(
     attention = _of_model(function, name, module, kwargs)
     if isinstance(layer, FixedLayer):
         return layer.attend(attention, query, attention_mask, scale)
-    if layer.state.lends and getattr(module, "layer_idx", None) != layer.model_index:
-        return lend(layer, attention, query, key, value, attention_mask, scale)
+    if layer.state.shares_kv and getattr(module, "layer_idx", None) != layer.model_index:
+        return attend_shared_kv(layer, attention, query, key, value, attention_mask, scale)
     return attend(layer, attention, query, attention_mask, scale)
 
 

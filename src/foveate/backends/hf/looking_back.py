@@ -16,7 +16,7 @@ from transformers import DynamicCache
 from foveate.backends.hf.follow_up import Asker, Said
 from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
-from foveate.backends.hf.temporary_passes import borrowed
+from foveate.backends.hf.temporary_passes import restored_after
 from foveate.core.protocols import Rereading
 from foveate.errors import InvalidInput, UnsupportedModel
 
@@ -45,7 +45,7 @@ def look_back(
         tokens = torch.tensor([ids], dtype=torch.long, device=asker.model.device)
         with _cut(cache, state, RereadPass(None), reading.after):
             said = asker.answered(tokens, reading.longest, cache, state, start)
-        if said.tokens.shape[1] > said.asked:
+        if said.tokens.shape[1] > said.question_tokens:
             _show(asker, said, reading.after, cache, state, start)
 
 
@@ -66,9 +66,9 @@ def _check(cache: DynamicCache, after: int) -> None:
 
 
 @contextmanager
-def _cut(cache: DynamicCache, state: CacheState, again: RereadPass, after: int) -> Iterator[None]:
-    """A cache that is borrowed, of the prompt's first tokens."""
-    with borrowed(cache, state, again):
+def _cut(cache: DynamicCache, state: CacheState, reread: RereadPass, after: int) -> Iterator[None]:
+    """A cache that is restored afterwards, of the prompt's first tokens."""
+    with restored_after(cache, state, reread):
         for layer in foveate_layers(cache):
             layer.cut(after)
         yield
@@ -88,7 +88,7 @@ def _show(
     try:
         with _cut(cache, state, again, after), torch.inference_mode(False), torch.enable_grad():
             logits = asker.follow(said.tokens, cache, state, start)
-            sure = sureness(logits[:, said.asked - 1 : -1])
+            sure = sureness(logits[:, said.question_tokens - 1 : -1])
         noted = again.outputs or {}
         found = torch.autograd.grad(sure, [output for _, output in noted.values()])
     except RuntimeError as error:  # of PyTorch, which has none more narrow

@@ -64,7 +64,7 @@ class GenerateCall:
 class CallInputs:
     """By one call. ``ids`` are those of the tokens that a module around the decoder reads, and
     ``frames`` say where those of videos begin among them; ``prompt``, ``prompt_frames`` and
-    ``length`` are of the prompt that ``generate`` answers, which is ``asked``; ``rereads`` is the
+    ``length`` are of the prompt that ``generate`` answers, which is ``generation``; ``rereads`` is the
     cache whose prompt is being read again, ``of_tokens`` what is asked of the outputs, where tokens
     may be dropped. What it was not told, the call around it may have been.
     """
@@ -75,7 +75,7 @@ class CallInputs:
     prompt: Tensor | None = None
     prompt_frames: Tensor | None = None
     length: Declared | None = None
-    asked: GenerateCall | None = None
+    generation: GenerateCall | None = None
     rereads: CacheState | None = None
     of_tokens: Any = None
 

@@ -41,7 +41,7 @@ class PassToCut:
     def __init__(
         self, state: CacheState, first: int, columns: Int[Tensor, "b t"], asked: RequestedOutputs
     ):
-        self.state, self.first, self.asked = state, first, asked
+        self.state, self.first, self.requested = state, first, asked
         self.columns, self.given = columns, columns.shape[1]
         self.local: Int[Tensor, "b m"] | None = None
         images, vision = state.images(), state.vision
@@ -193,7 +193,7 @@ class Pruner:
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)
         if bool((stays | (at.columns < 0)).all()) and states is hidden:
             return None
-        at.asked.check(stays)
+        at.requested.check(stays)
         order = at.keep(layer, stays)
         return order, states.gather(1, order[..., None].expand(-1, -1, states.shape[2]))
 

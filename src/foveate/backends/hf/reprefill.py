@@ -23,7 +23,7 @@ from foveate.backends.hf.internals import CACHE_NAMES
 from foveate.backends.hf.looking_back import look_back
 from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
-from foveate.backends.hf.temporary_passes import borrowed
+from foveate.backends.hf.temporary_passes import restored_after
 from foveate.core.policy import Policy
 from foveate.errors import MissingModality, UnsupportedModel
 
@@ -217,7 +217,7 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
             borders = image_borders(state) if reading.by_image else ()
             for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
                 inputs = _after(part, passes, end, state)
-                with borrowed(cache, state, RereadPass(_order(part, state))):
+                with restored_after(cache, state, RereadPass(_order(part, state))):
                     reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
         if reader.asker is not None:
             for text in reading.asks:

@@ -33,7 +33,7 @@ class Call:
 
     def __init__(self, frame: FrameType | None = None, outer: Call | None = None):
         self.frame, self.outer, self.thread = frame, outer, get_ident()
-        self.told: CallInputs = CallInputs(None if outer is None else outer.told)
+        self.inputs: CallInputs = CallInputs(None if outer is None else outer.inputs)
         self.undo: Undo | None = None
         self.innermost = self
         self.holder: Call = self if outer is None else outer.holder
@@ -62,7 +62,7 @@ class Call:
         """What its frame does last. If it is kept from it, the next call finds out."""
         self.settle()
         self.holder.innermost = self.outer or self
-        self.told = CallInputs()
+        self.inputs = CallInputs()
         if self.frame is not None:
             self.frame = None
             self._going.release()
