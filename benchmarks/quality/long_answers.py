@@ -25,7 +25,7 @@ from benchmarks.written import write
 from foveate.backends.hf import Recording, branch, compress, record
 from foveate.backends.hf.follow_up import ends
 from foveate.eval.model import READS, Loaded, load
-from foveate.eval.over_time import TokenLosses, answered, told
+from foveate.eval.over_time import TokenLosses, answered, token_losses
 from foveate.eval.tasks.text_needle import manual
 
 READ = 512  # tokens of a prompt
@@ -82,7 +82,7 @@ def heard(loaded: Loaded, ids: Tensor, spec: str, tokens: Tensor) -> TokenLosses
     recording = record(loaded.model, sums=policy.reads_column_sums, input_ids=ids)
     with compress(loaded.model, policy) as session:
         cache = branch(session, recording)
-        return told(session, cache, recording.logits, tokens)
+        return token_losses(session, cache, recording.logits, tokens)
 
 
 def measured(spec: str, mine: TokenLosses, full: TokenLosses) -> dict[str, Any]:

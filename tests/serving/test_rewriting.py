@@ -112,7 +112,7 @@ def test_answers_see_their_prompt_without_the_gap(builder):
         check_row(metadata, batch, row, gap)
     assert metadata.max_seq_len == int(metadata.seq_lens.max()) == 84
     assert [(row.computed, row.new, row.start) for row in metadata.foveate.rows] == [(64, 20, 2)]
-    assert metadata.foveate.again is None
+    assert metadata.foveate.later is None
 
 
 def test_vllms_own_batch_is_left_alone(builder):
@@ -142,7 +142,7 @@ def test_tokens_after_a_prompt_see_it_compressed(builder):
     batch = common((40, 1), (0, 310))
     metadata = pass_of(builder, [(40, 40), (300, 0)], batch)
     check_row(metadata, batch, 1, 0)  # for now
-    tokens, again = metadata.foveate.again
+    tokens, later = metadata.foveate.later
     assert tokens.tolist() == list(range(1 + 300, 1 + 310))
     table, length = expected(batch, 1, 7)
     assert again.seq_lens.tolist() == [length]

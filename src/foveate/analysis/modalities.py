@@ -96,8 +96,8 @@ def _histograms(
 ) -> Iterator[Float[Tensor, "bins"]]:
     low = float(torch.tensor(LEAST, dtype=torch.float32, device="cpu").log10())
     for weights, mask in zip(paid, chosen, strict=True):
-        found = weights[:, mask].clamp_min(LEAST).log10()
-        counts = torch.histc(found, bins, low, 0.0)
+        logs = weights[:, mask].clamp_min(LEAST).log10()
+        counts = torch.histc(logs, bins, low, 0.0)
         yield counts / counts.sum()
 
 

@@ -82,7 +82,7 @@ def prefills(
     that slows down for a while slows both; the medians of all rounds but the first, which warms up
     and counts where it is the only one.
     """
-    found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
+    timings: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
     for _ in range(rounds + 1):
         before = seconds(lambda: stock(subject), subject.device)
         for policy in policies:
@@ -93,9 +93,9 @@ def prefills(
             )
             after = seconds(lambda: stock(subject), subject.device)
             alone, before = (before + after) / 2, after
-            found[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
+            timings[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
             tick()
-    return {spec: medians(runs[1:] or runs) for spec, runs in found.items()}
+    return {spec: medians(runs[1:] or runs) for spec, runs in timings.items()}
 
 
 def steps(subject: Subject, filled: FilledCache, count: int, rows: int = 1) -> float:
@@ -123,15 +123,15 @@ def decoding(
     subject: Subject, caches: Sequence[FilledCache], rounds: int, count: int, tick: Tick
 ) -> dict[str, Decoding]:
     """Every policy's steps in turns with those of the first; medians over the rounds."""
-    found: dict[str, list[Decoding]] = {one.policy.spec: [] for one in caches}
+    timings: dict[str, list[Decoding]] = {one.policy.spec: [] for one in caches}
     for _ in range(rounds):
         times = {}
         for one in caches:
             times[one.policy.spec] = steps(subject, one, count)
             tick()
         for spec, mine in times.items():
-            found[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
-    return {spec: medians(runs) for spec, runs in found.items()}
+            timings[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
+    return {spec: medians(runs) for spec, runs in timings.items()}
 
 
 ON_CPU = 2**30  # bytes of caches where nothing else is asked for

@@ -74,8 +74,12 @@ class Known:
 
     def of(self, row: ComparisonRow) -> dict[str, Any]:
         """What is known of one row, for JSON; the numbers are out of all ``questions``."""
-        found = self.figures(row)
-        return {"right": self.right(row), "same_answers": found.same, "right_answers": found.right}
+        figures = self.figures(row)
+        return {
+            "right": self.right(row),
+            "same_answers": figures.same,
+            "right_answers": figures.right,
+        }
 
 
 def known_answers() -> Known:

@@ -45,16 +45,16 @@ def read_line(line: str) -> ChatLine:
     images: list[str] = []
     videos: list[str] = []
 
-    def taken(found: re.Match[str]) -> str:
-        place = _place(found["quoted"] or found["bare"])
+    def taken(match: re.Match[str]) -> str:
+        place = _place(match["quoted"] or match["bare"])
         film = re.search(f"{_VIDEOS}$", place, re.IGNORECASE) is not None
         if Path(place).is_file() or (not film and place.startswith(("http://", "https://"))):
             (videos if film else images).append(place)
             return ""
-        if found["quoted"] or "/" in place:
+        if match["quoted"] or "/" in place:
             what = "video file" if film else "image"
             raise InvalidInput(f"there is no {what} at {place!r}.")
-        return found[0]
+        return match[0]
 
     text = " ".join(_PATH.sub(taken, line).split())
     return ChatLine("", text, tuple(images), tuple(videos))

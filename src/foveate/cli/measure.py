@@ -109,7 +109,7 @@ def measure(
         whole = session.computed_share()[0, : prompt.tokens].cpu() == 1
     computed = stats.computed
     ids: list[int] = done[0, prompt.tokens :].tolist()
-    steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
+    steps = [later - early for early, later in zip(clock.times, clock.times[1:], strict=False)]
     turns = (Times(clock.times[0] - start - stats.seconds, stats.seconds, steps),)
     row = ComparisonRow(
         method=label(policy),

@@ -58,9 +58,9 @@ def _places(
 ) -> tuple[list[ImageTokens] | None, str]:
     """Where the images' tokens stand, or None and what is said of it."""
     sizes, config = [image.size for image in images], loaded.model.config
-    found = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
+    tokens = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
     said = f"The images show no patches: {not_known(config, loaded.reader)}."
-    return found, said if found is None else ""
+    return tokens, said if tokens is None else ""
 
 
 def _words(row: ComparisonRow) -> tuple[str, str]:

@@ -59,13 +59,13 @@ _NOT_SIZES = ("model_type", "architectures", "transformers_version", "torch_dtyp
 
 def image_processor(sizes: CLIPVisionConfig, folder: Path | None, square: bool) -> Any:
     """CLIP's image processor, which pads to a square first if the model was trained so."""
-    asked = json_file(folder / "preprocessor_config.json") if folder else {}
+    preprocessor = json_file(folder / "preprocessor_config.json") if folder else {}
     side: Any = sizes.image_size
     return LlavaImageProcessorPil(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
-        image_mean=asked.get("image_mean", OPENAI_CLIP_MEAN),
-        image_std=asked.get("image_std", OPENAI_CLIP_STD),
+        image_mean=preprocessor.get("image_mean", OPENAI_CLIP_MEAN),
+        image_std=preprocessor.get("image_std", OPENAI_CLIP_STD),
         do_pad=square,
     )
 

@@ -129,13 +129,13 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _known(tokenizer: Any, name: str, folder: Path) -> int:
-    found = tokenizer.get_vocab().get(name)
-    if found is None:
+    token = tokenizer.get_vocab().get(name)
+    if token is None:
         raise InvalidInput(
             f"the tokenizer in {str(folder)!r} has no {name}. Download tokenizer_config.json and "
             "added_tokens.json as well."
         )
-    return int(found)
+    return int(token)
 
 
 def _eye(eye: ConfigFacts) -> tuple[WeightRule, ...]:

@@ -92,8 +92,8 @@ def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> Conve
 def _chats(folder: Path) -> bool:
     """Whether it was trained to chat."""
     name = "generation_config.json"
-    asked = ConfigFacts(json_file(folder / name), str(folder / name))
-    return bool(asked.must_be("chat_format", "chatml", "raw") == "chatml")
+    config = ConfigFacts(json_file(folder / name), str(folder / name))
+    return bool(config.must_be("chat_format", "chatml", "raw") == "chatml")
 
 
 def _text_config(facts: ConfigFacts) -> Qwen2Config:

@@ -36,7 +36,7 @@ class PrefilledPrompt(NamedTuple):
     first: Float[Tensor, "1 v"]
 
 
-def asked(
+def with_the_rest(
     model: PreTrainedModel,
     cache: DynamicCache,
     first: Float[Tensor, "1 v"],

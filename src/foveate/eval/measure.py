@@ -24,7 +24,7 @@ from foveate.errors import (
     ModelNotFound,
 )
 from foveate.eval.analyses import analysed, kept_places
-from foveate.eval.answer import TeacherForced, asked, greedy, teacher_forced
+from foveate.eval.answer import TeacherForced, greedy, teacher_forced, with_the_rest
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import reference_tokens
 from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
@@ -102,7 +102,7 @@ def answer_alone(
     with compress(loaded.model, policy, tokenizer=loaded.tokenizer, strict=strict) as session:
         cache = branch(session, recording)
         stats, shown = session.stats, _shown(reading, recording, cache, full)
-        first = asked(session.model, cache, recording.logits, reading.rest)
+        first = with_the_rest(session.model, cache, recording.logits, reading.rest)
         spare = session.fork(cache) if reading.task.reference else None
         tokens, thought, seconds = _said(reading, session, cache, first, full)
         reference = full.reference if full else reference_of(reading, tokens)
@@ -148,7 +148,11 @@ def reference_of(reading: Reading, tokens: Sequence[int]) -> list[int]:
     """The tokens of the text to compare with; none where a task has no such text."""
     task, answers = reading.task, reading.sample.answers
     has_one = task.reference and answers
-    return reference_tokens(reading.loaded, answers[0], tokens)[: task.told] if has_one else []
+    return (
+        reference_tokens(reading.loaded, answers[0], tokens)[: task.reference_length]
+        if has_one
+        else []
+    )
 
 
 def failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:

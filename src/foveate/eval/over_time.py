@@ -40,7 +40,7 @@ class TokenLosses(NamedTuple):
         return float((self.likeliest == full.likeliest).double().mean())
 
 
-def told(
+def token_losses(
     session: Session,
     cache: DynamicCache,
     first: Float[Tensor, "b v"],

@@ -55,13 +55,13 @@ def without_middle(
 def _items(
     tokenizer: Any, text: str, images: Sequence[Image.Image], costs: Sequence[int]
 ) -> list[_Item]:
-    pieces, found = text.split(PLACE), list[_Item]()
+    pieces, items = text.split(PLACE), list[_Item]()
     for place, piece in enumerate(pieces):
         ids = tokenizer(piece, add_special_tokens=False)["input_ids"] if piece else []
-        found += [_Item(token, None, 1) for token in ids]
+        items += [_Item(token, None, 1) for token in ids]
         if place < len(images):
-            found.append(_Item(0, images[place], costs[place]))
-    return found
+            items.append(_Item(0, images[place], costs[place]))
+    return items
 
 
 def _fitting(items: Sequence[_Item], most: int) -> int:

@@ -20,9 +20,9 @@ from foveate.errors import FoveateError
 from foveate.eval.answer import (
     PrefilledPrompt,
     TeacherForced,
-    asked,
     greedy_together,
     teacher_forced_together,
+    with_the_rest,
 )
 from foveate.eval.measure import agrees, answer_alone, failed, read_as, reference_of
 from foveate.eval.model import Loaded
@@ -39,7 +39,7 @@ class Begun(NamedTuple):
     reading: Reading
     full: AnswerRow | None
     policy: Policy
-    asked: PrefilledPrompt
+    prefilled: PrefilledPrompt
     stats: Stats
     prefill_s: float
 
@@ -75,8 +75,8 @@ def measured_together(
         except FoveateError as error:
             yield [failed(task, sample, spec, error) for spec in (FULL, *specs)]
     asking: list[tuple[Reading, AnswerRow]] = []
-    found = _answers([(reading, None) for reading in readings], FULL, strict)
-    for reading, answer in zip(readings, found, strict=True):
+    full_answers = _answers([(reading, None) for reading in readings], FULL, strict)
+    for reading, answer in zip(readings, full_answers, strict=True):
         if isinstance(answer, FoveateError):
             yield [failed(task, reading.sample, spec, answer) for spec in (FULL, *specs)]
         else:
@@ -123,7 +123,7 @@ def _begun(
         with compress(model, policy, tokenizer=tokenizer, strict=strict) as session:
             cache = branch(session, recording)
             stats = session.stats
-            first = asked(session.model, cache, recording.logits, reading.rest)
+            first = with_the_rest(session.model, cache, recording.logits, reading.rest)
         return Begun(reading, full, policy, PrefilledPrompt(cache, first), stats, prefill_s)
     except FoveateError as error:
         return error
@@ -138,10 +138,10 @@ def _said(begun: Sequence[Begun]) -> list[AnswerRow]:
             one.full.reference if one.full else reference_of(one.reading, said)
             for one, said in zip(begun, tokens, strict=True)
         ]
-        told = [n for n, reference in enumerate(references) if reference]
-        each = [references[n] for n in told]
-        found = teacher_forced_together(session, [begun[n].asked for n in told], each)
-    of_reference = dict(zip(told, found, strict=True))
+        lengths = [n for n, reference in enumerate(references) if reference]
+        each = [references[n] for n in lengths]
+        losses = teacher_forced_together(session, [begun[n].prefilled for n in lengths], each)
+    of_reference = dict(zip(lengths, losses, strict=True))
     decode = partial(loaded.tokenizer.decode, skip_special_tokens=True)
     return [
         AnswerRow(
@@ -166,16 +166,16 @@ def _answered(
     """The greedy answers, and what is thought of the full cache's: those who agree with all of it
     are not asked to say it once more.
     """
-    asked = [one.asked for one in begun]
+    prefilled = [one.prefilled for one in begun]
     fulls = [one.full for one in begun if one.full]
     if not fulls:
-        check_places(session, asked[0].cache, asked[0].first.argmax(-1))
-        tokens = greedy_together(session, asked, longest)
-        return tokens, teacher_forced_together(session, asked, tokens)
+        check_places(session, prefilled[0].cache, prefilled[0].first.argmax(-1))
+        tokens = greedy_together(session, prefilled, longest)
+        return tokens, teacher_forced_together(session, prefilled, tokens)
     tokens = [full.tokens for full in fulls]
-    thought = teacher_forced_together(session, asked, tokens)
+    thought = teacher_forced_together(session, prefilled, tokens)
     others = [n for n, full in enumerate(fulls) if not agrees(thought[n], full)]
-    said = greedy_together(session, [asked[n] for n in others], longest)
+    said = greedy_together(session, [prefilled[n] for n in others], longest)
     for n, answer in zip(others, said, strict=True):
         tokens[n] = answer
     return tokens, thought

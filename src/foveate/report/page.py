@@ -33,14 +33,16 @@ def page(*folders: Path) -> str:
     for bundle in bundles:
         if not bundle.stored.rows:
             raise InvalidInput(f"{str(bundle.folder)!r} holds no answers yet.")
-    found = parts(bundles)
-    called = names(found) if len(found) > 1 else [""]
-    shown = [_part(part, name) for part, name in zip(found, called, strict=True)]
-    return rendered("a report", "report.html.j2", parts=shown, beside=_beside(found), names=called)
+    all_parts = parts(bundles)
+    called = names(all_parts) if len(all_parts) > 1 else [""]
+    shown = [_part(part, name) for part, name in zip(all_parts, called, strict=True)]
+    return rendered(
+        "a report", "report.html.j2", parts=shown, beside=_beside(all_parts), names=called
+    )
 
 
 def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
-    found = cells(part.rows)
+    table = cells(part.rows)
     return {
         "name": name,
         "why": part.why,
@@ -49,10 +51,10 @@ def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
         "tasks": [
             _task(
                 task,
-                [cell for cell in found if cell.task == task],
+                [cell for cell in table if cell.task == task],
                 [row for row in part.rows if row["task"] == task],
             )
-            for task in dict.fromkeys(cell.task for cell in found)
+            for task in dict.fromkeys(cell.task for cell in table)
         ],
         "samples": len({(row["task"], row["sample"]) for row in part.rows}),
         "damaged": sum(len(bundle.stored.damaged) for bundle in part.bundles),
@@ -77,9 +79,9 @@ def _source(bundle: Bundle) -> Mapping[str, Any]:
     }
 
 
-def _beside(found: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
+def _beside(all_parts: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
     """Where several parts asked a task under a policy: its score in each."""
-    columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in found]
+    columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in all_parts]
     rows: list[Mapping[str, Any]] = []
     for task, spec in dict.fromkeys(key for column in columns for key in column):
         mine = [column.get((task, spec)) for column in columns]
@@ -153,14 +155,16 @@ def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Map
     }
 
 
-def _split(found: LabelSplit) -> Mapping[str, Any]:
+def _split(label_split: LabelSplit) -> Mapping[str, Any]:
     """A table: of each value how many samples have it, and each policy's mean score."""
-    heads = [f"{value} ({n})" for value, n in zip(found.values, found.counts, strict=True)]
+    heads = [
+        f"{value} ({n})" for value, n in zip(label_split.values, label_split.counts, strict=True)
+    ]
     rows = {
         spec: [_said(score, "{:.1f}", 100.0) for score in scores]
-        for spec, scores in found.scores.items()
+        for spec, scores in label_split.scores.items()
     }
-    return {"label": found.label, "heads": heads, "rows": rows}
+    return {"label": label_split.label, "heads": heads, "rows": rows}
 
 
 def _said(value: float | None, words: str, times: float = 1.0) -> str:
@@ -183,10 +187,10 @@ def blind(mine: Sequence[SummaryCell]) -> list[str]:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):
             by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell
-    found = []
+    differing = []
     for budget, both in by_budget.items():
         if len(both) == 2:
             best, chance = (both[k].score or both[k].agreement for k in ("oracle", "random"))
             if best.low <= chance.high:
-                found.append(budget)
-    return found
+                differing.append(budget)
+    return differing

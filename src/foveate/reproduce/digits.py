@@ -32,8 +32,8 @@ def of_paper(cell: TableCell, sign: bool = False) -> str:
 
 def difference(cell: TableCell) -> str:
     """Measured less the paper's, in the digits of the paper's; nothing where either is missing."""
-    found = cell.difference
-    return "" if found is None or not math.isfinite(found) else said(found, cell.printed, True)
+    amount = cell.difference
+    return "" if amount is None or not math.isfinite(amount) else said(amount, cell.printed, True)
 
 
 def said(value: int | float, like: str, sign: bool = False) -> str:

@@ -44,7 +44,7 @@ class Counts:
             if cell.samples:
                 by_column.setdefault(column, Counter())[cell.samples] += 1
             remarks.setdefault(column, set()).add(cell.remark)
-        self._usual = {name: found.most_common(1)[0][0] for name, found in by_column.items()}
+        self._usual = {name: counter.most_common(1)[0][0] for name, counter in by_column.items()}
         self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
 
     def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:

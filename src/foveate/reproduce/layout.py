@@ -100,8 +100,8 @@ def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...]]:
     """A row of headings for each dimension, those that are alike joined."""
     for depth in range(len(keys[0]) if keys else 0):
-        found = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
-        yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in found)
+        groups = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
+        yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in groups)
 
 
 def _rows(
@@ -146,13 +146,13 @@ def _labels(
     layout: TableLayout, names: Sequence[str], mine: Sequence[PlacedCell]
 ) -> tuple[str, ...]:
     """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
-    found = dict(zip(layout.down, names, strict=True))
+    labels = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
-    if over and "method" in found and found["method"].startswith(f"{over} "):
-        found["method"] = found["method"].removeprefix(over).strip()
-    if found.get("budget") == "":
-        found["budget"] = WHOLE
-    return tuple(found.values())
+    if over and "method" in labels and labels["method"].startswith(f"{over} "):
+        labels["method"] = labels["method"].removeprefix(over).strip()
+    if labels.get("budget") == "":
+        labels["budget"] = WHOLE
+    return tuple(labels.values())
 
 
 def _cells(

@@ -114,8 +114,8 @@ def _place(plot: Plot, line: TableLine) -> float | None:
     """Where it stands along x, if it does."""
     if plot.x == BUDGET:
         return float(line.budget.removesuffix("%")) if line.budget else None
-    found = re.search(rf"\b{plot.x}=([\d.]+)", line.spec)
-    return float(found[1]) if found else None
+    match = re.search(rf"\b{plot.x}=([\d.]+)", line.spec)
+    return float(match[1]) if match else None
 
 
 def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
@@ -129,8 +129,8 @@ def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
     places = list(range(len(lines)))
     for axis, name in zip(each, names, strict=True):
         cells = [line.cells[table.columns.index(name)] for line in lines]
-        found = [cell.measured if _finite(cell.measured) else 0 for cell in cells]
-        axis.barh(places, found, height=0.7, color=[_colour(line) for line in lines])
+        heights = [cell.measured if _finite(cell.measured) else 0 for cell in cells]
+        axis.barh(places, heights, height=0.7, color=[_colour(line) for line in lines])
         known = [(cell.paper, at) for at, cell in enumerate(cells) if _finite(cell.paper)]
         if known:
             axis.plot(*zip(*known, strict=True), **{**OF_PAPER, "linestyle": ""}, fillstyle="none")

@@ -26,15 +26,15 @@ def find_experiments(ids: Sequence[str]) -> list[Experiment]:
     Raises:
         InvalidInput: there is none of that id; the message names those that are near.
     """
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for name in ids:
         mine = [
             one for one in EXPERIMENTS.values() if name in ("all", one.id, one.id.partition(":")[0])
         ]
         if not mine:
             raise InvalidInput(f"no experiment {name!r}. {_near(name)}")
-        found |= {one.id: one for one in mine}
-    return list(found.values())
+        experiments |= {one.id: one for one in mine}
+    return list(experiments.values())
 
 
 def _near(name: str) -> str:

@@ -60,13 +60,15 @@ class Setting:
 
     def task(self, name: str) -> Task:
         """The benchmark of that name in the data folder, called as it is asked for."""
-        asked = small.NEEDLES if self.small and name.startswith("needle_grid") else name
-        task = find_task(f"{asked}={self.data / folder_of(name)}", self.judge, self.outside)
+        task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
+        task = find_task(f"{task_name}={self.data / folder_of(name)}", self.judge, self.outside)
         if not self.small:
             return replace(task, name=name)
         longest = min(task.longest, small.ANSWER)
         # a stand-in makes images of one size
-        return replace(task, name=name, longest=longest, told=small.ANSWER, pixels=AS_THEY_ARE)
+        return replace(
+            task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
+        )
 
     def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
         """What is asked, sample by sample. Data that are missing, or not as published, end it, and
@@ -107,13 +109,13 @@ class Setting:
         """
         counts = {ask.name: ask.samples for ask in asks}
         places: dict[str, dict[str, int]] = {name: {} for name in counts}
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:
             if (mine := places.get(row["task"])) is not None:
                 place = mine.setdefault(row["sample"], row.get("place", len(mine)))
                 if place < counts[row["task"]]:
-                    found[row["task"]].append(row)
-        return found
+                    rows[row["task"]].append(row)
+        return rows
 
     def count(self, samples: int | None) -> int:
         """How many samples are asked, of as many as the paper asks."""
@@ -121,23 +123,23 @@ class Setting:
 
     def spec(self, template: str, budget: str) -> str:
         """The spec at a budget, with the files of its profiles."""
-        found = template.replace("{B}", budget)
+        spec = template.replace("{B}", budget)
         for name, calibration in self.calibrations.items():
             path = self.profiles / calibration.file(name, budget)
-            found = found.replace("{" + name + "}", f"'{path.as_posix()}'")
-        return found
+            spec = spec.replace("{" + name + "}", f"'{path.as_posix()}'")
+        return spec
 
     def profiles_of(self, specs: Mapping[str, str]) -> dict[str, dict[Path, str]]:
         """The files of profiles that these specs name, given with their budgets, and that are not
         there; by calibration.
         """
-        found: dict[str, dict[Path, str]] = {}
+        profiles: dict[str, dict[Path, str]] = {}
         for name, calibration in self.calibrations.items():
             for spec, budget in specs.items():
                 path = self.profiles / calibration.file(name, budget)
                 if f"'{path.as_posix()}'" in spec and not path.exists():
-                    found.setdefault(name, {})[path] = budget
-        return found
+                    profiles.setdefault(name, {})[path] = budget
+        return profiles
 
     def calibrate(self, specs: Mapping[str, str]) -> None:
         """Measures the profiles that these specs name, unless their files are there. Specs are

@@ -52,11 +52,12 @@ def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
     own, other = Counter[str](), Counter[str]()
     for name, module in model.named_modules():
         if isinstance(getattr(module, "layer_idx", None), int) and _takes_cache(module):
-            found = own if getattr(module, "config", None) is config else other
-            found[_before_number(name)] += 1
+            counts = own if getattr(module, "config", None) is config else other
+            counts[_before_number(name)] += 1
     layers = getattr(config, "num_hidden_layers", 0)
     whole = [
-        [name for name, count in sorted(found.items()) if count >= layers] for found in (own, other)
+        [name for name, count in sorted(counts.items()) if count >= layers]
+        for counts in (own, other)
     ]
     return whole[0] or sorted(own) or (whole[1] if layers else [])
 

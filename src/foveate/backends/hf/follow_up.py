@@ -122,7 +122,7 @@ class Asker(NamedTuple):
         """A question, and what the model says to it: greedy, every row until it ends by itself. It
         stays in the cache, which is restored afterwards.
         """
-        asked = tokens.shape[1]
+        question_tokens = tokens.shape[1]
         real, stop = torch.ones_like(tokens, dtype=torch.bool), sorted(ends(self.model))
         logits = self.follow(tokens, cache, state, start)[:, -1]
         for count in range(longest):
@@ -135,7 +135,7 @@ class Asker(NamedTuple):
             if count < longest - 1:
                 after = None if start is None else start + tokens.shape[1] - 1
                 logits = self.follow(new, cache, state, after)[:, -1]
-        return Said(tokens, real, asked)
+        return Said(tokens, real, question_tokens)
 
     def follow(
         self, tokens: Int[Tensor, "b t"], cache: DynamicCache, state: CacheState, at: Tensor | None
@@ -174,8 +174,8 @@ class Asker(NamedTuple):
 
 def ends(model: PreTrainedModel) -> set[int]:
     """The tokens that end an answer."""
-    found = getattr(model.generation_config, "eos_token_id", None)
-    return set(found) if isinstance(found, list) else set() if found is None else {int(found)}
+    eos = getattr(model.generation_config, "eos_token_id", None)
+    return set(eos) if isinstance(eos, list) else set() if eos is None else {int(eos)}
 
 
 def _lengths(cache: DynamicCache, state: CacheState, like: Bool[Tensor, "b t"]) -> Int[Tensor, "b"]:

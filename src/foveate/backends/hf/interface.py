@@ -216,11 +216,11 @@ _STOCK = AttentionInterface.get_interface
 
 
 def _get_interface(self: Any, attn_implementation: Any, default: Function) -> Function:
-    found = _STOCK(self, attn_implementation, default)
+    attention = _STOCK(self, attn_implementation, default)
     # "eager" is the model's own, which the interface does not have
-    if found is default:
-        return partial(_through_the_cache, found, attn_implementation or "eager")
-    return found
+    if attention is default:
+        return partial(_through_the_cache, attention, attn_implementation or "eager")
+    return attention
 
 
 def _getitem(self: Any, key: str) -> Function:

@@ -43,8 +43,8 @@ class LaterTurns:
         if state is None:
             return rule(ids, given)
         go_on(self._axes, state)
-        told = given.get("input_ids")
-        ids = ids if told is None or not told.shape[1] else told
+        prompt_ids = given.get("input_ids")
+        ids = ids if prompt_ids is None or not prompt_ids.shape[1] else prompt_ids
         new = new_ids(ids, given.get("attention_mask"), seen)
         placed = None
         if new is not None:

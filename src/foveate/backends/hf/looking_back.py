@@ -84,18 +84,18 @@ def _show(
 ) -> None:
     """Reads question and answer once more in one pass, with gradients."""
     places = torch.arange(said.tokens.shape[1], device=said.tokens.device)
-    again = RereadPass(places[None], outputs={})
+    reread = RereadPass(places[None], outputs={})
     try:
-        with _cut(cache, state, again, after), torch.inference_mode(False), torch.enable_grad():
+        with _cut(cache, state, reread, after), torch.inference_mode(False), torch.enable_grad():
             logits = asker.follow(said.tokens, cache, state, start)
             sure = sureness(logits[:, said.question_tokens - 1 : -1])
-        noted = again.outputs or {}
-        found = torch.autograd.grad(sure, [output for _, output in noted.values()])
+        noted = reread.outputs or {}
+        gradients = torch.autograd.grad(sure, [output for _, output in noted.values()])
     except RuntimeError as error:  # of PyTorch, which has none more narrow
         raise UnsupportedModel(
             f"no gradients of answers can be had of this model: {error}"
         ) from error
-    for (shown, _), gradient in zip(noted.values(), found, strict=True):
+    for (shown, _), gradient in zip(noted.values(), gradients, strict=True):
         state.reading.answered(shown, gradient)
 
 

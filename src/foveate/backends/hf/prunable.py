@@ -98,8 +98,8 @@ def layers_of(
             f"{said} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has the "
             f"layers 0 to {len(layers) - 1}."
         )
-    again = policy.reads_again
-    if again is not None and again.reading.questions:
+    rereading = policy.reads_again
+    if rereading is not None and rereading.reading.questions:
         raise InvalidParameter(
             f"{policy.score!r} asks questions after a part of the prompt, and {said} has parts of "
             "it never computed. Take another method, or leave the prune stage out."

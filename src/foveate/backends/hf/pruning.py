@@ -39,9 +39,13 @@ class PassToCut:
     """
 
     def __init__(
-        self, state: CacheState, first: int, columns: Int[Tensor, "b t"], asked: RequestedOutputs
+        self,
+        state: CacheState,
+        first: int,
+        columns: Int[Tensor, "b t"],
+        requested: RequestedOutputs,
     ):
-        self.state, self.first, self.requested = state, first, asked
+        self.state, self.first, self.requested = state, first, requested
         self.columns, self.given = columns, columns.shape[1]
         self.local: Int[Tensor, "b m"] | None = None
         images, vision = state.images(), state.vision
@@ -143,7 +147,7 @@ class Pruner:
         note_computed(state, door, cutting.embedded(self.decoder, door), at.local, at.columns)
 
     def enter(
-        self, state: CacheState, first: int, asked: RequestedOutputs, kwargs: dict[str, Any]
+        self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         """The inputs of a pass that is about to be read after ``first`` tokens, cut where tokens
         are dropped before the first layer.
@@ -151,13 +155,13 @@ class Pruner:
         end = state.prompt_end
         if self.stage is None or end is None or first >= end:
             return kwargs
-        cut: dict[str, Any] = self._enter(state, first, asked, kwargs)
+        cut: dict[str, Any] = self._enter(state, first, requested, kwargs)
         return cut
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _enter(
-        self, state: CacheState, first: int, asked: RequestedOutputs, kwargs: dict[str, Any]
+        self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         rows, count = given.shape[:2]
@@ -166,7 +170,7 @@ class Pruner:
         pads = state.facts(whole, (rows, count, first + count), given.device).pads
         columns = torch.arange(first, first + count, device=given.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)
-        self._pass = at = PassToCut(state, first, columns, asked)
+        self._pass = at = PassToCut(state, first, columns, requested)
         if not bool((at.visual > 0).any()):
             self._pass = None
             return kwargs
@@ -174,10 +178,10 @@ class Pruner:
         if 0 not in self.cuts:
             return kwargs
         hidden = cutting.embedded(self.decoder, kwargs)
-        found = self._chosen(at, 0, hidden)
-        if found is None:
+        chosen = self._chosen(at, 0, hidden)
+        if chosen is None:
             return kwargs
-        order, hidden = found
+        order, hidden = chosen
         state.computed = Computed(at.columns, first, count, at_door=True, mask=mask)
         return cutting.at_door(kwargs, hidden, order, at.columns, first)
 
@@ -205,8 +209,8 @@ class Pruner:
         if at is None or (index not in self.cuts and at.local is None):
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
-        if index in self.cuts and (found := self._chosen(at, index, hidden)) is not None:
-            order, hidden = found
+        if index in self.cuts and (chosen := self._chosen(at, index, hidden)) is not None:
+            order, hidden = chosen
             at.local = order if at.local is None else at.local.gather(1, order)
             door = at.state.computed
             at_door = door is not None and door.at_door

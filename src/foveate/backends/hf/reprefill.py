@@ -299,8 +299,8 @@ def _latest(positions: Sequence[Tensor]) -> Tensor:
 
 def _over_axes(positions: Tensor, how: str) -> Tensor:
     """Per row, as [b, 1] or [1, b, 1]."""
-    found: Tensor = getattr(positions, how)(-1, keepdim=True)
-    return found if found.ndim == 2 else getattr(found, how)(0, keepdim=True)
+    extremes: Tensor = getattr(positions, how)(-1, keepdim=True)
+    return extremes if extremes.ndim == 2 else getattr(extremes, how)(0, keepdim=True)
 
 
 def _mask(part: PassInputs, last: Any, end: int) -> Any:

@@ -199,12 +199,12 @@ class CacheState:
         self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
     ) -> MaskFacts:
         """The facts of this pass's mask, read once for all layers."""
-        found = self.shared.known_facts(mask, shape)
-        if found is None:
-            told = mask is None or self.prompt_end is None or self.pads_told
-            found = self.shared.read_facts(mask, shape, self.pads if told else None, device)
-            self.pads = found.pads
-        return found
+        facts = self.shared.known_facts(mask, shape)
+        if facts is None:
+            complete = mask is None or self.prompt_end is None or self.pads_told
+            facts = self.shared.read_facts(mask, shape, self.pads if complete else None, device)
+            self.pads = facts.pads
+        return facts
 
     def extend_vision(
         self, vision: Bool[Tensor, "b t"] | None, frames: Bool[Tensor, "b t"] | None = None
@@ -249,8 +249,8 @@ class CacheState:
         """The visual tokens of each row so far, dropped ones included; None where the policy drops
         none, or nothing told which they are.
         """
-        told = self.vision is not None and self.vision_known and self.policy.prune is not None
-        return self.vision.sum(-1) if told else None  # type: ignore[union-attr]
+        known = self.vision is not None and self.vision_known and self.policy.prune is not None
+        return self.vision.sum(-1) if known else None  # type: ignore[union-attr]
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""

@@ -36,5 +36,5 @@ def restored_after(cache: DynamicCache, state: CacheState, reread: RereadPass) -
 
 
 def _layers(cache: DynamicCache) -> list[Any]:
-    found: list[Any] = cache.layers
-    return found
+    layers: list[Any] = cache.layers
+    return layers

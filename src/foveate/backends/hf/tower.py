@@ -163,9 +163,9 @@ class Tower:
 def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
     """The values at the tokens marked, zeros elsewhere; every row so many times."""
     values = values.to(vision.device)
-    found = values.new_zeros(*vision.shape, *values.shape[1:])
-    found[vision] = values
-    return found.repeat_interleave(times, 0)
+    placed = values.new_zeros(*vision.shape, *values.shape[1:])
+    placed[vision] = values
+    return placed.repeat_interleave(times, 0)
 
 
 def _patches_of_a_token(config: Any) -> int:

@@ -104,10 +104,10 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     # the model's own attention knows gradients, and other attentions than SDPA
     pairs, traced_back = layer.pairs, torch.is_grad_enabled() and queries.q.requires_grad
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
-    shown, asked = _shown(layer, queries, ours)
+    shown, requested = _shown(layer, queries, ours)
     if layer.model_index in layer.state.asks_before:
         layer.state.before = shown
-    out = attended(queries, pairs, layer.policy.attend.n, asked)
+    out = attended(queries, pairs, layer.policy.attend.n, requested)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
@@ -127,26 +127,26 @@ def answer(layer: FoveateLayer, queries: Queries) -> Output:
 
 def with_drafts(
     layer: FoveateLayer,
-    late: tuple[Tensor, Tensor],
+    drafts: tuple[Tensor, Tensor],
     attention: ModelAttention,
     query: Tensor,
     own_mask: Any,
     scale: float,
 ) -> Output:
     """Attention of the prompt's last tokens, which compresses it; then that of drafted tokens,
-    whose pairs come ``late``, over what was kept.
+    whose keys and values are ``drafts``, over what was kept.
     """
-    m, whole = query.shape[2], layer.seen + late[0].shape[2]
-    split = m - late[0].shape[2]
+    m, whole = query.shape[2], layer.seen + drafts[0].shape[2]
+    split = m - drafts[0].shape[2]
     own_mask, given = _of_given(layer, own_mask, query.shape[2])
     mask = layer.state.shared.over_columns(own_mask, query.shape[0], given, whole)
-    end = -late[0].shape[2]
+    end = -drafts[0].shape[2]
     cut = None if mask is None else mask[:, :, :end, : layer.seen]
     rest = None if mask is None else mask[:, :, end:]
     layer.drafts, attention = None, attention.with_masks()
     before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], cut, cut, scale))
     layer.computed = None
-    layer.append(*late)
+    layer.append(*drafts)
     queries = _queries(layer, attention, query[:, :, split:], rest, rest, scale)
     after = attended(queries, layer.pairs, layer.softmax_n)
     return refused(torch.cat([before, after.output], dim=1)), None
@@ -284,14 +284,14 @@ def _left_in_place(layer: FoveateLayer) -> bool:
 def read_again(layer: FoveateLayer, queries: Queries) -> Output:
     """Attention over the prompt and the pass, at which the score looks on, if one does."""
     out = attended(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
-    shown, again = _shown_again(layer, queries, out.column_maxima), layer.state.reread
-    if shown is None or again is None:
+    shown, reread = _shown_again(layer, queries, out.column_maxima), layer.state.reread
+    if shown is None or reread is None:
         return out.output, out.weights
-    if again.outputs is None:
-        layer.state.reading.again(shown)
+    if reread.outputs is None:
+        layer.state.reading.show_reread(shown)
         return out.output, out.weights
     output = out.output if out.output.requires_grad else out.output.detach().requires_grad_()
-    again.outputs[layer.ordinal] = shown, output
+    reread.outputs[layer.ordinal] = shown, output
     return output, out.weights
 
 
@@ -316,12 +316,12 @@ def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> 
     """The pass as the policy sees it, which has the prompt's slots before the pass's own; None if
     no score looks on.
     """
-    unread, again = layer.memory.unread, layer.state.reread
-    if unread is None or again is None or again.order is None:
+    unread, reread = layer.memory.unread, layer.state.reread
+    if unread is None or reread is None or reread.order is None:
         return None
     k, v, _ = layer.padded()
     pos = unread.slots.pos[..., : k.shape[2] - queries.q.shape[2]]
-    order = again.order.to(pos.device)
+    order = reread.order.to(pos.device)
     own = torch.where(order < 0, -1, order + pos[:, 0, -1:] + 1)
     beside = own[:, None].expand(*pos.shape[:2], -1)
     image = unread.slots.image

@@ -62,8 +62,8 @@ class Compressing:
             return output
         self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
         for cell, step in zip(cells, steps, strict=True):
-            if step.again is not None:
-                attend(cell, step.again[1], step.again[0])
+            if step.later is not None:
+                attend(cell, step.later[1], step.later[0])
         return output
 
     def do_kv_cache_update(

@@ -92,8 +92,8 @@ class Prompts:
         """What is to become of that request's prompt; None if the scheduler did not say, or means
         another policy than this worker has.
         """
-        asked = self._asked.get(name)
-        return asked.order if asked is not None and asked.follows else None
+        request = self._asked.get(name)
+        return request.order if request is not None and request.follows else None
 
     def prompt(self, name: str) -> RequestPrompt:
         """That request's prompt; it has an order that names a policy."""
@@ -119,8 +119,8 @@ class Prompts:
         if until <= order.length:
             return until
         policy = self.prompt(name).policy
-        asked = max(1, policy.score.queries(share.budget))
-        return until if policy.running or computed + new > until - asked else None
+        queries = max(1, policy.score.queries(share.budget))
+        return until if policy.running or computed + new > until - queries else None
 
     def fail(self, name: str, why: str) -> None:
         """Lets that request fail, and no other."""
@@ -163,8 +163,8 @@ class Prompts:
         computed = dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         for name, new in output.num_scheduled_tokens.items():
-            asked = self._asked.get(name)
-            if asked is None or (order := asked.order) is None:
+            request = self._asked.get(name)
+            if request is None or (order := request.order) is None:
                 continue
             phase = Pass.of(order.length, computed[name], new).phase
             self.reading |= bool(order.shares) and phase is not Phase.ANSWERING

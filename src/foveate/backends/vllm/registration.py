@@ -126,10 +126,10 @@ def check_request(config: Any, request: Any) -> None:
     """Raises FoveateError where an engine of that configuration cannot serve the request."""
     given = getattr(request.sampling_params, "extra_args", None) or {}
     if _HERE not in str(config.parallel_config.worker_cls):
-        asked = [name for name in given if str(name).startswith(PREFIX)]
-        if asked:
+        extra = [name for name in given if str(name).startswith(PREFIX)]
+        if extra:
             raise InvalidParameter(
-                f"{asked[0]}: this engine was started without Foveate's worker, so nothing is "
+                f"{extra[0]}: this engine was started without Foveate's worker, so nothing is "
                 f"compressed. Start it with 'foveate serve', or with a policy in {VARIABLE}."
             )
         return

@@ -70,7 +70,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, *, compiled: bool) -> Callable[[], An
     return work
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"tokens": "tokens", "what": "what", "ms": "ms", "to_flash": "to FlashAttention"}
-    return [AIM, "", *table(found, columns)]
+    return [AIM, "", *table(measured, columns)]

@@ -64,12 +64,12 @@ class CheckWorker:
         lines = self.results.read_bytes().split(b"\n")[:-1]  # what follows is not whole yet
         for line in lines[self.taken :]:
             self.taken += 1
-            found = json.loads(line)
-            if "begun" in found:
-                self.begun.append(found["test"])
+            message = json.loads(line)
+            if "begun" in message:
+                self.begun.append(message["test"])
             else:
-                self.begun = [name for name in self.begun if name != found["test"]]
-                yield _row(found)
+                self.begun = [name for name in self.begun if name != message["test"]]
+                yield _row(message)
 
     def ended(self) -> Iterator[Row]:
         """What took the process down, if anything; it is started again if tests may be left."""
@@ -156,27 +156,27 @@ def _stop(worker: CheckWorker) -> None:
         worker.process.wait()
 
 
-def _row(found: dict[str, Any]) -> Row:
-    row = {"test": found["test"], "seconds": found["seconds"]}
-    if found["outcome"] == "skipped":
-        return row | {"not_run": found["said"]}
-    if found["outcome"] == "failed":
-        return row | {"failed": found["said"]}
+def _row(message: dict[str, Any]) -> Row:
+    row = {"test": message["test"], "seconds": message["seconds"]}
+    if message["outcome"] == "skipped":
+        return row | {"not_run": message["said"]}
+    if message["outcome"] == "failed":
+        return row | {"failed": message["said"]}
     return row | {"ok": True}
 
 
-def wrong(found: Sequence[Row]) -> list[Row]:
+def wrong(measured: Sequence[Row]) -> list[Row]:
     """Those that failed."""
-    return [row for row in found if "failed" in row]
+    return [row for row in measured if "failed" in row]
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """How many passed, those that did not, and why some did not run."""
-    failed = wrong(found)
-    left = [row["not_run"] for row in found if "not_run" in row]
+    failed = wrong(measured)
+    left = [row["not_run"] for row in measured if "not_run" in row]
     lines = [
-        f"{sum('ok' in row for row in found)} tests passed, {len(failed)} failed; {len(left)} not "
-        "run here."
+        f"{sum('ok' in row for row in measured)} tests passed, {len(failed)} failed; {len(left)} "
+        "not run here."
     ]
     if failed:
         lines += ["", *table(failed, {"test": "test", "said": "what it said"})]

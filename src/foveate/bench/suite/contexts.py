@@ -12,7 +12,7 @@ from foveate.bench import chunks
 from foveate.bench.alone import Heads, anew, drawn, work
 from foveate.bench.memory import peak_of
 from foveate.bench.subject import Subject
-from foveate.bench.suite.models import again, measured_with, short, subject_of
+from foveate.bench.suite.models import measured_with, short, subject_of, with_other_prompt
 from foveate.bench.suite.rows import Row, attempted, milliseconds, table
 from foveate.bench.suite.setting import SuiteSetting
 from foveate.bench.timing import FilledCache, seconds, steps
@@ -39,7 +39,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
 def _of_model(model: Subject, setting: SuiteSetting) -> Iterator[Row]:
     ends_first = (TOKENS[0], TOKENS[-1], *TOKENS[1:-1])
     for tokens in TOKENS[:1] if setting.quick else ends_first:
-        prompt = again(model, tokens, setting)
+        prompt = with_other_prompt(model, tokens, setting)
         what = {"part": "read", "tokens": tokens}
         full = attempted(what, lambda of=(prompt, setting): _stock(*of))  # type: ignore[misc]
         yield full | {"policy": "(stock)"}
@@ -85,8 +85,8 @@ def _read(subject: Subject, policy: Policy, full: Row, setting: SuiteSetting) ->
         before = seconds(lambda: chunks.stock(subject, chunk), device)
         own = seconds(lambda: chunks.read(subject, policy, chunk), device)
         after = seconds(lambda: chunks.stock(subject, chunk), device)
-    found = {"ratio": 2 * own / (before + after), "ms": 1e3 * decoded, "kept_mib": kept / 2**20}
-    return found | _beyond(peak, full.get("bare"))
+    measured = {"ratio": 2 * own / (before + after), "ms": 1e3 * decoded, "kept_mib": kept / 2**20}
+    return measured | _beyond(peak, full.get("bare"))
 
 
 def _beyond(peak: int | None, bare: int | None) -> dict[str, float]:
@@ -111,7 +111,7 @@ def _alone(name: str, setting: SuiteSetting) -> dict[str, Any]:
     return {"first_ms": ms[0], "last_ms": ms[1], "grows": ms[1] / ms[0]}
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """Both tables."""
     read = {
         "tokens": "tokens", "policy": "policy", "ratio": "reading, to stock",
@@ -119,7 +119,7 @@ def page(found: Sequence[Row]) -> list[str]:
     }  # fmt: skip
     alone = {"policy": "policy", "first_ms": f"{TOKENS[0]:,} tokens, ms",
              "last_ms": f"{TOKENS[-1]:,} tokens, ms", "grows": "times"}  # fmt: skip
-    reading = [row for row in found if row["part"] == "read"]
+    reading = [row for row in measured if row["part"] == "read"]
     return [
         f"{MODEL}'s shape with {LAYERS} layers, bfloat16, in chunks of {CHUNK:,} tokens. Peaks are "
         "beyond those of the same chunks without any cache.",
@@ -130,5 +130,5 @@ def page(found: Sequence[Row]) -> list[str]:
         "LOOK-M keeps a fixed number: with a share, its search for the nearest kept key is of all "
         "pairs by all kept ones.",
         "",
-        *table([row for row in found if row["part"] == "alone"], alone),
+        *table([row for row in measured if row["part"] == "alone"], alone),
     ]

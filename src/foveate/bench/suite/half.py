@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from foveate.bench.subject import Subject
-from foveate.bench.suite.models import again, measured_with, subject_of
+from foveate.bench.suite.models import measured_with, subject_of, with_other_prompt
 from foveate.bench.suite.rows import Row, attempted, table
 from foveate.bench.suite.setting import SuiteSetting
 from foveate.bench.timing import prefills
@@ -21,7 +21,7 @@ def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Every policy between stock prefills."""
     subject = subject_of(MODEL, TOKENS[0], setting, layers=LAYERS)
     for tokens in TOKENS[:1] if setting.quick else TOKENS:
-        prompt = again(subject, tokens, setting)
+        prompt = with_other_prompt(subject, tokens, setting)
         for spec in POLICIES:
             what = {"tokens": tokens, "policy": spec}
             of = (prompt, spec, setting)
@@ -33,14 +33,14 @@ def _measured(subject: Subject, spec: str, setting: SuiteSetting) -> dict[str, A
     if setting.quick and spec == "snapkv":
         policy = policy.but(window=4)
     with measured_with(setting):
-        (found,) = prefills(subject, [policy], 1 if setting.quick else 3, lambda: None).values()
-    return {"ratio": found.ratio, "stock_s": found.alone, "stages_s": found.stages}
+        (timings,) = prefills(subject, [policy], 1 if setting.quick else 3, lambda: None).values()
+    return {"ratio": timings.ratio, "stock_s": timings.alone, "stages_s": timings.stages}
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"tokens": "tokens", "policy": "policy", "ratio": "prefill, to stock",
                "stock_s": "stock, s", "stages_s": "stages alone, s"}  # fmt: skip
     return [
-        f"{MODEL}'s shape with {LAYERS} layers, bfloat16. {AIM}", "", *table(found, columns)
+        f"{MODEL}'s shape with {LAYERS} layers, bfloat16. {AIM}", "", *table(measured, columns)
     ]  # fmt: skip

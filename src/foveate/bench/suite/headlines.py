@@ -13,7 +13,7 @@ from foveate.backends.hf.stats import now
 from foveate.bench.memory import peak_of
 from foveate.bench.subject import Subject
 from foveate.bench.suite.graphs import WARM, graphed
-from foveate.bench.suite.models import again, measured_with, short, stepping, subject_of
+from foveate.bench.suite.models import measured_with, short, stepping, subject_of, with_other_prompt
 from foveate.bench.suite.rows import NEEDS_CUDA, Row, attempted, table
 from foveate.bench.suite.setting import SuiteSetting
 from foveate.core.composition import policy as policy_of
@@ -92,7 +92,7 @@ def _of_model(name: str, headlines: Sequence[Headline], setting: SuiteSetting) -
     model = subject_of(name, 1, setting)
     for one in headlines:
         batch = min(2, one.batch) if setting.quick else one.batch
-        prompt = again(model, one.tokens, setting, batch=batch)
+        prompt = with_other_prompt(model, one.tokens, setting, batch=batch)
         for graphs in (False, True):
             what = {
                 "paper": one.paper,
@@ -121,8 +121,8 @@ def _measured(
             warm = (subject, _small(spec, setting), min(count, WARM_UP), count, graphs)
             peaks.append(peak_of(lambda warm=warm: answer(*warm), setting.place))  # type: ignore[misc]
         for _ in range(ROUNDS):
-            for spec, found in runs.items():
-                found.append(answer(subject, _small(spec, setting), timed, count, graphs))
+            for spec, timings in runs.items():
+                timings.append(answer(subject, _small(spec, setting), timed, count, graphs))
     return _figures(one, runs, peaks, count)
 
 
@@ -171,7 +171,7 @@ def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) ->
         return AnsweredSeconds(read, answered, session.bytes_held)
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """Claimed beside measured, then what was set up."""
     columns = {
         "paper": "claim of", "policy": "policy", "base": "instead of", "how": "how",
@@ -190,7 +190,7 @@ def page(found: Sequence[Row]) -> list[str]:
         f"first {TIMED[False]} tokens are timed, with CUDA graphs {TIMED[True]}, and taken as many "
         "times as it is longer. Peaks are above the model.",
         "",
-        *table([_shown(row) for row in found], columns),
+        *table([_shown(row) for row in measured], columns),
         "",
         *set_up,
     ]

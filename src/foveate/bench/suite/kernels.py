@@ -54,9 +54,9 @@ def _not_run(row: Row) -> Row:
     return {"not_run" if name == "failed" else name: value for name, value in row.items()}
 
 
-def wrong(found: Sequence[Row]) -> list[Row]:
+def wrong(measured: Sequence[Row]) -> list[Row]:
     """Those that are off their tolerance, or fail where they should run."""
-    return [row for row in found if not row.get("ok") and "not_run" not in row]
+    return [row for row in measured if not row.get("ok") and "not_run" not in row]
 
 
 def compared(call: Call, name: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def _apart(x: torch.Tensor, y: torch.Tensor) -> float:
     return min(float(apart.nan_to_num(torch.inf).max()), torch.finfo(torch.float32).max)
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """How many agree, those that do not, and why others have not run."""
-    bad = wrong(found)
-    left = [row["not_run"] for row in found if "not_run" in row]
-    ran = len(found) - len(left)
+    bad = wrong(measured)
+    left = [row["not_run"] for row in measured if "not_run" in row]
+    ran = len(measured) - len(left)
     said = [f"{ran} comparisons with the reference; {len(bad)} are wrong or failed."]
     said += [f"{left.count(why)} not run here: {why}." for why in dict.fromkeys(left)]
     if not bad:

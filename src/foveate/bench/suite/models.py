@@ -26,10 +26,12 @@ def subject_of(
     dims = shape(name, layers)
     model = of_shape(toy(dims) if setting.quick else dims, setting.place, torch.bfloat16)
     none = torch.empty(0, dtype=torch.long, device="cpu")
-    return again(Subject(name, model, none, random=True), tokens, setting, batch=batch)
+    return with_other_prompt(Subject(name, model, none, random=True), tokens, setting, batch=batch)
 
 
-def again(subject: Subject, tokens: int, setting: SuiteSetting, *, batch: int = 1) -> Subject:
+def with_other_prompt(
+    subject: Subject, tokens: int, setting: SuiteSetting, *, batch: int = 1
+) -> Subject:
     """The same model with another prompt."""
     one = with_drawn_ids(subject.name, subject.model, short(tokens, setting))
     return Subject(one.name, one.model, one.ids.expand(batch, -1), random=True)

@@ -63,9 +63,9 @@ def _step(
     return {"ms": ms, "mb": moved / 1e6, "gb_per_s": moved / ms / 1e6}
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"what": "what", "ms": "ms", "mb": "MB", "gb_per_s": "GB/s", "to_copy": "of the copy"}
     return [
-        f"bfloat16, batch {SIZE.b}, {SIZE.n:,} pairs a head. {AIM}", "", *table(found, columns)
+        f"bfloat16, batch {SIZE.b}, {SIZE.n:,} pairs a head. {AIM}", "", *table(measured, columns)
     ]  # fmt: skip

@@ -48,8 +48,8 @@ def earlier(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        before, parts = found["machine"], found["parts"]
+        results = json.loads(path.read_text(encoding="utf-8"))
+        before, parts = results["machine"], results["parts"]
     except (ValueError, KeyError, TypeError, OSError) as error:
         said = f"{str(path)!r} is no result of the suite ({error}). Move it away."
         raise InvalidInput(said) from error
@@ -93,10 +93,10 @@ def page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(name: str, found: Mapping[str, Any] | None) -> list[str]:
-    if found is None:
+def _told(name: str, result: Mapping[str, Any] | None) -> list[str]:
+    if result is None:
         return [PARTS[name].missing]
     lines = []
-    if found["state"] != "done":
-        lines = [f"**{found['state'].capitalize()}: {found['reason']}.** What was measured:", ""]
-    return [*lines, *PARTS[name].page(found["rows"])]
+    if result["state"] != "done":
+        lines = [f"**{result['state'].capitalize()}: {result['reason']}.** What was measured:", ""]
+    return [*lines, *PARTS[name].page(result["rows"])]

@@ -104,11 +104,11 @@ def _explicit() -> Iterator[list[object]]:
         torch.cuda.synchronize = original
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"policy": "policy", "how": "how", "ms": "ms a step", "waits": "waits", "mib": "MiB"}
     return [
         f"{MODEL}'s shape with {LAYERS} layers after {TOKENS:,} tokens. Aim: the host never waits.",
         "",
-        *table(found, columns),
+        *table(measured, columns),
     ]

@@ -47,13 +47,13 @@ FORMS = Forms(
         Shards(
             published=on_hub("lmms-lab/DocVQA", "validation"),
             inside="DocVQA",
-            asked="validation",
+            split="validation",
             columns=("questionId", "question", "answers"),
         ),
         Tabled(
             published=in_kit("DocVQA_VAL.tsv"),
             table="DocVQA_VAL.tsv",
-            asked="val",
+            split="val",
             columns={"index": "questionId", "question": "question", "answer": "answers"},
             lists=("answers",),
         ),

@@ -106,21 +106,21 @@ class Forms(Generic[R]):
         Raises:
             InvalidInput: it holds none or two, or one of which a part is missing.
         """
-        found = self._found(folder)
-        if len(found) > 1:
-            one, other = (chosen.paths[0].name for chosen in found[:2])
+        choices = self._found(folder)
+        if len(choices) > 1:
+            one, other = (chosen.paths[0].name for chosen in choices[:2])
             raise InvalidInput(
                 f"{str(folder.path)!r} holds both {one} and {other}. Keep one of them in the "
                 "folder: it decides what is read."
             )
-        if not found:
+        if not choices:
             raise InvalidInput(
                 f"{str(folder.path)!r} holds no {self.name}: there is {listing(folder.path)}, and "
                 f"it has to hold {self.holds}.{leftovers(folder.path)}"
             )
-        return found[0]
+        return choices[0]
 
-    def told(self, folder: Folder) -> Chosen | None:
+    def known_by(self, folder: Folder) -> Chosen | None:
         """The form that a folder is known by, if it is known."""
         telling = Forms(self.name, tuple(one for one in self.forms if one.telling))
         fitting = [one for one in telling._found(folder) if one.form.fits(one.paths)]

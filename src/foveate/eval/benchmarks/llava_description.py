@@ -55,10 +55,10 @@ FORMS = Forms(
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
     for record, image in FORMS.rows(folder):
-        asked, answered = record.records("conversations", at_least=2)[:2]
+        question, answered = record.records("conversations", at_least=2)[:2]
         yield Sample(
             name=record.text_or_number("id"),
-            question=_with_place(asked.text("value")),
+            question=_with_place(question.text("value")),
             answers=(answered.text("value"),),
             images=(image,),
             facts={"prompt": GRADE},

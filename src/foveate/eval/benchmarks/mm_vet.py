@@ -51,8 +51,8 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
         InvalidInput: it says anything else.
     """
     truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
-    asked = sample.question.replace(PLACE, "").strip()
-    row = " | ".join([asked, truth, prediction, ""])
+    question = sample.question.replace(PLACE, "").strip()
+    row = " | ".join([question, truth, prediction, ""])
     reply = said_by(judge, f"{sample.facts['prompt']}\n{row}")
     number = re.match(r"[01](?:\.\d+)?(?![\d.]*\d)", reply)
     if not number or float(number[0]) > 1:
@@ -85,13 +85,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/MMVet", "test"),
-            asked="test",
+            split="test",
             columns=("question_id", "question", "answer", "capability"),
         ),
         Tabled(
             published=in_kit("MMVet.tsv"),
             table="MMVet.tsv",
-            asked="test",
+            split="test",
             columns={
                 "index": "question_id",
                 "question": "question",

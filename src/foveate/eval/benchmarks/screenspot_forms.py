@@ -40,14 +40,14 @@ def forms_of(screen: str | None = None) -> Mapping[str, Forms[BenchmarkRow]]:
     )
     pixels = Shards(
         published=on_hub("lmms-lab/ScreenSpot-v2", "train"),
-        asked="train",
+        split="train",
         columns=("instruction", "bbox", "data_type"),
         optional=("img_filename", "file_name", "data_source"),
         made=_with_screen,
     )
     shares = Shards(
         published=on_hub("HongxinLi/ScreenSpot_v2", "test"),
-        asked="test",
+        split="test",
         columns=("instruction", "bbox", "data_type", "file_name"),
         optional=("data_source",),
         made=_in_pixels,
@@ -112,15 +112,15 @@ class Tables(BenchmarkForm[BenchmarkRow]):
         Raises:
             InvalidInput: some are missing.
         """
-        found = [path for name in self.tables for path in folder.find(name)]
-        if found and len(found) < len(self.tables):
-            there = {path.name for path in found}
+        tables = [path for name in self.tables for path in folder.find(name)]
+        if tables and len(tables) < len(self.tables):
+            there = {path.name for path in tables}
             lost = ", ".join(name for name in self.tables if name not in there)
             raise InvalidInput(
-                f"{str(folder.path)!r} holds no {lost} beside {found[0].name}. Is the download "
+                f"{str(folder.path)!r} holds no {lost} beside {tables[0].name}. Is the download "
                 "whole?"
             )
-        return found
+        return tables
 
     def split(self, paths: Sequence[Path]) -> str:
         """There is but one."""

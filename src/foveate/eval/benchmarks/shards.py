@@ -29,7 +29,7 @@ class Shards(BenchmarkForm[BenchmarkRow]):
     ``made`` gives a row the fields that have to be worked out.
     """
 
-    asked: str
+    split: str
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Shards(BenchmarkForm[BenchmarkRow]):
             InvalidInput: a shard is missing.
         """
         for place in (folder.within(self.inside), folder):
-            if found := place.find(f"{self.asked}-*.parquet"):
-                _check_complete(found)
-                return found
+            if shards := place.find(f"{self.split}-*.parquet"):
+                _check_complete(shards)
+                return shards
         return []
 
     def split(self, paths: Sequence[Path]) -> str:
         """The split that is asked: no other is read."""
-        return self.asked
+        return self.split
 
     def count(self, paths: Sequence[Path]) -> int:
         """How many rows the files have."""
@@ -75,16 +75,16 @@ class Shards(BenchmarkForm[BenchmarkRow]):
             yield BenchmarkRow(self.made(row.also(**names), image), image)
 
 
-def on_hub(repository: str, asked: str) -> Published:
+def on_hub(repository: str, split: str) -> Published:
     """How a split in a repository is called."""
     owner = repository.partition("/")[0]
-    return Published(owner, f"{asked}-*.parquet of {repository}", f"{HUB}{repository}")
+    return Published(owner, f"{split}-*.parquet of {repository}", f"{HUB}{repository}")
 
 
 def _check_complete(shards: Sequence[Path]) -> None:
     """As many files as their names say: ...-00000-of-00002.parquet, a digest behind it or none."""
     names = (re.search(r"-of-(\d+)(?:-[0-9a-f]+)?\.parquet$", path.name) for path in shards)
-    totals = {int(found[1]) for found in names if found}
+    totals = {int(match[1]) for match in names if match}
     if totals and totals != {len(shards)}:
         raise InvalidInput(
             f"{str(shards[0].parent)!r} holds {len(shards)} of {max(totals)} shards: "

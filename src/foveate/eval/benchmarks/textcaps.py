@@ -32,15 +32,15 @@ def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
 
 def _images(path: Path) -> list[Record]:
     """A record for each image. Those of the release are one for each caption, and each has all."""
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for record in read_record(path).records("data"):
-        first = found.setdefault(record.text_or_number("image_id"), record)
+        first = records.setdefault(record.text_or_number("image_id"), record)
         if _captions(first) != _captions(record):
             raise InvalidInput(
                 f"{record.where}: its 'reference_strs' are not those of {first.where}, which is of "
                 "the same image."
             )
-    return list(found.values())
+    return list(records.values())
 
 
 def _captions(record: Record) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ RELEASE = Release(
     counted=lambda paths: len(_images(paths[0])),
 )
 SHARDS = Shards(
-    published=on_hub("lmms-lab/TextCaps", "val"), asked="val", columns=("image_id", "caption_str")
+    published=on_hub("lmms-lab/TextCaps", "val"), split="val", columns=("image_id", "caption_str")
 )
 FORMS = Forms("TextCaps", (RELEASE, SHARDS))
 

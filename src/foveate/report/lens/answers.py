@@ -52,17 +52,17 @@ def answers(
     """
     whole, words = full(), getattr(reader, "tokenizer", reader)
     order = [whole, *(policy for each in policies for policy in each)]
-    found: dict[str, list[int]] = {}
+    answers_by_spec: dict[str, list[int]] = {}
     for done, policy in enumerate(order):
-        if policy.spec not in found:
+        if policy.spec not in answers_by_spec:
             tell(policy, done, len(order))
-            found[policy.spec] = _tokens(readings, policy, reader, longest)
+            answers_by_spec[policy.spec] = _tokens(readings, policy, reader, longest)
     stop = ends(readings.model)
 
     def answer(policy: Policy) -> LensAnswer:
-        tokens = found[policy.spec]
+        tokens = answers_by_spec[policy.spec]
         text = words.decode(tokens, skip_special_tokens=True).strip()
-        same = tokens == found[whole.spec]
+        same = tokens == answers_by_spec[whole.spec]
         return LensAnswer(policy.spec, tokens, text, tokens[-1] not in stop, same)
 
     return Answers(answer(whole), [[answer(policy) for policy in each] for each in policies])

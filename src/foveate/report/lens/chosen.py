@@ -84,8 +84,8 @@ def _choice(block: Session, recording: Recording) -> Choice:
     ]
     pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
     masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
-    found = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
-    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(found).cpu())
+    scores_of = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
+    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(scores_of).cpu())
 
 
 def _of_tokens(
@@ -94,5 +94,5 @@ def _of_tokens(
     """What stands at each token's slot; ``nowhere`` for those that the layer never computed."""
     if slots.shape[1] == tokens:
         return slots
-    found = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
-    return found.scatter(1, pos, slots)
+    spread = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
+    return spread.scatter(1, pos, slots)

@@ -85,8 +85,8 @@ def page_data(
 def _method(
     choices: Sequence[Choice], answers: Sequence[LensAnswer] | None, packet: Packet
 ) -> Mapping[str, Any]:
-    found, which = tables([choice.scores for choice in choices])
-    places = [packet.add(table(one)) for one in found]
+    packed, which = tables([choice.scores for choice in choices])
+    places = [packet.add(table(one)) for one in packed]
     return {
         "name": shown(without_folders(label(choices[0].policy))),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
@@ -116,19 +116,19 @@ def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:
     tokens have no known place come first.
     """
     view_of = {place: i for i, view in enumerate(views) for place in view.places}
-    found = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
+    whole_views = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
     begun: set[int] = set()
     for at, word in enumerate(words):
         number = view_of.get(at)
         if number is None:
-            if not found or "words" not in found[-1]:
-                found.append({"words": []})
+            if not whole_views or "words" not in whole_views[-1]:
+                whole_views.append({"words": []})
             text = shown(word.text, keep="\n\t")  # which the page has signs for
-            found[-1]["words"].append({"at": at, "text": text, "special": word.special})
+            whole_views[-1]["words"].append({"at": at, "text": text, "special": word.special})
         elif number not in begun:
             begun.add(number)
-            found.append(_view(number, views[number]))
-    return found
+            whole_views.append(_view(number, views[number]))
+    return whole_views
 
 
 def _view(number: int, view: View) -> dict[str, Any]:

@@ -44,15 +44,15 @@ class Searches:
             (one.q * (one.scale * one.q.shape[-1] ** 0.5), one.k, one.v)
             for one in seen.recording.layers
         ]
-        found: dict[str, Any] = {}
+        searches: dict[str, Any] = {}
         for budget in self.budgets:
             for delta in self.deltas:
                 one = prefix_search(layers, budget, delta=float(delta))
-                found[f"{budget}, {delta}"] = {
+                searches[f"{budget}, {delta}"] = {
                     "ratios": short(one.ratios[0].tolist()),
                     "steps": int(one.steps[0]),
                 }
-        return {"searched": found}
+        return {"searched": searches}
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
         """The table of the paper that is asked for, or the layers' sizes."""

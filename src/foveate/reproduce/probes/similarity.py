@@ -75,8 +75,8 @@ def _map(mean: Any) -> str:
 
 def _distribution(keys: Any, values: Any) -> str:
     figure, axis = axes()
-    for found, name in ((keys, "keys"), (values, "values")):
-        counts, edges = np.histogram(found, BINS, ALL)
+    for tensor, name in ((keys, "keys"), (values, "values")):
+        counts, edges = np.histogram(tensor, BINS, ALL)
         axis.stairs(100 * counts / counts.sum(), edges, label=name, fill=True, alpha=0.45)
     axis.set(xlabel="mean cosine in a head", ylabel="share of the heads, %")
     axis.set_xlim(min(0.0, float(min(keys.min(), values.min()))), 1)
@@ -84,7 +84,7 @@ def _distribution(keys: Any, values: Any) -> str:
     return svg(figure)
 
 
-def _peak(found: Any) -> str:
-    counts, edges = np.histogram(found, BINS, ALL)
+def _peak(values: Any) -> str:
+    counts, edges = np.histogram(values, BINS, ALL)
     place = int(counts.argmax())
     return f"{edges[place]:.2f} to {edges[place + 1]:.2f}"

@@ -44,14 +44,14 @@ class Smoothing:
         vision = seen.prompt.vision
         heads = [head for layer in seen.recording.layers for head in _logits(layer)]
         across = [float(head.softmax(-1)[vision.to(head.device)].sum()) for head in heads]
-        found = {}
+        curves = {}
         for name, place in (
             ("cross", int(np.argmax(across))),
             ("self", int(np.argmin(across))),
         ):
             kept = heads[place].topk(max(1, round(self.keep * len(heads[place])))).values
-            found[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
-        return found
+            curves[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
+        return curves
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Both heads of the first sample."""
@@ -77,5 +77,5 @@ class Smoothing:
 def _logits(layer: Any) -> Tensor:
     """Of the last query, [query heads, keys]."""
     keys = layer.k[0].repeat_interleave(layer.groups, 0).float()
-    found: Tensor = layer.scale * (keys @ layer.q[0, :, -1].float()[..., None])[..., 0]
-    return found
+    logits: Tensor = layer.scale * (keys @ layer.q[0, :, -1].float()[..., None])[..., 0]
+    return logits

@@ -78,7 +78,7 @@ class Latency(Trial):
         policies = [policy_of(spec) for spec in missing]
         for policy in policies:
             policy.check_strictly()
-        found = bench(
+        benched = bench(
             of_model(setting.load(), tokens),
             policies,
             rounds=1 if setting.small else self.rounds,
@@ -87,7 +87,7 @@ class Latency(Trial):
             timed=_once if setting.small else prefills,
         )
         measured = dict.fromkeys(one.spec for one in (policy_of("full"), *policies))
-        by_policy = dict(zip(measured, found, strict=True))
+        by_policy = dict(zip(measured, benched, strict=True))
         for spec, policy in zip(missing, policies, strict=True):
             row = asdict(by_policy[policy.spec])
             yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
@@ -212,8 +212,8 @@ class ThroughputTrial(Trial):
                 setting.calibrate({spec: wanted[spec] for spec in missing})
                 subject = of_model(setting.load(), batch.tokens)
             for spec in missing:
-                found = _loaded_fully(subject, spec, batch)
-                yield {"task": _task(batch), "sample": "0", "spec": spec, **found}
+                loaded = _loaded_fully(subject, spec, batch)
+                yield {"task": _task(batch), "sample": "0", "spec": spec, **loaded}
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
         """Seconds of the decoding, and tokens a second over the batch."""

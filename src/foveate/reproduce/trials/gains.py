@@ -79,9 +79,9 @@ def relative(base: float | None, more: float | None) -> float | None:
     return 100 * (more - base) / base
 
 
-def _mean(found: Sequence[float | None]) -> float | None:
-    there = [value for value in found if value is not None]
-    return sum(there) / len(there) if there and len(there) == len(found) else None
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    there = [value for value in numbers if value is not None]
+    return sum(there) / len(there) if there and len(there) == len(numbers) else None
 
 
 def paired(*pairs: Sequence[Arm]) -> tuple[Arm, ...]:

@@ -65,15 +65,15 @@ class GridTrial(Trial):
 
     def asks(self, setting: Setting) -> Asked:
         """The specs of each benchmark; a stand-in asks not all budgets."""
-        found: dict[Ask, dict[str, str]] = {}
+        asks: dict[Ask, dict[str, str]] = {}
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
                 left = budget in left_out or setting.lacks(arm.spec, budget)
                 for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
-                    found.setdefault(self._ask(setting, task), {})[spec] = budget
-        return found
+                    asks.setdefault(self._ask(setting, task), {})[spec] = budget
+        return asks
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, if their time is taken."""
@@ -103,11 +103,11 @@ class GridTrial(Trial):
         if self.plot:
             yield plotted(self.plot, table)
         for setting in settings:
-            asked = self.asks(setting)
-            there = setting.rows(asked)
+            asks = self.asks(setting)
+            there = setting.rows(asks)
             mine = (
                 row
-                for ask, specs in asked.items()
+                for ask, specs in asks.items()
                 for row in there[ask.name]
                 if row["spec"] in specs
             )
@@ -171,11 +171,11 @@ class GridTrial(Trial):
 
     def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
         """An arm's specs, each with the benchmarks that have it: "" for all."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for task in self.tasks():
-            found.setdefault(arm.spec_for(task, model), []).append(task)
-        for spec, tasks in found.items():
-            yield spec, "" if len(found) == 1 else ", ".join(tasks)
+            names.setdefault(arm.spec_for(task, model), []).append(task)
+        for spec, tasks in names.items():
+            yield spec, "" if len(names) == 1 else ", ".join(tasks)
 
     def _cell(
         self,
@@ -187,15 +187,15 @@ class GridTrial(Trial):
     ) -> TableCell:
         if lacks := setting.lacks(arm.spec, budget):
             return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
-        asked = [self._ask(setting, task) for task in column.tasks]
-        if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
+        cells = [self._ask(setting, task) for task in column.tasks]
+        if why := next((setting.read[ask] for ask in cells if setting.read.get(ask)), ""):
             return TableCell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
         if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
             return TableCell(None, None, f"no profile: {why}")
         mine = [
             row
-            for ask, spec in zip(asked, specs, strict=True)
+            for ask, spec in zip(cells, specs, strict=True)
             for row in rows.get((ask.name, spec), ())
             if column.holds(row)
         ]
@@ -211,6 +211,6 @@ class GridTrial(Trial):
 
 def _average(cells: Sequence[TableCell]) -> TableCell:
     """The mean of the other columns, where all of them have a number."""
-    found = [cell.measured for cell in cells if cell.measured is not None]
-    whole = bool(cells) and len(found) == len(cells)
-    return TableCell(sum(found) / len(found) if whole else None, None, AVERAGED)
+    numbers = [cell.measured for cell in cells if cell.measured is not None]
+    whole = bool(cells) and len(numbers) == len(cells)
+    return TableCell(sum(numbers) / len(numbers) if whole else None, None, AVERAGED)

@@ -110,9 +110,9 @@ class Probe(Trial):
         """What the rows so far show, benchmark by benchmark."""
         for setting in settings:
             for ask in self._each(setting):
-                found = setting.rows([ask])[ask.name]
+                prompt_rows = setting.rows([ask])[ask.name]
                 estimates = self._estimates(setting)
-                if rows := [{**row, "estimates": estimates} for row in found]:
+                if rows := [{**row, "estimates": estimates} for row in prompt_rows]:
                     yield from self.measure.shown(setting.model, ask.task, rows)
 
     def _budgets(self) -> Sequence[str]:
@@ -127,12 +127,12 @@ class Probe(Trial):
         """By budget what a profile holds of the layers, of those that are there."""
         if not self.estimate:
             return {}
-        calibration, found = setting.calibrations[self.estimate], {}
+        calibration, estimates = setting.calibrations[self.estimate], {}
         for budget in self._budgets():
             path = setting.profiles / calibration.file(self.estimate, budget)
             if path.exists():
-                found[budget] = load(str(path), calibration.method).by_layer
-        return found
+                estimates[budget] = load(str(path), calibration.method).by_layer
+        return estimates
 
     def _each(self, setting: Setting) -> list[Ask]:
         count, marks = setting.count(self.samples), (self.measure.name,)

@@ -51,9 +51,9 @@ class ViewTrial(Trial):
     def shown(self, settings: Sequence[Setting]) -> Iterator[Figure]:
         """The charts that there are numbers for."""
         for setting in settings:
-            asked = self.asks(setting)
-            there = setting.rows(asked)
-            for ask, specs in asked.items():
+            asks = self.asks(setting)
+            there = setting.rows(asks)
+            for ask, specs in asks.items():
                 rows = [
                     row
                     for row in there[ask.name]
