@@ -38,8 +38,8 @@ def read(path: Path, schema: str, remedy: str) -> dict[str, Any]:
     manifest = dict(read_record(path).held)
     if manifest.get("schema") != schema:
         raise InvalidInput(
-            f"{str(path)!r} has schema={shown(manifest.get('schema'))}, and this version of Foveate "
-            f"reads {schema!r}. Read it with the version that wrote it."
+            f"{str(path)!r} has schema={shown(manifest.get('schema'))}, and this version of "
+            f"Foveate reads {schema!r}. Read it with the version that wrote it."
         )
     said = manifest.pop("digest", None)
     if said != digest(manifest) or not isinstance(manifest.get("files"), dict):
