@@ -57,7 +57,7 @@ from foveate.backends.hf.projection import (
     residual_norm,
     residual_readers,
 )
-from foveate.backends.hf.prunable import GenerateCall as AskedOfTokens
+from foveate.backends.hf.prunable import RequestedOutputs
 from foveate.backends.hf.pruning import Pruner
 from foveate.backends.hf.reprefill import Rereader, keeps_passes, note_pass, read_again
 from foveate.backends.hf.state import CacheState, Link, Ongoing
@@ -298,7 +298,7 @@ class Calls:
             return self._left(module, forward(*args, **kwargs))
         if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
             enough = self.prefills or call_inputs.of("generation").generation is not None
-            call_inputs.of_tokens = AskedOfTokens.of(module, given, enough)
+            call_inputs.of_tokens = RequestedOutputs.of(module, given, enough)
         check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
@@ -367,7 +367,7 @@ class Calls:
         """The inputs of what is computed of a pass."""
         if self._pruner.stage is None or fixed.state_of(cache) is not None:
             return kwargs
-        requested = call_inputs.of("of_tokens").of_tokens or AskedOfTokens()
+        requested = call_inputs.of("of_tokens").of_tokens or RequestedOutputs()
         return self._pruner.enter(
             known_state(cache), foveate_layers(cache)[0].seen, requested, kwargs
         )

@@ -61,24 +61,24 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/ChartQA", "test"),
-            split="test",
+            task_split="test",
             columns=("type", "question", "answer"),
         ),
         Shards(
             published=on_hub("ahmed-masry/ChartQA", "test"),
-            split="test",
+            task_split="test",
             columns=("type", "query", "label"),
         ),
         Shards(
             published=on_hub("HuggingFaceM4/ChartQA", "test"),
-            split="test",
+            task_split="test",
             columns=("human_or_machine", "query", "label"),
             made=_made,
         ),
         Tabled(
             published=in_kit("ChartQA_TEST.tsv"),
             table="ChartQA_TEST.tsv",
-            split="test",
+            task_split="test",
             columns={"question": "question", "answer": "answer", "split": "type"},
         ),
     ),

@@ -47,13 +47,13 @@ FORMS = Forms(
         Shards(
             published=on_hub("lmms-lab/DocVQA", "validation"),
             inside="DocVQA",
-            split="validation",
+            task_split="validation",
             columns=("questionId", "question", "answers"),
         ),
         Tabled(
             published=in_kit("DocVQA_VAL.tsv"),
             table="DocVQA_VAL.tsv",
-            split="val",
+            task_split="val",
             columns={"index": "questionId", "question": "question", "answer": "answers"},
             lists=("answers",),
         ),

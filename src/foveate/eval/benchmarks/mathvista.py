@@ -100,14 +100,14 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("AI4Math/MathVista", "testmini"),
-            split="testmini",
+            task_split="testmini",
             image="decoded_image",
             columns=("pid", "query", "answer", "choices", *FACTS, "metadata"),
         ),
         Tabled(
             published=in_kit("MathVista_MINI.tsv"),
             table="MathVista_MINI.tsv",
-            split="testmini",
+            task_split="testmini",
             columns={"index": "pid", "question": "query", **dict(zip(TABLED, TABLED, strict=True))},
         ),
     ),

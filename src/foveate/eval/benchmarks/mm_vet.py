@@ -85,13 +85,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/MMVet", "test"),
-            split="test",
+            task_split="test",
             columns=("question_id", "question", "answer", "capability"),
         ),
         Tabled(
             published=in_kit("MMVet.tsv"),
             table="MMVet.tsv",
-            split="test",
+            task_split="test",
             columns={
                 "index": "question_id",
                 "question": "question",

@@ -58,13 +58,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("echo840/OCRBench", "test"),
-            split="test",
+            task_split="test",
             columns=("dataset", "question", "question_type", "answer"),
         ),
         Tabled(
             published=in_kit("OCRBench.tsv"),
             table="OCRBench.tsv",
-            split="test",
+            task_split="test",
             columns={"question": "question", "answer": "answers", "category": "question_type"},
             made=lambda record: listed(record, "answers"),
         ),

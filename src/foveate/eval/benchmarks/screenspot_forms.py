@@ -40,14 +40,14 @@ def forms_of(screen: str | None = None) -> Mapping[str, Forms[BenchmarkRow]]:
     )
     pixels = Shards(
         published=on_hub("lmms-lab/ScreenSpot-v2", "train"),
-        split="train",
+        task_split="train",
         columns=("instruction", "bbox", "data_type"),
         optional=("img_filename", "file_name", "data_source"),
         made=_with_screen,
     )
     shares = Shards(
         published=on_hub("HongxinLi/ScreenSpot_v2", "test"),
-        split="test",
+        task_split="test",
         columns=("instruction", "bbox", "data_type", "file_name"),
         optional=("data_source",),
         made=_in_pixels,

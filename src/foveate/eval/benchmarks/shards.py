@@ -29,7 +29,7 @@ class Shards(BenchmarkForm[BenchmarkRow]):
     ``made`` gives a row the fields that have to be worked out.
     """
 
-    split: str
+    task_split: str
     columns: tuple[str, ...]
     optional: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Shards(BenchmarkForm[BenchmarkRow]):
             InvalidInput: a shard is missing.
         """
         for place in (folder.within(self.inside), folder):
-            if shards := place.find(f"{self.split}-*.parquet"):
+            if shards := place.find(f"{self.task_split}-*.parquet"):
                 _check_complete(shards)
                 return shards
         return []
 
     def split(self, paths: Sequence[Path]) -> str:
         """The split that is asked: no other is read."""
-        return self.split
+        return self.task_split
 
     def count(self, paths: Sequence[Path]) -> int:
         """How many rows the files have."""

@@ -21,7 +21,7 @@ class Tabled(BenchmarkForm[BenchmarkRow]):
     """
 
     table: str
-    split: str
+    task_split: str
     columns: Mapping[str, str]
     lists: tuple[str, ...] = ()
     made: Callable[[Record], Record] = lambda record: record
@@ -32,7 +32,7 @@ class Tabled(BenchmarkForm[BenchmarkRow]):
 
     def split(self, paths: Sequence[Path]) -> str:
         """The split that the table's name says."""
-        return self.split
+        return self.task_split
 
     def count(self, paths: Sequence[Path]) -> int:
         """How many rows it has."""

@@ -58,7 +58,9 @@ RELEASE = Release(
     counted=lambda paths: len(_images(paths[0])),
 )
 SHARDS = Shards(
-    published=on_hub("lmms-lab/TextCaps", "val"), split="val", columns=("image_id", "caption_str")
+    published=on_hub("lmms-lab/TextCaps", "val"),
+    task_split="val",
+    columns=("image_id", "caption_str"),
 )
 FORMS = Forms("TextCaps", (RELEASE, SHARDS))
 

@@ -44,13 +44,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/textvqa", "validation"),
-            split="validation",
+            task_split="validation",
             columns=("question_id", "question", "answers"),
         ),
         Tabled(
             published=in_kit("TextVQA_VAL.tsv"),
             table="TextVQA_VAL.tsv",
-            split="val",
+            task_split="val",
             columns={"index": "question_id", "question": "question", "answer": "answers"},
             lists=("answers",),
         ),
