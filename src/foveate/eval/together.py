@@ -138,10 +138,10 @@ def _said(begun: Sequence[Begun]) -> list[AnswerRow]:
             one.full.reference if one.full else reference_of(one.reading, said)
             for one, said in zip(begun, tokens, strict=True)
         ]
-        lengths = [n for n, reference in enumerate(references) if reference]
-        each = [references[n] for n in lengths]
-        losses = teacher_forced_together(session, [begun[n].prefilled for n in lengths], each)
-    of_reference = dict(zip(lengths, losses, strict=True))
+        referenced = [n for n, reference in enumerate(references) if reference]
+        each = [references[n] for n in referenced]
+        losses = teacher_forced_together(session, [begun[n].prefilled for n in referenced], each)
+    of_reference = dict(zip(referenced, losses, strict=True))
     decode = partial(loaded.tokenizer.decode, skip_special_tokens=True)
     return [
         AnswerRow(

@@ -62,12 +62,12 @@ class EliteWindow:
         asking = self._asking(layer)
         vision = layer.vision & layer.valid
         newest = layer.pos == layer.lengths[:, None, None] - 1
-        rated = layer.valid & (~vision | newest)
+        text_slots = layer.valid & (~vision | newest)
         if self.text == "instruction":
             first = layer.q_pos.gather(1, asking.long().argmax(-1, keepdim=True))
-            rated = rated & (layer.pos >= first[..., None])
-        among_text = _paid(layer, slice(-1, None), rated)[:, :, 0]
-        elite = rated & (among_text >= self.alpha * among_text.amax(-1, keepdim=True))
+            text_slots = text_slots & (layer.pos >= first[..., None])
+        among_text = _paid(layer, slice(-1, None), text_slots)[:, :, 0]
+        elite = text_slots & (among_text >= self.alpha * among_text.amax(-1, keepdim=True))
         votes = _own(layer, elite) & asking[:, None]
         some = votes.any(1).any(0).nonzero()[:, 0]
         paid = _paid(layer, some, vision | elite) * votes[:, :, some, None]
