@@ -22,7 +22,7 @@ ALLOWED = {
     "asked": 1,  # Stats.asked
     "borrow": 0,
     "borrowed": 0,
-    "found": 2,  # a parameter that vLLM's scheduler has, and a kernel's logarithm of a sum
+    "found": 3,  # of PrefixBudget, a parameter that vLLM's scheduler has, and a kernel's sum
     "late": 0,
     "lend": 0,
     "told": 1,  # Kept.told

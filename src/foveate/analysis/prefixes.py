@@ -58,7 +58,7 @@ def prefix_search(
     stage = PrefixBudget(amount=budget, delta=delta, steps=steps)
     scored = _scored(policy, layers, attention_mask)
     tokens = scored[0].tokens
-    searches = [stage.searched(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
+    searches = [stage.found(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
     kept = torch.stack([counts[:, 0].cpu() for counts in stage(scored, tokens)], dim=1)
     return Searched(
         p=torch.tensor([one.p for one in searches], dtype=torch.float64, device="cpu"),

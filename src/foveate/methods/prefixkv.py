@@ -180,9 +180,9 @@ class PrefixBudget:
             length = int(scored[0].layer.lengths[row])
             wish = self.by_length(scored[0].layer.depth).wish(length)
             return wish[[one.layer.ordinal for one in scored]]
-        return scaled(self.searched(scored, row, total).tokens, total)
+        return scaled(self.found(scored, row, total).tokens, total)
 
-    def searched(self, scored: Sequence[Scored], row: int, total: int) -> PrefixSearch:
+    def found(self, scored: Sequence[Scored], row: int, total: int) -> PrefixSearch:
         """The search in one row, for ``total`` tokens over all layers."""
         curves = [priority(one)[row] for one in scored]
         longest = max(len(curve) for curve in curves)
