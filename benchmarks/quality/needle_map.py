@@ -83,7 +83,9 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
     for spec in dict.fromkeys(spec for spec, _ in sorted(asked, key=lambda one: one[0] != FULL)):
         cells = " | ".join(f"{right[spec, n]} of {asked[spec, n]}" for n in pages)
         lines.append(f"| `{spec}` | {cells} |")
-    return "\n".join([*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"])
+    return "\n".join(
+        [*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"]
+    )
 
 
 def main() -> None:
