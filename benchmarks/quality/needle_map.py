@@ -1,5 +1,5 @@
-"""A page among many, all with the same fields: which of them can still be asked for, by their number
-and by the place of the one that is asked for.
+"""A page among many, all with the same fields: which can still be asked for, by their number and
+by the place of the one that is asked for.
 
     python -m benchmarks.quality.needle_map [--each 3] [--budget 10%]
 

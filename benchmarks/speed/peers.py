@@ -139,13 +139,14 @@ def _decoding(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         "Milliseconds a token, medians of turns: our caches, the stock cache filled with as many "
         "pairs as are kept, and a process of kvpress, whose decoding is the stock one over what it "
-        "keeps; processes meet different moments of the machine. Load is what was running at the end: "
-        "above 2 it was other work too, and a row is then no more than a hint.", "",
-        "| prompt | turns | load | full cache | `snapkv` | `mixkv` | stock, as many pairs | kvpress's "
-        "SnapKV | `snapkv` to stock | `snapkv` to kvpress | `mixkv` to kvpress |",
+        "keeps; processes meet different moments of the machine. Load is what was running at the "
+        "end: above 2 it was other work too, and a row is then no more than a hint.", "",
+        "| prompt | turns | load | full cache | `snapkv` | `mixkv` | stock, as many pairs | "
+        "kvpress's SnapKV | `snapkv` to stock | `snapkv` to kvpress | `mixkv` to kvpress |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {row['tokens']:,} | {row['turns']} | {row.get('load', '')} | {row['full']:.1f} | {row['snapkv']:.1f} "
+            f"| {row['tokens']:,} | {row['turns']} | {row.get('load', '')} "
+            f"| {row['full']:.1f} | {row['snapkv']:.1f} "
             f"| {row['mixkv']:.1f} | {row['stock']:.1f} | {row['kvpress']:.1f} "
             f"| {row['snapkv'] / row['stock']:.2f} | {row['snapkv'] / row['kvpress']:.2f} "
             f"| {row['mixkv'] / row['kvpress']:.2f} |"
