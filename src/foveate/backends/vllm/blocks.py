@@ -183,7 +183,7 @@ class CompressedManager(Replacing, FullAttentionManager):
         """vLLM's, of as many tokens as the request that is asking may share."""
         plan = ASKING.get()
         if plan is not None and plan.key is not None:
-            max_length = min(max_length, *map(plan.found, options["kv_cache_group_ids"]))
+            max_length = min(max_length, *map(plan.readable, options["kv_cache_group_ids"]))
         return super().find_longest_cache_hit(block_hashes, max_length, *args, **options)
 
     def add_local_computed_blocks(

@@ -15,21 +15,21 @@ from foveate.backends.vllm.replacing import Replacement
 @dataclass
 class Books:
     """Of one request, by KV cache group: how many ``blocks`` its table has, and which is the
-    ``first`` that is still held. Its first ``found`` tokens lie where other requests may read as
+    ``first`` that is still held. Its first ``shared`` tokens lie where other requests may read as
     well, but for its ``own`` blocks, which took the place of others; of those that did so in this
     step ``read`` are the others. Both are blocks' numbers by group and place.
     """
 
-    found: int
+    shared: int
     blocks: list[int]
     first: Mapping[int, int] = field(default_factory=dict)
     own: dict[int, dict[int, int]] = field(default_factory=dict)
     read: dict[int, dict[int, int]] = field(default_factory=dict)
-    shared: int = 0  # tokens of which a snapshot is made after this step
+    following: int = 0  # ``shared`` once this step is over, after which a snapshot is made
 
     def turn(self) -> None:
         """A step is over."""
-        self.found, self.read = max(self.found, self.shared), {}
+        self.shared, self.read = max(self.shared, self.following), {}
 
     def replace(self, group: int, blocks: Mapping[int, Replacement]) -> None:
         """Blocks of that group take the place of others, by place; those before the first that is
@@ -41,7 +41,7 @@ class Books:
         self.read[group] = {place: one.before for place, one in blocks.items()}
 
 
-class Held:
+class RequestBooks:
     """The books of all requests."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Held:
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         computed |= dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
         for name in orders.saves:
-            self._books[name].shared = computed[name] + output.num_scheduled_tokens[name]
+            self._books[name].following = computed[name] + output.num_scheduled_tokens[name]
 
     def reads(self, name: str, group: int, first: int, end: int, block: int) -> str | None:
         """What is wrong with reading a request's tokens up to ``end``, without its ``first``
@@ -91,7 +91,7 @@ class Held:
     def shared(self, name: str) -> int:
         """How many of a request's first tokens lay in the pool when it began."""
         books = self._books.get(name)
-        return 0 if books is None else books.found
+        return 0 if books is None else books.shared
 
     def moves(self, name: str, group: int, first: int, block: int) -> str | None:
         """What is wrong with writing a request's blocks from ``first`` on once more; None if no
@@ -99,11 +99,11 @@ class Held:
         """
         books = self._books[name]
         own = books.own.get(group, {})
-        for place in range(first, -(-books.found // block)):
+        for place in range(first, -(-books.shared // block)):
             if place not in own:
                 return (
                     f"its token {place * block} would be moved, and others may read its first "
-                    f"{books.found}"
+                    f"{books.shared}"
                 )
         return None
 

@@ -204,9 +204,9 @@ class Planning:
             self._starts[request.request_id] = beginning.number
             return self.kv_cache_manager.create_kv_cache_blocks(blocks), beginning.tokens, 0
         if enabled and plan.context and self._shares_contexts and fits:
-            found = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
-            if all(blocks is not None for blocks in found):
-                return self.kv_cache_manager.create_kv_cache_blocks(tuple(found)), plan.length, 0
+            hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
+            if all(blocks is not None for blocks in hits):
+                return self.kv_cache_manager.create_kv_cache_blocks(tuple(hits)), plan.length, 0
         with asking(plan):
             return self._stock_prefix(request, *most)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.backends.vllm.rows import Prompt
+from foveate.backends.vllm.rows import RequestPrompt
 from foveate.core.reading import Remembered
 
 
@@ -39,7 +39,7 @@ class Snapshots:
     def __init__(self) -> None:
         self._layers: dict[int, list[LayerSnapshot]] = {}
 
-    def save(self, number: int, prompt: Prompt) -> None:
+    def save(self, number: int, prompt: RequestPrompt) -> None:
         """Makes one of a request that has just been compressed. Nothing of it is changed any more
         by the request: what is remembered is replaced, never written to.
         """
@@ -49,7 +49,7 @@ class Snapshots:
             for ordinal, one in layers
         ]
 
-    def restore(self, number: int, prompt: Prompt, device: Any) -> bool:
+    def restore(self, number: int, prompt: RequestPrompt, device: Any) -> bool:
         """Lets a request go on from one; False where there is none of that number."""
         if number not in self._layers:
             return False
