@@ -1,5 +1,6 @@
 """Which blocks the scheduler holds for a request, as far as its steps have said: a worker's own
-books, against which everything is checked that attention is about to read or to move.
+books, against which everything is checked that attention is about to read or to move. They also
+know what vLLM's tables do not: which blocks have taken the place of others.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class RequestBooks:
             if name in self._books:
                 self._books[name].first = first
         for name, groups in orders.replaced.items():
-            for group, blocks in groups.items():
-                self._books[name].replace(group, blocks)
+            for group, replaced in groups.items():
+                self._books[name].replace(group, replaced)
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         computed |= dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
         for name in orders.saves:

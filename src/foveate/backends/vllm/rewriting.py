@@ -200,7 +200,7 @@ def with_blocks(
     each = [(row, *one) for row, mine in blocks.items() for one in mine.items()]
     if not each:
         return table
-    rows, places, numbers = torch.tensor(each, device=table.device).T
+    rows, places, numbers = torch.tensor(each, dtype=torch.long, device=table.device).T
     table = table.clone()
     table[rows, places] = numbers.to(table.dtype)
     return table
