@@ -63,7 +63,9 @@ def one_by_one(llm, given, spec, salts, tokens=70):
 
 @pytest.mark.parametrize(("spec", "last"), zip(POLICIES, (256, 288, 256, 256), strict=True))
 def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, spec, last):
-    """What begins alike | is shared | compressed, under `when=over_budget(every=N,reading=true)`"""
+    """Prompts that begin alike | share | what is kept, under
+    `when=over_budget(every=N,reading=true)`
+    """
     given = alike()
     alone = one_by_one(llm, given, spec, [f"{spec} {number}" for number in range(3)])
     shared = one_by_one(llm, given, spec, [spec] * 3)
