@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from foveate.backends.vllm.blocks import BlockName, CompressedManager
+from foveate.backends.vllm.blocks import CompressedManager
 from foveate.backends.vllm.boundaries import Boundaries
+from foveate.backends.vllm.naming import BlockName
 from foveate.backends.vllm.plans import Plan
 
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from foveate.backends.vllm.gap import Room
+from foveate.backends.vllm.naming import Naming
 from foveate.backends.vllm.plans import Plan
 from foveate.backends.vllm.replacing import Replacing
 from foveate.backends.vllm.shares import Rooms
@@ -21,7 +21,6 @@ from foveate.backends.vllm.vllm_api import (
     FullAttentionSpec,
     KVCacheSpec,
     KVQuantMode,
-    make_block_hash_with_group_id,
 )
 from foveate.errors import UnsupportedEngine
 
@@ -79,13 +78,6 @@ def _plain(spec: CompressedSpec) -> FullAttentionSpec:
     )
 
 
-class BlockName(NamedTuple):
-    """The ``name`` by which others find a compressed block, and its ``place`` in its request."""
-
-    place: int
-    name: bytes
-
-
 ASKING: ContextVar[Plan | None] = ContextVar("the request whose prefix is looked up", default=None)
 
 
@@ -99,7 +91,7 @@ def asking(plan: Plan) -> Iterator[None]:
         ASKING.reset(token)
 
 
-class CompressedManager(Replacing, FullAttentionManager):
+class CompressedManager(Naming, Replacing, FullAttentionManager):
     """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
 
     Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
@@ -195,56 +187,6 @@ class CompressedManager(Replacing, FullAttentionManager):
         gap = len(new_computed_blocks) - len(held)
         self.req_to_blocks[request_id][:0] = [self._null_block] * gap
         self.num_cached_block[request_id] += gap
-
-    def compressed_context(self, hashes: Sequence[bytes], plan: Plan) -> list[Any] | None:
-        """The blocks of a compressed context that another request has left; None if any is gone.
-
-        ``hashes`` are those of the request's blocks, each of all tokens up to its end.
-        """
-        return self.named(self._context_names(hashes, plan))
-
-    def remember_context(self, request_id: str, hashes: Sequence[bytes], plan: Plan) -> None:
-        """Names the blocks of a context by it and by the policy.
-
-        Only when they have been compressed: nobody may read them before.
-        """
-        self.name(request_id, self._context_names(hashes, plan))
-
-    def _context_names(self, hashes: Sequence[bytes], plan: Plan) -> list[BlockName]:
-        """The blocks that a context stays in, and their names; where it stays whole, vLLM's own."""
-        size, gap = self.block_pool.hash_block_size, plan.gap(self.kv_cache_group_id)
-        whole = hashes[plan.length // size - 1]
-
-        def name(place: int) -> bytes:
-            said = f"foveate {plan.policy} {plan.length} {place} ".encode()
-            plain = hashes[(place + 1) * self.block_size // size - 1]
-            return sha256(said + whole).digest() if gap else plain
-
-        places = range(gap, plan.length // self.block_size)
-        return [BlockName(place, name(place)) for place in places]
-
-    def named(self, names: Sequence[BlockName]) -> list[Any] | None:
-        """The blocks of these names, which follow each other, with the gap in front of them; None
-        if any is gone.
-        """
-        held: list[Any] = [self._null_block] * names[0].place
-        for _, name in names:
-            blocks = self.block_pool.get_cached_block(name, [self.kv_cache_group_id])
-            if blocks is None:
-                return None
-            held += blocks
-        return held
-
-    def name(self, request_id: str, names: Sequence[BlockName]) -> None:
-        """Names blocks of a request, which are never written to again under that name."""
-        blocks = self.req_to_blocks[request_id]
-        for place, name in names:
-            block = blocks[place]
-            if block.is_null or block.block_hash is not None:
-                continue  # it came with that name
-            known = make_block_hash_with_group_id(name, self.kv_cache_group_id)
-            end = (place + 1) * self.block_size
-            self.block_pool._insert_block_hash(known, block, num_tokens=end)
 
 
 def compressible(spec: KVCacheSpec) -> bool:
