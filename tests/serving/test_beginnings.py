@@ -4,10 +4,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+import foveate
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.following import recorded, same
 from tests.serving.prometheus import foveate_metrics, of_this_process
-from tests.serving.test_boundaries import drawn
+from tests.serving.test_boundaries import REST, drawn
 from tests.serving.test_images import chat, noise
 from tests.serving.test_options import adapter, finished
 from tests.serving.tiny import QWEN_IMAGE
@@ -86,6 +87,24 @@ def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, 
     assert min(at_once.shared) == last  # each writes to blocks of its own
     check_alike([one.answers[0].tokens for one, _ in alone], at_once)
     assert at_once.idle == 63
+
+
+@pytest.mark.slow
+def test_every_policy_that_is_served_so_shares_exactly(folder):
+    specs = [f"{name}:budget=64,{EVERY}" for name in REST]
+    options = {"policies": specs[1:], "enable_prefix_caching": True, "max_model_len": 512}
+    with engine(folder, specs[0], **options) as llm:
+        for spec in specs:
+            alone = one_by_one(llm, alike()[1:], spec, [f"{spec} 1", f"{spec} 2"], tokens=4)
+            shared = one_by_one(llm, alike()[1:], spec, [spec] * 2, tokens=4)
+            fits = foveate.policy(spec).score.queries(64) <= 64  # of those between boundaries
+            assert (shared[1][0].shared[0] in (192, 256)) == fits, spec
+            for (mine, kept), (theirs, every) in zip(shared, alone, strict=True):
+                assert all(all(map(torch.equal, heads, every[at])) for at, heads in kept.items()), (
+                    spec
+                )
+                ((answer,), (right,)) = mine.answers, theirs.answers
+                torch.testing.assert_close(answer.logprobs, right.logprobs, rtol=0, atol=1e-4)
 
 
 def salted(given, salt):

@@ -162,11 +162,13 @@ class Prompts:
             self._start(name, number)
         self.snapshots.drop(orders.drops)
         self._saves = orders.saves
-        self.not_read = sum(
-            self.held.shared(name)
-            for name, order in orders.begin.items()
-            if name in orders.starts or 0 < order.length <= self.held.shared(name)
-        )
+        self.not_read = sum(self._not_read(name, orders) for name in orders.begin)
+
+    def _not_read(self, name: str, orders: Orders) -> int:
+        """How many tokens of a request that begins have been read and compressed for another."""
+        order, shared = orders.begin.get(name), self.held.shared(name)
+        context = order is not None and 0 < order.length <= shared
+        return shared if context or name in orders.starts else 0
 
     def _start(self, name: str, number: int) -> None:
         """Lets a request begin where the snapshot of that number was made."""
