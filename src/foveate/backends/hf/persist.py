@@ -27,6 +27,11 @@ from foveate.core.protocols import Restores
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 
+DROPPED = "dropped."
+"""Before the number of a layer of the model: which tokens were dropped before it, and so are not
+computed from it on.
+"""
+
 HOST = "host_"
 """In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
 
@@ -109,6 +114,7 @@ def save(
         tensors["vision"] = state.vision
         if state.frames is not None:
             tensors["frames"] = state.frames
+    tensors |= {f"{DROPPED}{layer}": which for layer, which in state.dropped.items()}
     note = {
         "schema": SCHEMA,
         "model": model_fingerprint(model),
@@ -177,6 +183,12 @@ def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) ->
         vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
     ):
         found.refuse("its tensor 'frames' is not one truth value for each token")
+    dropped = {k: t for k, t in found.tensors.items() if k.startswith(DROPPED)}
+    for name, which in dropped.items():
+        before, told = name.removeprefix(DROPPED), which.dtype == torch.bool and which.dim() == 2
+        if not before.isdecimal() or not told or len(which) != pads.numel():
+            found.refuse(f"its tensor {name!r} is not one truth value for each token of each row")
+    used |= dropped.keys()
     others = [name for name in found.tensors if not name.startswith("extra.")]
     if unknown := sorted(set(others) - used):
         found.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
@@ -198,6 +210,9 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
     state.frames = tensors.get("frames")
     state.vision_known, state.awaiting = state.vision is not None, False
     state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    state.dropped = {
+        int(k.removeprefix(DROPPED)): v for k, v in tensors.items() if k.startswith(DROPPED)
+    }
     if (images := state.images()) is not None:
         for layer in state.layers:
             if (queries := layer.memory.queries) is not None:

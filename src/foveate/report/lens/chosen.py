@@ -21,12 +21,14 @@ class Choice(NamedTuple):
     """What one policy keeps: a row is a KV head, layer after layer; t counts tokens.
 
     ``scores`` are as in :class:`foveate.Kept`: +inf where a token is protected, NaN where nothing
-    was scored: everything fits the budget, or the layer never computed the token.
+    was scored: everything fits the budget, or the layer never computed the token. ``computed`` tells
+    the latter from what was evicted: True where the layer computed it; None where all layers did.
     """
 
     policy: Policy
     kept: Bool[Tensor, "r t"]
     scores: Float[Tensor, "r t"]
+    computed: Bool[Tensor, "r t"] | None = None
 
 
 class Seen(NamedTuple):
@@ -83,7 +85,12 @@ def _choice(block: Session, recording: Recording) -> Choice:
     pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
     masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
     found = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
-    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(found).cpu())
+    computed = None
+    if block.policy.prune is not None:
+        whole = [torch.ones_like(at, dtype=torch.bool) for at in pos]
+        there = [_of_tokens(one, at, t, False) for one, at in zip(whole, pos, strict=True)]
+        computed = torch.cat(there).cpu()
+    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(found).cpu(), computed)
 
 
 def _of_tokens(
