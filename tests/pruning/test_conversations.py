@@ -116,7 +116,9 @@ def test_a_stream_whose_frames_are_pruned(family, cut, policy, left, monkeypatch
             if left and number == 7:
                 path = stream.save(tmp_path / "stream.safetensors")
                 stream = watch.stream = at_hand[0] = Stream.load(path, model, processor)
-            watch.note(stream.see(chunk).seen)
+            held = stream.see(chunk)
+            watch.note(held.seen)
+            assert held.bytes <= held.peak <= held.bound
         answer = stream.ask("why", **ASKED)
     parts = whole(stream, chunks, "why")
     length = sum(part["input_ids"].shape[1] for part in parts)

@@ -229,7 +229,7 @@ def test_tiles_that_are_made_smaller_mix_their_patches(looked):
     model.config.vision_aspect_ratio = "anyres_max_1"
     ids = inputs["input_ids"]
     text = ids[ids != zoo.IMAGE]
-    ids = torch.cat([text[:9], torch.full((4 + 2,), zoo.IMAGE), text[9:]])[None]
+    ids = torch.cat([text[:9], torch.full((4 + 3,), zoo.IMAGE), text[9:]])[None]
     inputs = {**inputs, "input_ids": ids, "attention_mask": torch.ones_like(ids)}
     with foveate.compress(model, f"{MERGED}+full") as session:
         session.prefill(**inputs)

@@ -240,6 +240,8 @@ class Stream(AbstractContextManager["Stream"]):
         with looked_at(cache, made if elsewhere else None):
             session.prefill(**chunk.inputs, **{CACHE: cache})
         layers, stay = foveate_layers(cache), None
+        for layer in layers:  # its prompt never ends, so empty slots would stay, and count
+            layer.settle()
         if layers[0].seen > max(layer.pairs.longest for layer in layers) + _FORGETS:
             stay = forget(cache)
         if elsewhere is not None:

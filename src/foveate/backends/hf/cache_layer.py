@@ -199,8 +199,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return listed(held, k, v, own, computed.end)
 
     def settle(self) -> None:
-        """Once a prompt has been read of which some tokens were not computed: holds no empty slots,
-        which rows have that keep fewer tokens than others.
+        """Once a prompt, or a pass of one that never ends, has been read of which some tokens were
+        not computed: holds no empty slots, which rows and heads have that keep fewer than others.
         """
         pairs = self.pairs
         if self.state.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
