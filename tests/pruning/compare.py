@@ -21,7 +21,7 @@ from foveate.core.prunes import prunes
 from foveate.core.pruning import EnteringTokens, Pruned
 from tests.conformance import compare
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
-from tests.conformance.oracle import Event, oracle
+from tests.conformance.oracle import Event, oracle, tied_rows
 
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 
@@ -156,7 +156,8 @@ def check_pruned(
     model: PreTrainedModel, policy: foveate.Policy, inputs: dict[str, Tensor], **how: Any
 ) -> Read:
     """``generate`` equals that of the stock model, from which keys are hidden and evicted, and
-    which is given the states with which tokens took over others.
+    which is given the states with which tokens took over others; but for rows in which what is
+    evicted has two kept keys that are equally near, and rounding decides into which it merges.
     """
     settings = {**GREEDY, **how}
     pads = (inputs["attention_mask"] == 0).sum(-1)
@@ -172,7 +173,9 @@ def check_pruned(
         check_held(read)
     with oracle(model, *read.events, hidden=read.hidden), given(model, read.rows):
         theirs = model.generate(**inputs, **settings)
-    assert difference(ours, theirs) <= TOLERANCE
+    tied = tied_rows(len(ours.logits[0]))
+    assert not bool(tied.all()), "two kept keys are equally near in every row"
+    assert difference(ours, theirs, ~tied) <= TOLERANCE
     return read
 
 
