@@ -115,7 +115,9 @@ def _sample(percent: int) -> Image.Image:
     """A patch, a share of whose heads hold it: black on white beside white on black."""
     image = _halves(96)
     for x, ink in ((24, "black"), (72, "white")):
-        ImageDraw.Draw(image).text((x, 17), f"{percent} %", fill=ink, font=ImageFont.load_default(15), anchor="mm")
+        ImageDraw.Draw(image).text(
+            (x, 17), f"{percent} %", fill=ink, font=ImageFont.load_default(15), anchor="mm"
+        )
     return _patch(image, percent / 100)
 
 
@@ -124,7 +126,9 @@ def _crossed() -> Image.Image:
     patch = _patch(_halves(96), 0.0, computed=False)
     image = Image.new("RGB", (96 + 112, 34), PAPER)
     image.paste(patch, (0, 0))
-    ImageDraw.Draw(image).text((106, 17), "not computed", fill="black", font=ImageFont.load_default(15), anchor="lm")
+    ImageDraw.Draw(image).text(
+        (106, 17), "not computed", fill="black", font=ImageFont.load_default(15), anchor="lm"
+    )
     return image
 
 

@@ -95,7 +95,9 @@ class PatchTokens:
         """
         if self.kind in PACKED:
             return self._packed(torch.cat(list(values))) if values else _NONE
-        made = [self._in_squares(x) if self.kind in IN_SQUARES else self._in_runs(x) for x in values]
+        made = [
+            self._in_squares(x) if self.kind in IN_SQUARES else self._in_runs(x) for x in values
+        ]
         found = torch.cat(made) if made else _NONE.values
         if self.kind in IN_WINDOWS:
             places = self._places().to(found.device)
@@ -167,8 +169,10 @@ def _unknown(config: Any) -> str:
             f"the last layer of this {kind}'s tower looks within windows, so what it pays cannot be "
             "compared over an image"
         )
-    return "" if kind in PACKED or _patches_of_a_token(config) else (
-        f"the patches of this {kind}'s tower make no whole squares"
+    return (
+        ""
+        if kind in PACKED or _patches_of_a_token(config)
+        else (f"the patches of this {kind}'s tower make no whole squares")
     )
 
 

@@ -183,15 +183,22 @@ def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) ->
         vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
     ):
         found.refuse("its tensor 'frames' is not one truth value for each token")
-    dropped = {k: t for k, t in found.tensors.items() if k.startswith(DROPPED)}
-    for name, which in dropped.items():
-        before, told = name.removeprefix(DROPPED), which.dtype == torch.bool and which.dim() == 2
-        if not before.isdecimal() or not told or len(which) != pads.numel():
-            found.refuse(f"its tensor {name!r} is not one truth value for each token of each row")
-    used |= dropped.keys()
+    used |= _check_dropped(found, pads.numel())
     others = [name for name in found.tensors if not name.startswith("extra.")]
     if unknown := sorted(set(others) - used):
         found.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
+
+
+def _check_dropped(found: Saved, rows: int) -> set[str]:
+    """The names of the tensors that say what was dropped, which fit the file's rows and tokens."""
+    most = max((each[0] for each in found.seen.values()), default=0)
+    dropped = {name: t for name, t in found.tensors.items() if name.startswith(DROPPED)}
+    for name, which in dropped.items():
+        told = which.dtype == torch.bool and which.dim() == 2
+        fits = told and len(which) == rows and which.shape[1] <= most
+        if not fits or not name.removeprefix(DROPPED).isdecimal():
+            found.refuse(f"its tensor {name!r} is not one truth value for each token of each row")
+    return set(dropped)
 
 
 def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
