@@ -68,10 +68,8 @@ def test_ends_of_lines_are_equally_near_to_those_around_them(cut):
     """LLaVA-OneVision's are alike before they are rotated: in the middle between two that are kept,
     which of them one merges into is a matter of rounding, in this batch; and other rows are exact.
     """
-    model, inputs = (
-        zoo.build("llava_onevision"),
-        zoo.prompt("llava_onevision", lengths=BATCHES["left-padded"]),
-    )
+    family, lengths = "llava_onevision", BATCHES["left-padded"]
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
     check_pruned(model, foveate.policy(f"{cut}+lookm:budget=60%"), inputs)
     assert bool(tied_rows(3).any())
 

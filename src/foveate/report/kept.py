@@ -115,9 +115,7 @@ def _sample(percent: int) -> Image.Image:
     """A patch, a share of whose heads hold it: black on white beside white on black."""
     image = _halves(96)
     for x, ink in ((24, "black"), (72, "white")):
-        ImageDraw.Draw(image).text(
-            (x, 17), f"{percent} %", fill=ink, font=ImageFont.load_default(15), anchor="mm"
-        )
+        _write(image, (x, 17), f"{percent} %", ink, "mm")
     return _patch(image, percent / 100)
 
 
@@ -126,10 +124,13 @@ def _crossed() -> Image.Image:
     patch = _patch(_halves(96), 0.0, computed=False)
     image = Image.new("RGB", (96 + 112, 34), PAPER)
     image.paste(patch, (0, 0))
-    ImageDraw.Draw(image).text(
-        (106, 17), "not computed", fill="black", font=ImageFont.load_default(15), anchor="lm"
-    )
+    _write(image, (106, 17), "not computed", "black", "lm")
     return image
+
+
+def _write(image: Image.Image, at: tuple[int, int], text: str, ink: str, anchor: str) -> None:
+    font = ImageFont.load_default(15)
+    ImageDraw.Draw(image).text(at, text, fill=ink, font=font, anchor=anchor)
 
 
 def _halves(wide: int) -> Image.Image:

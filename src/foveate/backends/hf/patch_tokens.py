@@ -80,9 +80,8 @@ class PatchTokens:
 
     def _note_packing(self, pack: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**named(pack, args), **kwargs}
-        tiles = [len(one) for one in given[_FEATURES]]
-        # a wrapper's method calls that of the model inside, which is noted last
-        self._packing = _Packing(pack, {n: x for n, x in given.items() if n != _FEATURES}, tiles)
+        tiles = [len(one) for one in given.pop(_FEATURES)]
+        self._packing = _Packing(pack, given, tiles)  # the innermost is noted last, and wraps none
         return pack(*args, **kwargs)
 
     def _note_grids(self, tower: nn.Module, args: Any, kwargs: Any) -> None:
@@ -90,19 +89,17 @@ class PatchTokens:
         self._grids = given["grid_thw"].tolist()
 
     def joined(self, values: Sequence[Float[Tensor, "n t c"]]) -> Joined:
-        """What is said of all tokens, of what is said of the patches of each call of attention; none
-        where it does not come out even.
+        """What is said of all tokens, given what is said of the patches of each call of attention;
+        of none where it does not come out even.
         """
         if self.kind in PACKED:
             return self._packed(torch.cat(list(values))) if values else _NONE
-        made = [
-            self._in_squares(x) if self.kind in IN_SQUARES else self._in_runs(x) for x in values
-        ]
-        found = torch.cat(made) if made else _NONE.values
+        join = self._in_squares if self.kind in IN_SQUARES else self._in_runs
+        tokens = torch.cat([join(each) for each in values]) if values else _NONE.values
         if self.kind in IN_WINDOWS:
-            places = self._places().to(found.device)
-            found = found[places] if len(places) == len(found) else found[:0]
-        return Joined(found, torch.ones(len(found), dtype=torch.bool, device=found.device))
+            places = self._places().to(tokens.device)
+            tokens = tokens[places] if len(places) == len(tokens) else tokens[:0]
+        return Joined(tokens, torch.ones(len(tokens), dtype=torch.bool, device=tokens.device))
 
     def _packed(self, values: Float[Tensor, "n t c"]) -> Joined:
         if self._packing is None or sum(self._packing.tiles) != len(values):
@@ -112,9 +109,9 @@ class PatchTokens:
         marked = torch.cat([values, ones], -1)
         if given.get(_LINE_END) is not None:
             given = {**given, _LINE_END: values.new_zeros(marked.shape[2])}
-        packed, *_ = pack(**given, **{_FEATURES: marked.split(tiles)})
-        found = torch.cat(list(packed))
-        return Joined(found[:, :-1], found[:, -1] > 0.5)
+        packed, *_ = pack(**given, **{_FEATURES: torch.split(marked, tiles)})
+        tokens = torch.cat(list(packed))
+        return Joined(tokens[:, :-1], tokens[:, -1] > 0.5)
 
     def _in_squares(self, values: Float[Tensor, "n t c"]) -> Float[Tensor, "v c"]:
         n, t, c = values.shape
@@ -131,14 +128,14 @@ class PatchTokens:
 
     def _places(self) -> Int[Tensor, "v"]:
         """At which place each token stands in the order of windows, of all images."""
-        vision, starts = self.model.config.vision_config, 0
-        merge = vision.spatial_merge_size
-        window, found = vision.window_size // merge // vision.patch_size, []
+        vision, start = self.model.config.vision_config, 0
+        merge, each = vision.spatial_merge_size, [torch.zeros(0, dtype=torch.long)]
+        window = vision.window_size // merge // vision.patch_size
         for frames, height, width in self._grids:
             places = in_windows(frames, height // merge, width // merge, window)
-            found.append(starts + places)
-            starts += len(places)
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.long)
+            each.append(start + places)
+            start += len(places)
+        return torch.cat(each)
 
 
 _NONE = Joined(torch.zeros(0, 1), torch.zeros(0, dtype=torch.bool))
@@ -166,8 +163,8 @@ def _unknown(config: Any) -> str:
     vision = config.vision_config
     if kind in IN_WINDOWS and vision.depth - 1 not in vision.fullatt_block_indexes:
         return (
-            f"the last layer of this {kind}'s tower looks within windows, so what it pays cannot be "
-            "compared over an image"
+            f"the last layer of this {kind}'s tower looks within windows, so what it pays cannot "
+            "be compared over an image"
         )
     return (
         ""

@@ -194,8 +194,8 @@ def _check_dropped(found: Saved, rows: int) -> set[str]:
     most = max((each[0] for each in found.seen.values()), default=0)
     dropped = {name: t for name, t in found.tensors.items() if name.startswith(DROPPED)}
     for name, which in dropped.items():
-        told = which.dtype == torch.bool and which.dim() == 2
-        fits = told and len(which) == rows and which.shape[1] <= most
+        flags = which.dtype == torch.bool and which.dim() == 2
+        fits = flags and len(which) == rows and which.shape[1] <= most
         if not fits or not name.removeprefix(DROPPED).isdecimal():
             found.refuse(f"its tensor {name!r} is not one truth value for each token of each row")
     return set(dropped)

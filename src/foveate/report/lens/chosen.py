@@ -21,8 +21,9 @@ class Choice(NamedTuple):
     """What one policy keeps: a row is a KV head, layer after layer; t counts tokens.
 
     ``scores`` are as in :class:`foveate.Kept`: +inf where a token is protected, NaN where nothing
-    was scored: everything fits the budget, or the layer never computed the token. ``computed`` tells
-    the latter from what was evicted: True where the layer computed it; None where all layers did.
+    was scored: everything fits the budget, or the layer never computed the token. ``computed`` is
+    True where it did, which tells what was evicted from what was dropped; None where all layers
+    computed all tokens.
     """
 
     policy: Policy

@@ -59,8 +59,8 @@ def page_data(
     """All that the page shows.
 
     ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`): ``kept``, ``protected``
-    and ``computed`` say where a method's planes begin in it, ``scores`` where a choice's table does;
-    None where nothing was scored. ``computed`` is None where all layers computed all tokens,
+    and ``computed`` say where a method's planes begin in it, ``scores`` where a choice's table
+    does; None where nothing was scored. ``computed`` is None where all layers computed all tokens,
     ``answer`` where nobody was asked.
     """
     packet = Packet()
