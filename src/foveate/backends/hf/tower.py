@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.interface import lookers
 from foveate.backends.hf.patch_tokens import PatchTokens
 from foveate.core.pruning import Prune, TowerAttention
@@ -71,7 +71,7 @@ class Tower:
         UnsupportedModel: how this model's patches become tokens is not known.
     """
 
-    def __init__(self, model: PreTrainedModel, place: Place, stage: Prune | None):
+    def __init__(self, model: PreTrainedModel, place: DecoderPath, stage: Prune | None):
         config = model.config
         self.said, self.tokens = print_value(stage), PatchTokens(model)
         stacks = _stacks(model, place)
@@ -144,12 +144,12 @@ class Tower:
 def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
     """The values at the tokens marked, zeros elsewhere; every row so many times."""
     values = values.to(vision.device)
-    found = values.new_zeros(*vision.shape, *values.shape[1:])
-    found[vision] = values
-    return found.repeat_interleave(times, 0)
+    placed = values.new_zeros(*vision.shape, *values.shape[1:])
+    placed[vision] = values
+    return placed.repeat_interleave(times, 0)
 
 
-def _stacks(model: PreTrainedModel, place: Place) -> list[tuple[nn.Module, nn.ModuleList]]:
+def _stacks(model: PreTrainedModel, place: DecoderPath) -> list[tuple[nn.Module, nn.ModuleList]]:
     """The lists of modules outside the decoder that have as many as the tower has layers, where
     these have attention; each behind the module that it is a part of.
     """
