@@ -176,11 +176,18 @@ def test_chunks_of_which_one_is_all_visual(family, cut, behind):
     assert float((ours - theirs).abs().max()) <= TOLERANCE
 
 
+TAKING_OVER = {
+    "merged": "visionzip.prune(keep=60%,contextual=0.4)",
+    "recycled": "sparsevlm.prune(at=1|2,keep=50%|20%)",
+}
 NOTHING_EVICTED = {"softmax-n": "csp:budget=95%"}  # whose n is of what was evicted
 
 
 @by_turns(
-    6, family=["llava", "qwen2_vl", "qwen3_vl"], cut=CUTS, behind={**BEHIND, **NOTHING_EVICTED}
+    6,
+    family=["llava", "qwen2_vl", "qwen3_vl"],
+    cut={**CUTS, **TAKING_OVER},
+    behind={**BEHIND, **NOTHING_EVICTED},
 )
 def test_saved_forked_and_fixed_caches_answer_alike(family, cut, behind, tmp_path):
     model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
