@@ -141,5 +141,5 @@ def _halves(wide: int) -> Image.Image:
 
 def _patch(image: Image.Image, held: float, computed: bool = True) -> Image.Image:
     share = torch.full((1,), held, dtype=torch.float32, device="cpu")
-    whole = torch.tensor([computed], device="cpu")
+    whole = torch.tensor([computed], dtype=torch.bool, device="cpu")
     return lit(image, Grid(1, 1, (0,)), share, image.size, whole)

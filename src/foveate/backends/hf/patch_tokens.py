@@ -145,7 +145,7 @@ def in_windows(frames: int, rows: int, columns: int, window: int) -> Int[Tensor,
     """Of tokens frame by frame and line by line, at which place each stands where windows of so
     many by so many follow each other, line by line within each.
     """
-    axes = torch.arange(frames), torch.arange(rows), torch.arange(columns)
+    axes = [torch.arange(n, device="cpu") for n in (frames, rows, columns)]
     frame, y, x = (axis.flatten() for axis in torch.meshgrid(*axes, indexing="ij"))
     order = (frame * rows + y // window) * columns + x // window
     order = (order * window + y % window) * window + x % window
