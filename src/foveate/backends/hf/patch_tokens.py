@@ -129,7 +129,7 @@ class PatchTokens:
     def _places(self) -> Int[Tensor, "v"]:
         """At which place each token stands in the order of windows, of all images."""
         vision, start = self.model.config.vision_config, 0
-        merge, each = vision.spatial_merge_size, [torch.zeros(0, dtype=torch.long)]
+        merge, each = vision.spatial_merge_size, [torch.zeros(0, dtype=torch.long, device="cpu")]
         window = vision.window_size // merge // vision.patch_size
         for frames, height, width in self._grids:
             places = in_windows(frames, height // merge, width // merge, window)
@@ -138,7 +138,10 @@ class PatchTokens:
         return torch.cat(each)
 
 
-_NONE = Joined(torch.zeros(0, 1), torch.zeros(0, dtype=torch.bool))
+_NONE = Joined(
+    torch.zeros(0, 1, dtype=torch.float32, device="cpu"),
+    torch.zeros(0, dtype=torch.bool, device="cpu"),
+)
 
 
 def in_windows(frames: int, rows: int, columns: int, window: int) -> Int[Tensor, "v"]:
