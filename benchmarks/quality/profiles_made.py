@@ -14,15 +14,18 @@ from foveate.eval.prompt import read
 
 PROFILES = "benchmarks/profiles"
 FILTERS = f"{PROFILES}/q_filters.safetensors"
+KVZAP = f"{PROFILES}/kvzap.safetensors"
+TRIATTENTION = f"{PROFILES}/triattention.safetensors"
 STATISTICS = "benchmarks/runs/profiles/expected_attention.safetensors"  # 4.5 MB
 PAGES, TEXTS = 24, 10
+ON_PAGES, ON_TEXTS = (FILTERS, KVZAP), (STATISTICS, TRIATTENTION)
 
 
 def make_missing() -> None:
-    """Query filters from drawn pages, of other seeds than the questions; statistics of queries from
-    passages of a text, as they are measured where positions count the tokens.
+    """Query filters and KVzap's maps from drawn pages, of other seeds than the questions; statistics
+    of queries from passages of a text, as they are measured where positions count the tokens.
     """
-    missing = [path for path in (FILTERS, STATISTICS) if not Path(path).exists()]
+    missing = [path for path in (*ON_PAGES, *ON_TEXTS) if not Path(path).exists()]
     if not missing:
         return
     loaded = load("demo")
@@ -32,7 +35,7 @@ def make_missing() -> None:
 
 
 def _prompts(loaded: Loaded, path: str) -> Iterator[Mapping[str, Any]]:
-    if path == FILTERS:
+    if path in ON_PAGES:
         for context in contexts(True, PAGES):
             yield context.asked(loaded)[0].inputs
     else:

@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import kvpress
 import torch
+from kvpress.presses.kvzap_press import KVzapConfig, KVzapModel
 from kvpress_model import GROUPS, HEADS, LAYERS, SIZE, TOKENS, Pass
+from transformers import LlamaForCausalLM
 
 RATIO = {"compression_ratio": 0.6}  # of 61 tokens 24 stay
 FINCH_WINDOW = 8  # tokens of the question, which otherwise a delimiter tells
@@ -80,6 +82,9 @@ PRESSES = {
         Press("KnormPress", {}),
         "base_press",
     ),
+    "kvzap_unrotated": Press(
+        "DMSPress", {"threshold": -4.0, "sliding_window_size": 8}, Press("KVzapPress", {})
+    ),
     "kvzip": ranking("KVzipPress"),
     "kvzip_layerwise": ranking("KVzipPress", layerwise=True),
     "kvzip_plus": ranking("KVzipPress", kvzip_plus_normalization=True),
@@ -87,9 +92,11 @@ PRESSES = {
 }
 
 
-def prepared(name: str, press: Any) -> Pass:
+def prepared(name: str, press: Any, model: LlamaForCausalLM) -> Pass:
     """Gives a press what it would load or be told, and returns that."""
     generator = torch.Generator().manual_seed(2)
+    if name.startswith("kvzap"):
+        return with_surrogate(press.press, model, generator)
     if name == "qfilter":
         filters = torch.randn(LAYERS, HEADS, SIZE, generator=generator)
         press.load_q_filters = lambda _: filters
@@ -106,3 +113,21 @@ def prepared(name: str, press: Any) -> Pass:
     if name.startswith("finch"):
         press.window_size, press.delimiter_token_id = FINCH_WINDOW, -1
     return {}
+
+
+def with_surrogate(press: Any, model: LlamaForCausalLM, generator: torch.Generator) -> Pass:
+    """Gives KVzap linear maps of hidden states that look at keys and values alone: those maps of
+    all KV heads' keys and values, behind the projections that make them.
+    """
+    of_pairs = torch.randn(LAYERS, HEADS, 2 * HEADS * SIZE, generator=generator) / 8
+    offset = torch.randn(LAYERS, HEADS, generator=generator) - 4
+    hidden = model.config.hidden_size
+    press.post_init_from_model = lambda _: None
+    press.kvzap_model = KVzapModel(
+        KVzapConfig(input_dim=hidden, output_dim=HEADS, hidden_dim=None, n_modules=LAYERS)
+    )
+    for i, layer in enumerate(model.model.layers):
+        attention, linear = layer.self_attn, press.kvzap_model.layers[i]
+        projections = torch.cat([attention.k_proj.weight, attention.v_proj.weight])
+        linear.weight.data, linear.bias.data = of_pairs[i] @ projections, offset[i]
+    return {"of_pairs": of_pairs, "offset": offset}

@@ -116,7 +116,7 @@ def kept(model: LlamaForCausalLM, cache: DynamicCache, values: Tensor) -> Tensor
 def recorded(name: str, model: LlamaForCausalLM) -> Pass:
     """What one press makes of the prompt."""
     press, cache = PRESSES[name].made(), DynamicCache()
-    out = prepared(name, press)
+    out = prepared(name, press, model)
     with ExitStack() as stack:
         if name == "observed_attention":
             stack.enter_context(eager(model))
