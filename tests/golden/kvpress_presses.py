@@ -13,6 +13,8 @@ from transformers import LlamaForCausalLM
 RATIO = {"compression_ratio": 0.6}  # of 61 tokens 24 stay
 FINCH_WINDOW = 8  # tokens of the question, which otherwise a delimiter tells
 DUO_SINKS, DUO_RECENT = 4, 9
+ANSWERING, FIRST = ("decoding", "dms_decoding"), 24
+"""Presses that are given so many tokens as a prompt, and the others as an answer."""
 
 
 class Press(NamedTuple):
@@ -76,9 +78,12 @@ PRESSES = {
     "duo_attention": Press("DuoAttentionPress", {"head_compression_ratio": 0.5}),
     "think": Press("ThinKPress", {"key_channel_compression_ratio": 0.4, "window_size": 8}),
     "dms": Press("DMSPress", {"threshold": -4.0, "sliding_window_size": 8}, KNORM),
+    "dms_decoding": Press(
+        "DMSPress", {"threshold": -4.0, "sliding_window_size": 8, "decoding": True}, KNORM
+    ),
     "decoding": Press(
         "DecodingPress",
-        {"compression_interval": 4, "target_size": 24},
+        {"compression_interval": 4, "target_size": FIRST},
         Press("KnormPress", {}),
         "base_press",
     ),
@@ -116,10 +121,10 @@ def prepared(name: str, press: Any, model: LlamaForCausalLM) -> Pass:
 
 
 def with_surrogate(press: Any, model: LlamaForCausalLM, generator: torch.Generator) -> Pass:
-    """Gives KVzap linear maps of hidden states that look at keys and values alone: those maps of
-    all KV heads' keys and values, behind the projections that make them.
+    """Gives KVzap linear maps of hidden states that look at a head's own key and value alone: maps
+    of these, behind the projections that make them.
     """
-    of_pairs = torch.randn(LAYERS, HEADS, 2 * HEADS * SIZE, generator=generator) / 8
+    of_key, of_value = torch.randn(2, LAYERS, HEADS, SIZE, generator=generator) / 4
     offset = torch.randn(LAYERS, HEADS, generator=generator) - 4
     hidden = model.config.hidden_size
     press.post_init_from_model = lambda _: None
@@ -127,7 +132,11 @@ def with_surrogate(press: Any, model: LlamaForCausalLM, generator: torch.Generat
         KVzapConfig(input_dim=hidden, output_dim=HEADS, hidden_dim=None, n_modules=LAYERS)
     )
     for i, layer in enumerate(model.model.layers):
-        attention, linear = layer.self_attn, press.kvzap_model.layers[i]
-        projections = torch.cat([attention.k_proj.weight, attention.v_proj.weight])
-        linear.weight.data, linear.bias.data = of_pairs[i] @ projections, offset[i]
-    return {"of_pairs": of_pairs, "offset": offset}
+        keys, values = (
+            projection.weight.view(HEADS, SIZE, hidden)
+            for projection in (layer.self_attn.k_proj, layer.self_attn.v_proj)
+        )
+        linear = press.kvzap_model.layers[i]
+        seen = (of_key[i, :, None] @ keys + of_value[i, :, None] @ values)[:, 0]
+        linear.weight.data, linear.bias.data = seen, offset[i]
+    return {"of_key": of_key, "of_value": of_value, "offset": offset}
