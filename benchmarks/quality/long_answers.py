@@ -126,7 +126,7 @@ def _tokens(loaded: Loaded, text: str) -> tuple[int, ...]:
 
 
 class Thought(NamedTuple):
-    """What a cache thinks of the tokens it is told [b, m], and bytes after each ``EACH`` of them."""
+    """What a cache thinks of the tokens it is told, [b, m], and bytes after every ``EACH``."""
 
     nll: Tensor
     likeliest: Tensor

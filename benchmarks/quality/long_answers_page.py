@@ -21,12 +21,12 @@ def page(found: Sequence[dict[str, Any]], facts: dict[str, Any]) -> str:
     rows = [
         "# Long answers",
         "",
-        f"{facts['model']}, float32, {facts['prompts']} prompts of {facts['read']} tokens (pages of "
-        f"Python's manual, to be explained, and {facts['lines']} lines about people), answers of "
-        f"{length:,} tokens: the full cache's own, drawn at temperature {facts['temperature']} after "
-        f"{facts['lines']} more lines. Every policy is told that answer token by token. Policies "
-        f"hold {facts['held']} pairs per head in the end, of the {facts['read'] + length:,} and more "
-        "that the full cache has (and what comes before some leave).",
+        f"{facts['model']}, float32, {facts['prompts']} prompts of {facts['read']} tokens (pages "
+        f"of Python's manual, to be explained, and {facts['lines']} lines about people), answers "
+        f"of {length:,} tokens: the full cache's own, drawn at temperature "
+        f"{facts['temperature']} after {facts['lines']} more lines. Every policy is told that "
+        f"answer, and compresses whenever {EACH} tokens have come, to {facts['held']} pairs a head "
+        f"of the {facts['read'] + length:,} and more that the full cache has.",
         "",
         "* Perplexity is of the answer's tokens, in all and by quarters; agreement is the share of "
         "places at which the likeliest token is the full cache's.",

@@ -22,8 +22,8 @@ ON_PAGES, ON_TEXTS = (FILTERS, KVZAP), (STATISTICS, TRIATTENTION)
 
 
 def make_missing() -> None:
-    """Query filters and KVzap's maps from drawn pages, of other seeds than the questions; statistics
-    of queries from passages of a text, as they are measured where positions count the tokens.
+    """Query filters and KVzap's maps from drawn pages, of other seeds than the questions; of
+    queries' statistics and centres from passages of a text, as positions have to count the tokens.
     """
     missing = [path for path in (*ON_PAGES, *ON_TEXTS) if not Path(path).exists()]
     if not missing:

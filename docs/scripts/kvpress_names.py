@@ -108,8 +108,8 @@ PRESSES = (
     same(
         "DMSPress(KnormPress(), threshold=-4, sliding_window_size=128, decoding=True)",
         "knorm:recent=128,budget=above_threshold(threshold=-4),when=over_budget",
-        "of any score; without `when` only the prompt, as with `decoding=False`. What kvpress hides "
-        "is gone here",
+        "of any score; without `when` only the prompt, as with `decoding=False`. What kvpress "
+        "hides is gone here",
     ),
     near(
         "DecodingPress(KnormPress(), compression_interval=512, target_size=2048)",

@@ -8,6 +8,7 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 import foveate
+from foveate.core.gathering import GATHERINGS
 from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod

@@ -78,7 +78,8 @@ def calibrate(
         typer.Option(
             metavar="N",
             min=1,
-            help=f"The most prompts that are read. [default: 10; for recommended and kvzap {SAMPLES}]",
+            help="The most prompts that are read. "
+            f"[default: 10; for recommended and kvzap {SAMPLES}]",
             show_default=False,
         ),
     ] = None,

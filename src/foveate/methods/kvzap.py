@@ -4,8 +4,8 @@ KVzip reads a prompt twice. KVzap learns what that would say: of each pair the l
 score, the most that any token of the second reading draws of it. So nothing is read again, a score
 does not depend on what else is held, and it means the same in every prompt: pairs at or above
 ``threshold`` stay, and the last ``recent`` tokens. How many that is the prompt says, head by head.
-With ``when=over_budget(every=64)`` the same goes on while an answer grows. With a ``budget`` instead,
-one ranking of all heads says what each keeps.
+With ``when=over_budget(every=64)`` the same goes on while an answer grows. With a ``budget``
+instead, one ranking of all heads says what each keeps.
 
 Departs from the authors' code in what the map reads: there the layer's hidden states, here the
 head's own key and value, which are what a cache holds of them (the key turned by its position); it
@@ -141,7 +141,7 @@ def kvzap(
     sinks: Count = 1,
     recent: Recent | None = None,
 ) -> Policy:
-    """Keeps pairs whose score, foretold from each pair by itself, is above a threshold, or the best.
+    """Keeps pairs whose score, foretold from the pair alone, is above a threshold, or the best.
 
     Either a ``threshold`` says what is kept (-4 if there is neither), and the last 128 tokens; or a
     ``budget``, by one ranking of all heads.
@@ -158,8 +158,8 @@ def kvzap(
     """
     if budget is not None and threshold is not None:
         raise InvalidParameter(
-            f"budget={budget} says how many pairs are kept, and threshold={threshold} which, however "
-            "many. Give one of them."
+            f"budget={budget} says how many pairs are kept, and threshold={threshold} which, "
+            "however many. Give one of them."
         )
     keeps: Budget = AboveThreshold(threshold=-4.0 if threshold is None else threshold)
     if budget is not None:

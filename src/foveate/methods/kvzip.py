@@ -14,8 +14,8 @@ by one (``pieces="images"``); and what the model itself says after its full cach
 prompt or beside it (``reads``): questions and answers of its own, answers to questions that are
 given (``asks``), or a transcript.
 
-``by="contribution"`` is KVzip+, of the paper on KVzap (arXiv:2601.07891): attention counts times the
-length of the value, after the output projection, over that of what it is added to.
+``by="contribution"`` is KVzip+, of the paper on KVzap (arXiv:2601.07891): attention counts times
+the length of the value, after the output projection, over that of what it is added to.
 
 Ours too: ``by="damage"``, which ranks pairs by what heads' outputs would lose with them, as a share
 of the residual stream, squared and added up, instead of by the most attention
