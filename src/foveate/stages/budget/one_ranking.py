@@ -24,6 +24,8 @@ from foveate.stages.select import highest
 
 Threshold = Annotated[float, Range(-1_000_000, 1_000_000)]
 """The lowest score that is kept."""
+EVERYTHING = Amount.of("auto(100%,floor=1)")
+"""What is above a threshold, without limits."""
 
 
 @stage("one_ranking")
@@ -152,7 +154,7 @@ class AboveThreshold:
 
     absolute: ClassVar[bool] = True
     threshold: Threshold
-    amount: AmountLike = "auto(100%,floor=1)"
+    amount: AmountLike = EVERYTHING
     scope: Scope = field(default="layer", init=False)
 
     def __post_init__(self) -> None:
