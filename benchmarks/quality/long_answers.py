@@ -81,7 +81,8 @@ class Script(NamedTuple):
 
 def lines(loaded: Loaded, count: int) -> list[Line]:
     """Facts about people, no two of the same field of a person."""
-    r, found = Random("long_answers"), {}
+    r = Random("long_answers")
+    found: dict[str, str] = {}
     while len(found) < count:
         field = r.choice(OWNED)
         found[f"{r.choice(PEOPLE)}'s {field.lower()}:"] = FIELDS[field](r)
@@ -140,13 +141,14 @@ class Thought(NamedTuple):
 def answer(loaded: Loaded, given: Script, length: int, path: Path) -> Tensor:
     """The full cache's own, which is said once."""
     if path.exists():
-        return torch.load(path)
+        held: Tensor = torch.load(path)
+        return held
     recording = record(loaded.model, sums=False, input_ids=given.prompt)
     with compress(loaded.model, "full") as session:
         cache = branch(session, recording)
         logits = _read(session, cache, given.opening)[:, -1]
-        drawing = {"temperature": TEMPERATURE, "without": ends(loaded.model)}
-        tokens, _ = answered(session, cache, logits, length, **drawing)
+        stop = ends(loaded.model)
+        tokens, _ = answered(session, cache, logits, length, temperature=TEMPERATURE, without=stop)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save(tokens, path)
     return tokens
@@ -159,8 +161,8 @@ def heard(loaded: Loaded, given: Script, spec: str, tokens: Tensor) -> Thought:
     thought, held = [recording.logits[:, None]], []
     with compress(loaded.model, policy) as session:
         cache = branch(session, recording)
-        for some in whole.split(EACH, dim=1):
-            thought.append(_read(session, cache, some))
+        for first in range(0, whole.shape[1], EACH):
+            thought.append(_read(session, cache, whole[:, first : first + EACH]))
             held.append(sum(layer.nbytes for layer in foveate_layers(cache)) // len(whole))
     logits = torch.cat(thought, 1)[:, :-1].float()
     nll = -logits.log_softmax(-1).gather(2, whole[..., None])[..., 0]
