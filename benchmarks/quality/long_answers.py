@@ -31,7 +31,7 @@ from benchmarks.quality.long_answers_page import EACH, PARTS, page, plot
 from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
 from benchmarks.written import RESULTS, demo, write
 from foveate.backends.hf import Session, branch, compress, record
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from foveate.eval.model import SEES, Loaded, load

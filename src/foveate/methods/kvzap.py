@@ -95,7 +95,7 @@ class SurrogateFit:
     targets: ClassVar[tuple[str, ...]] = ("contribution", "attention")
     names: ClassVar[tuple[str, ...]] = ("of_key", "of_value", "offset")
 
-    def watching(self, target: str, asked: Asked) -> Score:
+    def watching(self, target: str, questions: Asked) -> Score:
         return Reconstruction(by="attention" if target == "attention" else "contribution")
 
     def reached(self, target: str, sums: Sums) -> str:
