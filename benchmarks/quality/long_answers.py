@@ -2,13 +2,14 @@
 
     python -m benchmarks.quality.long_answers [--tokens 2000] [--prompts 2] [--held 640]
 
-The demo model reads some pages of Python's manual, between which lines about people stand, and is
-asked to explain them. Its answer begins with more such lines; the rest it says with the full cache,
-drawn at a temperature below one, and without the token that would end it. Every policy is then told
-that answer, and compresses whenever 64 tokens have come: so many are told at a time, which keeps
-what telling them one by one would. At the end all lines are begun again: one is recalled if every
-token of its value is the likeliest. Writes benchmarks/results/long_answers.md, .json and .svg; the
-answer stays under benchmarks/runs. On one thread, all prompts in one batch.
+SmolLM2-135M-Instruct reads some pages of Python's manual, between which lines about people stand,
+and is asked to explain them. (The demo model, which was taught short answers, says nothing but
+digits there.) Its answer begins with more such lines; the rest it says with the full cache, drawn
+at a temperature below one, and without the token that would end it. Every policy is then told that
+answer, and compresses whenever 64 tokens have come: so many are told at a time, which keeps what
+telling them one by one would. At the end all lines are begun again: one is recalled if every token
+of its value is the likeliest. Writes benchmarks/results/long_answers.md, .json and .svg; the answer
+stays under benchmarks/runs, and is not said again. On one thread, all prompts in one batch.
 """
 
 from __future__ import annotations
@@ -28,13 +29,18 @@ from transformers import __version__ as transformers_version
 
 import foveate
 from benchmarks.quality.long_answers_page import EACH, PARTS, page, plot
-from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
-from benchmarks.written import RESULTS, demo, write
+from benchmarks.quality.profiles_made import (
+    KVZAP_OF_TEXTS,
+    PROFILES,
+    TRIATTENTION_OF_TEXTS,
+    make_missing,
+)
+from benchmarks.written import RESULTS, write
 from foveate.backends.hf import Session, branch, compress, record
 from foveate.backends.hf.follow_up import ends
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
-from foveate.eval.model import SEES, Loaded, load
+from foveate.eval.model import READS, Loaded, load
 from foveate.eval.over_time import answered
 from foveate.eval.tasks.text_needle import manual
 from foveate_demo.scenes.words import FIELDS, OWNED, PEOPLE
@@ -44,7 +50,7 @@ READ = 512  # tokens of a prompt
 TEMPERATURE = 0.8  # so small a model repeats itself at 0.7, and loses its thread at 1
 LINES = 8  # in the prompt, and as many at the answer's beginning
 ASKED = "Explain the following pages of a manual at length, step by step:\n\n"
-RECIPE = f"profile={PROFILES}/recommended.safetensors"
+RECIPE = f"profile={PROFILES}/recommended_smollm2.safetensors"
 
 
 def policies(held: int) -> tuple[str, ...]:
@@ -55,11 +61,11 @@ def policies(held: int) -> tuple[str, ...]:
         f"h2o:budget={held},when=over_budget(every={EACH})",
         f"rkv:budget={held},every={EACH}",
         f"vase:budget={held},every={EACH}",
-        f"triattention:budget={held},profile={TRIATTENTION},every={EACH}",
+        f"triattention:budget={held},profile={TRIATTENTION_OF_TEXTS},every={EACH}",
         f"full:when=answer_budget(tokens={held - READ},every={EACH})",
         f"recommended:budget={part},{RECIPE},when=answer_budget(tokens={held - part},every={EACH})",
         f"recommended({RECIPE})+rkv(every={EACH}):budget={held}",
-        f"kvzap:profile={KVZAP},budget={held},when=over_budget(every={EACH})",
+        f"kvzap:profile={KVZAP_OF_TEXTS},budget={held},when=over_budget(every={EACH})",
     )
 
 
@@ -214,13 +220,13 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=2)
     parser.add_argument("--held", type=int, default=640, help="pairs of a head in the end")
     a = parser.parse_args()
-    make_missing()
+    make_missing(READS)
     torch.set_num_threads(1)
-    loaded = load(SEES)
+    loaded = load(READS)
     given = script(loaded, a.prompts)
     tokens = answer(loaded, given, a.tokens, RUNS / f"{a.prompts}x{a.tokens}.pt")
     facts = {
-        "model": demo(),
+        "model": loaded.name,
         "tokens": a.tokens,
         "prompts": a.prompts,
         "read": READ,
