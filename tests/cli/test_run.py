@@ -171,6 +171,7 @@ def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
             "decode_ms_per_token",
             "first_divergence",
             "visual_computed",
+            "remaining",
         ]
         assert row["visual_computed"] is None  # nothing is pruned
         assert row["prefill_s"] > 0

@@ -25,10 +25,11 @@ def rendered(rows: Sequence[Row], known: Known | None = None) -> Group:
         numbers.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         numbers.add_row(Text(broken(short(row.method))), *_numbers(row))
-    pruned = [_pruned(row, rows[0]) for row in rows if row.visual_computed is not None]
+    left = [_left(row) for row in rows if row.remaining and len(row.remaining.parts) > 1]
+    left += [_pruned(row, rows[0]) for row in rows if row.visual_computed is not None]
     if known is None:
-        return Group(numbers, *pruned, "", _answers(rows))
-    return Group(numbers, *pruned, "", _judged(rows, known), "", _legend(known))
+        return Group(numbers, *left, "", _answers(rows))
+    return Group(numbers, *left, "", _judged(rows, known), "", _legend(known))
 
 
 def broken(spec: str, width: int = 21) -> str:
@@ -41,6 +42,11 @@ def broken(spec: str, width: int = 21) -> str:
             lines.append("")
         lines[-1] += piece
     return "\n".join(lines)
+
+
+def _left(row: Row) -> Text:
+    """What each part of a policy leaves of the prompt, where it has several."""
+    return Text(f"{short(row.method)} {row.budget or ''}: {row.remaining}")
 
 
 def _pruned(row: Row, full: Row) -> Text:
