@@ -62,7 +62,7 @@ class Sizes(NamedTuple):
 
 
 def specs_at(share: float, sizes: Sizes, protocol: Protocol) -> dict[str, str]:
-    """What is asked of a prompt at a share of its bytes, by name; without what cannot be so small."""
+    """What is asked of a prompt at a share of its bytes, by name; some cannot be so small."""
     allowed, (prune, cut) = int(share * sizes.full), PRUNE[protocol]
 
     def evicting(bits: int | None, keep: float | None = None) -> str:

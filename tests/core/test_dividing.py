@@ -1,5 +1,6 @@
 """One budget is divided by one rule: bits, then pairs, then tokens."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -25,7 +26,7 @@ def shares(budget, spec=OPEN):
 
 def test_no_share_falls_where_the_budget_rises():
     found = [shares(budget) for budget in range(FULL // 200, FULL, FULL // 200)]
-    for less, more in zip(found, found[1:], strict=False):
+    for less, more in itertools.pairwise(found):
         assert less.keep.value <= more.keep.value
         assert (less.bits or 16) <= (more.bits or 16)
         assert less.tokens <= more.tokens

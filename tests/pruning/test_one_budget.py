@@ -78,10 +78,11 @@ def test_in_chunks_a_prompt_is_divided_by_all_of_it():
         assert session.stats.bytes_after <= foveate.policy(whole.policy).amount.value
 
 
-def test_later_turns_keep_their_bits_and_get_their_bytes():
+@pytest.mark.parametrize("spec", [ALL, "fastv.prune(layer=1,keep=auto)+snapkv:budget=20%,window=4"])
+def test_later_turns_keep_their_bits_and_get_their_bytes(spec):
     model, first = zoo.build("llava"), zoo.prompt("llava", lengths=(60,))
     turn = zoo.extend("llava", first, new_text=30).cached
-    with compress(model, ALL) as session:
+    with compress(model, spec) as session:
         cache = session.prefill(**first)
         before = foveate.policy(session.stats.policy)
         session.rearm(cache)
@@ -89,7 +90,9 @@ def test_later_turns_keep_their_bits_and_get_their_bytes():
         after, stats = foveate.policy(session.stats.policy), session.stats
     assert (after.prune, after.store) == (before.prune, before.store)
     assert after.amount.value == int(0.2 * stats.bytes_before) > before.amount.value
-    assert before.amount.value < stats.bytes_after <= after.amount.value
+    assert stats.bytes_after > before.amount.value
+    if after.store.exact:  # codes are made of a later turn's pairs once others follow them
+        assert stats.bytes_after <= after.amount.value
 
 
 def test_a_branch_and_a_saved_cache_are_divided_as_the_prompt_was(tmp_path):

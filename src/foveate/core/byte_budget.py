@@ -220,8 +220,9 @@ def check_form(foretold: Form, found: Form) -> None:
     """Raises UnsupportedModel where pairs are others than those that bytes were worked out for."""
     if found != foretold:
         raise UnsupportedModel(
-            f"bytes were worked out for pairs of {foretold}, as the model's configuration has them, "
-            f"and {found} came. Write the shares out instead of auto, such as keep=50% and bits=4."
+            f"bytes were worked out for pairs of {foretold}, as the model's configuration has "
+            f"them, and {found} came. Write the shares out instead of auto, such as keep=50% and "
+            "bits=4."
         )
 
 

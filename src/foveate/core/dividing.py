@@ -1,8 +1,8 @@
 """One budget, divided: how many visual tokens are computed, how many pairs are held, and in how
 many bits.
 
-Where a policy's prune stage says ``keep=auto``, or its store ``bits=auto``, its budget is the whole:
-a share of the full cache's bytes, or bytes. Of each prompt it is divided in this order:
+Where a policy's prune stage says ``keep=auto``, or its store ``bits=auto``, its budget is the
+whole: a share of the full cache's bytes, or bytes. Of each prompt it is divided in this order:
 
 1. **Bits.** As the model made them where all pairs fit so; else 8, where all fit in 8; else 4.
 2. **Pairs.** As many as fit in these bits.

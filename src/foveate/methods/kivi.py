@@ -48,8 +48,8 @@ def _told(bits: BitsOrAuto) -> int:
     """Raises UnsupportedPolicy where nothing has divided the budget that they are a part of."""
     if bits == "auto":
         raise UnsupportedPolicy(
-            "kivi(bits=auto) leaves its bits to the policy's budget, which is divided where a model "
-            "reads a prompt, and was not here. Write them out, such as kivi(bits=4)."
+            "kivi(bits=auto) leaves its bits to the policy's budget, which is divided where a "
+            "model reads a prompt, and was not here. Write them out, such as kivi(bits=4)."
         )
     return bits
 

@@ -23,7 +23,7 @@ class LayerStats:
     tensors held right after compression, room to grow included. ``seconds`` went into the policy's
     stages; what the prompt's attention adds up on its way is not in them. ``dropped`` counts each
     row's tokens that the layer never computed, [b]; None where it computed all. A number of a pair
-    takes ``bits``, on average over pairs and without scales, of those that the model ``made`` it in.
+    takes ``bits``, on average over pairs and without scales; the model ``made`` it in so many.
     """
 
     layer: int
