@@ -6,11 +6,12 @@ answers, alone and together, at the same bytes.
 A budget is a share of the full cache's bytes, of every prompt. Pairs alone evict down to it; bits
 alone hold all pairs in as many bits as fit; tokens alone compute as few visual tokens as it takes.
 A split holds what it holds in 8, 4 or 2 bits and evicts what that leaves too much, and may compute
-fewer tokens before: the square root of the share that is held at last. The same questions are asked
-of the demo model with the question at hand (pruning by FastV) and before it is known (by DivPrune,
-which looks at no question). Answers are written down one by one under benchmarks/runs/stack, and a
-run goes on where it was broken off; with other weights or other code of the same version, give
-another --runs. Writes benchmarks/results/stack.md, .json and .svg.
+fewer tokens before: the square root of the share that is held at last, or, where tokens come last,
+so few that nothing is left to evict. The same questions are asked of the demo model with the
+question at hand and before it is known; tokens are pruned by DivPrune, before the first layer.
+Answers are written down one by one under benchmarks/runs/stack, and a run goes on where it was
+broken off; with other weights or other code of the same version, give another --runs. Writes
+benchmarks/results/stack.md, .json and .svg.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: 
             for (protocol, task), results in found.items():
                 sample = drawn[task][place]
                 sizes = sizes_of(loaded, TASKS[task], sample, protocol)
-                wanted = [s for share in SHARES for s in specs_at(share, sizes, protocol).values()]
+                wanted = [s for share in SHARES for s in specs_at(share, sizes).values()]
                 missing = [
                     s for s in dict.fromkeys(wanted) if (task, sample.name, s) not in results
                 ]

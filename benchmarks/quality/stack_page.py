@@ -30,7 +30,7 @@ def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
         for mine in by_sample.values():
             full = mine[FULL]
             sizes = Sizes(full["tokens"], full["visual"])
-            specs = {share: specs_at(share, sizes, protocol) for share in SHARES}
+            specs = {share: specs_at(share, sizes) for share in SHARES}
             if not all(spec in mine for named in specs.values() for spec in named.values()):
                 continue  # the run was broken off here
             found[FULL]["100%"].append(full)

@@ -12,15 +12,11 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.composition import policy
 from foveate.core.storage import Form
 from foveate.core.storage.form import COLUMN
-from foveate.eval.reading import Protocol
 
 SHARES = (0.2, 0.1, 0.05)
 PROFILE = f"profile={PROFILES}/recommended.safetensors"
-PRUNE = {
-    "query-aware": ("fastv.prune(layer=2,keep={})+", 2),
-    "query-agnostic": ("divprune.prune(keep={})+", 0),
-}
-"""And before which layer tokens are dropped."""
+PRUNE = "divprune.prune(keep={})+"
+"""Before the first layer, by what looks at no question."""
 BITS = (8, 4, 2, 1)
 RESIDUAL = 4
 NAMES = {
@@ -31,6 +27,7 @@ NAMES = {
     "4 bits": "4 bits, then pairs",
     "2 bits": "2 bits, then pairs",
     "4 bits, root": "4 bits, then tokens and pairs",
+    "4 bits, tokens": "4 bits, then tokens",
 }
 FORMS = (Form(3, 9, 64, 64, torch.float32),) * 30
 """Of the pairs of the demo model's layers."""
@@ -52,30 +49,30 @@ class Sizes(NamedTuple):
         bytes_of = Bytes(policy(spec), FORMS, self.tokens)
         return bytes_of.tokens([self.tokens]) / self.tokens
 
-    def keep(self, share: float, cut: int) -> float:
-        """The share of visual tokens that goes on into layer ``cut`` where all layers hold that
-        share of the pairs; not above 0 where text alone is more.
+    def keep(self, share: float) -> float:
+        """The share of visual tokens that goes on where that share of the pairs is computed; not
+        above 0 where text alone is more.
         """
-        depth = len(FORMS)
-        later = (share * depth - cut) / (depth - cut)
-        return (later * self.tokens - (self.tokens - self.visual)) / self.visual
+        return (share * self.tokens - (self.tokens - self.visual)) / self.visual
 
 
-def specs_at(share: float, sizes: Sizes, protocol: Protocol) -> dict[str, str]:
+def specs_at(share: float, sizes: Sizes) -> dict[str, str]:
     """What is asked of a prompt at a share of its bytes, by name; some cannot be so small."""
-    allowed, (prune, cut) = int(share * sizes.full), PRUNE[protocol]
+    allowed = int(share * sizes.full)
 
     def evicting(bits: int | None, keep: float | None = None) -> str:
-        first = "" if keep is None else prune.format(f"{100 * keep:.1f}%")
+        first = "" if keep is None else PRUNE.format(f"{100 * keep:.1f}%")
         store = f"+kivi(bits={bits},residual={RESIDUAL})" if bits else ""
         return f"{first}recommended{store}:budget={allowed}B,{PROFILE}"
 
     held = {bits: sizes.held(evicting(bits)) for bits in (None, *BITS)}
     found = {"pairs": evicting(None)} | {f"{bits} bits": evicting(bits) for bits in BITS[:3]}
     found["4 bits, root"] = evicting(4, math.sqrt(held[4]))
+    if held[4] < 1 and (keep := sizes.keep(held[4])) >= 0.001:
+        found["4 bits, tokens"] = evicting(4, keep)
     form = FORMS[0]
-    if (keep := sizes.keep(share * form.pair / (form.pair + COLUMN), cut)) > 0:
-        found["tokens"] = prune.format(f"{100 * keep:.1f}%") + "full"
+    if (keep := sizes.keep(share * form.pair / (form.pair + COLUMN))) >= 0.001:
+        found["tokens"] = PRUNE.format(f"{100 * keep:.1f}%") + "full"
     if fits := [bits for bits in BITS if held[bits] == 1]:
         found["bits"] = f"kivi:bits={fits[0]},residual={RESIDUAL}"
     return found

@@ -390,6 +390,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not pairs.compressed and self.state.pads is not None:
             kept = kept - self.state.pads.to(kept.device)[:, None]
         dropped = dropped_before(self.state.dropped, self.model_index, self.seen)
+        made = 8 * self.form(kept.shape[1]).dtype.itemsize
         return LayerStats(
             layer=self.model_index,
             kept=kept,
@@ -399,8 +400,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             compressed=pairs.compressed,
             seconds=self.watch.seconds,
             dropped=None if dropped is None else dropped.sum(-1),
-            bits=bits_held(pairs, 8 * self._sizes[3].itemsize),
-            made=8 * self._sizes[3].itemsize,
+            bits=bits_held(pairs, made),
+            made=made,
         )
 
     # Passes that do not stay
