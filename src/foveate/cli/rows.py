@@ -11,14 +11,14 @@ from rich.text import Text
 
 from foveate.cli import console
 from foveate.cli.known import Known
-from foveate.cli.measure import Row
+from foveate.cli.measure import ComparisonRow
 from foveate.cli.policies import short
 
 _HEADERS = ("Budget", "Tokens\nkept", "KV\nMiB", "Prefill\ns", "Compress\ns", "Decode\nms/token")
 _CLOSE = (0, 1, 0, 0)  # blanks around a cell: as few as keep columns apart
 
 
-def rendered(rows: Sequence[Row], known: Known | None = None) -> Group:
+def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group:
     """A table of numbers, and under it each method's answer, with what is known of it."""
     numbers = _table()
     for header in _HEADERS:
@@ -45,12 +45,12 @@ def broken(spec: str, width: int = 21) -> str:
     return "\n".join(lines)
 
 
-def _has_parts(row: Row) -> bool:
+def _has_parts(row: ComparisonRow) -> bool:
     """Whether a policy leaves less of a prompt in more than one way."""
     return row.remaining is not None and len(row.remaining.parts) > 1
 
 
-def _left(row: Row, full: Row) -> Text:
+def _left(row: ComparisonRow, full: ComparisonRow) -> Text:
     """What each part of a policy left of the prompt, and what dropping visual tokens before they
     were computed saved.
     """
@@ -69,7 +69,7 @@ def _table() -> Table:
     return made
 
 
-def _answers(rows: Sequence[Row]) -> Table:
+def _answers(rows: Sequence[ComparisonRow]) -> Table:
     """Each answer, and the token at which it leaves the full cache's."""
     table = _table()
     table.columns[0].max_width = 24
@@ -83,7 +83,7 @@ def _answers(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _judged(rows: Sequence[Row], known: Known) -> Table:
+def _judged(rows: Sequence[ComparisonRow], known: Known) -> Table:
     """Each answer, whether it is right, and how often the policy's answers are."""
     table, count = _table(), known.evaluation.questions
     table.add_column("Answer", overflow="fold")
@@ -117,7 +117,7 @@ def _compact(answer: str) -> Text:
     return Text("\n".join(line for line in answer.splitlines() if line.strip()) or "(nothing)")
 
 
-def _numbers(row: Row) -> tuple[str, ...]:
+def _numbers(row: ComparisonRow) -> tuple[str, ...]:
     decode = row.decode_ms_per_token
     return (
         row.budget or "-",

@@ -244,7 +244,7 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
     slots = layers[0].slots
     policy = divided(policy, forms, slots.lengths.tolist(), slots.pos.shape[2])
     reading = PromptReading(policy, len(layers), forms=forms, strict=strict)
-    found: dict[int, Kept] = {}
+    kept_by_layer: dict[int, Kept] = {}
     for layer in layers:
-        found |= reading.completed(layer)
-    return [found.get(place, everything(layer)) for place, layer in enumerate(layers)]
+        kept_by_layer |= reading.completed(layer)
+    return [kept_by_layer.get(place, everything(layer)) for place, layer in enumerate(layers)]

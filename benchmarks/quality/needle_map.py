@@ -1,0 +1,104 @@
+"""A page among many, all with the same fields: which can still be asked for, by their number and
+by the place of the one that is asked for.
+
+    python -m benchmarks.quality.needle_map [--each 3] [--budget 10%]
+
+The question is not known when the cache is compressed. Asks the demo model, which writes answers
+down one by one under benchmarks/runs/needle_map, and goes on where it was broken off. Writes
+benchmarks/results/needle_map.md and .json, and docs/needle_map.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import foveate.eval.tasks  # noqa: F401  which registers the tasks
+from benchmarks.quality.asking import rows
+from benchmarks.quality.profiles_made import PROFILES
+from benchmarks.quality.same_questions import results_of
+from benchmarks.written import demo, write
+from foveate.eval.contenders import contenders
+from foveate.eval.model import load
+from foveate.eval.reading import FULL
+from foveate.eval.results import read
+from foveate.eval.tasks import find_task
+from foveate.report.heat import heat_maps
+
+ROOT = Path(__file__).parents[2]
+RUNS = ROOT / "benchmarks" / "runs" / "needle_map"
+PICTURE = ROOT / "docs" / "needle_map.svg"
+TASK = "pages(pages=4/8/12/16,place=0/33/67/100)"
+CELLS = 16
+METHODS = (
+    f"recommended:profile={PROFILES}/recommended.safetensors",
+    "kvzip",
+    "snapkv:window=0.25",
+    "mixkv:window=0.25",
+    "keydiff:recent=0.25",
+)
+
+
+def ask(each: int, specs: Sequence[str]) -> None:
+    """What has not been asked yet, ``each`` questions a cell."""
+    task, loaded = find_task(TASK), load("demo")
+    with results_of(RUNS, TASK, "query-agnostic") as results:
+        for sample in task.samples(each * CELLS, 0):
+            wanted = [spec for spec in specs if (task.name, sample.name, spec) not in results]
+            if wanted:
+                for row in rows(loaded, task, sample, wanted, "query-agnostic"):
+                    results.add({**row, "labels": dict(sample.labels)})
+            print(f"{int(sample.name) + 1} of {each * CELLS}", flush=True)
+
+
+def drawn(answers: Sequence[Mapping[str, Any]]) -> str:
+    """The maps, of the full cache first."""
+    scored = [{**row, "score": row["right"]} for row in answers if "right" in row]
+    scored.sort(key=lambda row: row["spec"] != FULL)
+    (figure,) = heat_maps(scored)
+    return figure.svg
+
+
+def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
+    """Right answers of each policy by the number of pages."""
+    asked, right = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for row in answers:
+        cell = row["spec"], row["labels"]["pages"]
+        asked[cell] += 1
+        right[cell] += int(row.get("right", 0))
+    pages = sorted({count for _, count in asked})
+    lines = [
+        "# A page among many, by its place",
+        "",
+        f"Right answers of the {demo()}, letter by letter, at {budget} and before the question is "
+        "known. All pages have the same four fields, of a person each; the one that is asked for "
+        "stands first, at a third, at two thirds or last.",
+        "",
+        f"| policy | {' | '.join(f'{count} pages' for count in pages)} |",
+        f"|---|{'---|' * len(pages)}",
+    ]
+    for spec in dict.fromkeys(spec for spec, _ in sorted(asked, key=lambda one: one[0] != FULL)):
+        cells = " | ".join(f"{right[spec, n]} of {asked[spec, n]}" for n in pages)
+        lines.append(f"| `{spec}` | {cells} |")
+    return "\n".join(
+        [*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"]
+    )
+
+
+def main() -> None:
+    """Asks, and writes."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--each", type=int, default=3, help="questions of each cell")
+    parser.add_argument("--budget", default="10%")
+    a = parser.parse_args()
+    ask(a.each, contenders(METHODS, [a.budget]))
+    answers = read(RUNS).rows
+    PICTURE.write_text(drawn(answers) + "\n", encoding="utf-8")
+    write("needle_map", page(answers, a.budget), {"each": a.each, "answers": answers})
+
+
+if __name__ == "__main__":
+    main()
