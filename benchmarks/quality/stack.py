@@ -47,7 +47,7 @@ def sizes_of(loaded: Loaded, task: Task, sample: Sample, protocol: Protocol) -> 
 def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: int) -> None:
     """Asks what is missing of the first questions of each task, question by question."""
     with ExitStack() as stack:
-        found = {
+        results_by = {
             (protocol, task): stack.enter_context(
                 results_of(runs / protocol / task, task, protocol)
             )
@@ -57,7 +57,7 @@ def ask(runs: Path, protocols: Sequence[Protocol], tasks: Sequence[str], limit: 
         drawn = {task: list(TASKS[task].samples(limit, 0)) for task in tasks}
         loaded = load("demo")
         for place in range(limit):
-            for (protocol, task), results in found.items():
+            for (protocol, task), results in results_by.items():
                 sample = drawn[task][place]
                 sizes = sizes_of(loaded, TASKS[task], sample, protocol)
                 wanted = [s for share in SHARES for s in specs_at(share, sizes).values()]
@@ -83,9 +83,11 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.limit:
         ask(given.runs, given.protocols, given.tasks, given.limit)
-    found = {protocol: measured(given.runs, protocol, given.tasks) for protocol in given.protocols}
-    write("stack", page(found, given.tasks), found)
-    (RESULTS / "stack.svg").write_text(plot(found), encoding="utf-8")
+    measurements = {
+        protocol: measured(given.runs, protocol, given.tasks) for protocol in given.protocols
+    }
+    write("stack", page(measurements, given.tasks), measurements)
+    (RESULTS / "stack.svg").write_text(plot(measurements), encoding="utf-8")
 
 
 if __name__ == "__main__":

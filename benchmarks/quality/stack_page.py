@@ -21,8 +21,8 @@ Answered = dict[str, dict[str, list[Mapping[str, Any]]]]
 
 def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
     """The rows of the questions that every split was asked; "full" has one list."""
-    found: Answered = {name: {f"{share:.0%}": [] for share in SHARES} for name in NAMES}
-    found[FULL] = {"100%": []}
+    answers: Answered = {name: {f"{share:.0%}": [] for share in SHARES} for name in NAMES}
+    answers[FULL] = {"100%": []}
     for task in tasks:
         by_sample: dict[str, dict[str, Mapping[str, Any]]] = {}
         for row in read(runs / protocol / task).rows:
@@ -33,11 +33,11 @@ def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
             specs = {share: specs_at(share, sizes) for share in SHARES}
             if not all(spec in mine for named in specs.values() for spec in named.values()):
                 continue  # the run was broken off here
-            found[FULL]["100%"].append(full)
+            answers[FULL]["100%"].append(full)
             for share, named in specs.items():
                 for name, spec in named.items():
-                    found[name][f"{share:.0%}"].append(mine[spec])
-    return found
+                    answers[name][f"{share:.0%}"].append(mine[spec])
+    return answers
 
 
 def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, Any]:
@@ -50,17 +50,17 @@ def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, 
 
 def standing(some: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Of one split at one share: how many were asked, how many answers are right, bytes held."""
-    told = [row for row in some if "right" in row]
-    if not told:
+    rows = [row for row in some if "right" in row]
+    if not rows:
         return {}
     return {
-        "questions": len(told),
-        "right": mean(row["right"] for row in told),
-        "bytes": mean(row["kv_bytes"] / row["kv_bytes_full"] for row in told),
+        "questions": len(rows),
+        "right": mean(row["right"] for row in rows),
+        "bytes": mean(row["kv_bytes"] / row["kv_bytes_full"] for row in rows),
     }
 
 
-def page(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
+def page(measurements: Mapping[str, Any], tasks: Sequence[str]) -> str:
     """The tables."""
     lines = [
         "# One budget: tokens, pairs, bits",
@@ -74,7 +74,7 @@ def page(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
         "![Right answers by split and share of the bytes](stack.svg)",
         "",
     ]
-    for protocol, table in found.items():
+    for protocol, table in measurements.items():
         full = table[FULL]["100%"]
         lines += [f"## {protocol}", ""]
         lines += [f"{full['questions']} questions; the full cache: {full['right']:.0%} right.", ""]
@@ -94,10 +94,10 @@ def _cell(one: Mapping[str, float], all_asked: float) -> str:
     return f"{one['right']:.0%}{some} ({one['bytes']:.1%})"
 
 
-def plot(found: Mapping[str, Any]) -> str:
+def plot(measurements: Mapping[str, Any]) -> str:
     """Right answers against the bytes, a panel for each protocol, a line for each split."""
-    figure, panels = axes(columns=len(found), height=3.4)
-    for axis, (protocol, table) in zip(np.ravel(panels), found.items(), strict=True):
+    figure, panels = axes(columns=len(measurements), height=3.4)
+    for axis, (protocol, table) in zip(np.ravel(panels), measurements.items(), strict=True):
         for place, said in enumerate(NAMES.values()):
             cells = [one for one in table[said].values() if one]
             x, y = [100 * c["bytes"] for c in cells], [100 * c["right"] for c in cells]

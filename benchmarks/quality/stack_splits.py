@@ -66,13 +66,13 @@ def specs_at(share: float, sizes: Sizes) -> dict[str, str]:
         return f"{first}recommended{store}:budget={allowed}B,{PROFILE}"
 
     held = {bits: sizes.held(evicting(bits)) for bits in (None, *BITS)}
-    found = {"pairs": evicting(None)} | {f"{bits} bits": evicting(bits) for bits in BITS[:3]}
-    found["4 bits, root"] = evicting(4, math.sqrt(held[4]))
+    specs = {"pairs": evicting(None)} | {f"{bits} bits": evicting(bits) for bits in BITS[:3]}
+    specs["4 bits, root"] = evicting(4, math.sqrt(held[4]))
     if held[4] < 1 and (keep := sizes.keep(held[4])) >= 0.001:
-        found["4 bits, tokens"] = evicting(4, keep)
+        specs["4 bits, tokens"] = evicting(4, keep)
     form = FORMS[0]
     if (keep := sizes.keep(share * form.pair / (form.pair + COLUMN))) >= 0.001:
-        found["tokens"] = PRUNE.format(f"{100 * keep:.1f}%") + "full"
+        specs["tokens"] = PRUNE.format(f"{100 * keep:.1f}%") + "full"
     if fits := [bits for bits in BITS if held[bits] == 1]:
-        found["bits"] = f"kivi:bits={fits[0]},residual={RESIDUAL}"
-    return found
+        specs["bits"] = f"kivi:bits={fits[0]},residual={RESIDUAL}"
+    return specs

@@ -72,15 +72,15 @@ def prunes() -> str:
 
 def one_budget() -> str:
     """What the parts of one budget leave of the answers, alone and together, as stack.md has it."""
-    found = json.loads((ROOT / "benchmarks" / "results" / "stack.json").read_text())
-    shares = list(next(iter(found.values()))["pairs alone"])
-    heads = [f"{protocol}, {share}" for protocol in found for share in shares]
+    results = json.loads((ROOT / "benchmarks" / "results" / "stack.json").read_text())
+    shares = list(next(iter(results.values()))["pairs alone"])
+    heads = [f"{protocol}, {share}" for protocol in results for share in shares]
     rows = [f"| right answers at | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
-    for name in next(iter(found.values())):
-        told = [found[protocol][name].get(s, {}) for protocol in found for s in shares]
+    for name in next(iter(results.values())):
+        cells = [results[protocol][name].get(s, {}) for protocol in results for s in shares]
         if name == "full":
-            told = [found[protocol][name]["100%"] for protocol in found for _ in shares]
-        rows.append(f"| {name} | {' | '.join(map(_right, told))} |")
+            cells = [results[protocol][name]["100%"] for protocol in results for _ in shares]
+        rows.append(f"| {name} | {' | '.join(map(_right, cells))} |")
     return "\n".join(rows)
 
 

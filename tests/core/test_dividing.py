@@ -25,26 +25,28 @@ def shares(budget, spec=OPEN):
 
 
 def test_no_share_falls_where_the_budget_rises():
-    found = [shares(budget) for budget in range(FULL // 200, FULL, FULL // 200)]
-    for less, more in itertools.pairwise(found):
+    divisions = [shares(budget) for budget in range(FULL // 200, FULL, FULL // 200)]
+    for less, more in itertools.pairwise(divisions):
         assert less.keep.value <= more.keep.value
         assert (less.bits or 16) <= (more.bits or 16)
         assert less.tokens <= more.tokens
-    assert [one.bits for one in found if one.bits != 4][:1] == [8]
-    assert len({one.tokens for one in found}) > 20
+    assert [one.bits for one in divisions if one.bits != 4][:1] == [8]
+    assert len({one.tokens for one in divisions}) > 20
 
 
 @pytest.mark.parametrize("percent", [3, 5, 10, 20, 28])
 def test_pairs_fill_the_budget_to_the_last_one(percent):
     policy = foveate.policy(OPEN.format(f"{percent}%"))
-    found = divide(policy, FORMS, LENGTHS, 300)
-    assert found.allowed == bytes_of(policy.amount, FORMS, LENGTHS) == FULL * percent // 100
+    division = divide(policy, FORMS, LENGTHS, 300)
+    assert division.allowed == bytes_of(policy.amount, FORMS, LENGTHS) == FULL * percent // 100
     weighed = Bytes(divided(policy, FORMS, LENGTHS, 300), FORMS, 300)
     assert (
-        weighed.at(found.tokens, LENGTHS) <= found.allowed < weighed.at(found.tokens + 1, LENGTHS)
+        weighed.at(division.tokens, LENGTHS)
+        <= division.allowed
+        < weighed.at(division.tokens + 1, LENGTHS)
     )
-    held = sum(min(found.tokens, length) for length in LENGTHS) / sum(LENGTHS)
-    assert 0 <= float(found.keep.value) - math.sqrt(held) < 0.001
+    held = sum(min(division.tokens, length) for length in LENGTHS) / sum(LENGTHS)
+    assert 0 <= float(division.keep.value) - math.sqrt(held) < 0.001
 
 
 def test_the_ends_are_exact():
@@ -95,8 +97,8 @@ WRITTEN = {
 def test_the_shares_written_out_are_a_spec(spec):
     policy = foveate.policy(spec.format("10%"))
     assert foveate.policy(policy.spec) == policy
-    made, found = (rule(policy, FORMS, LENGTHS, 300) for rule in (divided, divide))
-    assert made.spec == WRITTEN[spec].format(B=found.allowed, keep=found.keep)
+    made, division = (rule(policy, FORMS, LENGTHS, 300) for rule in (divided, divide))
+    assert made.spec == WRITTEN[spec].format(B=division.allowed, keep=division.keep)
     assert foveate.policy(made.spec) == made
     assert divided(made, FORMS, LENGTHS, 300) is made
 

@@ -216,12 +216,12 @@ class Bytes:
         return sum(self.of_layer(one.layer.ordinal, each.cpu()) for one, each in layers)
 
 
-def check_form(foretold: Form, found: Form) -> None:
+def check_form(expected: Form, actual: Form) -> None:
     """Raises UnsupportedModel where pairs are others than those that bytes were worked out for."""
-    if found != foretold:
+    if actual != expected:
         raise UnsupportedModel(
-            f"bytes were worked out for pairs of {foretold}, as the model's configuration has "
-            f"them, and {found} came. Write the shares out instead of auto, such as keep=50% and "
+            f"bytes were worked out for pairs of {expected}, as the model's configuration has "
+            f"them, and {actual} came. Write the shares out instead of auto, such as keep=50% and "
             "bits=4."
         )
 

@@ -148,12 +148,12 @@ class Sum:
         if prune is not None and "prune" in stages:
             prune = prune.but(stages["prune"])
         if "store" in stages:  # one without bits is going to stand in the place of a method's
-            told = {"bits": getattr(stages["store"], "bits", 8)}
+            bits = {"bits": getattr(stages["store"], "bits", 8)}
             terms = [
-                term.but({**term.arguments, **told}) if _is_open(term.arguments) else term
+                term.but({**term.arguments, **bits}) if _is_open(term.arguments) else term
                 for term in terms
             ]
-            whole |= told if _is_open(whole) else {}
+            whole |= bits if _is_open(whole) else {}
         return Sum(terms, prune), whole
 
     def _refuse_what_changes_nothing(self, arguments: Mapping[str, Any], made: Policy) -> None:

@@ -44,7 +44,7 @@ BitsOrAuto = Literal[8, 4, 2, 1, "auto"]
 TextBits = Literal[8, 16]
 
 
-def _told(bits: BitsOrAuto) -> int:
+def _known(bits: BitsOrAuto) -> int:
     """Raises UnsupportedPolicy where nothing has divided the budget that they are a part of."""
     if bits == "auto":
         raise UnsupportedPolicy(
@@ -75,7 +75,7 @@ class Kivi:
     @property
     def layout(self) -> CodeLayout:
         """How numbers become codes."""
-        return CodeLayout(_told(self.bits), self.group, self.values)
+        return CodeLayout(_known(self.bits), self.group, self.values)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):
@@ -87,7 +87,7 @@ class Kivi:
         form, rest = held.form, held.counts.clamp_max(self.residual)
         coded = held.counts - rest
         pairs, number = int(coded.sum()), form.dtype.itemsize
-        bits = _told(self.bits)
+        bits = _known(self.bits)
         codes = -(-form.key * bits // 8) + -(-form.value * bits // 8)
         column = (torch.int16 if held.columns <= 2**15 else torch.int32).itemsize
         of_group = 2 * form.key * number + torch.int32.itemsize
@@ -127,7 +127,7 @@ class KiviOfVisual:
     @property
     def layout(self) -> CodeLayout:
         """How numbers of visual tokens become codes."""
-        return CodeLayout(_told(self.bits), self.group, self.values)
+        return CodeLayout(_known(self.bits), self.group, self.values)
 
     @property
     def _of_text(self) -> Kivi | None:
