@@ -52,6 +52,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     def __init__(self, state: CacheState, model_index: int, ordinal: int):
         self.state, self.model_index, self.ordinal = state, model_index, ordinal
+        self.policy: Policy = state.policy
         state.layers.append(self)  # ordinal after ordinal
         self._empty()
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,11 +76,6 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if self._pairs is None:
             raise NothingCompressed(f"layer {self.model_index} of this cache has seen no token.")
         return self._pairs
-
-    @property
-    def policy(self) -> Policy:
-        """The cache's, of the prompt at hand."""
-        return self.state.policy
 
     def form(self, query_heads: int) -> Form:
         """Of the pairs that come, under so many query heads."""

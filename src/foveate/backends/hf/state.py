@@ -152,6 +152,8 @@ class CacheState:
         # found now, as a traced step could not: cached properties hold a lock until Python 3.12
         self.rewrites = policy.rewrites
         _ = policy.prunes, policy.compresses_again
+        for layer in self.layers:
+            layer.policy = policy
 
     @property
     def divided(self) -> bool:
