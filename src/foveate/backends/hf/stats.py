@@ -22,8 +22,9 @@ class LayerStats:
     ``bytes_before`` is what the stock cache would hold of the tokens seen, ``bytes_after`` the
     tensors held right after compression, room to grow included. ``seconds`` went into the policy's
     stages; what the prompt's attention adds up on its way is not in them. ``dropped`` counts each
-    row's tokens that the layer never computed, [b]; None where it computed all. A number of a pair
-    takes ``bits``, on average over pairs and without scales; the model ``made`` it in so many.
+    row's tokens that the layer never computed, [b]; None where it computed all. ``evicted`` counts
+    the pairs that it computed and that are not kept, [b, h]. A number of a pair takes ``bits``, on
+    average over pairs and without scales; the model ``made`` it in so many.
     """
 
     layer: int
@@ -34,6 +35,7 @@ class LayerStats:
     compressed: bool
     seconds: float
     dropped: Int[Tensor, "b"] | None = None
+    evicted: Int[Tensor, "b h"] | None = None
     bits: float = 0.0
     made: int = 0
 
@@ -136,7 +138,7 @@ class Stats:
             bits=bits / max(1, sum(pairs)),
             made=max((one.made for one in layers), default=0),
             bytes=self.bytes_after / max(1, self.bytes_before),
-            evicts=any(map(_evicted, layers)),
+            evicts=any(one.evicted is not None and bool((one.evicted > 0).any()) for one in layers),
         )
 
     def __str__(self) -> str:
@@ -151,15 +153,16 @@ class Stats:
         elif (computed := self.computed) is not None:
             lines.append(f"  computed {float(computed.mean()):.1%} of the visual tokens")
         for layer in self.layers:
-            counts = layer.kept.tolist()
-            lines.append(f"  layer {layer.layer}: kept {counts if layer.compressed else 'all'}")
+            lines.append(f"  layer {layer.layer}: {_fates(layer)}")
         return "\n".join(lines)
 
 
-def _evicted(layer: LayerStats) -> bool:
-    """Whether a head holds fewer pairs than the layer computed: not those of the longest row."""
-    lost = 0 if layer.dropped is None else layer.dropped.to(layer.kept.device)[:, None]
-    return bool(((layer.kept + lost).amax(0) < layer.seen).any())
+def _fates(layer: LayerStats) -> str:
+    """What became of a layer's tokens: kept, evicted, and, where some were, not computed."""
+    kept = f"kept {layer.kept.tolist() if layer.compressed or layer.dropped is not None else 'all'}"
+    if layer.dropped is None or layer.evicted is None:
+        return kept
+    return f"{kept}, evicted {layer.evicted.tolist()}, not computed {layer.dropped.tolist()}"
 
 
 class Stopwatch:
