@@ -30,7 +30,7 @@ from foveate.core.protocols import (
 )
 from foveate.core.slots import Slots
 from foveate.core.storage.form import COLUMN, WHOLE, Form, whole_bytes
-from foveate.errors import InvalidBudget
+from foveate.errors import InvalidBudget, UnsupportedModel
 
 Counts = Sequence[Int[Tensor, "b h"]]
 
@@ -214,6 +214,16 @@ class Bytes:
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
         layers = zip(scored, counts, strict=True)
         return sum(self.of_layer(one.layer.ordinal, each.cpu()) for one, each in layers)
+
+
+def check_form(expected: Form, actual: Form) -> None:
+    """Raises UnsupportedModel where pairs are others than those that bytes were worked out for."""
+    if actual != expected:
+        raise UnsupportedModel(
+            f"bytes were worked out for pairs of {expected}, as the model's configuration has "
+            f"them, and {actual} came. Write the shares out instead of auto, such as keep=50% and "
+            "bits=4."
+        )
 
 
 def _running(policy: Policy, form: Form) -> int:

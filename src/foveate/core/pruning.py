@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
+from foveate.core.amount import AUTO, Amount, AmountLike
 from foveate.core.layer import Layer
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedModel
 
@@ -111,12 +111,26 @@ class Prune(Protocol):
     def __call__(self, tokens: EnteringTokens) -> Pruned: ...
 
 
+def share_or_auto(keep: AmountLike) -> AmountLike:
+    """The share of visual tokens that goes on; "auto" where it follows from the policy's budget.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    return AUTO if keep == AUTO else share(keep)
+
+
 def share(keep: AmountLike) -> Amount:
     """The share of visual tokens that goes on.
 
     Raises:
         InvalidParameter: it is none.
     """
+    if keep == AUTO:
+        raise InvalidParameter(
+            "keep=auto is no share before a budget has been divided, and this stage or this "
+            "place divides none. Give a share, such as keep=50%."
+        )
     try:
         amount = Amount.of(keep)
     except InvalidBudget:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from foveate.core.byte_budget import Bytes
+from foveate.core.dividing import divided
 from foveate.core.policy import Policy
 from foveate.core.protocols import Weighs
 from foveate.core.storage.dense import GROWTH
@@ -46,6 +47,8 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
         Unknown: a budget that follows from scores, or a store that does not say what it takes.
         InvalidBudget: bytes that hold no token.
     """
+    lengths = [trace.tokens] * request.batch
+    policy = divided(policy, tuple(trace.forms.values()), lengths, trace.tokens)
     if policy.amount.everything and policy.store.exact:
         return full(trace, request)._replace(policy=policy.spec)
     if policy.amount.kind == "auto":
@@ -53,7 +56,6 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
     if not isinstance(policy.store, Weighs):
         raise Unknown(f"{policy.store!r} does not say how many bytes it takes")
     weighed = Bytes(policy, tuple(trace.forms.values()), trace.tokens)
-    lengths = [trace.tokens] * request.batch
     tokens = min(_tokens(policy, weighed, lengths), trace.tokens)
     others = trace.cache - sum(trace.layers[place] for place in trace.forms)
     held = weighed.at(tokens, lengths)

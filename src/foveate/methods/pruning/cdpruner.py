@@ -22,7 +22,7 @@ from torch import Tensor
 from foveate.core.amount import AmountLike
 from foveate.core.method import Paper
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share, share_or_auto
 
 LEAST = 1e-6
 """Of relevance, and of what a token adds to the determinant: a token is never worth nothing."""
@@ -60,7 +60,7 @@ class CDPrunerPrune:
     keep: AmountLike = "11.1%"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)

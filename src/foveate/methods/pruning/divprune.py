@@ -14,7 +14,7 @@ import torch
 
 from foveate.core.amount import AmountLike
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share, share_or_auto
 from foveate.stages.farthest import spread
 
 
@@ -29,7 +29,7 @@ class DivPrunePrune:
     keep: AmountLike = "9.8%"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)

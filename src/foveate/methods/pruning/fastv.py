@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from foveate.core.amount import AmountLike
 from foveate.core.parameters import Positive
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.core.pruning import EnteringTokens, Pruned, share, share_or_auto
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.one_ranking import By, received
 
@@ -36,7 +36,7 @@ class FastVPrune:
     by: By = "last"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (self.layer,)

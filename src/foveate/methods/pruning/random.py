@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from foveate.core.amount import AmountLike
 from foveate.core.parameters import Seed
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.core.pruning import EnteringTokens, Pruned, share, share_or_auto
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.attention_free import uniform
 
@@ -24,7 +24,7 @@ class RandomPrune:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)

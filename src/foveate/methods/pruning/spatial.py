@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from foveate.core.amount import AmountLike
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share, share_or_auto
 
 
 @prunes("spatial")
@@ -21,7 +21,7 @@ class SpatialPrune:
     keep: AmountLike = "50%"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)

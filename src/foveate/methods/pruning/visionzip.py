@@ -27,7 +27,7 @@ from foveate.core.amount import AmountLike
 from foveate.core.method import Paper
 from foveate.core.parameters import ShareBelow
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, share, share_or_auto
 
 
 @prunes(
@@ -66,7 +66,7 @@ class VisionZipPrune:
     contextual: ShareBelow = 0.15625
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
