@@ -21,10 +21,12 @@ def of(found: Fit, engine: Engine) -> list[RenderableType]:
     """Everything that was found, part by part."""
     parts: list[RenderableType] = [Text(title(found)), "", _parts(found), "", _verdict(found)]
     if found.caches:
-        parts += ["", _caches(found)]
+        parts += ["", _caches(found), *_prefills(found)]
     if found.changes:
         parts += ["", _changes(found)]
     parts += _pool(found, engine)
+    if found.trace is not None and found.trace.assumed:
+        parts.append(Text(f"\nTaken as given: {found.trace.assumed}.", "yellow"))
     for part, why in found.unknown.items():
         parts.append(Text(f"\nUnknown, {part}: {why}.", "yellow"))
     return parts
@@ -127,6 +129,16 @@ def _caches(found: Fit) -> RenderableType:
         sizes = map(gb, (held.reading, held.prompt, held.answer, one.peak))
         table.add_row(name, f"{held.kept:,}", *sizes, "yes" if one.peak <= found.memory else "no")
     return table
+
+
+def _prefills(found: Fit) -> Iterator[Text]:
+    """What policies that leave visual tokens uncomputed make of the prefill."""
+    for one in found.caches:
+        if one.prefill is not None and found.trace is not None:
+            size, whole = gb(one.prefill.activations), gb(found.trace.activations)
+            share = f"{one.prefill.flops:.0%} of the decoder's FLOPs"
+            line = f"prefill {size} instead of {whole} GB, {share}"
+            yield Text(f"  {short(one.policy)}: {line}")
 
 
 def _changes(found: Fit) -> RenderableType:

@@ -86,11 +86,13 @@ class Bytes:
     def _fits(self, tokens: int, lengths: list[int]) -> bool:
         return self.at(tokens, lengths) <= self.allowed
 
-    def at(self, tokens: int, lengths: list[int]) -> int:
+    def at(self, tokens: int, lengths: list[int], computed: Sequence[int] = ()) -> int:
         """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
-        lengths tell.
+        lengths tell. ``computed`` are the most that each layer has of a row, where not all do.
         """
         layers = enumerate(self._foreseen(tokens, lengths))
+        if computed:
+            layers = ((place, t.clamp_max(computed[place])) for place, t in layers)
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
         found = sum(self.of_layer(place, counts, merged) for place, counts in layers)
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged

@@ -10,9 +10,10 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.policy import Policy
 from foveate.core.protocols import Weighs
 from foveate.core.storage.dense import GROWTH
-from foveate.memory.inputs import Unknown
+from foveate.core.storage.form import COLUMN
 from foveate.memory.request import Request
 from foveate.memory.trace import Trace
+from foveate.memory.unknown import Unknown
 
 
 class Cache(NamedTuple):
@@ -47,7 +48,7 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
         InvalidBudget: bytes that hold no token.
     """
     if policy.amount.everything and policy.store.exact:
-        return full(trace, request)._replace(policy=policy.spec)
+        return _listed(full(trace, request), policy, trace, request)
     if policy.amount.kind == "auto":
         raise Unknown(f"budget {policy.amount} follows from the scores of each prompt")
     if not isinstance(policy.store, Weighs):
@@ -56,9 +57,32 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
     lengths = [trace.tokens] * request.batch
     tokens = min(_tokens(policy, weighed, lengths), trace.tokens)
     others = trace.cache - sum(trace.layers[place] for place in trace.forms)
-    held = weighed.at(tokens, lengths)
-    longer = others + _answered(policy, weighed, tokens, request, _pair(trace))
-    return Cache(policy.spec, tokens, _reading(policy, trace, held), others + held, longer)
+    held = weighed.at(tokens, lengths, _computed(trace))
+    longer = others + _answered(policy, weighed, tokens, request, trace)
+    kept = _kept(tokens, trace)
+    return Cache(policy.spec, kept, _reading(policy, trace, held), others + held, longer)
+
+
+def _listed(whole: Cache, policy: Policy, trace: Trace, request: Request) -> Cache:
+    """The stock cache; but layers that did not compute every token list the columns of theirs."""
+    columns = sum(
+        COLUMN * form.heads * count * request.batch
+        for form, count in zip(trace.forms.values(), _computed(trace), strict=False)
+        if count < trace.tokens
+    )
+    sizes = {name: getattr(whole, name) + columns for name in ("reading", "prompt", "answer")}
+    return whole._replace(policy=policy.spec, kept=_kept(trace.tokens, trace), **sizes)
+
+
+def _kept(tokens: int, trace: Trace) -> int:
+    """So many of every layer, or all that it computed, on average."""
+    each = [min(tokens, count) for count in _computed(trace)] or [tokens]
+    return round(sum(each) / len(each))
+
+
+def _computed(trace: Trace, more: int = 0) -> list[int]:
+    """Tokens that each layer which can be compressed has of a row; none where all compute all."""
+    return [trace.computed[place] + more for place in trace.forms] if trace.computed else []
 
 
 def _tokens(policy: Policy, weighed: Bytes, lengths: list[int]) -> int:
@@ -77,7 +101,9 @@ def _reading(policy: Policy, trace: Trace, held: int) -> int:
     return others + held + largest - held // len(trace.forms)
 
 
-def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, pair: int) -> int:
+def _answered(
+    policy: Policy, weighed: Bytes, tokens: int, request: Request, trace: Trace
+) -> int:
     """Behind the answer, which stays in full precision, with the most room that layers make for it.
     Rules that compress while decoding hold every head to what it kept, or to its share.
     """
@@ -87,11 +113,11 @@ def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, pai
         lengths = [weighed.columns + request.answer] * request.batch
         rows = torch.tensor(lengths, dtype=torch.long, device="cpu")
         tokens = int(policy.tokens(rows, 0).max())
-    held = weighed.at(tokens, lengths)
+    held = weighed.at(tokens, lengths, _computed(trace, lengths[0] - weighed.columns))
     if policy.when.decodes and policy.amount.kind == "bytes":  # which bound the room as well
         return held
     room = max(GROWTH, (tokens + more) // 16)
-    return held + (more + room) * pair * request.batch
+    return held + (more + room) * _pair(trace) * request.batch
 
 
 def _pair(trace: Trace) -> int:

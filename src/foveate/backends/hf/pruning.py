@@ -160,7 +160,9 @@ class Pruner:
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         rows, count = given.shape[:2]
         mask = cutting.given_mask(kwargs)
-        whole = state.shared.over_columns(mask, rows, count, first + count)
+        # where nothing is padded it says no more than None, whose square of places is never made
+        padded = None if cutting.without_padding(mask) else mask
+        whole = state.shared.over_columns(padded, rows, count, first + count)
         pads = state.facts(whole, (rows, count, first + count), given.device).pads
         columns = torch.arange(first, first + count, device=given.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)

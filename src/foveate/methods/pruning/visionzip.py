@@ -13,7 +13,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from foveate.core.amount import AmountLike
 from foveate.core.method import Paper
 from foveate.core.parameters import ShareBelow
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import EnteringTokens, Pruned, going_on, number_going_on, share
 
 
 @prunes(
@@ -68,6 +68,9 @@ class VisionZipPrune:
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (sum(number_going_on(share(self.keep), count) for count in images),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         seen, hidden = tokens.seen(), tokens.hidden.clone()
