@@ -178,6 +178,7 @@ def drawn(sample: Sample) -> PreTrainedModel:
     auto: Any = AutoModelForImageTextToText
     with no_init_weights():
         model: PreTrainedModel = auto.from_config(sample.config, dtype=torch.float32)
+    model.tie_weights()  # which goes with the initialisation
     for weight in model.parameters():
         weight.uniform_(-0.02, 0.02)
     return model.eval()  # type: ignore[no-untyped-call, no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,8 +36,9 @@ class Cache(NamedTuple):
 
 
 def full(trace: Trace, request: Request) -> Cache:
-    """The stock cache. Layers with windows and states do not grow."""
-    rest = trace.cache + request.answer * _pair(trace) * request.batch
+    """The stock cache. Layers with windows and states do not grow; the former shrink."""
+    whole = trace.cache - _others(trace.layers, trace) + _others(trace.settled, trace)
+    rest = whole + request.answer * _pair(trace) * request.batch
     return Cache("full", trace.tokens, trace.cache, trace.cache, rest)
 
 
@@ -56,9 +58,9 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
     weighed = Bytes(policy, tuple(trace.forms.values()), trace.tokens)
     lengths = [trace.tokens] * request.batch
     tokens = min(_tokens(policy, weighed, lengths), trace.tokens)
-    others = trace.cache - sum(trace.layers[place] for place in trace.forms)
+    others = _others(trace.layers, trace)
     held = weighed.at(tokens, lengths, _computed(trace))
-    longer = others + _answered(policy, weighed, tokens, request, trace)
+    longer = _others(trace.settled, trace) + _answered(policy, weighed, tokens, request, trace)
     kept = _kept(tokens, trace)
     return Cache(policy.spec, kept, _reading(policy, trace, held), others + held, longer)
 
@@ -97,13 +99,11 @@ def _reading(policy: Policy, trace: Trace, held: int) -> int:
     if policy.scope == "model":
         return trace.cache
     largest = max(trace.layers[place] for place in trace.forms)
-    others = trace.cache - sum(trace.layers[place] for place in trace.forms)
+    others = _others(trace.layers, trace)
     return others + held + largest - held // len(trace.forms)
 
 
-def _answered(
-    policy: Policy, weighed: Bytes, tokens: int, request: Request, trace: Trace
-) -> int:
+def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, trace: Trace) -> int:
     """Behind the answer, which stays in full precision, with the most room that layers make for it.
     Rules that compress while decoding hold every head to what it kept, or to its share.
     """
@@ -118,6 +118,11 @@ def _answered(
         return held
     room = max(GROWTH, (tokens + more) // 16)
     return held + (more + room) * _pair(trace) * request.batch
+
+
+def _others(sizes: Sequence[int], trace: Trace) -> int:
+    """Bytes of the layers that cannot be compressed: of windows, of states."""
+    return sum(size for place, size in enumerate(sizes) if place not in trace.forms)
 
 
 def _pair(trace: Trace) -> int:

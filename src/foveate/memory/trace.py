@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -55,7 +55,9 @@ class Trace:
         step: in the decoding step behind the prompt.
         flops: of the decoder while it reads the prompt; None in chunks.
         forms: of the layers that can be compressed, by their number.
-        layers: of each layer's cache behind the prompt.
+        layers: of each layer's cache behind the prompt: of one with a window all of the prompt, as
+            transformers cuts a view of that.
+        settled: the same behind the first token of the answer, when windows are copied.
         computed: tokens of a row that each layer reads, where some are dropped before it.
         assumed: of the video, what no file says and is taken by default.
     """
@@ -67,6 +69,7 @@ class Trace:
     step: int
     forms: Mapping[int, Form]
     layers: tuple[int, ...]
+    settled: tuple[int, ...] = ()
     flops: int | None = None
     computed: tuple[int, ...] = ()
     assumed: str = ""
@@ -118,7 +121,9 @@ def pruned(bare: Bare, policy: Policy, whole: Trace, request: Request) -> Trace:
     if policy.prune is None:
         return whole
     cut = trace(bare, request, policy)
-    return replace(cut, step=whole.step - whole.cache + cut.cache)
+    sizes = zip(cut.layers, whole.settled, strict=True)
+    settled = [size if n in cut.forms else later for n, (size, later) in enumerate(sizes)]
+    return replace(cut, step=whole.step - whole.cache + cut.cache, settled=tuple(settled))
 
 
 def _trace(bare: Bare, request: Request, counting: Counting, cut: Cut | None) -> Trace:
@@ -150,9 +155,10 @@ def _trace(bare: Bare, request: Request, counting: Counting, cut: Cut | None) ->
         visual=visual * runs,
         tower=tower if request.shown else 0,
         prefill=prefill,
-        layers=tuple(sum(one.nbytes for one in _tensors(layer)) for layer in cache.layers),
+        layers=tuple(_bytes(layer) for layer in cache.layers),
         forms=_forms(bare, cache),
         step=0 if cut else _step(bare, request.batch, cache, counting),
+        settled=() if cut else tuple(_bytes(layer) for layer in cache.layers),
         flops=work,
         computed=computed,
         assumed="" if clip is None else clip.assumed,
@@ -237,9 +243,11 @@ def _called(bare: Bare, cache: Any, **given: Any) -> Any:
     return bare.model(**given, **{CACHE: cache}, **last, use_cache=True)
 
 
-def _tensors(layer: Any) -> Iterator[Tensor]:
-    """What a layer of a cache holds: pairs, or states."""
-    return (one for one in tree_leaves(vars(layer)) if isinstance(one, Tensor) and one.is_meta)
+def _bytes(layer: Any) -> int:
+    """What a layer of a cache holds: pairs, or states; and all of what they are views of."""
+    tensors = (one for one in tree_leaves(vars(layer)) if isinstance(one, Tensor) and one.is_meta)
+    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
+    return sum(storages.values())
 
 
 def _forms(bare: Bare, cache: Any) -> dict[int, Form]:

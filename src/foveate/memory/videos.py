@@ -24,7 +24,6 @@ Settings = Mapping[str, Any]
 FILES = ("processor_config.json", "video_preprocessor_config.json", "preprocessor_config.json")
 """Where transformers looks for a video processor's settings: of the first one, a part of it."""
 _RATIO = 200  # of a side to the other, which Qwen-VL's processors refuse
-_PATCHES = {"temporal_patch_size": 2, "merge_size": 2}
 _EDGES = ("shortest_edge", "longest_edge")
 _SIDES = ("height", "width")
 
@@ -73,10 +72,15 @@ def settings(folder: Path | None) -> Settings:
 
 def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     """Patches of two frames each. Bounds on pixels are those of a frame, or of the whole volume."""
-    patch = 16 if volume else 14
-    usual = {"shortest_edge": 128 * (2 * patch) ** 2, "longest_edge": 768 * (2 * patch) ** 2}
+    tower, side = bare.config.vision_config, 32 if volume else 28
+    usual = {"shortest_edge": 128 * side**2, "longest_edge": 768 * side**2}
     said = settings(bare.folder)
-    made = {"patch_size": patch, **_PATCHES, **said}
+    made = {
+        "patch_size": tower.patch_size,
+        "temporal_patch_size": tower.temporal_patch_size,
+        "merge_size": tower.spatial_merge_size,
+        **said,
+    }
     size = dict(made.get("size") or usual)
     if not volume:  # older files have them beside the size
         names = zip(_EDGES, ("min_pixels", "max_pixels"), strict=True)
@@ -102,7 +106,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     words = sum(_stamp(seconds) for seconds in _times(request, pair)) if volume else 0
     bounds = f"{size[_EDGES[0]]:,} to {size[_EDGES[1]]:,} pixels " + "of all frames" * volume
     lacking = "" if "size" in said or size != usual else _lacking(bounds.strip())
-    return Video(pixels, bare.config.video_token_id, runs, words, lacking)
+    return Video(pixels, _token(bare, "video"), runs, words, lacking)
 
 
 def _within(
@@ -140,32 +144,37 @@ def _stamp(seconds: float) -> int:
 
 def _pooled(bare: Bare, request: Request) -> Video:
     """All frames of a row beside each other."""
-    said = settings(bare.folder)
-    sides, lacking = _sides(said, (384, 384))
+    sides, lacking = _sides(bare)
     shape = (request.batch, request.frames, 3, *sides)
     pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
-    return Video({"pixel_values_videos": pixels}, bare.config.video_token_id, assumed=lacking)
+    return Video({"pixel_values_videos": pixels}, _token(bare, "video"), assumed=lacking)
 
 
 def _tiles(bare: Bare, request: Request) -> Video:
     """A frame is an image of one tile, with "Frame1: " before it and a line's end between two."""
-    whole = bare.config.vision_config.image_size
-    usual = tuple(whole) if isinstance(whole, (list, tuple)) else (whole, whole)
-    sides, lacking = _sides(settings(bare.folder), usual)
+    sides, lacking = _sides(bare)
     shape = (request.batch * request.frames, 3, *sides)
     pixels = torch.empty(shape, dtype=bare.dtype, device="meta")
     words = sum(len(str(number + 1)) + 6 for number in range(request.frames)) - 1
-    token = bare.config.image_token_id
-    return Video({"pixel_values": pixels}, token, request.frames, words, lacking)
+    return Video({"pixel_values": pixels}, _token(bare, "image"), request.frames, words, lacking)
 
 
-def _sides(said: Settings, usual: tuple[int, ...]) -> tuple[tuple[int, int], str]:
-    """Height and width of every frame."""
+def _sides(bare: Bare) -> tuple[tuple[int, int], str]:
+    """Height and width of every frame; where no file has them, those that the tower is made for."""
+    said, usual = settings(bare.folder), bare.config.vision_config.image_size
+    usual = usual if isinstance(usual, (list, tuple)) else (usual, usual)
     size = said.get("size") or dict(zip(_SIDES, usual, strict=True))
     if not all(side in size for side in _SIDES) or said.get("do_center_crop"):
         raise Unknown(f"the video processor makes frames of a size that is not known here: {size}")
     high, wide = size["height"], size["width"]
     return (high, wide), "" if "size" in said else _lacking(f"frames of {high}x{wide}")
+
+
+def _token(bare: Bare, kind: str) -> int:
+    """The placeholder of images, or of videos."""
+    names = (f"{kind}_token_id", f"{kind}_token_index")
+    tokens = (getattr(bare.config, name, None) for name in names)
+    return next(token for token in tokens if isinstance(token, int))
 
 
 def _lacking(taken: str) -> str:
