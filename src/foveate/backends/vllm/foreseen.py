@@ -30,8 +30,8 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         ProfileMismatch: a policy's profile is another model's.
     """
     model = config.model_config
-    for what, found in _refused(model.hf_text_config).items():
-        if found:
+    for what, value in _refused(model.hf_text_config).items():
+        if value:
             raise UnsupportedEngine(
                 f"{model.model} has {what}, which the scores and pages of Foveate's worker do not "
                 "model. This model cannot be compressed."

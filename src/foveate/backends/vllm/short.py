@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.backends.vllm.gap import Protected, Room
+from foveate.backends.vllm.gap import ProtectedTokens, Room
 from foveate.backends.vllm.plans import Plan
 from foveate.core.policy import Policy
 
@@ -32,6 +32,6 @@ def shortest(policy: Policy, block: int, longest: int) -> int | None:
     """Tokens of the shortest context, in whole blocks, that a block becomes free of; None if there
     is none up to the longest.
     """
-    room = Room.of(policy.amount, Protected.of(policy.select).tokens)
+    room = Room.of(policy.amount, ProtectedTokens.of(policy.select).tokens)
     ends = range(block, longest + 1, block)
     return next((length for length in ends if room.gap(length, block)), None)

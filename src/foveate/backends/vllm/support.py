@@ -50,8 +50,8 @@ def check_given(args: Any) -> None:
 
 
 def _refuse(refused: Mapping[str, Any]) -> None:
-    for what, found in refused.items():
-        if found:
+    for what, reason in refused.items():
+        if reason:
             raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}.")
 
 
@@ -101,8 +101,8 @@ def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
     Raises:
         UnsupportedEngine: the message names the setting.
     """
-    again = [policy for policy in policies if policy.when.decodes or policy.when.reads]
-    if not again:
+    recompressing = [policy for policy in policies if policy.when.decodes or policy.when.reads]
+    if not recompressing:
         return
     refused = {
         "speculative decoding (--speculative-config), whose drafts may be taken back after a "
@@ -111,11 +111,11 @@ def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
         "within them": config.scheduler_config.disable_chunked_mm_input,
         "a cache of codes (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
     }
-    for what, found in refused.items():
-        if found:
+    for what, reason in refused.items():
+        if reason:
             raise UnsupportedEngine(
-                f"{again[0]} compresses again as tokens come, and cannot be combined with {what}. "
-                "Leave that out, or choose when=after_prefill."
+                f"{recompressing[0]} compresses again as tokens come, and cannot be combined "
+                f"with {what}. Leave that out, or choose when=after_prefill."
             )
 
 
@@ -125,7 +125,7 @@ def check_layers(
     others: Sequence[str],
     sharing: Sequence[str],
     tiers: bool,
-    again: bool = False,
+    recompresses: bool = False,
     hybrid: bool = True,
 ) -> None:
     """Refuses models whose layers cannot be compressed beside each other.
@@ -135,7 +135,7 @@ def check_layers(
         others: names of those that have another kind of cache (windows, states) and keep it.
         sharing: names of those that read another layer's cache.
         tiers: whether a policy gives layers or heads different budgets.
-        again: whether a policy compresses at other times than the prompt's end.
+        recompresses: whether a policy compresses at other times than the prompt's end.
         hybrid: whether vLLM may manage caches of several kinds, or has to make them one.
 
     Raises:
@@ -157,7 +157,7 @@ def check_layers(
             f"this model has {len(others)} layers with windows or states beside those to compress, "
             "and a budget that differs by layer. Use one that keeps the same number in all layers."
         )
-    if others and again:
+    if others and recompresses:
         raise UnsupportedEngine(
             f"this model has {len(others)} layers with windows or states beside those to compress, "
             "and a policy that compresses again as tokens come. Choose when=after_prefill."
@@ -186,8 +186,8 @@ def check_model(config: Any) -> None:
         "prompts given as embeddings (--enable-prompt-embeds), as nothing tells which of them are "
         "visual": config.enable_prompt_embeds,
     }
-    for what, found in refused.items():
-        if found:
+    for what, reason in refused.items():
+        if reason:
             raise UnsupportedEngine(f"Foveate's worker cannot serve {what}.")
 
 
@@ -212,8 +212,8 @@ def check_attention(layers: Mapping[str, Any]) -> None:
                 layer.head_size_v != layer.head_size
             ),
         }
-        for what, found in refused.items():
-            if found:
+        for what, reason in refused.items():
+            if reason:
                 raise UnsupportedEngine(
                     f"the attention of {name} has {what}, which the scores and pages of Foveate's "
                     "worker do not model. This model cannot be compressed."
