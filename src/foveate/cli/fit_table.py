@@ -21,7 +21,7 @@ def of(fitted: Fit, engine: Engine) -> list[RenderableType]:
     """Everything that was found, part by part."""
     parts: list[RenderableType] = [Text(title(fitted)), "", _parts(fitted), "", _verdict(fitted)]
     if fitted.caches:
-        parts += ["", _caches(fitted), *_prefills(fitted)]
+        parts += ["", _caches(fitted), *_notes(fitted)]
     if fitted.changes:
         parts += ["", _changes(fitted)]
     parts += _pool(fitted, engine)
@@ -123,7 +123,7 @@ def _caches(fitted: Fit) -> RenderableType:
     for one in fitted.caches:
         name = Text(broken(short(one.policy), 24))
         if one.cache is None or one.peak is None:
-            table.add_row(name, Text(f"unknown: {one.unknown or 'the weights'}"))
+            table.add_row(name, "unknown")
             continue
         held = one.cache
         sizes = map(gb, (held.reading, held.prompt, held.answer, one.peak))
@@ -131,14 +131,17 @@ def _caches(fitted: Fit) -> RenderableType:
     return table
 
 
-def _prefills(fitted: Fit) -> Iterator[Text]:
-    """What policies that leave visual tokens uncomputed make of the prefill."""
+def _notes(fitted: Fit) -> Iterator[Text]:
+    """Why a policy is unknown, and what those that leave visual tokens uncomputed make of the
+    prefill.
+    """
     for one in fitted.caches:
-        if one.prefill is not None and fitted.trace is not None:
+        if one.cache is None or one.peak is None:
+            yield Text(f"  {short(one.policy)}, unknown: {one.unknown or 'the weights'}", "yellow")
+        elif one.prefill is not None and fitted.trace is not None:
             size, whole = gb(one.prefill.activations), gb(fitted.trace.activations)
             share = f"{one.prefill.flops:.0%} of the decoder's FLOPs"
-            line = f"prefill {size} instead of {whole} GB, {share}"
-            yield Text(f"  {short(one.policy)}: {line}")
+            yield Text(f"  {short(one.policy)}: prefill {size} instead of {whole} GB, {share}")
 
 
 def _changes(fitted: Fit) -> RenderableType:

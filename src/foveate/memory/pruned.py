@@ -44,6 +44,7 @@ class Cut:
         self._counts: dict[int, int] = {}
         self._visual = torch.zeros(0, 0, dtype=torch.bool, device="cpu")
         self._local: Int[Tensor, "b m"] | None = None
+        self._reads = False  # the prompt: a tower may be made of the decoder's own layers
         self._known: cutting.Known = {}
         self.computed: tuple[int, ...] = ()
 
@@ -73,6 +74,7 @@ class Cut:
         self._counts = dict(cuts) if sum(images) else {}
         ids = input_ids.new_tensor(visual_token_ids(self._config))
         self._visual, self._local, self._known = torch.isin(input_ids, ids), None, {}
+        self._reads = False
         self.computed = tuple(self._numbers(input_ids.shape[1], sum(images)))
         with ExitStack() as undo:
             for index, module in enumerate(self._layers):
@@ -99,13 +101,16 @@ class Cut:
         return order
 
     def _at_door(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
-        if 0 not in self._counts:
+        hidden = cutting.embedded(decoder, kwargs)
+        self._reads = hidden.shape[1] == self._visual.shape[1]
+        if not self._reads or 0 not in self._counts:
             return None
-        hidden, order = cutting.embedded(decoder, kwargs), self._going_on(0)
+        order = self._going_on(0)
         return args, {**cutting.at_places(kwargs, _at(hidden, order), order, order), _MASK: None}
 
     def _before_layer(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if self._local is None and not (index and index in self._counts):
+        first = index and index in self._counts
+        if not self._reads or (self._local is None and not first):
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
         if index in self._counts:
