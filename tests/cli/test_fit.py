@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from foveate.report.memory_bars import memory_picture
-
 from tests import zoo
 
 from .conftest import Foveate

@@ -145,4 +145,4 @@ def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
 
 def number_going_on(keep: Amount, given: int) -> int:
     """The same of one row."""
-    return int(going_on(keep, torch.tensor([given], device="cpu"))[0])
+    return int(going_on(keep, torch.tensor([given], dtype=torch.long, device="cpu"))[0])

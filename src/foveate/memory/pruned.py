@@ -78,8 +78,8 @@ class Cut:
         self.computed = tuple(self._numbers(input_ids.shape[1], sum(images)))
         with ExitStack() as undo:
             for index, module in enumerate(self._layers):
-                hook = partial(self._before_layer, index)
-                undo.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                cut = partial(self._before_layer, index)
+                undo.callback(module.register_forward_pre_hook(cut, with_kwargs=True).remove)
             hook = self._decoder.register_forward_pre_hook(self._at_door, with_kwargs=True)
             undo.callback(hook.remove)
             if hasattr(self._decoder, cutting.DEEPSTACK):
@@ -109,14 +109,15 @@ class Cut:
         return args, {**cutting.at_places(kwargs, _at(hidden, order), order, order), _MASK: None}
 
     def _before_layer(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
-        first = index and index in self._counts
-        if not self._reads or (self._local is None and not first):
+        if not self._reads or not index:
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
         if index in self._counts:
             order = self._going_on(index)
             hidden = _at(hidden, order)
             self._local = order if self._local is None else self._local.gather(1, order)
+        if self._local is None:
+            return None
         given = cutting.of_layer(rest, self._local, self._known)
         mask, count = given.get(_MASK), hidden.shape[1]
         if isinstance(mask, Tensor) and mask.ndim == 4:  # a view: the model's is there anyway

@@ -133,7 +133,8 @@ def _trace(bare: Bare, request: Request, counting: Counting, cut: Cut | None) ->
     runs = request.shown if clip is None else clip.runs
     counting.count(seen.values())
     decoder = find(bare.model, text_config(bare.model)).decoder
-    work, computed = None, ()
+    work: int | None = None
+    computed: tuple[int, ...] = ()
     with once(bare.model, decoder, counting):
         features, tower = _features(bare, seen, counting)
         count = sum(one.numel() // one.shape[-1] for one in features)

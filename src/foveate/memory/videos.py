@@ -100,7 +100,7 @@ def _patches(bare: Bare, request: Request, volume: bool) -> Video:
     shape = (math.prod(grid) * request.batch, 3 * pair * patch**2)
     pixels = {
         "pixel_values_videos": torch.empty(shape, dtype=bare.dtype, device="meta"),
-        "video_grid_thw": torch.tensor([grid] * request.batch, device="cpu"),
+        "video_grid_thw": torch.tensor([grid] * request.batch, dtype=torch.long, device="cpu"),
     }
     runs = grid[0] if volume else 1
     words = sum(_stamp(seconds) for seconds in _times(request, pair)) if volume else 0
