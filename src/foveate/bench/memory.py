@@ -57,9 +57,10 @@ def freed_at_once() -> Iterator[None]:
 
 
 def in_use() -> int:
-    """Bytes in main memory now, without what glibc has for small tensors that were freed, which it
-    cannot give back by itself while one behind them lives. Linux with glibc.
+    """Bytes in main memory now, without garbage and without what glibc has for small tensors that
+    were freed, which it cannot give back by itself while one behind them lives. Linux with glibc.
     """
+    gc.collect()
     ctypes.CDLL("libc.so.6").malloc_trim(0)
     return resident("VmRSS")
 

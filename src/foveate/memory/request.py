@@ -51,7 +51,7 @@ class Request:
         if self.shown and (self.size is None or min(self.size) < 1):
             raise InvalidInput(
                 f"{self.shown} image(s) or frame(s) of size {self.size}: give their width and "
-                "height in pixels, such as 1436x717."
+                "height in pixels, such as --size 1436x717, or size=(1436, 717) in Python."
             )
         self.check_between(self.images)
 
@@ -59,8 +59,8 @@ class Request:
         """Raises InvalidInput where there is too little text to stand between so many images."""
         if self.text <= shown:
             raise InvalidInput(
-                f"text={self.text} beside {shown} image(s) or frame(s) read as images: give more, "
-                "as a token of text stands between two of them, at least."
+                f"text={self.text} beside {shown} image(s) or frame(s) read as images: give "
+                f"{shown + 1} or more, as a token of text stands between two of them, at least."
             )
 
     @property
