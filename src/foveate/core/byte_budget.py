@@ -90,9 +90,9 @@ class Bytes:
         """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
         lengths tell. ``computed`` are the most that each layer has of a row, where not all do.
         """
-        layers = enumerate(self._foreseen(tokens, lengths))
+        counts = self._foreseen(tokens, lengths)
         if computed:
-            layers = ((place, t.clamp_max(computed[place])) for place, t in layers)
+            counts = [t.clamp_max(most) for t, most in zip(counts, computed, strict=True)]
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
         size = sum(self.of_layer(place, counts, merged) for place, counts in layers)
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
