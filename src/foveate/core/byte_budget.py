@@ -94,7 +94,7 @@ class Bytes:
         if computed:
             counts = [t.clamp_max(most) for t, most in zip(counts, computed, strict=True)]
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
-        size = sum(self.of_layer(place, counts, merged) for place, counts in layers)
+        size = sum(self.of_layer(place, each, merged) for place, each in enumerate(counts))
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
             size += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
         return size
