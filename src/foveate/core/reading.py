@@ -218,6 +218,7 @@ class PromptReading:
         self.forms = None if forms is None else tuple(forms)
         self.requested: Int[Tensor, "b"] | None = None
         self._bytes: Bytes | None = None
+        self._instead: Policy | None = None
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
         self._waiting: list[Scored] = []
@@ -450,7 +451,7 @@ class PromptReading:
     def _compressed(
         self, layer: Layer, budget: Budget | None, seen: int, queries: int | None
     ) -> dict[int, Kept]:
-        policy = self.policy if budget is None else replace(self.policy, budget=budget)
+        policy = self.policy if budget is None else self._under(budget)
         before = self.layers[layer.ordinal].kept is not None
         scored = score(self.policy, layer, recompressed=before, queries=queries)
         notes = scored.scores.notes if scored else {}
@@ -476,6 +477,14 @@ class PromptReading:
             if policy.when.decodes:
                 _ = memory.kept_by_each  # asked now, and not while decoding
         return kept_by_layer
+
+    def _under(self, budget: Budget) -> Policy:
+        """The policy with another budget: one object for all layers of which it is the same, as
+        what a policy knows of its stages is asked once for each.
+        """
+        if self._instead is None or self._instead.budget != budget:
+            self._instead = replace(self.policy, budget=budget)
+        return self._instead
 
     def _all_together(
         self, layer: Layer, scored: Scored | None, within: Bytes | None
