@@ -29,7 +29,7 @@ from foveate.memory.unknown import Unknown
 _MASK = "attention_mask"
 
 
-class Cut:
+class PrefillCut:
     """Cuts a prefill: text goes on, and the first ones of the visual tokens, as only their number
     matters here. ``local`` are the places that go on, among those that the decoder has for itself.
 
@@ -49,7 +49,7 @@ class Cut:
         self.computed: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, bare: Bare, policy: Policy) -> Cut:
+    def of(cls, bare: Bare, policy: Policy) -> PrefillCut:
         """That of a policy.
 
         Raises:

@@ -22,7 +22,7 @@ from foveate.memory.attention import using
 from foveate.memory.counting import Counting
 from foveate.memory.inputs import WORD, pixels, prompt, takes, takes_videos
 from foveate.memory.model import Bare
-from foveate.memory.pruned import Cut
+from foveate.memory.pruned import PrefillCut
 from foveate.memory.repeated import once
 from foveate.memory.request import Request
 from foveate.memory.unknown import Unknown
@@ -100,7 +100,7 @@ def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
         Unknown: it looks at numbers that are not there, or nothing tells what it is to read.
         FoveateError: visual tokens of this model cannot be dropped.
     """
-    cut = None if policy is None or policy.prune is None else Cut.of(bare, policy)
+    cut = None if policy is None or policy.prune is None else PrefillCut.of(bare, policy)
     with using(bare.model, request.attention) as fused:
         try:
             return _trace(bare, request, Counting(fused), cut)
@@ -126,7 +126,7 @@ def pruned(bare: Bare, policy: Policy, whole: Trace, request: Request) -> Trace:
     return replace(cut, step=whole.step - whole.cache + cut.cache, settled=tuple(settled))
 
 
-def _trace(bare: Bare, request: Request, counting: Counting, cut: Cut | None) -> Trace:
+def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | None) -> Trace:
     counting.leave_out([*bare.model.parameters(), *bare.model.buffers()])
     clip = video(bare, request) if request.frames and takes_videos(bare.config) else None
     seen = pixels(bare, request) if clip is None else clip.pixels
