@@ -86,13 +86,15 @@ class Bytes:
     def _fits(self, tokens: int, lengths: list[int]) -> bool:
         return self.at(tokens, lengths) <= self.allowed
 
-    def at(self, tokens: int, lengths: list[int]) -> int:
+    def at(self, tokens: int, lengths: list[int], computed: Sequence[int] = ()) -> int:
         """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
-        lengths tell.
+        lengths tell. ``computed`` are the most that each layer has of a row, where not all do.
         """
-        layers = enumerate(self._foreseen(tokens, lengths))
+        counts = self._foreseen(tokens, lengths)
+        if computed:
+            counts = [t.clamp_max(most) for t, most in zip(counts, computed, strict=True)]
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
-        size = sum(self.of_layer(place, counts, merged) for place, counts in layers)
+        size = sum(self.of_layer(place, each, merged) for place, each in enumerate(counts))
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
             size += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
         return size

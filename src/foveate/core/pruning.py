@@ -5,11 +5,12 @@ and has no keys and values there; what stays keeps the position that it had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
@@ -111,6 +112,15 @@ class Prune(Protocol):
     def __call__(self, tokens: EnteringTokens) -> Pruned: ...
 
 
+@runtime_checkable
+class ForeseeablePrune(Prune, Protocol):
+    """One whose numbers follow from lengths alone: ``counts`` has, for each of ``layers(depth)``,
+    how many visual tokens of a row go on into it, where its images have so many (0: text alone).
+    """
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]: ...
+
+
 def share_or_auto(keep: AmountLike) -> AmountLike:
     """The share of visual tokens that goes on; "auto" where it follows from the policy's budget.
 
@@ -146,3 +156,8 @@ def share(keep: AmountLike) -> Amount:
 def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
     """How many of so many visual tokens that is: rounded down, at least one, if there is one."""
     return keep.tokens(given, 0).minimum(given)
+
+
+def number_going_on(keep: Amount, given: int) -> int:
+    """The same of one row."""
+    return int(going_on(keep, torch.tensor([given], dtype=torch.long, device="cpu"))[0])

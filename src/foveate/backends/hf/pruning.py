@@ -166,7 +166,9 @@ class Pruner:
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         rows, count = given.shape[:2]
         mask = cutting.given_mask(kwargs)
-        pads = state.padding(mask, rows, first, count, given.device)
+        # where nothing is padded it says no more than None, whose square of places is never made
+        padded = None if cutting.without_padding(mask) else mask
+        pads = state.padding(padded, rows, first, count, given.device)
         columns = torch.arange(first, first + count, device=given.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)
         self._pass = at = PassToCut(state, first, columns, requested)
