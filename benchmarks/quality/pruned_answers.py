@@ -24,7 +24,7 @@ import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
-from benchmarks.written import write
+from benchmarks.written import demo, write
 from foveate.eval.model import load
 from foveate.eval.reading import FULL, Protocol
 from foveate.eval.results import read
@@ -120,7 +120,7 @@ def page(found: Mapping[str, Any], tasks: Sequence[str]) -> str:
     """The tables."""
     lines = ["# Pruning, eviction, and both: what is left of the answers", ""]
     lines += [
-        f"The demo model; tasks: {', '.join(tasks)}. Right answers, and in parentheses the prefill "
+        f"The {demo()}; tasks: {', '.join(tasks)}. Right answers, and in parentheses the prefill "
         "as a share of the full cache's (seconds of the processor, medians) and the bytes held.",
         "",
     ]
