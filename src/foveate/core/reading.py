@@ -221,6 +221,7 @@ class PromptReading:
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
         self._waiting: list[Scored] = []
+        self._given = policy
 
     def completed(self, layer: Layer) -> dict[int, Kept]:
         """What is kept once a layer has been read in a single pass; see :meth:`read`."""
@@ -450,7 +451,7 @@ class PromptReading:
     def _compressed(
         self, layer: Layer, budget: Budget | None, seen: int, queries: int | None
     ) -> dict[int, Kept]:
-        policy = self.policy if budget is None else replace(self.policy, budget=budget)
+        policy = self._with(budget)
         before = self.layers[layer.ordinal].kept is not None
         scored = score(self.policy, layer, again=before, queries=queries)
         notes = scored.scores.notes if scored else {}
@@ -476,6 +477,16 @@ class PromptReading:
             if policy.when.decodes:
                 _ = memory.kept_by_each  # asked now, and not while decoding
         return found
+
+    def _with(self, budget: Budget | None) -> Policy:
+        """The policy with a budget that stands in for its own: made once for all layers that are
+        given the same, as a policy looks at all of its stages when it is made.
+        """
+        if budget is None:
+            return self.policy
+        if self._given.budget != budget:
+            self._given = replace(self.policy, budget=budget)
+        return self._given
 
     def _all_together(
         self, layer: Layer, scored: Scored | None, within: Bytes | None
