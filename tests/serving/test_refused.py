@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -110,6 +111,16 @@ def test_every_companion_is_refused_by_its_name(llama, monkeypatch):
             configuration(llama, **options)
 
 
+def test_the_page_says_of_each_what_happens():
+    text = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    table = text.split("<!-- companions -->")[1]
+    for options, *_ in companions():
+        for option in options.keys() - {"spec_tokens"}:
+            assert f"--{option.replace('_', '-')}" in table
+        transfer = options.get("kv_transfer_config")
+        assert transfer is None or transfer.kv_connector in f"{table} Other"
+
+
 def test_what_goes_with_a_policy_is_not_refused(llama, monkeypatch):
     """Which the tests of ``test_options`` and ``test_processes`` then serve."""
     monkeypatch.setenv("FOVEATE_POLICY", POLICY)
@@ -147,10 +158,12 @@ def test_a_refusal_is_the_last_line_with_status_two(llama, module, environ, word
 
 
 def test_what_refusals_rely_on_is_there():
-    from vllm.config import ModelConfig
+    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig
     from vllm.v1.attention.backend import AttentionType
     from vllm.v1.core.sched.output import NewRequestData
 
+    assert "sliding_window" in CacheConfig.__annotations__
+    assert "disable_chunked_mm_input" in SchedulerConfig.__annotations__
     assert {"is_encoder_decoder", "is_mm_prefix_lm"} <= vars(ModelConfig).keys()
     assert "enable_prompt_embeds" in ModelConfig.__annotations__
     assert "req_id" in NewRequestData.__annotations__

@@ -80,7 +80,7 @@ def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
         f"prefill context parallelism (--prefill-context-parallel-size {prefill}): {tokens}": (
             prefill > 1
         ),
-        "micro-batches (--enable-dbo, --ubatch-size): a pass is told of its requests once": (
+        "micro-batches (--enable-dbo, --ubatch-size): a pass is looked up as one batch": (
             ubatching
         ),
     }
