@@ -21,7 +21,7 @@ from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
 from foveate.core.pruning import Prune
 from foveate.errors import FoveateError
-from foveate.eval.answer import asked, greedy
+from foveate.eval.answer import greedy, with_the_rest
 from foveate.eval.measure import read_as
 from foveate.eval.metrics import exact
 from foveate.eval.model import Loaded
@@ -112,7 +112,7 @@ def _right(question: Question, session: Session, recording: Recording, cache: An
         if said == question.full or not _may_be_right(reading, said):
             return _score(reading, said)
         cache = branch(session, recording)
-    first = asked(session.model, cache, recording.logits, reading.rest)
+    first = with_the_rest(session.model, cache, recording.logits, reading.rest)
     tokens = greedy(session.model, cache, first, reading.task.longest)
     question.full = question.full or tokens
     return _score(reading, tokens)

@@ -17,7 +17,7 @@ from foveate.eval.reading import Protocol
 from foveate.eval.results import CONFIGURATION, read
 from foveate.eval.sample import Sample
 from foveate.report.page import blind
-from foveate.report.summary import FULL, Cell, Estimate, cells, mean_difference
+from foveate.report.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 
 TASKS = "three_documents,chart"
 PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
@@ -94,16 +94,16 @@ CLAIMS = (
 Rows = Sequence[Mapping[str, Any]]
 
 
-def scored(cell: Cell) -> Estimate:
+def scored(cell: SummaryCell) -> Estimate:
     """Its score: every question here has a right answer."""
     if cell.score is None:
         raise SystemExit(f"{cell.spec} has no score in {cell.task}: ask again, or another task.")
     return cell.score
 
 
-def grid(found: Iterable[Cell], budgets: Sequence[str]) -> list[str]:
+def grid(found: Iterable[SummaryCell], budgets: Sequence[str]) -> list[str]:
     """One task: a row for each method, a column for each budget; the best of each is bold."""
-    table: dict[str, dict[str, Cell]] = {}
+    table: dict[str, dict[str, SummaryCell]] = {}
     for cell in found:
         method, budget = named(cell.spec)
         table.setdefault(method, {})[budget] = cell
@@ -178,7 +178,7 @@ class Told(NamedTuple):
     """One protocol: its part of the page, its cells, and for each task its blind budgets."""
 
     lines: list[str]
-    cells: list[Cell]
+    cells: list[SummaryCell]
     blind: dict[str, list[str]]
 
 
@@ -270,7 +270,7 @@ def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**configurations[0], **both}
 
 
-def _plain(cell: Cell) -> dict[str, Any]:
+def _plain(cell: SummaryCell) -> dict[str, Any]:
     """What is worth keeping of a cell."""
     if cell.difference is None:
         raise SystemExit(f"{cell.spec} was asked without the full cache in {cell.task}.")

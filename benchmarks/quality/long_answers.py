@@ -23,9 +23,9 @@ from transformers import __version__ as transformers_version
 import foveate
 from benchmarks.written import write
 from foveate.backends.hf import Recording, branch, compress, record
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.eval.model import READS, Loaded, load
-from foveate.eval.over_time import Told, answered, told
+from foveate.eval.over_time import TokenLosses, answered, token_losses
 from foveate.eval.tasks.text_needle import manual
 
 READ = 512  # tokens of a prompt
@@ -62,7 +62,7 @@ def _tokens(loaded: Loaded, text: str) -> list[int]:
     return found
 
 
-def answer(loaded: Loaded, recording: Recording, length: int) -> tuple[Tensor, Told]:
+def answer(loaded: Loaded, recording: Recording, length: int) -> tuple[Tensor, TokenLosses]:
     """The full cache's own."""
     with compress(loaded.model, "full") as session:
         cache = branch(session, recording)
@@ -76,16 +76,16 @@ def answer(loaded: Loaded, recording: Recording, length: int) -> tuple[Tensor, T
         )
 
 
-def heard(loaded: Loaded, ids: Tensor, spec: str, tokens: Tensor) -> Told:
+def heard(loaded: Loaded, ids: Tensor, spec: str, tokens: Tensor) -> TokenLosses:
     """What a policy thinks of the full cache's answer."""
     policy = foveate.policy(spec)
     recording = record(loaded.model, sums=policy.reads_column_sums, input_ids=ids)
     with compress(loaded.model, policy) as session:
         cache = branch(session, recording)
-        return told(session, cache, recording.logits, tokens)
+        return token_losses(session, cache, recording.logits, tokens)
 
 
-def measured(spec: str, mine: Told, full: Told) -> dict[str, Any]:
+def measured(spec: str, mine: TokenLosses, full: TokenLosses) -> dict[str, Any]:
     """One policy's numbers; bytes are those of one row, after the prompt and every 16 tokens."""
     rows, length = mine.nll.shape
     size = length // PARTS

@@ -1,5 +1,5 @@
-"""A page among many, all with the same fields: which of them can still be asked for, by their number
-and by the place of the one that is asked for.
+"""A page among many, all with the same fields: which can still be asked for, by their number and
+by the place of the one that is asked for.
 
     python -m benchmarks.quality.needle_map [--each 3] [--budget 10%]
 
@@ -83,7 +83,9 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
     for spec in dict.fromkeys(spec for spec, _ in sorted(asked, key=lambda one: one[0] != FULL)):
         cells = " | ".join(f"{right[spec, n]} of {asked[spec, n]}" for n in pages)
         lines.append(f"| `{spec}` | {cells} |")
-    return "\n".join([*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"])
+    return "\n".join(
+        [*lines, "", "![The same by the place of the page](../../docs/needle_map.svg)"]
+    )
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ def make_missing() -> None:
 def _prompts(loaded: Loaded, path: str) -> Iterator[Mapping[str, Any]]:
     if path == FILTERS:
         for context in contexts(True, PAGES):
-            yield context.asked(loaded)[0].inputs
+            yield context.tokenized(loaded)[0].inputs
     else:
         for text in passages(TEXTS):
             yield read(loaded, f"{text}\n\n{QUESTION}", []).inputs

@@ -40,7 +40,7 @@ def profile(target: str, samples: int) -> Path:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     loaded, every = load("demo"), SecondReading.targets
-    prompts, asked = tee(context.asked(loaded) for context in contexts(True, samples))
+    prompts, asked = tee(context.tokenized(loaded) for context in contexts(True, samples))
     SecondReading.targets = (target,)
     started = time.perf_counter()
     try:

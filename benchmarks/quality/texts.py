@@ -27,7 +27,7 @@ from benchmarks.written import RESULTS, write
 from foveate.backends.hf import branch
 from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
-from foveate.eval.answer import asked, greedy
+from foveate.eval.answer import greedy, with_the_rest
 from foveate.eval.contenders import contenders
 from foveate.eval.metrics import says
 from foveate.eval.model import READS, Loaded, load
@@ -78,7 +78,7 @@ def right_answer(reading: Reading, loaded: Loaded) -> list[int]:
     recording = reading.recorded(sums=True).recording
     with foveate.compress(loaded.model, FULL) as session, torch.no_grad():
         cache = branch(session, recording)
-        first = asked(loaded.model, cache, recording.logits, reading.rest)
+        first = with_the_rest(loaded.model, cache, recording.logits, reading.rest)
         tokens = greedy(loaded.model, cache, first, reading.task.longest)
     for count in range(1, len(tokens) + 1):
         said = loaded.tokenizer.decode(tokens[:count], skip_special_tokens=True)

@@ -20,7 +20,7 @@ import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.written import write
 from foveate.backends.hf import branch, compress
 from foveate.backends.hf.internals import CACHE
-from foveate.eval.answer import asked, greedy
+from foveate.eval.answer import greedy, with_the_rest
 from foveate.eval.model import Loaded, load
 from foveate.eval.reading import FULL, Reading, read_prompt
 from foveate.eval.sample import TASKS
@@ -66,7 +66,7 @@ def rows(loaded: Loaded, limit: int) -> Iterator[dict[str, Any]]:
         recording = reading.recorded(sums=False).recording
         with torch.no_grad(), compress(loaded.model, "full") as session:
             cache = branch(session, recording)
-            first = asked(session.model, cache, recording.logits, reading.rest)
+            first = with_the_rest(session.model, cache, recording.logits, reading.rest)
             full = greedy(session.model, cache, first, task.longest)
         for spec in SPECS:
             yield agreed(reading, spec, full)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.serving.load import PREEMPTED, counted, small
-from benchmarks.serving.serving import BLOCK, asked, engine, prompts
+from benchmarks.serving.serving import BLOCK, engine, greedy, prompts
 from benchmarks.written import RESULTS, write_data, write_part
 
 REQUESTS, PROMPT, WHOLE, EVERY = 20, 100, 3, 20
@@ -66,7 +66,7 @@ def answered(llm: Any, answer: int) -> Run:
     """All requests, until they have ended."""
     front, scheduler = llm.llm_engine, llm.llm_engine.engine_core.engine_core.scheduler
     for name, prompt in enumerate(prompts(REQUESTS, PROMPT)):
-        front.add_request(str(name), {"prompt_token_ids": prompt}, asked(answer))
+        front.add_request(str(name), {"prompt_token_ids": prompt}, greedy(answer))
     moments, steps, ended = [], 0, 0
     before, start = counted(PREEMPTED), time.perf_counter()
     while front.has_unfinished_requests():

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.serving.serving import BLOCK, asked, engine
+from benchmarks.serving.serving import BLOCK, engine, greedy
 from benchmarks.written import write_part
 
 CLIENTS, SHORTEST, LONGEST, ANSWER, POOL = 32, 750, 1250, 64, 16_384
@@ -119,7 +119,7 @@ class Clients:
         name, self._number = str(self._number), self._number + 1
         tokens = self._draw.randint(SHORTEST, LONGEST)
         prompt = [self._draw.randrange(3, 4000) for _ in range(tokens)]
-        self._front.add_request(name, {"prompt_token_ids": prompt}, asked(ANSWER))
+        self._front.add_request(name, {"prompt_token_ids": prompt}, greedy(ANSWER))
         self._sent[name] = self._clock()
 
     def _token(self, name: str) -> None:

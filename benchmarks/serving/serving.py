@@ -101,7 +101,7 @@ def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
     return [[draw.randrange(3, 4000) for _ in range(length)] for _ in range(count)]
 
 
-def asked(tokens: int, **extra: Any) -> Any:
+def greedy(tokens: int, **extra: Any) -> Any:
     """Greedy sampling of so many tokens."""
     from vllm import SamplingParams
 
@@ -122,7 +122,7 @@ def decoding(llm: Any, seed: int) -> tuple[float, float]:
     scheduler = front.engine_core.engine_core.scheduler
     pool, before = scheduler.kv_cache_manager.block_pool, 0
     for name, prompt in enumerate(prompts(REQUESTS, PROMPT, seed)):
-        front.add_request(f"{seed}-{name}", {"prompt_token_ids": prompt}, asked(STEPS))
+        front.add_request(f"{seed}-{name}", {"prompt_token_ids": prompt}, greedy(STEPS))
     while any(r.num_computed_tokens < PROMPT for r in scheduler.requests.values()):
         front.step()
     front.step()  # the one before which the blocks of the gaps are freed
@@ -139,7 +139,7 @@ def decoding(llm: Any, seed: int) -> tuple[float, float]:
 def first_token(llm: Any, prompt: list[int], **extra: Any) -> tuple[float, int]:
     """Seconds to the first token of a request alone, and how many of its tokens were shared."""
     front, start = llm.llm_engine, time.perf_counter()
-    front.add_request(str(start), {"prompt_token_ids": prompt}, asked(1, **extra))
+    front.add_request(str(start), {"prompt_token_ids": prompt}, greedy(1, **extra))
     shared = 0
     while front.has_unfinished_requests():
         for output in front.step():

@@ -38,7 +38,7 @@ from foveate.bench import Subject, bench, of_dims, of_model, processor
 from foveate.bench.measure import ticks
 from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.peer import kvpress
-from foveate.bench.timing import Filled, Tick, decoding, prefill, seconds, steps, stock
+from foveate.bench.timing import FilledCache, Tick, decoding, prefill, seconds, steps, stock
 from foveate.core.storage import DensePairs
 from foveate.eval.model import Loaded, load
 
@@ -105,7 +105,7 @@ def masked(subject: Subject, rounds: int, count: int) -> tuple[float, float]:
     return median(ours), median(theirs)
 
 
-def masked_steps(subject: Subject, whole: Filled, share: float, count: int) -> float:
+def masked_steps(subject: Subject, whole: FilledCache, share: float, count: int) -> float:
     """Mean seconds of decoding steps over a preallocated full cache, of whose pairs every head is
     allowed that share.
     """

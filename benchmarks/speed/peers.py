@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -96,7 +97,9 @@ def decoded(loaded: Loaded, tokens: int, turns: int, python: str) -> dict[str, A
             times["stock"].append(1000 * of_steps(short, copy.deepcopy(plain), STEPS))
         [row] = kvpress(subject, [policy_of("snapkv")], python, rounds=1, steps=STEPS)
         times["kvpress"].append(row["decode_ms_per_token"])
-    return {"tokens": tokens, "turns": turns, **{name: median(of) for name, of in times.items()}}
+    load = round(os.getloadavg()[0], 1)  # of the machine, in the last minute
+    timed = {name: median(of) for name, of in times.items()}
+    return {"tokens": tokens, "turns": turns, "load": load, **timed}
 
 
 def overheads(subject: Subject, rounds: int) -> dict[str, Any]:
@@ -136,12 +139,14 @@ def _decoding(rows: Sequence[dict[str, Any]]) -> list[str]:
     return [
         "Milliseconds a token, medians of turns: our caches, the stock cache filled with as many "
         "pairs as are kept, and a process of kvpress, whose decoding is the stock one over what it "
-        "keeps; processes meet different moments of the machine.", "",
-        "| prompt | turns | full cache | `snapkv` | `mixkv` | stock, as many pairs | kvpress's "
-        "SnapKV | `snapkv` to stock | `snapkv` to kvpress | `mixkv` to kvpress |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "keeps; processes meet different moments of the machine. Load is what was running at the "
+        "end: above 2 it was other work too, and a row is then no more than a hint.", "",
+        "| prompt | turns | load | full cache | `snapkv` | `mixkv` | stock, as many pairs | "
+        "kvpress's SnapKV | `snapkv` to stock | `snapkv` to kvpress | `mixkv` to kvpress |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *(
-            f"| {row['tokens']:,} | {row['turns']} | {row['full']:.1f} | {row['snapkv']:.1f} "
+            f"| {row['tokens']:,} | {row['turns']} | {row.get('load', '')} "
+            f"| {row['full']:.1f} | {row['snapkv']:.1f} "
             f"| {row['mixkv']:.1f} | {row['stock']:.1f} | {row['kvpress']:.1f} "
             f"| {row['snapkv'] / row['stock']:.2f} | {row['snapkv'] / row['kvpress']:.2f} "
             f"| {row['mixkv'] / row['kvpress']:.2f} |"

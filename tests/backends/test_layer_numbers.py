@@ -11,7 +11,7 @@ from foveate.backends.vllm.orders import Order
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.rows import Prompt, Row
+from foveate.backends.vllm.rows import RequestPrompt, Row
 from foveate.backends.vllm.settings import settings_from
 from foveate.core.layer import Scores
 from foveate.core.reading import PromptReading
@@ -64,7 +64,7 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     offer = Offer(settings_from({"foveate": {"policy": "knorm:budget=8"}}))
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
-    prompt = Prompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
+    prompt = RequestPrompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
     read = {"start": 0, "computed": 0, "new": n, "table": torch.arange(2)}
     row = Row(prompt, before=0, gap=0, until=n, kept=n, budget=8, **read)
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)

@@ -19,7 +19,7 @@ import torch
 
 import foveate
 from foveate.bench.alone import Heads, anew, drawn, work
-from foveate.bench.suite import Setting, checks, kernels, results, run, run_suite, wrong
+from foveate.bench.suite import SuiteSetting, checks, kernels, results, run, run_suite, wrong
 from foveate.bench.suite.apart import ENDED, PartOutcome, _listen
 from foveate.bench.suite.kernels import compared
 from foveate.bench.suite.parts import PARTS
@@ -29,7 +29,7 @@ from foveate.core.composition import policy
 from foveate.errors import InvalidInput
 from foveate.eval import hardware
 
-QUICK = Setting(device="cpu", quick=True, kernels="reference")
+QUICK = SuiteSetting(device="cpu", quick=True, kernels="reference")
 OURS = [name for name in PARTS if name != "kvpress"]  # whose Python has to be named
 KERNEL = {"kernel": "column_sums", "dtype": "bfloat16", "d": 64}
 
@@ -39,7 +39,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Parts end at once, as told; which were run is noted."""
     told = SimpleNamespace(outcomes={}, ran=[])
 
-    def apart(name: str, setting: Setting, limit: int, heard: Any) -> PartOutcome:
+    def apart(name: str, setting: SuiteSetting, limit: int, heard: Any) -> PartOutcome:
         told.ran.append(name)
         return told.outcomes.get(name, PartOutcome())
 
@@ -70,7 +70,7 @@ def test_a_run_goes_on_with_what_was_not_done(measured: Any, tmp_path: Path) -> 
 def test_parts_that_an_interrupted_run_has_done_are_on_the_page(
     measured: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(name: str, setting: Setting, limit: int, heard: Any) -> PartOutcome:
+    def interrupted(name: str, setting: SuiteSetting, limit: int, heard: Any) -> PartOutcome:
         if name == "steps":
             heard(PartOutcome("stopped", ENDED, 3.0, [{"policy": "full", "ms": 2.5}]))
             raise KeyboardInterrupt
@@ -105,11 +105,11 @@ def test_results_of_another_machine_are_not_gone_on_with(measured: Any, tmp_path
 def test_where_it_cannot_run_it_says_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InvalidInput, match=r"needs a CUDA GPU.*--device cpu --quick"):
-        Setting()
+        SuiteSetting()
     with pytest.raises(InvalidInput, match="Add --quick"):
-        Setting(device="cpu")
+        SuiteSetting(device="cpu")
     with pytest.raises(InvalidInput, match="device 'tpu'"):
-        Setting(device="tpu")
+        SuiteSetting(device="tpu")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foveate.bench.suite import Setting, run
+from foveate.bench.suite import SuiteSetting, run
 from foveate.bench.suite.apart import PartOutcome
 from foveate.cli import main
 
@@ -125,7 +125,7 @@ def test_a_wrong_kernel_is_named_and_the_status_is_1(
 
     rows = {"kernels": [{**row, "ok": False}], "tests": [{"test": "test_it", "failed": "no"}]}
 
-    def apart(name: str, setting: Setting, limit: int, heard: Any) -> PartOutcome:
+    def apart(name: str, setting: SuiteSetting, limit: int, heard: Any) -> PartOutcome:
         return PartOutcome(rows=rows.get(name, []))
 
     monkeypatch.setattr(run, "apart", apart)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from foveate.cli import chat as command
 from foveate.cli.app import app
-from foveate.cli.lines import Line, read_line
+from foveate.cli.lines import ChatLine, read_line
 from foveate.errors import InvalidInput
 from tests.profiles import saved
 
@@ -166,14 +166,14 @@ def test_paths_are_found_as_terminals_write_them(tmp_path: Path, monkeypatch: An
     spaced, plain = str(tmp_path / "a b.png"), "c.JPG"
     escaped = spaced.replace(" ", "\\ ")
     address = "https://example.org/x.webp"
-    assert read_line(f"What's on '{spaced}'?") == Line("", "What's on ?", (spaced,))
+    assert read_line(f"What's on '{spaced}'?") == ChatLine("", "What's on ?", (spaced,))
     assert read_line(f'"{spaced}" {plain}, which?').images == (spaced, plain)
-    assert read_line(f"{escaped} what is it?") == Line("", "what is it?", (spaced,))
-    assert read_line(f"file://{spaced.replace(' ', '%20')}") == Line("", "", (spaced,))
+    assert read_line(f"{escaped} what is it?") == ChatLine("", "what is it?", (spaced,))
+    assert read_line(f"file://{spaced.replace(' ', '%20')}") == ChatLine("", "", (spaced,))
     assert read_line(f"see {address}").images == (address,)
     (tmp_path / "d.MP4").touch()
-    assert read_line("c.JPG, d.MP4: which?") == Line("", ", : which?", (plain,), ("d.MP4",))
-    assert read_line("is it a.png or b.gif?") == Line("", "is it a.png or b.gif?")
-    assert read_line("/save a b.safetensors") == Line("save", "a b.safetensors")
+    assert read_line("c.JPG, d.MP4: which?") == ChatLine("", ", : which?", (plain,), ("d.MP4",))
+    assert read_line("is it a.png or b.gif?") == ChatLine("", "is it a.png or b.gif?")
+    assert read_line("/save a b.safetensors") == ChatLine("save", "a b.safetensors")
     with pytest.raises(InvalidInput, match="there is no image at"):
         read_line("'x y.png' is what?")

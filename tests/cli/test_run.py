@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, Auto
 
 from foveate.backends.hf.internals import CACHE
 from foveate.cli.known import known_answers, stored
-from foveate.cli.measure import Measured, Row, Times, against, measure
+from foveate.cli.measure import ComparisonRow, Measured, Times, against, measure
 from foveate.cli.policies import ON_THE_DEMO, policies, short
 from foveate.cli.prompt import DESCRIBE, QUESTION, question
 from foveate.core.composition import policy as policy_of
@@ -108,7 +108,7 @@ def test_nothing_runs_twice() -> None:
 
 
 def test_divergence_is_the_first_token_that_differs() -> None:
-    row = Row("knorm", "20%", "", 1.0, 1, 0.0, 0.0, None, None)
+    row = ComparisonRow("knorm", "20%", "", 1.0, 1, 0.0, 0.0, None, None)
     for ids, expected in (([5, 6, 7], None), ([5, 9, 7], 1), ([5, 6], 2), ([5, 6, 7, 8], 3)):
         assert against(row, ids, [5, 6, 7]).first_divergence == expected
 

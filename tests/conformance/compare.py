@@ -72,7 +72,7 @@ def recorded(model: PreTrainedModel, policy: foveate.Policy) -> Iterator[list[Ev
     def after(module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
         cache = kwargs[CACHE]
         first = next(layer for layer in cache.layers if hasattr(layer, "pairs"))
-        if first.state.again is not None:
+        if first.state.reread is not None:
             return  # the policy asks the model something, on its own
         if not events and first.memory.finished:
             events.append(event_of(cache))

@@ -48,7 +48,7 @@ def of_method(name: str, budget: float | int | str = 0.5) -> foveate.Policy:
 # Those with a profile: the budget that they bring is tried in tests/backends/test_head_tables.py,
 # the score of q_filters in tests/backends/test_gathering.py.
 CALIBRATED = ("duo_attention", "headkv", "q_filters", "sparsemm", "triattention")
-# Families that it cannot read again are refused: tests/backends/test_again.py has all of them.
+# Families that it cannot read again are refused: tests/backends/test_reprefill.py has all of them.
 READS_AGAIN = ("kvzip", "streammem")
 METHODS = {
     name: of_method(name) for name in foveate.METHODS if name not in (*CALIBRATED, *READS_AGAIN)

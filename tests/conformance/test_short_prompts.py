@@ -9,7 +9,7 @@ import foveate
 from foveate.core.amount import Amount
 from foveate.stages.recent import recent_tokens
 from tests import zoo
-from tests.backends.test_asked import Chat
+from tests.backends.test_follow_up import Chat
 
 from .policies import CALIBRATED
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import foveate
-from foveate.backends.hf import found
+from foveate.backends.hf import installed_profile
 from foveate.backends.hf.support import model_name
 from foveate.backends.hf.weights import weights_digest
 from foveate.cli.share import share
@@ -23,7 +23,7 @@ from tests.profiles import saved
 def place(tmp_path, monkeypatch):
     """Where profiles are installed."""
     monkeypatch.setenv(installed.VARIABLE, str(tmp_path / "installed"))
-    found._say.cache_clear()
+    installed_profile._say.cache_clear()
     return tmp_path / "installed"
 
 

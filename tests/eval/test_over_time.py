@@ -14,7 +14,7 @@ from foveate.core.storage import GROWTH
 from foveate.eval.answer import ends, greedy, teacher_forced
 from foveate.eval.measure import measured
 from foveate.eval.model import Loaded
-from foveate.eval.over_time import answered, told
+from foveate.eval.over_time import answered, token_losses
 from foveate.eval.perplexity import perplexity
 from foveate.eval.tasks import find_task
 
@@ -33,7 +33,7 @@ def test_it_thinks_of_each_token_what_is_thought_of_it_elsewhere(loaded: Loaded,
     tokens = torch.randint(3, 60, (2, LENGTH), generator=torch.Generator().manual_seed(1))
     recording, *single = (record(loaded.model, input_ids=rows) for rows in (ids, ids[:1], ids[1:]))
     with compress(loaded.model, spec) as session:
-        both = told(session, branch(session, recording), recording.logits, tokens)
+        both = token_losses(session, branch(session, recording), recording.logits, tokens)
         for row, alone in enumerate(single):
             cache = branch(session, alone)
             with torch.no_grad():
@@ -61,7 +61,7 @@ def test_without_noise_the_answer_is_the_greedy_one(loaded: Loaded) -> None:
         )
         with torch.no_grad():
             expected = greedy(loaded.model, branch(session, recording), first, LENGTH)
-        again = told(session, branch(session, recording), first, tokens)
+        again = token_losses(session, branch(session, recording), first, tokens)
     if expected[-1] not in stop:
         assert tokens[0].tolist() == expected
     assert not set(tokens[0].tolist()) & stop

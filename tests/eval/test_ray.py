@@ -23,7 +23,7 @@ from foveate.eval.executors import Job, find_executor
 from foveate.eval.executors import ray as cluster
 from foveate.eval.executors.job import Local
 from foveate.eval.executors.ray import RayCluster
-from foveate.eval.executors.share import Share, share
+from foveate.eval.executors.share import WorkerShare, share
 from foveate.eval.model import load
 from foveate.eval.sample import Sample
 from foveate.eval.tasks import find_task
@@ -155,7 +155,7 @@ def test_a_cluster_without_room_is_not_waited_for_without_end_or_a_word(
     """As where the machine of all workers is gone: what is hired finds no place."""
     monkeypatch.setenv(cluster.PATIENCE, "0.3")
     monkeypatch.setattr(cluster, "TICK", 0.1)
-    monkeypatch.setattr(cluster, "share", lambda machines, workers: Share(1, 99, 0))
+    monkeypatch.setattr(cluster, "share", lambda machines, workers: WorkerShare(1, 99, 0))
     with (
         pytest.raises(ClusterFailed, match=r"1 machine.*has started a worker.*--resume"),
         RayCluster(directory, "query-aware", 1) as execute,
@@ -182,16 +182,16 @@ def test_workers_run_the_versions_that_the_results_name() -> None:
 @pytest.mark.parametrize(
     ("machines", "workers", "expected"),
     [
-        ([{"CPU": 8}, {"CPU": 4}], None, Share(2, 4, 0)),
-        ([{"CPU": 8}, {"CPU": 4}], 3, Share(3, 4, 0)),
-        ([{"CPU": 8}, {"CPU": 4}], 12, Share(12, 1, 0)),
-        ([{"CPU": 2}], 1, Share(1, 2, 0)),
-        ([{}, {"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}], None, Share(8, 1, 1)),
-        ([{}, {"CPU": 16, "GPU": 4}], 3, Share(3, 1, 1)),
+        ([{"CPU": 8}, {"CPU": 4}], None, WorkerShare(2, 4, 0)),
+        ([{"CPU": 8}, {"CPU": 4}], 3, WorkerShare(3, 4, 0)),
+        ([{"CPU": 8}, {"CPU": 4}], 12, WorkerShare(12, 1, 0)),
+        ([{"CPU": 2}], 1, WorkerShare(1, 2, 0)),
+        ([{}, {"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}], None, WorkerShare(8, 1, 1)),
+        ([{}, {"CPU": 16, "GPU": 4}], 3, WorkerShare(3, 1, 1)),
     ],
 )
 def test_workers_share_what_there_is(
-    machines: list[dict[str, int]], workers: int | None, expected: Share
+    machines: list[dict[str, int]], workers: int | None, expected: WorkerShare
 ) -> None:
     assert share(machines, workers) == expected
 

@@ -14,7 +14,7 @@ from foveate.errors import InvalidInput, InvalidParameter
 from foveate.methods.hermes import KINDS, MemoryHierarchy, PseudoQuestions
 from foveate.stages.score import KeyNorm
 from tests import zoo
-from tests.backends.test_asked import Words, eager
+from tests.backends.test_follow_up import Words, eager
 from tests.golden.vectors import load
 from tests.jitter import other_side
 from tests.ties import choices

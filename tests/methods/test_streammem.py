@@ -16,7 +16,7 @@ from foveate.methods.streammem import ChatAttention, FramePrototypes, WithProtot
 from foveate.stages.score import TextPrior
 from foveate.stream import Stream
 from tests import zoo
-from tests.backends.test_asked import Chat, Words, eager
+from tests.backends.test_follow_up import Chat, Words, eager
 from tests.jitter import other_side
 from tests.stream import tiny
 from tests.ties import choices
@@ -90,7 +90,7 @@ def test_a_layer_keeps_what_the_equations_say():
             times = torch.nn.functional.pad(times, (0, new))
         layer = as_layer(memory, frames, words, times)
         layer = replace(layer, slots=layer.slots.with_budget(torch.tensor([budget])))
-        (kept,) = keep(policy, [score(policy, layer, again=True)])
+        (kept,) = keep(policy, [score(policy, layer, recompressed=True)])
         chosen = kept.mask[0, 0].nonzero()[:, 0]
         assert torch.equal(kept.mask[0], kept.mask[0, :1].expand(HEADS, -1))  # one ranking
         ours = torch.stack([torch.stack([x[0, :, i] for x in (kept.k, kept.v)]) for i in chosen])

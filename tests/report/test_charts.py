@@ -5,7 +5,7 @@ import re
 import pytest
 
 from foveate.report.charts import MARKERS, PALETTE, against_bytes, axes, svg
-from foveate.report.summary import FULL, Cell, Estimate
+from foveate.report.summary import FULL, Estimate, SummaryCell
 
 from .hostile import SPECS
 
@@ -13,7 +13,7 @@ SCORE = Estimate(0.5, 0.4, 0.6, 10)
 
 
 def cell(spec, share):
-    return Cell(
+    return SummaryCell(
         task="t",
         spec=spec,
         score=SCORE,

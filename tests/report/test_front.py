@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from foveate.report.front import Point, front, on_front
-from foveate.report.summary import NOTHING, Cell, Estimate
+from foveate.report.summary import NOTHING, Estimate, SummaryCell
 
 
 def dominated(one: Point, other: Point) -> bool:
@@ -26,9 +26,9 @@ def test_the_front_is_all_that_nothing_dominates() -> None:
 
 
 def test_the_full_cache_and_the_oracle_compete_with_no_policy() -> None:
-    def cell(spec: str, share: float, mean: float) -> Cell:
+    def cell(spec: str, share: float, mean: float) -> SummaryCell:
         score = Estimate(mean, mean, mean, 9)
-        return Cell("t", spec, score, None, share, 0.0, 0.0, NOTHING, None, None, 0.0, None)
+        return SummaryCell("t", spec, score, None, share, 0.0, 0.0, NOTHING, None, None, 0.0, None)
 
     full, oracle = cell("full", 1.0, 0.9), cell("oracle:budget=5%", 0.05, 0.9)
     good, dear = cell("snapkv:budget=20%", 0.2, 0.8), cell("knorm:budget=50%", 0.5, 0.8)

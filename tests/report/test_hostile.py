@@ -10,7 +10,7 @@ import torch
 from playwright.sync_api import Page
 
 from foveate.report.lens import compared
-from foveate.report.lens.chosen import Choice, Seen
+from foveate.report.lens.chosen import Choice, LensPrompt
 from foveate.report.lens.page import page as lens_page
 from foveate.report.lens.prompt import Word
 from foveate.report.page import page as report_page
@@ -40,7 +40,7 @@ def lens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     specs = [hostile.SPECS[0], *(f"streaming_llm:budget=90,sinks={i}" for i in range(1, 60))]
     choices = [[Choice(policy, kept, kept.float())] for (policy,) in compared(specs, [])]
     words = [Word(text.replace("\ud83d", "\ufffd"), special=False) for text in TEXT]
-    text = lens_page(f"{hostile.LONG}{hostile.REVERSED}", Seen([0], [2], choices), words, [])
+    text = lens_page(f"{hostile.LONG}{hostile.REVERSED}", LensPrompt([0], [2], choices), words, [])
     path = tmp_path_factory.mktemp("lens") / "lens.html"
     path.write_text(text, encoding="utf-8")
     return path

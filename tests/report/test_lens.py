@@ -139,7 +139,7 @@ def test_layers_have_the_models_numbers() -> None:
 
 def test_the_page_is_small() -> None:
     """Noise, which nothing makes smaller; the size of a model of 32 layers with 8 KV heads each."""
-    from foveate.report.lens.chosen import Choice, Seen
+    from foveate.report.lens.chosen import Choice, LensPrompt
     from foveate.report.lens.page import page
     from foveate.report.lens.prompt import Word
 
@@ -151,7 +151,7 @@ def test_the_page_is_small() -> None:
         ]
         for scores in torch.rand(3, 256, 600, generator=draw)
     ]
-    text = page("m", Seen(list(range(32)), [8] * 32, choices), [Word("a", False)] * 600, [])
+    text = page("m", LensPrompt(list(range(32)), [8] * 32, choices), [Word("a", False)] * 600, [])
     assert 1_000_000 < len(text) < 3_000_000
 
 

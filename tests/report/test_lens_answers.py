@@ -13,8 +13,8 @@ import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.errors import InvalidParameter
 from foveate.report.lens import compared
-from foveate.report.lens.answers import Answer, Answers
-from foveate.report.lens.chosen import Choice, Seen
+from foveate.report.lens.answers import Answers, LensAnswer
+from foveate.report.lens.chosen import Choice, LensPrompt
 from foveate.report.lens.page import page as lens_page
 from foveate.report.lens.prompt import Word
 from tests import zoo
@@ -96,10 +96,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = torch.ones(2, 3).bool()
     (policies,) = compared(["knorm"], ["33%", "67%"])
     choices = [[Choice(policy, kept, kept.float()) for policy in policies]]
-    full = Answer("full", [1], EVIL, cut=True, same=True)
-    given = [Answer(policies[0].spec, [2], "", False, False), full._replace(spec=policies[1].spec)]
+    full = LensAnswer("full", [1], EVIL, cut=True, same=True)
+    given = [
+        LensAnswer(policies[0].spec, [2], "", False, False),
+        full._replace(spec=policies[1].spec),
+    ]
     words = [Word(text, special=False) for text in "abc"]
-    html = lens_page("m", Seen([0], [2], choices), words, [], said=Answers(full, [given]))
+    html = lens_page("m", LensPrompt([0], [2], choices), words, [], said=Answers(full, [given]))
     path = tmp_path_factory.mktemp("lens") / "lens.html"
     path.write_text(html, encoding="utf-8")
     return path
@@ -129,7 +132,7 @@ def test_without_answers_none_has_a_place(tmp_path: Path, open_page: OpenPage) -
     kept = torch.ones(2, 1).bool()
     choices = [[Choice(one, kept, kept.float()) for one in compared(["knorm"], ["9"])[0]]]
     path = tmp_path / "lens.html"
-    html = lens_page("m", Seen([0], [2], choices), [Word("a", special=False)], [])
+    html = lens_page("m", LensPrompt([0], [2], choices), [Word("a", special=False)], [])
     path.write_text(html, encoding="utf-8")
     with open_page(path) as page:
         page.wait_for_selector(READY)

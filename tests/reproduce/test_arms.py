@@ -11,7 +11,7 @@ from foveate.core.composition import name_and_arguments
 from foveate.reproduce import EXPERIMENTS
 from foveate.reproduce.papers.prefixkv.shared import BUDGETS
 from foveate.reproduce.printed import printed
-from foveate.reproduce.trials import Grid
+from foveate.reproduce.trials import GridTrial
 
 PROMPT, DEPTH = 650, 32  # LLaVA-1.5-7B on MM-Vet: an image, a question
 
@@ -54,7 +54,7 @@ def test_mm_vet_is_asked_whole_wherever_prefixkv_scores_answers():
         for one in EXPERIMENTS.values()
         if one.of.name == "PrefixKV"
         for grid in getattr(one.trial, "panels", (one.trial,))
-        if isinstance(grid, Grid) and "mm_vet" in grid.tasks()
+        if isinstance(grid, GridTrial) and "mm_vet" in grid.tasks()
     }
     assert {*grids} == {f"table{n}" for n in (2, 4, 5, 6, 8, 9, 10, 11, 12, 13, 17)}
     assert {grid.samples for grid in grids.values()} == {218}

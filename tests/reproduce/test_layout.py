@@ -18,20 +18,20 @@ from foveate.reproduce.table import (
     BUDGETS_FIRST,
     METHODS_ACROSS,
     OOM,
-    Cell,
-    Line,
     Table,
+    TableCell,
+    TableLine,
 )
 
 
 def cell(measured, text, **more):
-    return Cell(measured, None if text in ("", "OOM") else float(text), printed=text, **more)
+    return TableCell(measured, None if text in ("", "OOM") else float(text), printed=text, **more)
 
 
 def line(method, budget, one, other, over="", source="9"):
     spec = method.lower() + (":budget={B}" if budget else "")
     specs = ((f"{spec},a=1", "t1"), (f"{spec},a=2", "t2, t3"))
-    return Line("llava", method, budget, spec, source, (one, other), over, specs)
+    return TableLine("llava", method, budget, spec, source, (one, other), over, specs)
 
 
 TABLE = Table(
@@ -53,7 +53,7 @@ TABLE = Table(
     costs=("B",),
 )
 
-REFUSED = Cell(None, 50.0, samples=0, refused=4)
+REFUSED = TableCell(None, 50.0, samples=0, refused=4)
 
 
 def text(row):

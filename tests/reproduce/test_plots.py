@@ -10,7 +10,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import described
 from foveate.reproduce import EXPERIMENTS
 from foveate.reproduce.plots import Plot, plotted
-from foveate.reproduce.table import Cell, Line, Table
+from foveate.reproduce.table import Table, TableCell, TableLine
 
 DRAWN = (
     *("csp:fig1a", "csp:fig4", "csp:fig5", "csp:fig6", "david:fig3"),
@@ -20,7 +20,7 @@ DRAWN = (
 
 def lines(numbers):
     return tuple(
-        Line("m", method, budget, spec, "", (Cell(*cell), Cell(None, None)))
+        TableLine("m", method, budget, spec, "", (TableCell(*cell), TableCell(None, None)))
         for method, budget, spec, cell in numbers
     )
 

@@ -15,7 +15,7 @@ from foveate.reproduce.experiment import Trial
 from foveate.reproduce.printed import printed
 from foveate.reproduce.registry import brought
 from foveate.reproduce.setting import folder_of
-from foveate.reproduce.trials import Grid, Panels, Probe, Throughput
+from foveate.reproduce.trials import GridTrial, Panels, Probe, ThroughputTrial
 
 IDS = """
 mixkv: fig1a fig1b fig2 fig3 fig7 table1 table2 table3 table4-importance table4-mixing fig4 fig6
@@ -38,7 +38,7 @@ def trials(kind):
         yield from ((one, trial) for trial in each if isinstance(trial, kind))
 
 
-GRIDS = [(one, grid) for one, grid in trials(Grid) if printed(grid.figures)]
+GRIDS = [(one, grid) for one, grid in trials(GridTrial) if printed(grid.figures)]
 
 
 def test_every_table_and_figure_is_there():
@@ -156,7 +156,9 @@ def test_models_are_said_once_and_all_that_a_trial_names_are_the_experiments():
         assert not hasattr(trial, "models")
         named = {model for arm in getattr(trial, "arms", ()) for model in arm.models}
         assert named | {*getattr(trial, "given", ())} <= {*one.models}, one.id
-    batched = [(one, {batch.model for batch in each.batches}) for one, each in trials(Throughput)]
+    batched = [
+        (one, {batch.model for batch in each.batches}) for one, each in trials(ThroughputTrial)
+    ]
     assert all(models == {*one.models} for one, models in batched)
 
 

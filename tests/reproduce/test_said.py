@@ -15,7 +15,7 @@ import pytest
 import foveate
 from foveate.reproduce import EXPERIMENTS
 from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 
 
 class Said(NamedTuple):
@@ -41,7 +41,7 @@ def every(name, find="."):
 
 
 def estimated(one):
-    return {c.samples for c in one.calibrations.values() if not isinstance(c, Published)}
+    return {c.samples for c in one.calibrations.values() if not isinstance(c, PublishedProfile)}
 
 
 def pyramid(one):

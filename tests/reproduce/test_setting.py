@@ -13,18 +13,26 @@ from foveate.core.profile import load as load_profile
 from foveate.eval.model import load
 from foveate.eval.results import Results
 from foveate.reproduce.ask import Ask
-from foveate.reproduce.calibrations import Calibration
-from foveate.reproduce.published import Published
+from foveate.reproduce.calibrations import CalibrationRun
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.stand_in import write
-from foveate.reproduce.trials import Arm, Batch, Column, Grid, Latency, Throughput, columns
+from foveate.reproduce.trials import (
+    Arm,
+    Batch,
+    Column,
+    GridTrial,
+    Latency,
+    ThroughputTrial,
+    columns,
+)
 from foveate.reproduce.trials.answers import answers, calibrate, unprepared
 from tests.zoo.directory import save_llava
 
 ARMS = (Arm(name="Full", spec="full"), Arm(name="SnapKV", spec="snapkv:budget={B},window=8"))
 COSTS = {
     "latency": Latency(title="t", arms=ARMS, budgets=("64", "32"), tokens=32_000),
-    "batches": Throughput(
+    "batches": ThroughputTrial(
         title="t",
         batches=(Batch(name="b", model="m", tokens=1024, new=512, rows=8),),
         arms=ARMS,
@@ -61,7 +69,7 @@ def test_rows_are_those_of_the_first_samples_of_what_is_asked(setting):
 
 
 def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_without(setting):
-    one = Published(
+    one = PublishedProfile(
         method="prefixkv", files={"m": "conf_{F}.json"}, source="a place", at_a_budget=True
     )
     setting = replace(
@@ -70,7 +78,7 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
         load=lambda: load(str(save_llava(setting.data / "llava"))),
     )
     template = "prefixkv:budget={B},profile={theirs}"
-    grid = Grid(
+    grid = GridTrial(
         title="t",
         arms=(Arm(name="Theirs", spec=template), Arm(name="Ours", spec="prefixkv:budget={B}")),
         across=(Column(name="c", tasks=("textvqa",)),),
@@ -95,10 +103,10 @@ def test_a_published_file_is_read_where_it_is_brought_and_its_cells_are_empty_wi
 
 def test_data_and_profiles_that_are_missing_leave_their_cells_empty_and_say_so(setting):
     write(setting.data, 1, ["ocrbench", "textvqa"])
-    long = Calibration(method="prefixkv", task="textvqa", words=(500, inf), at_a_budget=True)
+    long = CalibrationRun(method="prefixkv", task="textvqa", words=(500, inf), at_a_budget=True)
     setting = replace(setting, calibrations={"long": long})
     by_profile = Arm(name="PrefixKV", spec="prefixkv:budget={B},profile={long}")
-    grid = Grid(
+    grid = GridTrial(
         title="t",
         arms=(*ARMS, by_profile),
         across=columns({"OCRBench": "ocrbench", "DocVQA": "docvqa"}),

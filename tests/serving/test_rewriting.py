@@ -112,7 +112,7 @@ def test_answers_see_their_prompt_without_the_gap(builder):
         check_row(metadata, batch, row, gap)
     assert metadata.max_seq_len == int(metadata.seq_lens.max()) == 84
     assert [(row.computed, row.new, row.start) for row in metadata.foveate.rows] == [(64, 20, 2)]
-    assert metadata.foveate.again is None
+    assert metadata.foveate.later is None
 
 
 def test_vllms_own_batch_is_left_alone(builder):
@@ -142,16 +142,16 @@ def test_tokens_after_a_prompt_see_it_compressed(builder):
     batch = common((40, 1), (0, 310))
     metadata = pass_of(builder, [(40, 40), (300, 0)], batch)
     check_row(metadata, batch, 1, 0)  # for now
-    tokens, again = metadata.foveate.again
+    tokens, later = metadata.foveate.later
     assert tokens.tolist() == list(range(1 + 300, 1 + 310))
     table, length = expected(batch, 1, 7)
-    assert again.seq_lens.tolist() == [length]
-    assert again.max_seq_len == length
-    assert again.block_table[0, : -(-length // BLOCK)].tolist() == table[: -(-length // BLOCK)]
-    assert again.query_start_loc.tolist() == [0, 10]
-    assert (again.num_actual_tokens, again.max_query_len) == (10, 10)
-    assert again.slot_mapping.tolist() == tokens.tolist()
-    assert metadata.seq_lens.data_ptr() != again.seq_lens.data_ptr()
+    assert later.seq_lens.tolist() == [length]
+    assert later.max_seq_len == length
+    assert later.block_table[0, : -(-length // BLOCK)].tolist() == table[: -(-length // BLOCK)]
+    assert later.query_start_loc.tolist() == [0, 10]
+    assert (later.num_actual_tokens, later.max_query_len) == (10, 10)
+    assert later.slot_mapping.tolist() == tokens.tolist()
+    assert metadata.seq_lens.data_ptr() != later.seq_lens.data_ptr()
 
 
 def test_rows_that_fill_up_a_graph_are_of_no_request(builder):

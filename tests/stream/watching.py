@@ -62,7 +62,7 @@ def logits_of(model):
     found = []
 
     def after(module, args, kwargs, output):
-        if known_state(kwargs[CACHE]).again is None:
+        if known_state(kwargs[CACHE]).reread is None:
             found.append(output.logits[0, -1].clone())
 
     hook = model.register_forward_hook(after, with_kwargs=True)

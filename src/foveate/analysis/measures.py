@@ -25,8 +25,8 @@ Mask = Tensor | None
 
 def redundancy(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b h"]]:
     """MixKV eq. 4: the mean cosine of all pairs of different keys of a KV head, at least 0."""
-    found = [_redundancy(layer.k, layer.valid) for layer in _layers(layers, attention_mask)]
-    return [r.clamp_min(0.0) for r in found]
+    by_layer = [_redundancy(layer.k, layer.valid) for layer in _layers(layers, attention_mask)]
+    return [r.clamp_min(0.0) for r in by_layer]
 
 
 def diversity(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tensor, "b h n"]]:
@@ -61,12 +61,14 @@ def gini(layers: Sequence[QKV], attention_mask: Mask = None) -> list[Float[Tenso
     """PrefixKV section 3.2: the Gini coefficient of each layer's importance. 0: all tokens matter
     alike; towards 1: one token holds everything.
     """
-    found = []
+    coefficients = []
     for layer in _layers(layers, attention_mask):
         curves = priority(_scored(layer))
         lengths = layer.lengths.tolist()
-        found.append(torch.stack([_gini(c[:n]) for c, n in zip(curves, lengths, strict=True)]))
-    return found
+        coefficients.append(
+            torch.stack([_gini(c[:n]) for c, n in zip(curves, lengths, strict=True)])
+        )
+    return coefficients
 
 
 def ncar(

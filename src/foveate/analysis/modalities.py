@@ -25,7 +25,7 @@ class Received(NamedTuple):
     visual: Float[Tensor, "b"]
 
 
-class Weights(NamedTuple):
+class AttentionHistograms(NamedTuple):
     """Histograms of attention weights, each adding up to 1, and how far apart they are.
 
     ``within`` is of queries and keys of the same kind, ``across`` of different ones; the bins are
@@ -72,14 +72,14 @@ def self_and_cross(
     *,
     window: int = 32,
     bins: int = 48,
-) -> list[Weights]:
+) -> list[AttentionHistograms]:
     """CSP Fig. 1 b and c: weights of self-attention (text to text, image to image) and of
     cross-attention, of all heads and the last ``window`` queries.
     """
     return [_weights(layer, window, bins) for layer in layers_of(layers, vision, attention_mask)]
 
 
-def _weights(layer: Layer, window: int, bins: int) -> Weights:
+def _weights(layer: Layer, window: int, bins: int) -> AttentionHistograms:
     w = min(window, layer.q.shape[2])
     seen = layer.slots.visible(w)
     paid = window_attention(layer.q[:, :, -w:], layer.k, seen, layer.scale).flatten(1, 2)
@@ -88,7 +88,7 @@ def _weights(layer: Layer, window: int, bins: int) -> Weights:
     within, across = (
         torch.stack(list(_histograms(paid, seen & kind, bins))) for kind in (same, ~same)
     )
-    return Weights(within, across, divergence(within, across))
+    return AttentionHistograms(within, across, divergence(within, across))
 
 
 def _histograms(
@@ -96,8 +96,8 @@ def _histograms(
 ) -> Iterator[Float[Tensor, "bins"]]:
     low = float(torch.tensor(LEAST, dtype=torch.float32, device="cpu").log10())
     for weights, mask in zip(paid, chosen, strict=True):
-        found = weights[:, mask].clamp_min(LEAST).log10()
-        counts = torch.histc(found, bins, low, 0.0)
+        logs = weights[:, mask].clamp_min(LEAST).log10()
+        counts = torch.histc(logs, bins, low, 0.0)
         yield counts / counts.sum()
 
 

@@ -58,11 +58,11 @@ def prefix_search(
     stage = PrefixBudget(amount=budget, delta=delta, steps=steps)
     scored = _scored(policy, layers, attention_mask)
     tokens = scored[0].tokens
-    found = [stage.found(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
+    searches = [stage.found(scored, row, int(t) * len(scored)) for row, t in enumerate(tokens)]
     kept = torch.stack([counts[:, 0].cpu() for counts in stage(scored, tokens)], dim=1)
     return Searched(
-        p=torch.tensor([one.p for one in found], dtype=torch.float64, device="cpu"),
-        steps=torch.tensor([one.steps for one in found], dtype=torch.long, device="cpu"),
+        p=torch.tensor([one.p for one in searches], dtype=torch.float64, device="cpu"),
+        steps=torch.tensor([one.steps for one in searches], dtype=torch.long, device="cpu"),
         tokens=kept,
         ratios=kept.double() / scored[0].layer.lengths.cpu()[:, None],
     )
@@ -74,6 +74,6 @@ def _scored(policy: Policy, layers: Sequence[QKV], attention_mask: Tensor | None
     for layer in layers_of(layers, None, attention_mask):
         tokens = policy.tokens(layer.lengths, 0).minimum(layer.lengths)
         layer = replace(layer, slots=layer.slots.with_budget(tokens))
-        one = score(policy, replace(layer, state=observed(policy, layer)), again=True)
+        one = score(policy, replace(layer, state=observed(policy, layer)), recompressed=True)
         made += [] if one is None else [one]
     return made

@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from foveate.backends.hf import compress
 from foveate.backends.hf.internals import CACHE
 from foveate.bench.subject import Subject
-from foveate.bench.timing import Filled
+from foveate.bench.timing import FilledCache
 from foveate.core.policy import Policy
 
 
@@ -22,14 +22,14 @@ def chunks(subject: Subject, chunk: int) -> Iterator[Int[Tensor, "b c"]]:
 
 
 @torch.no_grad()
-def read(subject: Subject, policy: Policy, chunk: int) -> Filled:
+def read(subject: Subject, policy: Policy, chunk: int) -> FilledCache:
     """The prompt's cache under a policy."""
     with compress(subject.model, policy) as session:
         session.expect(subject.ids.shape[1])
         cache = DynamicCache(config=subject.model.config)
         for some in chunks(subject, chunk):
             subject.model(input_ids=some, **{CACHE: cache}, logits_to_keep=1)
-        return Filled(policy, cache, session.stats)
+        return FilledCache(policy, cache, session.stats)
 
 
 @torch.no_grad()

@@ -29,43 +29,44 @@ CACHE = "cache" if "cache" in _TAKES else "past_key_values"
 
 def main() -> None:
     """Measures every press that is asked for."""
-    asked = json.load(sys.stdin)
-    torch.set_num_threads(asked["threads"])
+    request = json.load(sys.stdin)
+    torch.set_num_threads(request["threads"])
     with torch.no_grad(), freed_at_once():  # peaks first: later, glibc would reuse what it holds
-        model = load(asked)
-        ids = torch.tensor([asked["ids"]], dtype=torch.long, device=model.device)
+        model = load(request)
+        ids = torch.tensor([request["ids"]], dtype=torch.long, device=model.device)
         run(model, ids[:, -1024:], None)  # warm-up
-        memory = [held_by(model, ids, one) for one in asked["presses"]]
+        memory = [held_by(model, ids, one) for one in request["presses"]]
     with torch.no_grad():
         times = [
-            timed(model, ids, one, asked["rounds"], asked["steps"]) for one in asked["presses"]
+            timed(model, ids, one, request["rounds"], request["steps"])
+            for one in request["presses"]
         ]
     rows = [
         {
             "library": "kvpress",
             **{name: one[name] for name in ("method", "budget", "press")},
-            **found,
+            **measured,
             **spent,
         }
-        for one, found, spent in zip(asked["presses"], memory, times, strict=True)
+        for one, measured, spent in zip(request["presses"], memory, times, strict=True)
     ]
     sys.stdout.write(json.dumps(rows) + "\n")
 
 
-def load(asked: dict[str, Any]) -> Any:
+def load(request: dict[str, Any]) -> Any:
     """The model, or one of its shape with random weights."""
     auto: Any = AutoModelForCausalLM
-    dtype, device = getattr(torch, asked["dtype"]), torch.device(asked["device"])
+    dtype, device = getattr(torch, request["dtype"]), torch.device(request["device"])
     # the presses that read attention weights need the eager attention: kvpress asks for it
-    eager = any(one["press"] == "ObservedAttentionPress" for one in asked["presses"])
+    eager = any(one["press"] == "ObservedAttentionPress" for one in request["presses"])
     attention = "eager" if eager else "sdpa"
-    if asked["random"]:
+    if request["random"]:
         with torch.device(device):
-            config = AutoConfig.from_pretrained(asked["model"], trust_remote_code=False)
+            config = AutoConfig.from_pretrained(request["model"], trust_remote_code=False)
             model = auto.from_config(config, dtype=dtype, attn_implementation=attention)
     else:
         model = auto.from_pretrained(
-            asked["model"], dtype=dtype, attn_implementation=attention, trust_remote_code=False
+            request["model"], dtype=dtype, attn_implementation=attention, trust_remote_code=False
         ).to(device)
     return model.eval()
 

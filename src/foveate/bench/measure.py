@@ -11,7 +11,7 @@ from foveate.bench.memory import freed_at_once, peak_of
 from foveate.bench.subject import Subject
 from foveate.bench.timing import (
     Decoding,
-    Filled,
+    FilledCache,
     Prefill,
     Prefills,
     Throughput,
@@ -28,7 +28,7 @@ from foveate.eval.contenders import budget_of, label
 
 
 @dataclass(frozen=True)
-class Row:
+class BenchRow:
     """What one policy costs. Times are medians; ratios are to the stock prefill, and in decoding to
     the full cache, which is preallocated.
 
@@ -62,7 +62,7 @@ def bench(
     memory: int | None = None,
     timed: Prefills = prefills,
     tick: Callable[[], object] = lambda: None,
-) -> list[Row]:
+) -> list[BenchRow]:
     """Measures the full cache and every policy on one prompt.
 
     Args:
@@ -79,7 +79,7 @@ def bench(
     chosen = list({each.spec: each for each in (full, *policies)}.values())
     with freed_at_once():
         stock(subject)  # weights that are mapped become resident, and count in no peak
-    caches: list[Filled] = []
+    caches: list[FilledCache] = []
     peaks: list[int | None] = []
     for policy in chosen:
         peaks.append(peak_of(lambda p=policy: caches.append(prefill(subject, p)), subject.device))  # type: ignore[misc]
@@ -102,14 +102,14 @@ def ticks(policies: int, rounds: int) -> int:
 
 def _row(
     subject: Subject,
-    filled: Filled,
+    filled: FilledCache,
     before: Prefill,
     after: Decoding,
     peak: int | None,
     many: Throughput | None,
-) -> Row:
+) -> BenchRow:
     stats = filled.stats
-    return Row(
+    return BenchRow(
         method=label(filled.policy),
         budget=budget_of(filled.policy),
         tokens=subject.ids.shape[1],

@@ -82,7 +82,7 @@ def kvpress(
             subject.model.config.save_pretrained(folder)
         else:
             subject.model.save_pretrained(folder)
-        asked = {
+        request = {
             "model": folder,
             "random": subject.random,
             "dtype": str(subject.model.dtype)[6:],
@@ -93,7 +93,7 @@ def kvpress(
             "steps": steps,
             "threads": torch.get_num_threads(),
         }
-        return _asked(python, asked)
+        return _asked(python, request)
 
 
 def _wanted(policy: Policy) -> dict[str, Any]:
@@ -109,10 +109,14 @@ def _wanted(policy: Policy) -> dict[str, Any]:
     return {"method": policy.name, "budget": budget, "press": press, "keep": keep}
 
 
-def _asked(python: str, asked: dict[str, Any]) -> list[dict[str, Any]]:
+def _asked(python: str, request: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         done = subprocess.run(
-            [python, str(SIDE)], input=json.dumps(asked), capture_output=True, text=True, check=True
+            [python, str(SIDE)],
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            check=True,
         )
     except FileNotFoundError as error:
         raise InvalidInput(f"no Python at {python!r}: {error}") from error

@@ -60,7 +60,7 @@ def stock(subject: Subject) -> None:
     subject.model(input_ids=subject.ids, **{CACHE: cache}, logits_to_keep=1)
 
 
-class Filled(NamedTuple):
+class FilledCache(NamedTuple):
     """The prompt's cache under a policy."""
 
     policy: Policy
@@ -68,11 +68,11 @@ class Filled(NamedTuple):
     stats: Stats
 
 
-def prefill(subject: Subject, policy: Policy) -> Filled:
+def prefill(subject: Subject, policy: Policy) -> FilledCache:
     """Reads the prompt under a policy."""
     with compress(subject.model, policy, vision=subject.vision) as session:
         cache = session.prefill(input_ids=subject.ids)
-        return Filled(policy, cache, session.stats)
+        return FilledCache(policy, cache, session.stats)
 
 
 def prefills(
@@ -82,7 +82,7 @@ def prefills(
     that slows down for a while slows both; the medians of all rounds but the first, which warms up
     and counts where it is the only one.
     """
-    found: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
+    timings: dict[str, list[Prefill]] = {policy.spec: [] for policy in policies}
     for _ in range(rounds + 1):
         before = seconds(lambda: stock(subject), subject.device)
         for policy in policies:
@@ -93,12 +93,12 @@ def prefills(
             )
             after = seconds(lambda: stock(subject), subject.device)
             alone, before = (before + after) / 2, after
-            found[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
+            timings[policy.spec].append(Prefill(alone, whole / alone, stages[0]))
             tick()
-    return {spec: medians(runs[1:] or runs) for spec, runs in found.items()}
+    return {spec: medians(runs[1:] or runs) for spec, runs in timings.items()}
 
 
-def steps(subject: Subject, filled: Filled, count: int, rows: int = 1) -> float:
+def steps(subject: Subject, filled: FilledCache, count: int, rows: int = 1) -> float:
     """Mean seconds of ``count`` decoding steps on a copy of the cache with its row repeated, after
     one step that makes room.
     """
@@ -120,18 +120,18 @@ def of_steps(subject: Subject, cache: DynamicCache, count: int, rows: int = 1) -
 
 
 def decoding(
-    subject: Subject, caches: Sequence[Filled], rounds: int, count: int, tick: Tick
+    subject: Subject, caches: Sequence[FilledCache], rounds: int, count: int, tick: Tick
 ) -> dict[str, Decoding]:
     """Every policy's steps in turns with those of the first; medians over the rounds."""
-    found: dict[str, list[Decoding]] = {one.policy.spec: [] for one in caches}
+    timings: dict[str, list[Decoding]] = {one.policy.spec: [] for one in caches}
     for _ in range(rounds):
         times = {}
         for one in caches:
             times[one.policy.spec] = steps(subject, one, count)
             tick()
         for spec, mine in times.items():
-            found[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
-    return {spec: medians(runs) for spec, runs in found.items()}
+            timings[spec].append(Decoding(1000 * mine, mine / times[caches[0].policy.spec]))
+    return {spec: medians(runs) for spec, runs in timings.items()}
 
 
 ON_CPU = 2**30  # bytes of caches where nothing else is asked for
@@ -152,7 +152,7 @@ def room_for_caches(device: torch.device) -> int:
     return int(SHARE * torch.cuda.mem_get_info(device)[0])
 
 
-def throughput(subject: Subject, filled: Filled, memory: int, count: int) -> Throughput | None:
+def throughput(subject: Subject, filled: FilledCache, memory: int, count: int) -> Throughput | None:
     """Decoding with as many copies of one prompt's cache as fit into ``memory`` bytes, with room
     for their answers; None if not even one does. A GPU that has less than that halves the batch.
     """
@@ -166,7 +166,7 @@ def throughput(subject: Subject, filled: Filled, memory: int, count: int) -> Thr
     return None
 
 
-def _bytes_of_a_row(subject: Subject, filled: Filled, count: int) -> int:
+def _bytes_of_a_row(subject: Subject, filled: FilledCache, count: int) -> int:
     """What one row's cache holds after ``count`` more tokens."""
     with compress(subject.model, filled.policy) as session, torch.no_grad():
         copy = session.fork(filled.cache)

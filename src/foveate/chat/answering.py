@@ -58,25 +58,25 @@ class Answerer(NamedTuple):
         """What a chat holds while it uses the model."""
         return _locks.setdefault(self.model, Lock())
 
-    def check(self, asked: Mapping[str, Any]) -> None:
+    def check(self, options: Mapping[str, Any]) -> None:
         """Raises InvalidInput for arguments of ``generate`` that a chat decides, or cannot have."""
         several = "For several fork() it, or use generate() in a foveate.compress block."
-        check(self.model, asked, "a chat", several, "streamer")
+        check(self.model, options, "a chat", several, "streamer")
 
     def answer(
         self,
         before: Conversation,
         new: NewPart,
-        asked: Mapping[str, Any],
+        options: Mapping[str, Any],
         stop: Event,
         streamer: Any = None,
         rearm: bool = True,
     ) -> Answered:
-        """The answer to a turn; ``asked`` is what ``generate`` is to get besides. Without ``rearm``
-        the new part is kept whole.
+        """The answer to a turn; ``options`` are what ``generate`` is to get besides. Without
+        ``rearm`` the new part is kept whole.
         """
         ids, types = before.with_ids(new.ids, new.types)
-        criteria = StoppingCriteriaList([*(asked.get("stopping_criteria") or ()), Stops(stop)])
+        criteria = StoppingCriteriaList([*(options.get("stopping_criteria") or ()), Stops(stop)])
         with self.block() as session:
             cache = copy.deepcopy(before.cache)
             if cache is not None and rearm:
@@ -89,13 +89,13 @@ class Answerer(NamedTuple):
                 past_key_values=cache,
                 streamer=streamer,
                 return_dict_in_generate=False,
-                **{**length(self.model, asked), **asked, "stopping_criteria": criteria},
+                **{**length(self.model, options), **options, "stopping_criteria": criteria},
             )
             cache, stats = session.cache, session.stats
         new_ids = output[0, ids.shape[1] :]
-        answer = said(self.model, self.processor, new_ids, asked, stats, stop.is_set())
-        told = Conversation(ids=ids, types=types).with_ids(answer.ids[None].to(ids.device), {})
-        return Answered(answer, *told, cache)
+        answer = said(self.model, self.processor, new_ids, options, stats, stop.is_set())
+        longer = Conversation(ids=ids, types=types).with_ids(answer.ids[None].to(ids.device), {})
+        return Answered(answer, *longer, cache)
 
     def read(self, before: Conversation, new: NewPart) -> Answered:
         """Reads a part that is not to be answered."""

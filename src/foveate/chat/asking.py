@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Stats
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.chat.literal import tokenizer_of
 from foveate.errors import InvalidInput
 
@@ -46,40 +46,40 @@ class Answer(NamedTuple):
 
 
 def check(
-    model: PreTrainedModel, asked: Mapping[str, Any], by: str, several: str, *ours: str
+    model: PreTrainedModel, options: Mapping[str, Any], by: str, several: str, *ours: str
 ) -> None:
     """Raises InvalidInput for arguments of ``generate`` that ``by`` ("a chat") decides, or cannot
     have; ``several`` says what to do for several answers.
     """
     for name in (*_OURS, *ours):
-        if asked.get(name) is not None:
+        if options.get(name) is not None:
             raise InvalidInput(f"{name}=... is not for {by}, which sees to it: leave it out.")
-    settings = asked.get("generation_config") or model.generation_config
+    settings = options.get("generation_config") or model.generation_config
     for name in _SEVERAL:
-        count = asked.get(name, getattr(settings, name, None)) or 1
+        count = options.get(name, getattr(settings, name, None)) or 1
         if count > 1:
             raise InvalidInput(
                 f"{name}={count}: {by} has one answer at a time, in one cache. {several}"
             )
 
 
-def length(model: PreTrainedModel, asked: Mapping[str, Any]) -> dict[str, int]:
+def length(model: PreTrainedModel, options: Mapping[str, Any]) -> dict[str, int]:
     """The most tokens of an answer; transformers by itself counts what is held in."""
-    own = asked.get("generation_config") or model.generation_config
-    told = getattr(own, "max_new_tokens", None) or asked.get("max_length")
-    return {} if told else {"max_new_tokens": LONGEST}
+    own = options.get("generation_config") or model.generation_config
+    longest = getattr(own, "max_new_tokens", None) or options.get("max_length")
+    return {} if longest else {"max_new_tokens": LONGEST}
 
 
 def said(
     model: PreTrainedModel,
     processor: Any,
     new: Int[Tensor, "n"],
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
     stats: Stats,
     stopped: bool = False,
 ) -> Answer:
     """The answer whose tokens, with the one that may end it, are ``new``."""
-    eos = len(new) > 0 and int(new[-1]) in _ends(model, asked)
+    eos = len(new) > 0 and int(new[-1]) in _ends(model, options)
     ids = new[:-1] if eos else new
     text: str = tokenizer_of(processor).decode(ids, skip_special_tokens=True)
     ended: Literal["eos", "length", "stopped"] = (
@@ -88,10 +88,10 @@ def said(
     return Answer(text.strip(), ids.cpu(), ended, stats)
 
 
-def _ends(model: PreTrainedModel, asked: Mapping[str, Any]) -> set[int]:
+def _ends(model: PreTrainedModel, options: Mapping[str, Any]) -> set[int]:
     """The tokens that end this answer."""
-    given = asked.get("eos_token_id")
-    if given is None and (settings := asked.get("generation_config")) is not None:
+    given = options.get("eos_token_id")
+    if given is None and (settings := options.get("generation_config")) is not None:
         given = settings.eos_token_id
     if given is None:
         return ends(model)

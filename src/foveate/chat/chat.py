@@ -157,9 +157,9 @@ class Chat(AbstractContextManager["Chat"]):
                     "there is no turn to answer anew: nothing has been said since this chat began "
                     "or was loaded."
                 )
-            before, new, asked = self._latest
+            before, new, options = self._latest
             new = new if text is None else edited(new, text)
-            return Turn(before, new, {**asked, **generate})
+            return Turn(before, new, {**options, **generate})
 
         return self._turn(latest, stream)
 

@@ -28,10 +28,10 @@ class Literals:
     def __init__(self, processor: Any):
         tokenizer = tokenizer_of(processor)
         added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-        found = {str(token) for token in added if token.special}
-        found |= set(map(str, getattr(tokenizer, "all_special_tokens", ())))
-        found |= {str(getattr(processor, name, None) or "") for name in _PLACEHOLDERS}
-        self._texts = sorted(found - {""} | {ANSWER, _OPEN, _CLOSE}, key=len, reverse=True)
+        special = {str(token) for token in added if token.special}
+        special |= set(map(str, getattr(tokenizer, "all_special_tokens", ())))
+        special |= {str(getattr(processor, name, None) or "") for name in _PLACEHOLDERS}
+        self._texts = sorted(special - {""} | {ANSWER, _OPEN, _CLOSE}, key=len, reverse=True)
         self._numbers = {text: number for number, text in enumerate(self._texts)}
         self._any = re.compile("|".join(map(re.escape, self._texts)))
         self._mark = re.compile(f"{_OPEN}(\\d+){_CLOSE}")

@@ -67,19 +67,19 @@ class Pipeline:
         """
         if (question is None) == (questions is None):
             raise InvalidInput("give a question, or questions: one of both.")
-        asked = [question] if questions is None else list(questions)
+        each_question = [question] if questions is None else list(questions)
         answerer = Answerer(self._model, self._processor, policy_of(policy))  # type: ignore[arg-type]
         answerer.check(generate)
         with answerer.lock():
             held, after, stats = self._compressed(answerer, context, images)
             answers = []
-            for one in asked:
+            for one in each_question:
                 words = self._wording.literals.marked(str(one)) + after + answer_prefix
                 new = read(answerer.model, self._wording, words, (), begins=False)
                 said = answerer.answer(held, new, generate, Event(), rearm=False)
                 answers.append(said.answer.text)
-        found = {"answers": answers} if question is None else {"answer": answers[0]}
-        return {**found, "stats": stats}
+        result = {"answers": answers} if question is None else {"answer": answers[0]}
+        return {**result, "stats": stats}
 
     def _compressed(
         self, answerer: Answerer, context: str, images: Sequence[Any]

@@ -30,13 +30,13 @@ class Conversation:
     """What has been said, and what is held of it. Nobody writes to ``cache`` again: a turn goes on
     from a copy.
 
-    ``told`` is all of it in the template's words, the latest answer included, whose message is
+    ``text`` is all of it in the template's words, the latest answer included, whose message is
     number ``answer``; ``ids`` [1, n] are its tokens, and ``types`` what the processor says of them.
     """
 
     messages: tuple[Message, ...] = ()
     answer: int = -1
-    told: str = ""
+    text: str = ""
     ids: Int[Tensor, "1 n"] = field(
         default_factory=lambda: torch.empty(1, 0, dtype=torch.long, device="cpu")
     )
@@ -98,7 +98,7 @@ def read(
     pixels: dict[str, Any] = {"images": [images]} if images else {}
     pixels |= films(wording.processor, parts)
     try:
-        found = reader(
+        features = reader(
             text=[front + text], **pixels, return_tensors="pt", add_special_tokens=special
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
@@ -106,15 +106,15 @@ def read(
         raise InvalidInput(
             f"{type(wording.processor).__name__} cannot read this turn: {said}"
         ) from error
-    if "cross_attention_mask" in found:
+    if "cross_attention_mask" in features:
         raise UnsupportedModel(
             f"a {type(model).__name__} reads images through cross-attention, whose masks are of a "
             "whole conversation, so a chat cannot go on from a part of one. Use generate() in a "
             "foveate.compress block."
         )
-    if images and not begins and "token_type_ids" in found:
+    if images and not begins and "token_type_ids" in features:
         _check_sees_images_later(model)
-    return NewPart({name: moved(value, model) for name, value in found.items()}, len(cut))
+    return NewPart({name: moved(value, model) for name, value in features.items()}, len(cut))
 
 
 def _check_sees_images_later(model: PreTrainedModel) -> None:

@@ -23,7 +23,7 @@ def is_reworded(wording: Wording, before: Conversation, new: Sequence[Message]) 
     """
     messages = (*before.messages, *new)
     after = wording.around(messages, before.answer)[1]
-    return squashed(wording.whole(messages)) != squashed(before.told + after)
+    return squashed(wording.whole(messages)) != squashed(before.text + after)
 
 
 def followed(
@@ -48,22 +48,22 @@ def followed(
             "the chat template words new messages otherwise behind this answer, so where it ends "
             'cannot be told. Use rewrites="keep".'
         )
-    told = whole[: len(whole) - len(after)]
-    text = _behind(wording, fork, messages, told, after)
+    rendered = whole[: len(whole) - len(after)]
+    text = _behind(wording, fork, messages, rendered, after)
     if text is None:
-        fork, text = Conversation(), told
+        fork, text = Conversation(), rendered
     said = before.messages[len(fork.messages) :]
     part = read(answerer.model, wording, text, said, begins=not fork.messages)
     done = answerer.read(fork, part)
-    return Conversation(before.messages, before.answer, told, done.ids, done.types, done.cache)
+    return Conversation(before.messages, before.answer, rendered, done.ids, done.types, done.cache)
 
 
 def _behind(
-    wording: Wording, fork: Conversation, messages: Sequence[Message], told: str, after: str
+    wording: Wording, fork: Conversation, messages: Sequence[Message], rendered: str, after: str
 ) -> str | None:
     """Of all the words so far, those that follow the fork; None where it was told in others."""
     if not fork.messages:
         return None
     rest = wording.around(messages, fork.answer)[1]
     text = rest[: len(rest) - len(after)]
-    return text if squashed(fork.told + text) == squashed(told) else None
+    return text if squashed(fork.text + text) == squashed(rendered) else None

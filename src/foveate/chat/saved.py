@@ -29,36 +29,36 @@ def policy_in(path: Path) -> Policy:
     return policy(saved.read(path).note["policy"])
 
 
-def packed(told: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
+def packed(entries: Mapping[str, Any]) -> UInt8[Tensor, "n"]:
     """Words and numbers as the bytes of a tensor, which is what a cache's file holds.
 
     Raises:
         TypeError: something that JSON does not know.
     """
-    text = json.dumps(told).encode()
+    text = json.dumps(entries).encode()
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).clone()
 
 
 def unpacked(held: UInt8[Tensor, "n"]) -> dict[str, Any]:
     """What was packed."""
-    told: dict[str, Any] = json.loads(bytes(held.cpu().tolist()))
-    return told
+    entries: dict[str, Any] = json.loads(bytes(held.cpu().tolist()))
+    return entries
 
 
 def save(path: Path, answerer: Answerer, now: Conversation, settings: Mapping[str, Any]) -> Path:
     """Writes a conversation, and what else there is to know of its chat."""
     if now.cache is None:
         raise InvalidInput("nothing has been said yet: there is no chat to save.")
-    told = {
+    entries = {
         **settings,
         "messages": [_without_pixels(one) for one in now.messages],
         "answer": now.answer,
-        "told": now.told,
+        "told": now.text,
         "ids": now.ids[0].tolist(),
         "types": {name: types[0].tolist() for name, types in now.types.items()},
     }
     try:
-        held = packed(told)
+        held = packed(entries)
     except TypeError as error:
         raise InvalidInput(
             f"this chat cannot be written: {error}. Messages and template arguments have to be "
@@ -76,15 +76,15 @@ def load(path: Path, answerer: Answerer) -> tuple[Conversation, dict[str, Any]]:
     held = known_state(cache).extras.pop(_CHAT, None)
     if held is None:
         raise InvalidInput(f"{str(path)!r} holds a cache and no chat: session.load reads it.")
-    told = unpacked(held)
+    entries = unpacked(held)
     device = answerer.model.device
-    ids = torch.tensor([told["ids"]], dtype=torch.long, device=device)
+    ids = torch.tensor([entries["ids"]], dtype=torch.long, device=device)
     types = {
         name: torch.tensor([one], dtype=torch.long, device=device)
-        for name, one in told["types"].items()
+        for name, one in entries["types"].items()
     }
-    words = tuple(told["messages"]), told["answer"], told["told"]
-    return Conversation(*words, ids, types, cache), told
+    words = tuple(entries["messages"]), entries["answer"], entries["told"]
+    return Conversation(*words, ids, types, cache), entries
 
 
 def _without_pixels(message: Message) -> dict[str, Any]:

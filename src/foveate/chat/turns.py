@@ -26,17 +26,17 @@ class Turn(NamedTuple):
 
     before: Conversation
     new: tuple[Message, ...]
-    asked: Mapping[str, Any]
+    options: Mapping[str, Any]
 
 
 class Prepared(NamedTuple):
-    """A turn that only the model has to read: its tokens and pixels, and what is ``told`` in all,
+    """A turn that only the model has to read: its tokens and pixels, and the ``text`` of all,
     in the template's words.
     """
 
     turn: Turn
     part: NewPart
-    told: str
+    text: str
 
 
 class Turns:
@@ -50,29 +50,31 @@ class Turns:
         """The turn, worded and read by the processor; ``fork`` is the conversation before the
         latest turn, from where it is read anew if the template is followed.
         """
-        self.answerer.check(turn.asked)
+        self.answerer.check(turn.options)
         check_new(turn.before.messages, turn.new)
         before = self._before(turn, fork)
         text = self.wording.whole((*before.messages, *turn.new))
         if begins := not before.messages:
-            told = text
+            rendered = text
         else:
             text = self.wording.around((*before.messages, *turn.new), before.answer)[1]
-            told = before.told + text
+            rendered = before.text + text
         self.wording.check_words(turn.new, text)
         part = read(self.answerer.model, self.wording, text, turn.new, begins)
-        return Prepared(turn._replace(before=before), part, told)
+        return Prepared(turn._replace(before=before), part, rendered)
 
     def answered(
         self, ready: Prepared, stop: Event, streamer: Any = None
     ) -> tuple[Answer, Conversation]:
         """The answer, and the conversation after it."""
-        before, new, asked = ready.turn
-        done = self.answerer.answer(before, ready.part, asked, stop, streamer)
+        before, new, options = ready.turn
+        done = self.answerer.answer(before, ready.part, options, stop, streamer)
         said = self.wording.formed({"role": "assistant", "content": done.answer.text})
         messages = (*before.messages, *new, said)
-        told = ready.told + self.wording.literals.marked(done.answer.text)
-        after = Conversation(messages, len(messages) - 1, told, done.ids, done.types, done.cache)
+        rendered = ready.text + self.wording.literals.marked(done.answer.text)
+        after = Conversation(
+            messages, len(messages) - 1, rendered, done.ids, done.types, done.cache
+        )
         return done.answer, after
 
     def _before(self, turn: Turn, fork: Conversation) -> Conversation:

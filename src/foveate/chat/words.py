@@ -89,7 +89,7 @@ class Wording:
     def _plain(self, message: Message) -> dict[str, Any]:
         """A message without its pixels, in the form that the template takes."""
         parts = parts_of(message)
-        told = {k: v for k, v in message.items() if k != "content"}
+        rest = {k: v for k, v in message.items() if k != "content"}
         role = str(message["role"])
         if any(part["type"] != "text" for part in parts):
             if not self._in_parts["user"]:
@@ -98,8 +98,8 @@ class Wording:
                     f"{next(p['type'] for p in parts if p['type'] != 'text')!r}: leave it out, or "
                     "take a vision-language model with its processor."
                 )
-            return {**told, "content": [self._part(part) for part in parts]}
-        return {**told, **self._text(role, self.literals.marked(text_of(message)))}
+            return {**rest, "content": [self._part(part) for part in parts]}
+        return {**rest, **self._text(role, self.literals.marked(text_of(message)))}
 
     def _part(self, part: Mapping[str, Any]) -> dict[str, Any]:
         if part["type"] == "text":

@@ -127,8 +127,8 @@ def benchmark(
             bars.add_task("measuring kvpress", total=None)
             peers = kvpress(subject, chosen, peer_python, rounds=rounds, steps=steps)
     if json:
-        found = {"rows": [asdict(row) for row in rows], "kvpress": peers}
-        console.print_json({**_environment(subject, rounds, steps), **found})
+        result = {"rows": [asdict(row) for row in rows], "kvpress": peers}
+        console.print_json({**_environment(subject, rounds, steps), **result})
         return
     console.show(_head(subject), "", *bench_table.of(rows))
     if peers:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from foveate.bench.suite import Setting, default_folder, run_suite, wrong
+from foveate.bench.suite import SuiteSetting, default_folder, run_suite, wrong
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.results import DATA, PAGE
 from foveate.cli import console
@@ -84,21 +84,21 @@ def suite_run(
     if quick and out is None:
         raise InvalidInput("--quick writes toy figures: name a folder for them with --out.")
     kernels = kernels or ("triton" if device == "cuda" else "reference")
-    setting = Setting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
+    setting = SuiteSetting(device=device, quick=quick, kernels=kernels, peer_python=peer_python)
     folder = out or default_folder()
     stderr = console.errors()
-    found = run_suite(
+    results = run_suite(
         setting,
         folder,
         only=part,
         anew=anew,
-        told=lambda name, said: stderr.print(Text(f"{name}: {said}")),
+        report=lambda name, said: stderr.print(Text(f"{name}: {said}")),
     )
-    bad = [_named(row) for row in wrong(found)]
+    bad = [_named(row) for row in wrong(results)]
     if json:
-        console.print_json({"folder": str(folder), "wrong": bad, "parts": found})
+        console.print_json({"folder": str(folder), "wrong": bad, "parts": results})
     else:
-        _show(folder, found, bad)
+        _show(folder, results, bad)
     if bad:
         raise typer.Exit(1)
 
@@ -109,9 +109,9 @@ def _named(row: dict[str, Any]) -> str:
     return f"{row['kernel']} ({row['dtype']}, head size {row['d']})"
 
 
-def _show(folder: Path, found: dict[str, Any], bad: Sequence[str]) -> None:
+def _show(folder: Path, results: dict[str, Any], bad: Sequence[str]) -> None:
     table = console.table("Part", "State", "Seconds", "Rows", "Without figures")
-    for name, part in found.items():
+    for name, part in results.items():
         failed = sum("failed" in row for row in part["rows"])
         state = part["state"] + (f": {part['reason']}" if part["reason"] else "")
         table.add_row(

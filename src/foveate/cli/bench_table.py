@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from foveate.bench import Row
+from foveate.bench import BenchRow
 from foveate.cli import console
 from foveate.cli.policies import short
 from foveate.cli.rows import broken
@@ -25,7 +25,7 @@ _COSTS = (
 )
 
 
-def of(rows: Sequence[Row]) -> list[RenderableType]:
+def of(rows: Sequence[BenchRow]) -> list[RenderableType]:
     """What each policy costs; and batches, where they were measured."""
     costs = _table(*_COSTS)
     for row in rows:

@@ -35,9 +35,9 @@ def served(model: str, spec: str | None) -> str:
     Raises:
         InvalidInput: none is given, and the model has no profile.
     """
-    found = profile_of(model)
+    profile = profile_of(model)
     place = profile_place(model)
-    if spec is None and found is None:
+    if spec is None and profile is None:
         raise InvalidInput(
             "no policy is given: say --policy SPEC, such as --policy snapkv:budget=20%, or set "
             f"{VARIABLE}. A model in a directory is served with {BY_DEFAULT} once 'foveate "
@@ -45,7 +45,7 @@ def served(model: str, spec: str | None) -> str:
         )
     spec = BY_DEFAULT if spec is None else spec
     name, said = name_and_arguments(spec)
-    if name != METHOD or "profile" in said or found is None:
+    if name != METHOD or "profile" in said or profile is None:
         return spec
     given = {"budget": "20%"} if "budget" not in said else {}
-    return policy_of(spec, **given, profile=found.as_posix(), heads="by_profile").spec
+    return policy_of(spec, **given, profile=profile.as_posix(), heads="by_profile").spec

@@ -157,25 +157,25 @@ def calibrate(
         raise InvalidInput(
             "--seed, --longer-than and --up-to choose from a file: give it with --prompts FILE."
         )
-    asked: list[Any]
+    prompt_list: list[Any]
     if draws:
-        asked = list(range(samples))
+        prompt_list = list(range(samples))
     elif of_heads:
-        asked = list(
+        prompt_list = list(
             from_file(prompts, which, outside=allow_outside)
             if prompts
             else generated(name, samples)
         )
     else:
-        asked = list(_films(video) if video else _asked(prompts, which))
-    if draws or of_heads or not any(record and record.has("videos") for _, record in asked):
+        prompt_list = list(_films(video) if video else _asked(prompts, which))
+    if draws or of_heads or not any(record and record.has("videos") for _, record in prompt_list):
         clips_of([], fps, frames)  # refuses what is said of no video
     with console.progress(hidden=False) as bars:
         chosen = model or (SEES if of_heads or draws or video else READS)
         task = bars.add_task(f"loading {chosen}", total=None)
         loaded = load(chosen, trust_remote_code, device_map)
-        bars.reset(task, description=f"calibrating {spec}", total=len(asked))
-        each = bars.track(asked, task_id=task)
+        bars.reset(task, description=f"calibrating {spec}", total=len(prompt_list))
+        each = bars.track(prompt_list, task_id=task)
         profile: Profile | TensorProfile
         if of_heads:
             samples_shown = (shown(loaded, one) for one in each)
@@ -189,7 +189,7 @@ def calibrate(
                 if draws
                 else (of_record(text, record, folder, fps, frames) for text, record in each)
             )
-            inputs, others = tee(text.asked(loaded) for text in texts)
+            inputs, others = tee(text.tokenized(loaded) for text in texts)
             profile = measure(
                 loaded.model,
                 policy or name,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import typer
 
 
-class Place(NamedTuple):
+class CommandPlace(NamedTuple):
     """Where a command is: its module in foveate.cli and its function there; the first sentence of
     that function's docstring, so that a list of all commands needs none of their modules; and how
     typer is to read its arguments.
@@ -23,75 +23,75 @@ class Place(NamedTuple):
 
 # A new command is one entry here, and its function in a file of its own.
 COMMANDS = {
-    "methods": Place(
+    "methods": CommandPlace(
         "catalogue",
         "methods",
         "List all methods, or show one: what it keeps, its parameters, its paper.",
     ),
-    "show": Place(
+    "show": CommandPlace(
         "catalogue",
         "show",
         "Show the policy that a spec stands for: every stage with every setting.",
     ),
-    "cite": Place(
+    "cite": CommandPlace(
         "catalogue",
         "cite",
         "Print the BibTeX entries of a method's paper, or of all methods of a sum.",
     ),
-    "run": Place(
+    "run": CommandPlace(
         "run", "run", "Answer a prompt from the full cache and from compressed ones, and compare."
     ),
-    "chat": Place(
+    "chat": CommandPlace(
         "chat",
         "chat",
         "Chat with a model about images and videos, the conversation in one compressed cache.",
     ),
-    "lens": Place(
+    "lens": CommandPlace(
         "pages", "lens", "Make a page that shows which patches and words every head keeps."
     ),
-    "calibrate": Place(
+    "calibrate": CommandPlace(
         "calibrate",
         "calibrate",
         "Measure a method's profile on a model, as the mean over several prompts.",
     ),
-    "profiles": Place(
+    "profiles": CommandPlace(
         "profiles",
         "profiles",
         "List the profiles that are installed and the models they are of, or install others.",
     ),
-    "doctor": Place(
+    "doctor": CommandPlace(
         "doctor",
         "doctor",
         "Say what is installed, what lacks, and the pip line that brings it; also of a model's "
         "folder.",
     ),
-    "fit": Place(
+    "fit": CommandPlace(
         "fit",
         "fit_into",
         "Say what fills the memory, from a model's configuration: weights, tower, prefill, cache.",
     ),
-    "convert": Place(
+    "convert": CommandPlace(
         "convert",
         "convert",
         "Convert a model in its authors' layout to one that Foveate and transformers load.",
     ),
-    "eval": Place(
+    "eval": CommandPlace(
         "eval", "evaluate", "Ask many questions under many policies, and write down the answers."
     ),
-    "report": Place(
+    "report": CommandPlace(
         "pages", "report", "Make one page of results: scores against memory, with intervals."
     ),
-    "reproduce": Place(
+    "reproduce": CommandPlace(
         "reproduce",
         "reproduce",
         "Run the experiments of the five papers, and set every number beside the paper's.",
     ),
-    "bench": Place(
+    "bench": CommandPlace(
         "bench",
         "benchmark",
         "Measure what methods add to the prefill, and what they save in decoding and memory.",
     ),
-    "serve": Place(
+    "serve": CommandPlace(
         "serve",
         "serve",
         "Serve a model with vLLM, and compress its prompts.",

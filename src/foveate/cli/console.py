@@ -89,7 +89,7 @@ def bars(*more: ProgressColumn, hidden: bool = False, lines: bool = True) -> Pro
     """
     what = TextColumn("{task.description}", markup=False)
     console = errors()
-    made = Lines if lines and not hidden and not console.is_terminal else Progress
+    made = ProgressLines if lines and not hidden and not console.is_terminal else Progress
     off = hidden or not console.is_terminal
     return made(
         SpinnerColumn(), what, BarColumn(), *more, console=console, disable=off, transient=True
@@ -99,7 +99,7 @@ def bars(*more: ProgressColumn, hidden: bool = False, lines: bool = True) -> Pro
 EVERY = 30.0  # seconds between the lines
 
 
-class Lines(Progress):
+class ProgressLines(Progress):
     """Progress in a pipe: now and then a line on stderr says how far the work is."""
 
     def __init__(self, *columns: ProgressColumn, **settings: Any):

@@ -47,7 +47,7 @@ class Context(NamedTuple):
     others: Sequence[str] = ()
     clips: Sequence[Clip] = ()
 
-    def asked(self, loaded: Loaded) -> tuple[Prompt, Asked]:
+    def tokenized(self, loaded: Loaded) -> tuple[Prompt, Asked]:
         """The prompt, and the other questions as its tokens go on after what all have in common."""
         prompt, *others = (
             read(loaded, text, list(self.images), clips=self.clips)
@@ -56,8 +56,8 @@ class Context(NamedTuple):
         ids = [other.inputs["input_ids"][0] for other in others]
         own = prompt.inputs["input_ids"][0]
         common = min((_in_common(own, other) for other in ids), default=0)
-        found = tuple(tuple(other[common:].tolist()) for other in ids)
-        return prompt, Asked(tuple(one for one in found if one), common)
+        tails = tuple(tuple(other[common:].tolist()) for other in ids)
+        return prompt, Asked(tuple(one for one in tails if one), common)
 
 
 def _in_common(one: Tensor, other: Tensor) -> int:
@@ -93,11 +93,11 @@ def contexts(sees: bool, samples: int) -> Iterator[Context]:
 
 def _pages(r: Random, number: int) -> Context:
     album = KINDS[number % len(KINDS)](r, (BUILT_IN,))
-    asked = r.choice(album.questions)
+    question = r.choice(album.questions)
     others = [
         one.question for one in r.sample(album.questions, min(QUESTIONS, len(album.questions)))
     ]
-    return Context(asked.question, [page.image for page in album.images], others)
+    return Context(question.question, [page.image for page in album.images], others)
 
 
 def _text(r: Random) -> Context:

@@ -50,12 +50,12 @@ def doctor(
     something.
     """
     extras = {name: lacking(name) for name in EXTRAS}
-    found = _examined(model, trust_remote_code) if model else []
+    findings = _examined(model, trust_remote_code) if model else []
     if json:
-        console.print_json({**_facts(), "extras": extras, "model": [f._asdict() for f in found]})
+        console.print_json({**_facts(), "extras": extras, "model": [f._asdict() for f in findings]})
     else:
-        console.show(*_machine(), "", *_of_extras(extras), *_of_model(model, found))
-    if not all(one.fine for one in found):
+        console.show(*_machine(), "", *_of_extras(extras), *_of_model(model, findings))
+    if not all(one.fine for one in findings):
         raise typer.Exit(1)
 
 
@@ -91,11 +91,11 @@ def _examined(model: str, trust_remote_code: bool) -> list[Finding]:
     if model in SHIPPED:
         return [Finding("model", not lacking("demo"), f"{SHIPPED[model]}, comes with Foveate")]
     with console.quiet():
-        found = checkup(model, trust_remote_code)
+        findings = checkup(model, trust_remote_code)
     place, found_at = profile_place(model), profile_of(model)
     made = f"foveate calibrate recommended --model {model} --out {place}"
-    told = str(found_at) if found_at else f"none. To make one: {made}"
-    return [*found, Finding("profile", True, told)]
+    profile = str(found_at) if found_at else f"none. To make one: {made}"
+    return [*findings, Finding("profile", True, profile)]
 
 
 def _facts() -> dict[str, Any]:
@@ -133,15 +133,15 @@ def _of_extras(extras: dict[str, list[str]]) -> list[Any]:
     return [table, *([Text(f"\nAll that lacks: pip install 'foveate[{names}]'")] if names else [])]
 
 
-def _of_model(model: str | None, found: list[Finding]) -> list[Any]:
-    if not found:
+def _of_model(model: str | None, findings: list[Finding]) -> list[Any]:
+    if not findings:
         return [Text("\nWhat a model's folder lacks: foveate doctor MODEL")]
     table = console.table("Part", "State", width=80)
     table.columns[0].no_wrap, table.columns[1].overflow = True, "fold"
-    for one in found:
+    for one in findings:
         table.add_row(one.part, Text(one.said, "" if one.fine else "red"))
-    mends = [one.mend for one in found if one.mend]
-    if all(one.fine for one in found):
+    mends = [one.mend for one in findings if one.mend]
+    if all(one.fine for one in findings):
         end = f"Next: foveate run --model {model}"
     else:
         end = "\n".join(mends) or "Mend what is named above first."

@@ -130,8 +130,8 @@ def evaluate(
             f"--timed {timed} answers all of {limit} samples one by one, so none is left for "
             f"--batch {batch}. Give --timed 0, or leave --batch out."
         )
-    asked = find_judge(judge) if judge else None
-    chosen = _chosen(tasks, data, fps, frames, asked, allow_outside)
+    judged = find_judge(judge) if judge else None
+    chosen = _chosen(tasks, data, fps, frames, judged, allow_outside)
     if not judge:
         _say_what_has_no_score(chosen)
     named = by_default(model) if methods is None else separate(methods)
@@ -204,20 +204,21 @@ def _chosen(
     if tasks is None and data is None:
         tasks = "document"
     names = [] if tasks is None else separate_tasks(tasks)
-    found = [task for name in names for task in find_tasks(name, judge, outside, films)]
+    chosen_tasks = [task for name in names for task in find_tasks(name, judge, outside, films)]
     if data is not None:
-        found.append(questions(data, fps=rate, frames=frames, outside=outside))
+        chosen_tasks.append(questions(data, fps=rate, frames=frames, outside=outside))
     for name, value in films.items():
-        if not any(f"{name}=" in task.name for task in found):
+        if not any(f"{name}=" in task.name for task in chosen_tasks):
             raise InvalidInput(
                 f"--{name} {value} is of videos, and nothing that is asked has any. Give --data "
                 "FILE with videos, or a benchmark of them."
             )
-    if data is not None and any(task.name == found[-1].name for task in found[:-1]):
+    if data is not None and any(task.name == chosen_tasks[-1].name for task in chosen_tasks[:-1]):
         raise InvalidInput(
-            f"a task is called {found[-1].name!r}, as {str(data)!r} is: give the file another name."
+            f"a task is called {chosen_tasks[-1].name!r}, as {str(data)!r} is: "
+            "give the file another name."
         )
-    return found
+    return chosen_tasks
 
 
 def _say_what_came(out: Path, rows: Rows) -> None:
@@ -234,14 +235,14 @@ def _say_what_came(out: Path, rows: Rows) -> None:
     if refused:
         table = console.table("Task", "Policy", "Refused", "Sample", "Why")
         for one in refused:
-            asked = sum((row["task"], row["spec"]) == (one.task, one.spec) for row in rows)
+            requested = sum((row["task"], row["spec"]) == (one.task, one.spec) for row in rows)
             table.add_row(
                 *map(
                     Text,
                     (
                         one.task,
                         broken(short(one.spec)),
-                        f"{one.times} of {asked}",
+                        f"{one.times} of {requested}",
                         one.sample,
                         one.said,
                     ),

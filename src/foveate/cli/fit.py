@@ -80,7 +80,7 @@ def fit_into(
     chosen = policies(policy or ["recommended"], budget or [], model)[1:]
     with console.quiet(), console.progress(hidden=json) as bars:
         bars.add_task("reading the model's code", total=None)
-        found = fit(
+        fitted = fit(
             model,
             request,
             room,
@@ -90,14 +90,14 @@ def fit_into(
             trust_remote_code=trust_remote_code,
         )
     if json:
-        console.print_json(_facts(found))
+        console.print_json(_facts(fitted))
     else:
-        console.show(*fit_table.of(found, engine))
+        console.show(*fit_table.of(fitted, engine))
     if picture is not None:
         with files.replacing(picture) as part:
-            memory_picture(fit_table.title(found), fit_table.bars(found), room).save(part)
+            memory_picture(fit_table.title(fitted), fit_table.bars(fitted), room).save(part)
         typer.echo(f"What fills the memory, drawn: {picture}", err=True)
-    if found.fits is False:
+    if fitted.fits is False:
         raise typer.Exit(1)
 
 
@@ -112,22 +112,22 @@ def _frames(video: str | None, fps: float | None, frames: int | None) -> int:
     return frames_of(long, fps) if fps is not None else frames or FRAMES
 
 
-def _facts(found: Fit) -> dict[str, Any]:
-    traced = found.trace
+def _facts(fitted: Fit) -> dict[str, Any]:
+    traced = fitted.trace
     return {
-        "model": found.model,
-        "memory": found.memory,
-        "fits": found.fits,
-        "peak": found.peak,
-        "request": asdict(found.request),
-        "weights": None if found.weights is None else found.weights._asdict(),
+        "model": fitted.model,
+        "memory": fitted.memory,
+        "fits": fitted.fits,
+        "peak": fitted.peak,
+        "request": asdict(fitted.request),
+        "weights": None if fitted.weights is None else fitted.weights._asdict(),
         "prompt": traced and {"tokens": traced.tokens, "visual": traced.visual},
         "peaks": traced and {"tower": traced.tower, "prefill": traced.prefill, "step": traced.step},
-        "logits": found.logits and dict(zip(("last", "all"), found.logits, strict=True)),
+        "logits": fitted.logits and dict(zip(("last", "all"), fitted.logits, strict=True)),
         "caches": [
-            {**asdict(one), "cache": one.cache and one.cache._asdict()} for one in found.caches
+            {**asdict(one), "cache": one.cache and one.cache._asdict()} for one in fitted.caches
         ],
-        "changes": [asdict(one) for one in found.changes],
-        "vllm": found.pool and asdict(found.pool),
-        "unknown": found.unknown,
+        "changes": [asdict(one) for one in fitted.changes],
+        "vllm": fitted.pool and asdict(fitted.pool),
+        "unknown": fitted.unknown,
     }

@@ -17,22 +17,22 @@ _WIDE = 80
 _HELD = ("Tokens\nkept", "Reading\nGB", "Prompt\nGB", "Answer\nGB", "Peak of\nall, GB", "It\nfits")
 
 
-def of(found: Fit, engine: Engine) -> list[RenderableType]:
+def of(fitted: Fit, engine: Engine) -> list[RenderableType]:
     """Everything that was found, part by part."""
-    parts: list[RenderableType] = [Text(title(found)), "", _parts(found), "", _verdict(found)]
-    if found.caches:
-        parts += ["", _caches(found)]
-    if found.changes:
-        parts += ["", _changes(found)]
-    parts += _pool(found, engine)
-    for part, why in found.unknown.items():
+    parts: list[RenderableType] = [Text(title(fitted)), "", _parts(fitted), "", _verdict(fitted)]
+    if fitted.caches:
+        parts += ["", _caches(fitted)]
+    if fitted.changes:
+        parts += ["", _changes(fitted)]
+    parts += _pool(fitted, engine)
+    for part, why in fitted.unknown.items():
         parts.append(Text(f"\nUnknown, {part}: {why}.", "yellow"))
     return parts
 
 
-def title(found: Fit) -> str:
+def title(fitted: Fit) -> str:
     """The model, and what it is asked."""
-    request = found.request
+    request = fitted.request
     size = "x".join(map(str, request.size or ()))
     shown = [
         f"{count} {word}{'s' * (count > 1)} of {size}"
@@ -40,17 +40,17 @@ def title(found: Fit) -> str:
         if count
     ]
     rows = [f"{request.batch} prompts at once"] if request.batch > 1 else []
-    asked = ", ".join([*rows, *shown, f"{request.text:,} tokens of text"])
-    return f"{found.model}: {asked}, an answer of {request.answer:,}"
+    request_line = ", ".join([*rows, *shown, f"{request.text:,} tokens of text"])
+    return f"{fitted.model}: {request_line}, an answer of {request.answer:,}"
 
 
-def bars(found: Fit) -> list[tuple[str, list[tuple[str, int]]]]:
+def bars(fitted: Fit) -> list[tuple[str, list[tuple[str, int]]]]:
     """What is held at each peak, piece by piece, with the full cache; then under each policy."""
-    if found.weights is None or found.trace is None:
+    if fitted.weights is None or fitted.trace is None:
         return []
-    weights, traced = ("weights", found.weights.bytes), found.trace
+    weights, traced = ("weights", fitted.weights.bytes), fitted.trace
     rows = [("seeing", [weights, ("vision tower", traced.tower)])] if traced.tower else []
-    for one in found.caches:
+    for one in fitted.caches:
         if one.cache is not None:
             name = "" if one.policy == "full" else f", {short(one.policy)}"
             pieces = [("KV cache", one.cache.reading), ("prefill", traced.activations)]
@@ -61,86 +61,86 @@ def bars(found: Fit) -> list[tuple[str, list[tuple[str, int]]]]:
     return rows
 
 
-def _parts(found: Fit) -> RenderableType:
+def _parts(fitted: Fit) -> RenderableType:
     table = console.table("Part", "GB", "What it is", padding=_CLOSE, width=_WIDE)
     table.columns[1].justify = "right"
     table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for name, size, said in _rows(found):
+    for name, size, said in _rows(fitted):
         table.add_row(name, "unknown" if size is None else gb(size), said)
     return table
 
 
-def _rows(found: Fit) -> Iterator[tuple[str, int | None, str]]:
-    held, traced = found.weights, found.trace
+def _rows(fitted: Fit) -> Iterator[tuple[str, int | None, str]]:
+    held, traced = fitted.weights, fitted.trace
     numbers = "" if held is None else f"{held.parameters / 1e9:,.2f} billion numbers, {held.held}"
     yield "weights", None if held is None else held.bytes, numbers
-    if found.request.shown:
+    if fitted.request.shown:
         tower = None if traced is None else traced.tower
         yield "vision tower", tower, "at its peak, pixels with it"
     if traced is None:
         yield from ((name, None, "") for name in ("prefill", "KV cache", "answer"))
         return
-    yield "prefill", traced.activations, f"activations of the decoder at its peak, {_read(found)}"
+    yield "prefill", traced.activations, f"activations of the decoder at its peak, {_read(fitted)}"
     visual = f", {traced.visual:,} of them visual" if traced.visual else ""
     yield "KV cache", traced.cache, f"{traced.tokens:,} tokens a prompt{visual}"
-    whole = found.caches[0].cache
+    whole = fitted.caches[0].cache
     if whole is not None:
         yield "answer", whole.answer - whole.prompt, "what the cache grows by"
-    if found.logits is not None:
-        last, every = found.logits
+    if fitted.logits is not None:
+        last, every = fitted.logits
         yield "logits", last, f"of the last token; of all, in a plain forward, {gb(every)}"
 
 
-def _read(found: Fit) -> str:
-    asked = found.request
-    how = asked.attention or "the model's own attention"
-    chunk = "all tokens at once" if asked.chunk is None else f"{asked.chunk:,} tokens at once"
+def _read(fitted: Fit) -> str:
+    request = fitted.request
+    how = request.attention or "the model's own attention"
+    chunk = "all tokens at once" if request.chunk is None else f"{request.chunk:,} tokens at once"
     return f"{how}, {chunk}"
 
 
-def _verdict(found: Fit) -> Text:
-    if found.peak is None or found.trace is None or found.weights is None:
+def _verdict(fitted: Fit) -> Text:
+    if fitted.peak is None or fitted.trace is None or fitted.weights is None:
         return Text("Whether it fits is unknown.", "yellow")
-    traced, weights, whole = found.trace, found.weights.bytes, found.caches[0].cache
-    peaks = {"seeing": traced.tower, "reading": traced.prefill, "answering": _answering(found)}
-    told = ", ".join(f"{name} {gb(weights + size)}" for name, size in peaks.items() if size)
-    word, color = ("It fits", "green") if found.fits else ("It does not fit", "red")
-    line = f"{word}: {gb(found.peak)} of {gb(found.memory)} GB at the peak ({told})."
+    traced, weights, whole = fitted.trace, fitted.weights.bytes, fitted.caches[0].cache
+    peaks = {"seeing": traced.tower, "reading": traced.prefill, "answering": _answering(fitted)}
+    peaks_line = ", ".join(f"{name} {gb(weights + size)}" for name, size in peaks.items() if size)
+    word, color = ("It fits", "green") if fitted.fits else ("It does not fit", "red")
+    line = f"{word}: {gb(fitted.peak)} of {gb(fitted.memory)} GB at the peak ({peaks_line})."
     return Text(line, color) if whole else Text(line)
 
 
-def _answering(found: Fit) -> int:
-    traced, whole = found.trace, found.caches[0].cache
+def _answering(fitted: Fit) -> int:
+    traced, whole = fitted.trace, fitted.caches[0].cache
     return 0 if traced is None or whole is None else traced.step - traced.cache + whole.answer
 
 
-def _caches(found: Fit) -> RenderableType:
+def _caches(fitted: Fit) -> RenderableType:
     table = console.table("KV cache under", *_HELD, padding=_CLOSE)
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
-    for one in found.caches:
+    for one in fitted.caches:
         name = Text(broken(short(one.policy), 24))
         if one.cache is None or one.peak is None:
             table.add_row(name, Text(f"unknown: {one.unknown or 'the weights'}"))
             continue
         held = one.cache
         sizes = map(gb, (held.reading, held.prompt, held.answer, one.peak))
-        table.add_row(name, f"{held.kept:,}", *sizes, "yes" if one.peak <= found.memory else "no")
+        table.add_row(name, f"{held.kept:,}", *sizes, "yes" if one.peak <= fitted.memory else "no")
     return table
 
 
-def _changes(found: Fit) -> RenderableType:
+def _changes(fitted: Fit) -> RenderableType:
     table = console.table("To change first", "Saves\nGB", "Peak\nGB", "Try it with", padding=_CLOSE)
     for column in table.columns[1:3]:
         column.justify, column.no_wrap = "right", True
-    for one in found.changes:
+    for one in fitted.changes:
         option = Text(broken(short(one.option), 24))
         table.add_row(Text(short(one.what)), gb(one.saves), gb(one.peak), option)
     return table
 
 
-def _pool(found: Fit, engine: Engine) -> list[RenderableType]:
-    pool = found.pool
+def _pool(fitted: Fit, engine: Engine) -> list[RenderableType]:
+    pool = fitted.pool
     if pool is None:
         return []
     lines = [

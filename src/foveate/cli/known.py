@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from foveate.cli.measure import Row
+from foveate.cli.measure import ComparisonRow
 from foveate.cli.policies import short
 from foveate.eval.contenders import Named, named
 from foveate_demo import FIGURES, album
@@ -53,11 +53,11 @@ class Known:
     evaluation: Evaluation
     by_method: dict[Named, Figures]
 
-    def right(self, row: Row) -> bool:
+    def right(self, row: ComparisonRow) -> bool:
         """Whether the row's answer is right, letter by letter."""
         return row.answer.strip() == self.answer
 
-    def figures(self, row: Row) -> Figures:
+    def figures(self, row: ComparisonRow) -> Figures:
         """How the row's policy did in the evaluation."""
         return self.by_method[Named(short(row.method), row.budget or "")]
 
@@ -72,10 +72,14 @@ class Known:
             "questions": evaluation.questions,
         }
 
-    def of(self, row: Row) -> dict[str, Any]:
+    def of(self, row: ComparisonRow) -> dict[str, Any]:
         """What is known of one row, for JSON; the numbers are out of all ``questions``."""
-        found = self.figures(row)
-        return {"right": self.right(row), "same_answers": found.same, "right_answers": found.right}
+        figures = self.figures(row)
+        return {
+            "right": self.right(row),
+            "same_answers": figures.same,
+            "right_answers": figures.right,
+        }
 
 
 def known_answers() -> Known:

@@ -19,7 +19,7 @@ _PATH = re.compile(
 )
 
 
-class Line(NamedTuple):
+class ChatLine(NamedTuple):
     """What a line says: a command and its argument, or text, images (paths or addresses) and videos
     (paths).
     """
@@ -30,7 +30,7 @@ class Line(NamedTuple):
     videos: tuple[str, ...] = ()
 
 
-def read_line(line: str) -> Line:
+def read_line(line: str) -> ChatLine:
     """A line of a chat. Paths of images and videos are taken out of the text, as terminals write
     them when a file is dragged into the window: plain, in quotes, with spaces escaped, or as
     ``file://``.
@@ -41,23 +41,23 @@ def read_line(line: str) -> Line:
     line = line.strip()
     if line.startswith("/") and not _PATH.match(line):
         command, _, argument = line[1:].partition(" ")
-        return Line(command, argument.strip())
+        return ChatLine(command, argument.strip())
     images: list[str] = []
     videos: list[str] = []
 
-    def taken(found: re.Match[str]) -> str:
-        place = _place(found["quoted"] or found["bare"])
+    def taken(match: re.Match[str]) -> str:
+        place = _place(match["quoted"] or match["bare"])
         film = re.search(f"{_VIDEOS}$", place, re.IGNORECASE) is not None
         if Path(place).is_file() or (not film and place.startswith(("http://", "https://"))):
             (videos if film else images).append(place)
             return ""
-        if found["quoted"] or "/" in place:
+        if match["quoted"] or "/" in place:
             what = "video file" if film else "image"
             raise InvalidInput(f"there is no {what} at {place!r}.")
-        return found[0]
+        return match[0]
 
     text = " ".join(_PATH.sub(taken, line).split())
-    return Line("", text, tuple(images), tuple(videos))
+    return ChatLine("", text, tuple(images), tuple(videos))
 
 
 def _place(written: str) -> str:

@@ -22,7 +22,7 @@ from foveate.eval.prompt import Prompt
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One line of the comparison. Bytes and kept tokens are those right after the compression.
 
     Times are medians over the turns, and ``decode_ms_per_token`` over all tokens of all turns (None
@@ -56,7 +56,7 @@ class Measured(NamedTuple):
     of these all layers computed, and the times of every turn so far.
     """
 
-    row: Row
+    row: ComparisonRow
     ids: list[int]
     held: Tensor
     whole: Tensor
@@ -109,9 +109,9 @@ def measure(
         whole = session.computed_share()[0, : prompt.tokens].cpu() == 1
     computed = stats.computed
     ids: list[int] = done[0, prompt.tokens :].tolist()
-    steps = [late - early for early, late in zip(clock.times, clock.times[1:], strict=False)]
+    steps = [later - early for early, later in zip(clock.times, clock.times[1:], strict=False)]
     turns = (Times(clock.times[0] - start - stats.seconds, stats.seconds, steps),)
-    row = Row(
+    row = ComparisonRow(
         method=label(policy),
         budget=budget_of(policy),
         answer=loaded.tokenizer.decode(ids, skip_special_tokens=True).strip(),
@@ -140,7 +140,7 @@ def with_turn(before: Measured, latest: Measured) -> Measured:
     return before._replace(row=replace(before.row, **_medians(turns)), turns=turns)
 
 
-def against(row: Row, ids: list[int], full: list[int]) -> Row:
+def against(row: ComparisonRow, ids: list[int], full: list[int]) -> ComparisonRow:
     """The row, with the place where its answer leaves that of the full cache."""
     if ids == full:
         return row

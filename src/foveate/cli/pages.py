@@ -11,7 +11,7 @@ from foveate.cli import console, options
 from foveate.cli.findings import counted, of_page
 from foveate.cli.options import model_option
 from foveate.cli.policies import by_default, short, with_known_profile
-from foveate.cli.prompt import check_writable, clips_of, question, told
+from foveate.cli.prompt import check_writable, clip_line, clips_of, question
 from foveate.core import files
 from foveate.core.composition import name_and_arguments
 from foveate.core.policy import Policy
@@ -101,9 +101,9 @@ def lens(
     with console.progress(hidden=False) as bars:
         task = bars.add_task(f"loading {model}", total=None)
         loaded = load(model, trust_remote_code, device_map, dtype)
-        asked = read(loaded, text, images, clips=clips)
-        shown, times = pictures(clips, images, asked.inputs)
-        bars.reset(task, description=f"reading {asked.tokens:,} tokens", total=None)
+        own_prompt = read(loaded, text, images, clips=clips)
+        shown, times = pictures(clips, images, own_prompt.inputs)
+        bars.reset(task, description=f"reading {own_prompt.tokens:,} tokens", total=None)
 
         def tell(policy: Policy, done: int, of: int) -> None:
             what = f"{short(label(policy))} {budget_of(policy) or ''} answers"
@@ -112,7 +112,7 @@ def lens(
         made = lens_of(
             loaded.model,
             loaded.reader,
-            asked.inputs,
+            own_prompt.inputs,
             shown,
             policies,
             loaded.name,
@@ -120,11 +120,11 @@ def lens(
             tell,
             times,
         )
-    holds = f"{asked.tokens:,} tokens, {counted(len(policies), 'method')}"
+    holds = f"{own_prompt.tokens:,} tokens, {counted(len(policies), 'method')}"
     steps = max(map(len, policies))
     holds += f"\nat {counted(steps, 'step')} of the budget" if steps > 1 else ""
     for clip in clips:
-        typer.echo(told(clip, loaded), err=True)
+        typer.echo(clip_line(clip, loaded), err=True)
     typer.echo(of_page(made.save(out), f"what every head keeps of {holds}{_told(made)}"))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from PIL import Image
 
-from foveate.cli.measure import Measured, Row
+from foveate.cli.measure import ComparisonRow, Measured
 from foveate.cli.policies import short
 from foveate.cli.prompt import check_writable
 from foveate.core import files
@@ -58,12 +58,12 @@ def _places(
 ) -> tuple[list[ImageTokens] | None, str]:
     """Where the images' tokens stand, or None and what is said of it."""
     sizes, config = [image.size for image in images], loaded.model.config
-    found = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
+    tokens = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
     said = f"The images show no patches: {not_known(config, loaded.reader)}."
-    return found, said if found is None else ""
+    return tokens, said if tokens is None else ""
 
 
-def _words(row: Row) -> tuple[str, str]:
+def _words(row: ComparisonRow) -> tuple[str, str]:
     """Title and second line of a method's row of images."""
     kept = f"{row.kept_tokens:,.0f} tokens, {row.kv_bytes / 2**20:,.1f} MiB"
     return f"{short(row.method)} {row.budget or ''}".strip(), f'{kept}: "{row.answer.strip()}"'

@@ -61,15 +61,15 @@ def policies(specs: Sequence[str], budgets: Sequence[str], model: str = SEES) ->
     Raises:
         FoveateError: an unknown method, a spec that does not parse, a budget that cannot be met.
     """
-    found = [policy_of("full")]
+    chosen = [policy_of("full")]
     for spec in specs or METHODS_BY_DEFAULT:
-        found += at_each(with_known_profile(spec, model), budgets)
-    return list({policy.spec: policy for policy in found}.values())
+        chosen += at_each(with_known_profile(spec, model), budgets)
+    return list({policy.spec: policy for policy in chosen}.values())
 
 
 def short(spec: str) -> str:
     """The spec with its files named without their folders, as it can be given to ``policies``."""
-    return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda found: found[1] or "", spec)
+    return re.sub(r"'[^']*/([^'/]*)'|[^=,(']*/", lambda match: match[1] or "", spec)
 
 
 def with_known_profile(spec: str, model: str) -> str:
@@ -82,10 +82,10 @@ def with_known_profile(spec: str, model: str) -> str:
         if place is not None and "profile" not in name_and_arguments(spec)[1]:
             return f"{spec}{',' if ':' in spec else ':'}profile={print_value(place.as_posix())}"
 
-    def placed(found: re.Match[str]) -> str:
-        shipped = PROFILES / found[1]
-        if Path(found[1]).exists() or not shipped.is_file():
-            return found[0]
+    def placed(match: re.Match[str]) -> str:
+        shipped = PROFILES / match[1]
+        if Path(match[1]).exists() or not shipped.is_file():
+            return match[0]
         return f"profile={print_value(shipped.as_posix())}"
 
     return re.sub(r"\bprofile=([\w.-]+)(?=[,)]|$)", placed, spec)

@@ -45,18 +45,18 @@ def profiles(
     if (action == "list") == bool(places):
         what = "takes no paths" if places else "needs the paths of profiles"
         raise InvalidInput(f"'foveate profiles {action}' {what}.")
-    found: Sequence[Installed]
+    entries: Sequence[Installed]
     broken: Sequence[FoveateError] = ()
     if action == "install":
-        found = [installed.install(place, model) for place in places or ()]
+        entries = [installed.install(place, model) for place in places or ()]
     elif action == "remove":
-        found = [_removed(place) for place in places or ()]
+        entries = [_removed(place) for place in places or ()]
     else:
-        found, broken = installed.listed()
+        entries, broken = installed.listed()
     if json:
-        console.print_json({"folder": str(installed.folder()), "profiles": [*map(_row, found)]})
+        console.print_json({"folder": str(installed.folder()), "profiles": [*map(_row, entries)]})
     else:
-        _show(action, found)
+        _show(action, entries)
     for error in broken:
         typer.echo(f"Error: {error}", err=True)
     if broken:
@@ -73,30 +73,30 @@ def _removed(place: Path) -> Installed:
 
 
 def _row(one: Installed) -> dict[str, object]:
-    told = one.profile
-    target = told.target if isinstance(told, TensorProfile) else ""
+    profile = one.profile
+    target = profile.target if isinstance(profile, TensorProfile) else ""
     return {
-        "model": told.model,
-        "method": told.method,
-        "weights": told.weights,
-        "prompts": told.samples,
+        "model": profile.model,
+        "method": profile.method,
+        "weights": profile.weights,
+        "prompts": profile.samples,
         "target": target,
         "shared": one.manifest is not None,
         "path": str(one.path),
     }
 
 
-def _show(action: str, found: Sequence[Installed]) -> None:
-    if not found:
+def _show(action: str, entries: Sequence[Installed]) -> None:
+    if not entries:
         typer.echo(f"No profile is installed in {installed.folder()}.")
         typer.echo("Make one: foveate calibrate recommended --model MODEL --share")
         return
     said = {"list": "", "install": "installed: ", "remove": "removed: "}[action]
-    for one in found:
-        told = _row(one)
-        weights = f" (weights {told['weights']})" if told["weights"] else ""
-        typer.echo(f"{said}{told['method']} on {told['model']}{weights}, {told['prompts']} prompts")
-        if fitted := FITTED.get(str(told["target"])):
+    for one in entries:
+        row = _row(one)
+        weights = f" (weights {row['weights']})" if row["weights"] else ""
+        typer.echo(f"{said}{row['method']} on {row['model']}{weights}, {row['prompts']} prompts")
+        if fitted := FITTED.get(str(row["target"])):
             typer.echo(f"  fitted to {fitted}")
         if action != "remove":
-            typer.echo(f"  {told['path']}")
+            typer.echo(f"  {row['path']}")

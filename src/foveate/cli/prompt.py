@@ -58,8 +58,8 @@ def prompts_of(path: Path, which: Which) -> list[Record]:
         InvalidInput: it cannot be read, holds nothing or nothing of the length asked for, or has a
             line that is no record.
     """
-    if found := which.of(read_lines(path)):
-        return found
+    if prompts := which.of(read_lines(path)):
+        return prompts
     if next(iter(read_lines(path)), None) is None:
         raise InvalidInput(f"the prompts file {str(path)!r} is empty: give one prompt a line.")
     most = "" if which.up_to is None else f" and at most {which.up_to}"
@@ -118,7 +118,7 @@ def clips_of(videos: Sequence[Path], fps: float | None, frames: int | None) -> l
     return [read_video(path, fps=fps, frames=frames) for path in videos]
 
 
-def told(clip: Clip, loaded: Loaded) -> str:
+def clip_line(clip: Clip, loaded: Loaded) -> str:
     """What was taken of a video, and what the model reads it as."""
     first, last = clip.times[[0, -1]]
     words = f"{clip.name}: {len(clip)} frames, from {first:.1f} to {last:.1f} s"

@@ -119,8 +119,8 @@ def reproduce(
     """
     names = ids or []
     if checked is not None:
-        found = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
-        reproduce_check.tell(list(found), json)
+        checks = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
+        reproduce_check.tell(list(checks), json)
         return
     if not names and (merged or planned):
         raise InvalidInput("--merge and --plan are of experiments: give their ids, or all.")
@@ -173,10 +173,10 @@ def _part(said: str | None, batch: int) -> Part:
     """Which part of the samples is asked, in batches; all, where nothing is said."""
     if said is None:
         return Part(batch=batch)
-    found = re.fullmatch(r"(\d+)/(\d+)", said)
-    if not found or not 1 <= int(found[1]) <= int(found[2]):
+    match = re.fullmatch(r"(\d+)/(\d+)", said)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
         raise InvalidParameter(f"--part {said!r}: give K/N with K from 1 to N, such as 1/2.")
-    return Part(int(found[1]), int(found[2]), batch)
+    return Part(int(match[1]), int(match[2]), batch)
 
 
 def _merge(lab: Lab, folders: Sequence[Path]) -> None:
@@ -217,10 +217,10 @@ def _held(shown: Sequence[Outcome]) -> str:
     tables = [table for one in shown for table in one.tables]
     cells = [cell for table in tables for line in table.lines for cell in line.cells]
     beside = sum(cell.paper is not None and cell.measured is not None for cell in cells)
-    found = {
+    held = {
         "experiment": len(shown),
         "table": len(tables),
         "figure": sum(len(one.figures) for one in shown),
     }
-    said = [counted(number, thing) for thing, number in found.items() if number]
+    said = [counted(number, thing) for thing, number in held.items() if number]
     return ", ".join([*said, *([f"{counted(beside, 'number')} beside the paper's"] * bool(beside))])

@@ -14,15 +14,15 @@ from foveate.reproduce.check import BenchmarkFolder, Checked
 
 def tell(checked: Sequence[Checked], json: bool) -> None:
     """Shows what was found. The exit code is 3 if something is missing."""
-    found = {one.task: one for each in checked for one in each.found}
+    folders = {one.task: one for each in checked for one in each.folders}
     if json:
         console.print_json(
             {
-                "data": [one.to_json() for one in found.values()],
+                "data": [one.to_json() for one in folders.values()],
                 "experiments": [
                     {
                         "id": one.experiment.id,
-                        "tasks": [each.task for each in one.found],
+                        "tasks": [each.task for each in one.folders],
                         "missing": list(one.missing),
                     }
                     for one in checked
@@ -30,14 +30,14 @@ def tell(checked: Sequence[Checked], json: bool) -> None:
             }
         )
     else:
-        _show(list(found.values()), checked)
-    if any(one.missing for one in found.values()):
+        _show(list(folders.values()), checked)
+    if any(one.missing for one in folders.values()):
         raise typer.Exit(REFUSED)
 
 
-def _show(found: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
+def _show(folders: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
     table = console.table("Data", "Form", "Split", "Count", "First")
-    for one in found:
+    for one in folders:
         for number, part in enumerate(one.parts or ()):
             what = f"{one.task} {part.name}".strip()
             count = "missing" if part.missing else str(part.questions)
@@ -45,11 +45,11 @@ def _show(found: Sequence[BenchmarkFolder], checked: Sequence[Checked]) -> None:
                 *map(Text, (what, part.form, part.split, count, "" if number else one.first))
             )
     console.show(table)
-    for one in found:
+    for one in folders:
         if one.missing:
             console.show(Text(f"{one.task}: {one.missing}\n  {one.address}"))
     listed = console.table("Experiment", "Data")
     for each in checked:
         said = f"missing: {', '.join(each.missing)}" if each.missing else "all there"
-        listed.add_row(each.experiment.id, Text(said if each.found else "reads none"))
+        listed.add_row(each.experiment.id, Text(said if each.folders else "reads none"))
     console.show(listed)

@@ -13,13 +13,13 @@ from foveate.reproduce.costs import Costs
 UNKNOWN = "unknown until the first answers"
 
 
-def tell(found: Costs, json: bool) -> None:
+def tell(costs: Costs, json: bool) -> None:
     """Shows it, set by set."""
     if json:
-        console.print_json(found.to_json())
+        console.print_json(costs.to_json())
         return
     table = console.table("Model", "Asked", "Prompts", "Tokens", "Answers", "Time")
-    for one in found.each:
+    for one in costs.each:
         table.add_row(
             Text(one.model),
             Text(one.task + (" (alone)" if one.alone and "timed" not in one.task else "")),
@@ -28,35 +28,35 @@ def tell(found: Costs, json: bool) -> None:
             f"{one.answers:,}",
             "?" if one.seconds is None else said(one.seconds),
         )
-    if found.each:
+    if costs.each:
         console.show(table)
-    typer.echo(summary(found))
-    for name, why in found.missing.items():
+    typer.echo(summary(costs))
+    for name, why in costs.missing.items():
         typer.echo(f"{name}: {why}", err=True)
 
 
-def summary(found: Costs) -> str:
+def summary(costs: Costs) -> str:
     """The whole in two lines."""
-    some = " as far as is known" if any(one.tokens is None for one in found.each) else ""
-    tokens = "" if found.tokens is None else f", of about {found.tokens:,} tokens{some},"
+    some = " as far as is known" if any(one.tokens is None for one in costs.each) else ""
+    tokens = "" if costs.tokens is None else f", of about {costs.tokens:,} tokens{some},"
     what = (
-        f"{found.there:,} of {found.rows:,} rows are there. Left: "
-        f"{counted(found.prompts, 'prompt')}{tokens} {counted(found.answers, 'answer')}, "
-        f"{counted(found.profiles, 'profile')}."
+        f"{costs.there:,} of {costs.rows:,} rows are there. Left: "
+        f"{counted(costs.prompts, 'prompt')}{tokens} {counted(costs.answers, 'answer')}, "
+        f"{counted(costs.profiles, 'profile')}."
     )
-    if not found.each:
-        return f"{found.there:,} of {found.rows:,} rows are there: nothing is left."
-    if found.seconds is None:
+    if not costs.each:
+        return f"{costs.there:,} of {costs.rows:,} rows are there: nothing is left."
+    if costs.seconds is None:
         return f"{what}\nTime: {UNKNOWN}."
-    time = f"about {said(found.seconds)} with {counted(found.workers, 'worker')}"
-    profiles = ", and what the profiles take" if found.profiles else ""
+    time = f"about {said(costs.seconds)} with {counted(costs.workers, 'worker')}"
+    profiles = ", and what the profiles take" if costs.profiles else ""
     return f"{what}\nTime: {time}, at the rate of the rows that are there{profiles}."
 
 
-def rest(found: Costs) -> str:
+def rest(costs: Costs) -> str:
     """What a merged folder still lacks."""
-    if not found.rows:
+    if not costs.rows:
         return "Without data nothing says which rows are still missing."
-    left = found.rows - found.there
-    said = f"{found.there:,} of {found.rows:,} rows are there"
+    left = costs.rows - costs.there
+    said = f"{costs.there:,} of {costs.rows:,} rows are there"
     return f"{said}; the same command without --merge asks the others." if left else f"{said}."

@@ -11,14 +11,14 @@ from rich.text import Text
 
 from foveate.cli import console
 from foveate.cli.known import Known
-from foveate.cli.measure import Row
+from foveate.cli.measure import ComparisonRow
 from foveate.cli.policies import short
 
 _HEADERS = ("Budget", "Tokens\nkept", "KV\nMiB", "Prefill\ns", "Compress\ns", "Decode\nms/token")
 _CLOSE = (0, 1, 0, 0)  # blanks around a cell: as few as keep columns apart
 
 
-def rendered(rows: Sequence[Row], known: Known | None = None) -> Group:
+def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group:
     """A table of numbers, and under it each method's answer, with what is known of it."""
     numbers = _table()
     for header in _HEADERS:
@@ -43,7 +43,7 @@ def broken(spec: str, width: int = 21) -> str:
     return "\n".join(lines)
 
 
-def _pruned(row: Row, full: Row) -> Text:
+def _pruned(row: ComparisonRow, full: ComparisonRow) -> Text:
     """What a method saved by dropping visual tokens before they were computed."""
     return Text(
         f"{short(row.method)} computed {row.visual_computed:.0%} of the visual tokens: prefill in "
@@ -57,7 +57,7 @@ def _table() -> Table:
     return made
 
 
-def _answers(rows: Sequence[Row]) -> Table:
+def _answers(rows: Sequence[ComparisonRow]) -> Table:
     """Each answer, and the token at which it leaves the full cache's."""
     table = _table()
     table.columns[0].max_width = 24
@@ -71,7 +71,7 @@ def _answers(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _judged(rows: Sequence[Row], known: Known) -> Table:
+def _judged(rows: Sequence[ComparisonRow], known: Known) -> Table:
     """Each answer, whether it is right, and how often the policy's answers are."""
     table, count = _table(), known.evaluation.questions
     table.add_column("Answer", overflow="fold")
@@ -105,7 +105,7 @@ def _compact(answer: str) -> Text:
     return Text("\n".join(line for line in answer.splitlines() if line.strip()) or "(nothing)")
 
 
-def _numbers(row: Row) -> tuple[str, ...]:
+def _numbers(row: ComparisonRow) -> tuple[str, ...]:
     decode = row.decode_ms_per_token
     return (
         row.budget or "-",

@@ -14,10 +14,10 @@ from rich.text import Text
 from foveate.cli import console, options, pictures
 from foveate.cli.findings import after_run
 from foveate.cli.known import Known, known_answers
-from foveate.cli.measure import Measured, Row, against, measure, warm_up, with_turn
+from foveate.cli.measure import ComparisonRow, Measured, against, measure, warm_up, with_turn
 from foveate.cli.options import model_option
 from foveate.cli.policies import ON_THE_DEMO, by_default, is_demo, policies, short
-from foveate.cli.prompt import clips_of, question, told
+from foveate.cli.prompt import clip_line, clips_of, question
 from foveate.cli.rows import rendered
 from foveate.core.policy import Policy
 from foveate.eval.contenders import budget_of, label
@@ -80,18 +80,18 @@ def run(
     try:
         with console.progress(hidden=json) as bars:
             loaded = _load(model, bars, trust_remote_code, device_map, dtype)
-            asked = read(loaded, text, images, clips=clips)
-            _measure_all(loaded, asked, chosen, max_new_tokens, rounds, bars, done)
+            own_prompt = read(loaded, text, images, clips=clips)
+            _measure_all(loaded, own_prompt, chosen, max_new_tokens, rounds, bars, done)
     finally:
         rows = [one.row for one in done]
         if done and not json:  # also the rows before one that failed
-            films = [Text(told(clip, loaded)) for clip in clips]
-            console.show(_head(loaded, asked, text, known), *films, "", rendered(rows, known))
+            films = [Text(clip_line(clip, loaded)) for clip in clips]
+            console.show(_head(loaded, own_prompt, text, known), *films, "", rendered(rows, known))
     if picture is not None:
-        shown, _ = pictures_of(clips, images, asked.inputs)
-        pictures.save(picture, shown, loaded, asked, done)
+        shown, _ = pictures_of(clips, images, own_prompt.inputs)
+        pictures.save(picture, shown, loaded, own_prompt, done)
     if json:
-        _print_json(loaded, asked, rows, known)
+        _print_json(loaded, own_prompt, rows, known)
     else:
         typer.echo(f"\n{after_run(model, known is not None, picture is not None)}")
 
@@ -135,14 +135,16 @@ def _measure_all(
     bars.remove_task(task)
 
 
-def _print_json(loaded: Loaded, prompt: Prompt, rows: Sequence[Row], known: Known | None) -> None:
-    asked = {
+def _print_json(
+    loaded: Loaded, prompt: Prompt, rows: Sequence[ComparisonRow], known: Known | None
+) -> None:
+    settings = {
         "tokens": prompt.tokens,
         "visual_tokens": prompt.visual_tokens,
         "images": prompt.images,
         "videos": prompt.clips,
     }
-    result: dict[str, Any] = {"model": loaded.name, "prompt": asked}
+    result: dict[str, Any] = {"model": loaded.name, "prompt": settings}
     if known is not None:
         result["evaluation"] = known.about()
     result["rows"] = [

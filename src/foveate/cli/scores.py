@@ -14,7 +14,7 @@ from foveate.cli.policies import short
 from foveate.cli.rows import broken
 from foveate.errors import MissingPackage
 from foveate.eval.contenders import named
-from foveate.report.summary import Cell, Estimate, Rows, cells
+from foveate.report.summary import Estimate, Rows, SummaryCell, cells
 
 MOST = 24  # lines; a report has more room
 _CLOSE = (0, 1, 0, 0)
@@ -26,19 +26,19 @@ def scores(rows: Rows) -> list[RenderableType]:
     """
     answered = [row for row in rows if "error" not in row]
     try:
-        found = cells(answered)
+        table = cells(answered)
     except MissingPackage as error:
         return [Text(f"No scores are shown: {error}")]
     shown: list[RenderableType] = []
-    for task in dict.fromkeys(cell.task for cell in found[:MOST]):
-        mine = [cell for cell in found[:MOST] if cell.task == task]
+    for task in dict.fromkeys(cell.task for cell in table[:MOST]):
+        mine = [cell for cell in table[:MOST] if cell.task == task]
         shown += ["", _table(task, mine, answered)]
-    if len(found) > MOST:
-        shown.append(Text(f"\n{len(found) - MOST} lines more are in the report."))
+    if len(table) > MOST:
+        shown.append(Text(f"\n{len(table) - MOST} lines more are in the report."))
     return shown
 
 
-def _table(task: str, mine: Sequence[Cell], rows: Rows) -> RenderableType:
+def _table(task: str, mine: Sequence[SummaryCell], rows: Rows) -> RenderableType:
     table = console.table(task, "Budget", padding=_CLOSE)
     table.columns[0].overflow = "fold"
     for header in ("Score, 95 % interval", "Same\nanswer", "KV\nMiB"):
@@ -56,9 +56,9 @@ def _table(task: str, mine: Sequence[Cell], rows: Rows) -> RenderableType:
     return table
 
 
-def interval(found: Estimate) -> str:
+def interval(estimate: Estimate) -> str:
     """A mean and what it may be: "0.90 (0.83 to 0.94)"."""
-    return f"{found.mean:.2f} ({found.low:.2f} to {found.high:.2f})"
+    return f"{estimate.mean:.2f} ({estimate.low:.2f} to {estimate.high:.2f})"
 
 
 def _same(rows: Sequence[Mapping[str, Any]]) -> float:

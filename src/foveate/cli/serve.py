@@ -102,9 +102,9 @@ def taken(others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
         InvalidInput: one without a value, or with a part of it; one that stands twice, or in a file
             for ``--config``, where what is set here would replace it.
     """
-    found, rest = split(others)
+    ours, rest = split(others)
     values: dict[str, str] = {}
-    for one in found:
+    for one in ours:
         if not one.value:
             raise InvalidInput(f"{one.said} stands without a value.")
         if "." in one.said:  # of which vLLM makes a second, which would replace the first
@@ -138,11 +138,11 @@ def merged(ours: Mapping[str, Any], theirs: str | None) -> dict[str, Any]:
 def _with_policy(model: str, config: dict[str, Any]) -> dict[str, Any]:
     """The configuration with the profile that lies beside the model, where it is asked for."""
     ours = config.get("foveate", {})
-    asked = ours.get("policy", os.environ.get(VARIABLE)) if isinstance(ours, dict) else ""
-    if not isinstance(asked, str | None) or asked == "":
+    given_policy = ours.get("policy", os.environ.get(VARIABLE)) if isinstance(ours, dict) else ""
+    if not isinstance(given_policy, str | None) or given_policy == "":
         return config
-    policy = served(model, asked)
-    return config if policy == asked else {**config, "foveate": {**ours, "policy": policy}}
+    policy = served(model, given_policy)
+    return config if policy == given_policy else {**config, "foveate": {**ours, "policy": policy}}
 
 
 def check_plugins(environ: Mapping[str, str]) -> None:

@@ -12,9 +12,9 @@ import typer
 
 from foveate.chat import AnswerStream, Chat
 from foveate.chat.words import Message
-from foveate.cli.lines import Line
+from foveate.cli.lines import ChatLine
 from foveate.cli.policies import policies, short
-from foveate.cli.prompt import clips_of, told
+from foveate.cli.prompt import clip_line, clips_of
 from foveate.core.policy import Policy
 from foveate.data import Clip
 from foveate.errors import InvalidInput
@@ -45,7 +45,7 @@ class Talk:
         self._anew: list[Message] = []  # a conversation that the next turn reads again
         self._chat = self._begun()
 
-    def take(self, line: Line) -> bool:
+    def take(self, line: ChatLine) -> bool:
         """Does what a line says; False if the chat is over."""
         if line.command == "quit":
             return False
@@ -64,7 +64,7 @@ class Talk:
     def watch(self, clips: Sequence[Clip]) -> None:
         """Shows videos with what is said next; where the processor takes none, as images."""
         for clip in clips:
-            typer.echo(told(clip, self._loaded), err=True)
+            typer.echo(clip_line(clip, self._loaded), err=True)
             if takes_videos(self._loaded):
                 self.videos.append(clip)
             else:
@@ -101,8 +101,8 @@ class Talk:
         said = self._anew or self._chat.messages
         self._forget("")
         self._anew = list(said)
-        again = ", from which the conversation is read anew" if said else ""
-        typer.echo(f"{short(policy.spec)}{again}", err=True)
+        anew = ", from which the conversation is read anew" if said else ""
+        typer.echo(f"{short(policy.spec)}{anew}", err=True)
 
     def _forget(self, argument: str) -> None:
         self._chat.close()

@@ -13,8 +13,8 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
-from foveate.convert.facts import Facts, read_facts
-from foveate.convert.rules import Rule
+from foveate.convert.facts import ConfigFacts, read_facts
+from foveate.convert.rules import WeightRule
 from foveate.convert.weights import json_file
 from foveate.errors import UnsupportedModel
 
@@ -59,31 +59,31 @@ _NOT_SIZES = ("model_type", "architectures", "transformers_version", "torch_dtyp
 
 def image_processor(sizes: CLIPVisionConfig, folder: Path | None, square: bool) -> Any:
     """CLIP's image processor, which pads to a square first if the model was trained so."""
-    asked = json_file(folder / "preprocessor_config.json") if folder else {}
+    preprocessor = json_file(folder / "preprocessor_config.json") if folder else {}
     side: Any = sizes.image_size
     return LlavaImageProcessorPil(
         size={"shortest_edge": side},
         crop_size={"height": side, "width": side},
-        image_mean=asked.get("image_mean", OPENAI_CLIP_MEAN),
-        image_std=asked.get("image_std", OPENAI_CLIP_STD),
+        image_mean=preprocessor.get("image_mean", OPENAI_CLIP_MEAN),
+        image_std=preprocessor.get("image_std", OPENAI_CLIP_STD),
         do_pad=square,
     )
 
 
-def pads(facts: Facts) -> bool:
+def pads(facts: ConfigFacts) -> bool:
     """Whether images are padded to squares. Raises UnsupportedModel if they are cut into tiles."""
     how = facts.must_be("image_aspect_ratio", "pad", "square", None)
     return bool(how == "pad")
 
 
-def rules() -> tuple[Rule, ...]:
+def rules() -> tuple[WeightRule, ...]:
     """For weights of the tower, in the model and in a directory of its own."""
     at = rf"model.vision_tower.{_prefix()}\1"
     return (
-        Rule(r".*position_ids", ()),
-        Rule(rf"model\.vision_tower\.vision_tower\.{PARTS}", (at,)),
-        Rule(PARTS, (at,)),
-        Rule(r"text_model\..*|visual_projection\..*|text_projection\..*|logit_scale", ()),
+        WeightRule(r".*position_ids", ()),
+        WeightRule(rf"model\.vision_tower\.vision_tower\.{PARTS}", (at,)),
+        WeightRule(PARTS, (at,)),
+        WeightRule(r"text_model\..*|visual_projection\..*|text_projection\..*|logit_scale", ()),
     )
 
 

@@ -13,7 +13,7 @@ from foveate.errors import InvalidInput, ModelNotFound, UnsupportedModel
 
 
 @dataclass(frozen=True)
-class Facts:
+class ConfigFacts:
     """A configuration, or a part of one, whose entries are asked for by name."""
 
     entries: dict[str, Any]
@@ -32,12 +32,12 @@ class Facts:
             )
         return value
 
-    def part(self, name: str) -> Facts:
+    def part(self, name: str) -> ConfigFacts:
         """A configuration inside this one. Raises InvalidInput if there is none of that name."""
         value = self.entries.get(name)
         if not isinstance(value, dict):
             raise InvalidInput(f"{self.where} has no {name}. Download the whole repository.")
-        return Facts(value, f"{name} of {self.where}")
+        return ConfigFacts(value, f"{name} of {self.where}")
 
     def must_be(self, name: str, *allowed: Any, default: Any = None) -> Any:
         """An entry that has to have one of these values. Raises UnsupportedModel if it has not."""
@@ -50,7 +50,7 @@ class Facts:
         return value
 
 
-def read_facts(folder: Path) -> Facts:
+def read_facts(folder: Path) -> ConfigFacts:
     """What config.json says.
 
     Raises:
@@ -60,10 +60,10 @@ def read_facts(folder: Path) -> Facts:
     if not path.is_file():
         what = "there is no config.json in it" if folder.is_dir() else "no such directory"
         raise ModelNotFound(f"{str(folder)!r} holds no model: {what}.")
-    return Facts(json_file(path), str(path))
+    return ConfigFacts(json_file(path), str(path))
 
 
-def llama(facts: Facts, rows: int) -> LlamaConfig:
+def llama(facts: ConfigFacts, rows: int) -> LlamaConfig:
     """A Llama as its authors write its configuration, with so many rows of embeddings."""
     heads = facts.number("num_attention_heads")
     rope = {"rope_type": "default"} | (facts.get("rope_scaling") or {})

@@ -17,9 +17,9 @@ from transformers.utils.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT
 
 from foveate.convert import sentencepiece as sp
 from foveate.convert import templates, tokens
-from foveate.convert.facts import Facts, llama
+from foveate.convert.facts import ConfigFacts, llama
 from foveate.convert.plan import ConversionPlan
-from foveate.convert.rules import Rule, grouped, thirds
+from foveate.convert.rules import WeightRule, grouped, thirds
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.models import ImageSpanProcessor
 
@@ -31,12 +31,12 @@ _TEXT, _EYE = "model.language_model.", "model.vision_tower."
 _LAYER = r"language_model\.model\.layers\.(\d+)\."
 
 
-def is_internvl(facts: Facts) -> bool:
+def is_internvl(facts: ConfigFacts) -> bool:
     """Whether that is an InternVL-Chat of its authors."""
     return bool(facts.get("model_type") == "internvl_chat")
 
 
-def plan_internvl(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
+def plan_internvl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How an InternVL-Chat is converted.
 
     Raises:
@@ -77,7 +77,7 @@ def plan_internvl(facts: Facts, folder: Path, vision: Path | None) -> Conversion
     )
 
 
-def _config(facts: Facts, text: Facts, eye: Facts) -> InternVLConfig:
+def _config(facts: ConfigFacts, text: ConfigFacts, eye: ConfigFacts) -> InternVLConfig:
     side = facts.get("force_image_size") or eye.number("image_size")
     if side != eye.number("image_size"):
         raise UnsupportedModel(
@@ -108,7 +108,7 @@ def _config(facts: Facts, text: Facts, eye: Facts) -> InternVLConfig:
     )
 
 
-def _image_processor(facts: Facts, config: InternVLConfig) -> GotOcr2ImageProcessorPil:
+def _image_processor(facts: ConfigFacts, config: InternVLConfig) -> GotOcr2ImageProcessorPil:
     """Cuts an image into tiles, with a thumbnail behind several, as dynamic_preprocess does."""
     tiles = bool(facts.get("dynamic_image_size", False))
     if tiles:
@@ -129,67 +129,67 @@ def _tokenizer(folder: Path) -> Any:
 
 
 def _known(tokenizer: Any, name: str, folder: Path) -> int:
-    found = tokenizer.get_vocab().get(name)
-    if found is None:
+    token = tokenizer.get_vocab().get(name)
+    if token is None:
         raise InvalidInput(
             f"the tokenizer in {str(folder)!r} has no {name}. Download tokenizer_config.json and "
             "added_tokens.json as well."
         )
-    return int(found)
+    return int(token)
 
 
-def _eye(eye: Facts) -> tuple[Rule, ...]:
+def _eye(eye: ConfigFacts) -> tuple[WeightRule, ...]:
     layer, to = r"vision_model\.encoder\.layers\.(\d+)\.", rf"{_EYE}encoder.layer.\1."
     qkv = tuple(rf"{to}attention.{name}_proj.\2" for name in "qkv")
     project = "model.multi_modal_projector."
     return (
-        Rule(r"vision_model\.embeddings\.class_embedding", (f"{_EYE}embeddings.cls_token",)),
-        Rule(
+        WeightRule(r"vision_model\.embeddings\.class_embedding", (f"{_EYE}embeddings.cls_token",)),
+        WeightRule(
             r"vision_model\.embeddings\.position_embedding",
             (f"{_EYE}embeddings.position_embeddings",),
         ),
-        Rule(
+        WeightRule(
             r"vision_model\.embeddings\.patch_embedding\.(.*)",
             (rf"{_EYE}embeddings.patch_embeddings.projection.\1",),
         ),
-        Rule(rf"{layer}attn\.qkv\.(weight|bias)", qkv, thirds),
-        Rule(rf"{layer}attn\.proj\.(.*)", (rf"{to}attention.projection_layer.\2",)),
-        Rule(rf"{layer}attn\.([qk]_norm\..*)", (rf"{to}attention.\2",)),
-        Rule(rf"{layer}norm1\.(.*)", (rf"{to}layernorm_before.\2",)),
-        Rule(rf"{layer}norm2\.(.*)", (rf"{to}layernorm_after.\2",)),
-        Rule(rf"{layer}ls([12])", (rf"{to}lambda_\2",)),
-        Rule(rf"{layer}(mlp\..*)", (rf"{to}\2",)),
-        Rule(r"mlp1\.0\.(.*)", (rf"{project}layer_norm.\1",)),
-        Rule(r"mlp1\.1\.(.*)", (rf"{project}linear_1.\1",)),
-        Rule(r"mlp1\.3\.(.*)", (rf"{project}linear_2.\1",)),
+        WeightRule(rf"{layer}attn\.qkv\.(weight|bias)", qkv, thirds),
+        WeightRule(rf"{layer}attn\.proj\.(.*)", (rf"{to}attention.projection_layer.\2",)),
+        WeightRule(rf"{layer}attn\.([qk]_norm\..*)", (rf"{to}attention.\2",)),
+        WeightRule(rf"{layer}norm1\.(.*)", (rf"{to}layernorm_before.\2",)),
+        WeightRule(rf"{layer}norm2\.(.*)", (rf"{to}layernorm_after.\2",)),
+        WeightRule(rf"{layer}ls([12])", (rf"{to}lambda_\2",)),
+        WeightRule(rf"{layer}(mlp\..*)", (rf"{to}\2",)),
+        WeightRule(r"mlp1\.0\.(.*)", (rf"{project}layer_norm.\1",)),
+        WeightRule(r"mlp1\.1\.(.*)", (rf"{project}linear_1.\1",)),
+        WeightRule(r"mlp1\.3\.(.*)", (rf"{project}linear_2.\1",)),
     )
 
 
-def _llama() -> tuple[Rule, ...]:
+def _llama() -> tuple[WeightRule, ...]:
     return (
-        Rule(r".*rotary_emb\.inv_freq", ()),
-        Rule(r"language_model\.model\.(.*)", (rf"{_TEXT}\1",)),
-        Rule(r"language_model\.lm_head\.weight", ("lm_head.weight",)),
+        WeightRule(r".*rotary_emb\.inv_freq", ()),
+        WeightRule(r"language_model\.model\.(.*)", (rf"{_TEXT}\1",)),
+        WeightRule(r"language_model\.lm_head\.weight", ("lm_head.weight",)),
     )
 
 
-def _internlm2(text: Facts) -> tuple[Rule, ...]:
+def _internlm2(text: ConfigFacts) -> tuple[WeightRule, ...]:
     heads = text.number("num_attention_heads")
     kv_heads = text.get("num_key_value_heads") or heads
     to = rf"{_TEXT}layers.\1."
     qkv = tuple(rf"{to}self_attn.{name}_proj.\2" for name in "qkv")
     mlp = {"w1": "gate", "w2": "down", "w3": "up"}
     return (
-        Rule(r".*rotary_emb\.inv_freq", ()),
-        Rule(rf"{_LAYER}attention\.wqkv\.(.*)", qkv, grouped(kv_heads, heads // kv_heads)),
-        Rule(rf"{_LAYER}attention\.wo\.(.*)", (rf"{to}self_attn.o_proj.\2",)),
+        WeightRule(r".*rotary_emb\.inv_freq", ()),
+        WeightRule(rf"{_LAYER}attention\.wqkv\.(.*)", qkv, grouped(kv_heads, heads // kv_heads)),
+        WeightRule(rf"{_LAYER}attention\.wo\.(.*)", (rf"{to}self_attn.o_proj.\2",)),
         *(
-            Rule(rf"{_LAYER}feed_forward\.{old}\.(.*)", (rf"{to}mlp.{new}_proj.\2",))
+            WeightRule(rf"{_LAYER}feed_forward\.{old}\.(.*)", (rf"{to}mlp.{new}_proj.\2",))
             for old, new in mlp.items()
         ),
-        Rule(rf"{_LAYER}attention_norm\.(.*)", (rf"{to}input_layernorm.\2",)),
-        Rule(rf"{_LAYER}ffn_norm\.(.*)", (rf"{to}post_attention_layernorm.\2",)),
-        Rule(r"language_model\.model\.tok_embeddings\.(.*)", (rf"{_TEXT}embed_tokens.\1",)),
-        Rule(r"language_model\.model\.norm\.(.*)", (rf"{_TEXT}norm.\1",)),
-        Rule(r"language_model\.output\.weight", ("lm_head.weight",)),
+        WeightRule(rf"{_LAYER}attention_norm\.(.*)", (rf"{to}input_layernorm.\2",)),
+        WeightRule(rf"{_LAYER}ffn_norm\.(.*)", (rf"{to}post_attention_layernorm.\2",)),
+        WeightRule(r"language_model\.model\.tok_embeddings\.(.*)", (rf"{_TEXT}embed_tokens.\1",)),
+        WeightRule(r"language_model\.model\.norm\.(.*)", (rf"{_TEXT}norm.\1",)),
+        WeightRule(r"language_model\.output\.weight", ("lm_head.weight",)),
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from foveate.convert.facts import Facts, read_facts
+from foveate.convert.facts import ConfigFacts, read_facts
 from foveate.convert.internvl import is_internvl, plan_internvl
 from foveate.convert.llava import is_llava, is_mobilevlm, plan_llava, plan_mobilevlm
 from foveate.convert.plan import ConversionPlan
@@ -20,8 +20,8 @@ class Layout:
     """A layout: its name, whether a configuration is of it, and how one is converted."""
 
     name: str
-    knows: Callable[[Facts], bool]
-    plan: Callable[[Facts, Path, Path | None], ConversionPlan]
+    knows: Callable[[ConfigFacts], bool]
+    plan: Callable[[ConfigFacts, Path, Path | None], ConversionPlan]
 
 
 LAYOUTS = (

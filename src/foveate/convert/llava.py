@@ -11,9 +11,9 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, LlavaProces
 
 from foveate.convert import clip, templates, tokens
 from foveate.convert import sentencepiece as sp
-from foveate.convert.facts import Facts, llama
+from foveate.convert.facts import ConfigFacts, llama
 from foveate.convert.plan import ConversionPlan
-from foveate.convert.rules import Rule, extended
+from foveate.convert.rules import WeightRule, extended
 from foveate.convert.weights import names
 from foveate.errors import UnsupportedModel
 from foveate.models import MobileVLMConfig, MobileVLMForConditionalGeneration
@@ -21,23 +21,23 @@ from foveate.models import MobileVLMConfig, MobileVLMForConditionalGeneration
 IMAGE = "<image>"
 _GRID = 12  # of MobileVLM V2's tokens: it is written in its code, not in its configuration
 _TEXT = (
-    Rule(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", ()),
-    Rule(r"model\.(layers|norm)\.(.*)", (r"model.language_model.\1.\2",)),
+    WeightRule(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq", ()),
+    WeightRule(r"model\.(layers|norm)\.(.*)", (r"model.language_model.\1.\2",)),
 )
 
 
-def is_llava(facts: Facts) -> bool:
+def is_llava(facts: ConfigFacts) -> bool:
     """Whether that is a LLaVA of its authors."""
     kinds = facts.get("architectures") or ()
     return "mm_vision_tower" in facts.entries and any("LlavaLlama" in kind for kind in kinds)
 
 
-def is_mobilevlm(facts: Facts) -> bool:
+def is_mobilevlm(facts: ConfigFacts) -> bool:
     """Whether that is a MobileVLM."""
     return bool(facts.get("model_type") == "mobilevlm")
 
 
-def plan_llava(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
+def plan_llava(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a LLaVA-1.5 is converted.
 
     Raises:
@@ -47,31 +47,31 @@ def plan_llava(facts: Facts, folder: Path, vision: Path | None) -> ConversionPla
     """
     facts.must_be("mm_projector_type", "mlp2x_gelu")
     projector = (
-        Rule(r"model\.mm_projector\.0\.(.*)", (r"model.multi_modal_projector.linear_1.\1",)),
-        Rule(r"model\.mm_projector\.2\.(.*)", (r"model.multi_modal_projector.linear_2.\1",)),
+        WeightRule(r"model\.mm_projector\.0\.(.*)", (r"model.multi_modal_projector.linear_1.\1",)),
+        WeightRule(r"model\.mm_projector\.2\.(.*)", (r"model.multi_modal_projector.linear_2.\1",)),
     )
     model = LlavaForConditionalGeneration
     return _plan(facts, folder, vision, projector, model=model, config=LlavaConfig)
 
 
-def plan_mobilevlm(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
+def plan_mobilevlm(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a MobileVLM V2 is converted. Raises as `plan_llava`; also for the first version."""
     facts.must_be("mm_projector_type", "ldpnetv2")
     at = "model.multi_modal_projector."
     projector = (
-        Rule(r"model\.mm_projector\.mlp\.mlp\.0\.(.*)", (rf"{at}linear_1.\1",)),
-        Rule(r"model\.mm_projector\.mlp\.mlp\.2\.(.*)", (rf"{at}linear_2.\1",)),
-        Rule(r"model\.mm_projector\.peg\.peg\.0\.(.*)", (rf"{at}positions.\1",)),
+        WeightRule(r"model\.mm_projector\.mlp\.mlp\.0\.(.*)", (rf"{at}linear_1.\1",)),
+        WeightRule(r"model\.mm_projector\.mlp\.mlp\.2\.(.*)", (rf"{at}linear_2.\1",)),
+        WeightRule(r"model\.mm_projector\.peg\.peg\.0\.(.*)", (rf"{at}positions.\1",)),
     )
     model = MobileVLMForConditionalGeneration
     return _plan(facts, folder, vision, projector, model=model, config=MobileVLMConfig, grid=_GRID)
 
 
 def _plan(
-    facts: Facts,
+    facts: ConfigFacts,
     folder: Path,
     vision: Path | None,
-    projector: tuple[Rule, ...],
+    projector: tuple[WeightRule, ...],
     *,
     model: Any,
     config: Any,
@@ -112,12 +112,14 @@ def _plan(
     )
 
 
-def _text(rows: int) -> tuple[Rule, ...]:
+def _text(rows: int) -> tuple[WeightRule, ...]:
     words = extended(rows)
     return (
         *_TEXT,
-        Rule(r"model\.embed_tokens\.weight", ("model.language_model.embed_tokens.weight",), words),
-        Rule(r"lm_head\.weight", ("lm_head.weight",), words),
+        WeightRule(
+            r"model\.embed_tokens\.weight", ("model.language_model.embed_tokens.weight",), words
+        ),
+        WeightRule(r"lm_head\.weight", ("lm_head.weight",), words),
     )
 
 

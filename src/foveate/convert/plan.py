@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel, ProcessorMixin
 
-from foveate.convert.rules import Rule
+from foveate.convert.rules import WeightRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,6 @@ class ConversionPlan:
     model: type[PreTrainedModel]
     config: PreTrainedConfig
     processor: ProcessorMixin
-    rules: tuple[Rule, ...]
+    rules: tuple[WeightRule, ...]
     sources: tuple[Path, ...]
     generation: dict[str, Any] = field(default_factory=dict)

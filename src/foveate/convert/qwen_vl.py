@@ -8,9 +8,9 @@ from transformers import CLIPImageProcessorPil, Qwen2Config
 from transformers.utils.constants import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from foveate.convert import bpe_ranks, templates, tokens
-from foveate.convert.facts import Facts
+from foveate.convert.facts import ConfigFacts
 from foveate.convert.plan import ConversionPlan
-from foveate.convert.rules import Rule, thirds, thirds_per_head
+from foveate.convert.rules import WeightRule, thirds, thirds_per_head
 from foveate.convert.weights import json_file
 from foveate.errors import InvalidInput
 from foveate.models import (
@@ -37,12 +37,12 @@ _HEAD = 128  # width of the resampler's heads
 _TEXT, _EYE = "model.language_model.", "model.vision_tower."
 
 
-def is_qwen_vl(facts: Facts) -> bool:
+def is_qwen_vl(facts: ConfigFacts) -> bool:
     """Whether that is a Qwen-VL of its authors."""
     return facts.get("model_type") == "qwen" and "visual" in facts.entries
 
 
-def plan_qwen_vl(facts: Facts, folder: Path, vision: Path | None) -> ConversionPlan:
+def plan_qwen_vl(facts: ConfigFacts, folder: Path, vision: Path | None) -> ConversionPlan:
     """How a Qwen-VL is converted.
 
     Raises:
@@ -92,11 +92,11 @@ def plan_qwen_vl(facts: Facts, folder: Path, vision: Path | None) -> ConversionP
 def _chats(folder: Path) -> bool:
     """Whether it was trained to chat."""
     name = "generation_config.json"
-    asked = Facts(json_file(folder / name), str(folder / name))
-    return bool(asked.must_be("chat_format", "chatml", "raw") == "chatml")
+    config = ConfigFacts(json_file(folder / name), str(folder / name))
+    return bool(config.must_be("chat_format", "chatml", "raw") == "chatml")
 
 
-def _text_config(facts: Facts) -> Qwen2Config:
+def _text_config(facts: ConfigFacts) -> Qwen2Config:
     heads = facts.number("num_attention_heads")
     return Qwen2Config(
         vocab_size=facts.number("vocab_size"),
@@ -115,7 +115,7 @@ def _text_config(facts: Facts) -> Qwen2Config:
     )
 
 
-def _eye_config(visual: Facts) -> QwenVLVisionConfig:
+def _eye_config(visual: ConfigFacts) -> QwenVLVisionConfig:
     width, out = visual.number("width"), visual.number("output_dim")
     return QwenVLVisionConfig(
         hidden_size=width,
@@ -141,44 +141,47 @@ def _image_processor(side: int) -> CLIPImageProcessorPil:
     )
 
 
-def _text() -> tuple[Rule, ...]:
+def _text() -> tuple[WeightRule, ...]:
     layer, to = r"transformer\.h\.(\d+)\.", rf"{_TEXT}layers.\1."
     qkv = tuple(rf"{to}self_attn.{name}_proj.\2" for name in "qkv")
     mlp = {"w1": "up_proj", "w2": "gate_proj", "c_proj": "down_proj"}
     return (
-        Rule(r"transformer\.rotary_emb\.inv_freq|.*\.masked_bias", ()),
-        Rule(rf"{layer}attn\.c_attn\.(weight|bias)", qkv, thirds),
-        Rule(rf"{layer}attn\.c_proj\.(.*)", (rf"{to}self_attn.o_proj.\2",)),
-        *(Rule(rf"{layer}mlp\.{old}\.(.*)", (rf"{to}mlp.{new}.\2",)) for old, new in mlp.items()),
-        Rule(rf"{layer}ln_1\.(.*)", (rf"{to}input_layernorm.\2",)),
-        Rule(rf"{layer}ln_2\.(.*)", (rf"{to}post_attention_layernorm.\2",)),
-        Rule(r"transformer\.wte\.weight", (f"{_TEXT}embed_tokens.weight",)),
-        Rule(r"transformer\.ln_f\.(.*)", (rf"{_TEXT}norm.\1",)),
-        Rule(r"lm_head\.weight", ("lm_head.weight",)),
+        WeightRule(r"transformer\.rotary_emb\.inv_freq|.*\.masked_bias", ()),
+        WeightRule(rf"{layer}attn\.c_attn\.(weight|bias)", qkv, thirds),
+        WeightRule(rf"{layer}attn\.c_proj\.(.*)", (rf"{to}self_attn.o_proj.\2",)),
+        *(
+            WeightRule(rf"{layer}mlp\.{old}\.(.*)", (rf"{to}mlp.{new}.\2",))
+            for old, new in mlp.items()
+        ),
+        WeightRule(rf"{layer}ln_1\.(.*)", (rf"{to}input_layernorm.\2",)),
+        WeightRule(rf"{layer}ln_2\.(.*)", (rf"{to}post_attention_layernorm.\2",)),
+        WeightRule(r"transformer\.wte\.weight", (f"{_TEXT}embed_tokens.weight",)),
+        WeightRule(r"transformer\.ln_f\.(.*)", (rf"{_TEXT}norm.\1",)),
+        WeightRule(r"lm_head\.weight", ("lm_head.weight",)),
     )
 
 
-def _eye(eye: QwenVLVisionConfig) -> tuple[Rule, ...]:
+def _eye(eye: QwenVLVisionConfig) -> tuple[WeightRule, ...]:
     visual = r"transformer\.visual\."
     block, to = rf"{visual}transformer\.resblocks\.(\d+)\.", rf"{_EYE}layers.\1."
     pool, at = rf"{visual}attn_pool\.", f"{_EYE}resampler."
     heads = thirds_per_head(eye.num_attention_heads)
     return (
-        Rule(rf"{visual}conv1\.weight", (f"{_EYE}patches.weight",)),
-        Rule(rf"{visual}positional_embedding", (f"{_EYE}positions",)),
-        Rule(rf"{visual}ln_(pre|post)\.(.*)", (rf"{_EYE}norm_\1.\2",)),
-        Rule(rf"{visual}proj", (f"{_EYE}projection.weight",), lambda tensor: [tensor.T]),
-        Rule(rf"{block}attn\.in_proj\.(.*)", _qkv(rf"{to}attention.", r"\2"), heads),
-        Rule(rf"{block}attn\.out_proj\.(.*)", (rf"{to}attention.out_proj.\2",)),
-        Rule(rf"{block}ln_([12])\.(.*)", (rf"{to}norm_\2.\3",)),
-        Rule(rf"{block}mlp\.c_fc\.(.*)", (rf"{to}fc1.\2",)),
-        Rule(rf"{block}mlp\.c_proj\.(.*)", (rf"{to}fc2.\2",)),
-        Rule(rf"{pool}pos_embed", (f"{at}positions",)),
-        Rule(rf"{pool}query", (f"{at}queries",)),
-        Rule(rf"{pool}kv_proj\.weight", (f"{at}kv_proj.weight",)),
-        Rule(rf"{pool}ln_(q|kv)\.(.*)", (rf"{at}norm_\1.\2",)),
-        Rule(rf"{pool}attn\.in_proj_(weight|bias)", _qkv(f"{at}attention.", r"\1"), thirds),
-        Rule(rf"{pool}attn\.out_proj\.(.*)", (rf"{at}attention.out_proj.\1",)),
+        WeightRule(rf"{visual}conv1\.weight", (f"{_EYE}patches.weight",)),
+        WeightRule(rf"{visual}positional_embedding", (f"{_EYE}positions",)),
+        WeightRule(rf"{visual}ln_(pre|post)\.(.*)", (rf"{_EYE}norm_\1.\2",)),
+        WeightRule(rf"{visual}proj", (f"{_EYE}projection.weight",), lambda tensor: [tensor.T]),
+        WeightRule(rf"{block}attn\.in_proj\.(.*)", _qkv(rf"{to}attention.", r"\2"), heads),
+        WeightRule(rf"{block}attn\.out_proj\.(.*)", (rf"{to}attention.out_proj.\2",)),
+        WeightRule(rf"{block}ln_([12])\.(.*)", (rf"{to}norm_\2.\3",)),
+        WeightRule(rf"{block}mlp\.c_fc\.(.*)", (rf"{to}fc1.\2",)),
+        WeightRule(rf"{block}mlp\.c_proj\.(.*)", (rf"{to}fc2.\2",)),
+        WeightRule(rf"{pool}pos_embed", (f"{at}positions",)),
+        WeightRule(rf"{pool}query", (f"{at}queries",)),
+        WeightRule(rf"{pool}kv_proj\.weight", (f"{at}kv_proj.weight",)),
+        WeightRule(rf"{pool}ln_(q|kv)\.(.*)", (rf"{at}norm_\1.\2",)),
+        WeightRule(rf"{pool}attn\.in_proj_(weight|bias)", _qkv(f"{at}attention.", r"\1"), thirds),
+        WeightRule(rf"{pool}attn\.out_proj\.(.*)", (rf"{at}attention.out_proj.\1",)),
     )
 
 

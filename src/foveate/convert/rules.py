@@ -16,7 +16,7 @@ SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     """What becomes of the weights whose whole name matches ``pattern``.
 
     Attributes:
@@ -39,7 +39,7 @@ class Rule:
 
 
 def renamed(
-    weights: Iterable[tuple[str, Tensor]], rules: Sequence[Rule]
+    weights: Iterable[tuple[str, Tensor]], rules: Sequence[WeightRule]
 ) -> Iterator[tuple[str, Tensor]]:
     """All weights under their new names, by the first rule that knows each.
 

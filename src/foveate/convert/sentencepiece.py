@@ -92,14 +92,14 @@ def added_tokens(folder: Path) -> dict[int, str]:
 def merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     """The pairs that make a piece, those of high score first."""
     ranks = {piece.text: piece.score for piece in pieces if piece.kind == NORMAL}
-    found = [
+    merged = [
         (score, text[:cut], text[cut:])
         for text, score in ranks.items()
         for cut in range(1, len(text))
         if text[:cut] in ranks and text[cut:] in ranks
     ]
-    found.sort(key=lambda one: (one[0], len(one[1]), len(one[2])), reverse=True)
-    return [(left, right) for _, left, right in found]
+    merged.sort(key=lambda one: (one[0], len(one[1]), len(one[2])), reverse=True)
+    return [(left, right) for _, left, right in merged]
 
 
 def _normalizers(model: SentencePieceModel) -> list[normalizers.Normalizer]:

@@ -24,8 +24,8 @@ def llama(backend: Tokenizer, folder: Path, special: Sequence[str] = ()) -> Any:
     backend.post_processor = processors.TemplateProcessing(
         single=f"{BEGIN}:0 $A:0", pair=f"{BEGIN}:0 $A:0 $B:1", special_tokens=[(BEGIN, begin)]
     )
-    asked = json_file(folder / "tokenizer_config.json").get("pad_token") or UNKNOWN
-    padding = asked if isinstance(asked, str) else asked["content"]
+    pad = json_file(folder / "tokenizer_config.json").get("pad_token") or UNKNOWN
+    padding = pad if isinstance(pad, str) else pad["content"]
     return wrapped(backend, pad=padding, bos_token=BEGIN, eos_token=END, unk_token=UNKNOWN)
 
 

@@ -63,8 +63,8 @@ class Amount:
             raise InvalidBudget(f"budget {shown(raw)} is no amount. {WAY_OUT}")
         if isinstance(raw, float) and not math.isfinite(raw):
             raise InvalidBudget(f"budget {raw!r} is not a finite number. {WAY_OUT}")
-        if isinstance(raw, str) and (found := _AUTO.fullmatch(raw.strip())):
-            return _auto(raw, found[1])
+        if isinstance(raw, str) and (match := _AUTO.fullmatch(raw.strip())):
+            return _auto(raw, match[1])
         kind, value = _read(raw)
         if problem := _problem(kind, value):
             raise InvalidBudget(f"budget {shown(raw)} {problem} {WAY_OUT}")

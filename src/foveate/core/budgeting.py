@@ -24,7 +24,7 @@ class Budgeted(NamedTuple):
     """Slots with each row's budget, and what was asked for."""
 
     slots: Slots
-    asked: Int[Tensor, "b"]
+    requested: Int[Tensor, "b"]
 
 
 @derived
@@ -39,28 +39,28 @@ def budgeted(
     """
     lengths = slots.lengths + to_read
     if within is None:
-        asked = policy.amount.tokens(lengths, 0)
+        requested = policy.amount.tokens(lengths, 0)
     else:
-        asked = torch.full_like(lengths, within.tokens(lengths.tolist()))
+        requested = torch.full_like(lengths, within.tokens(lengths.tolist()))
     if strict:
-        return Budgeted(slots.with_budget(_as_asked(policy, asked, lengths)), asked)
-    return Budgeted(raised(slots.with_budget(asked.clamp_min(policy.least)), policy), asked)
+        return Budgeted(slots.with_budget(_as_asked(policy, requested, lengths)), requested)
+    return Budgeted(raised(slots.with_budget(requested.clamp_min(policy.least)), policy), requested)
 
 
 def _as_asked(
-    policy: Policy, asked: Int[Tensor, "b"], lengths: Int[Tensor, "b"]
+    policy: Policy, requested: Int[Tensor, "b"], lengths: Int[Tensor, "b"]
 ) -> Int[Tensor, "b"]:
     """Not raised; but a row that is no longer than what is always kept is kept whole: there is
     nothing to choose from. The floor of an auto amount holds what is always kept.
     """
-    if bool((asked < 1).any()):
+    if bool((requested < 1).any()):
         raise InvalidBudget(
             f"budget {policy.amount} holds no token: one token of this batch takes more over all "
             "layers. Raise it."
         )
     if policy.amount.kind == "auto":
-        return asked.clamp_min(policy.least)
-    return asked.where(lengths > policy.least, asked.clamp_min(policy.least))
+        return requested.clamp_min(policy.least)
+    return requested.where(lengths > policy.least, requested.clamp_min(policy.least))
 
 
 @derived
@@ -88,16 +88,16 @@ _said: set[str] = set()  # the policies
 _MOST = 1000  # of them, then anew: a service may be asked for any budget
 
 
-def say_where_raised(policy: Policy, found: Budgeted) -> None:
+def say_where_raised(policy: Policy, budgets: Budgeted) -> None:
     """Names the first row whose budget was raised, if one was, in the log: once in a process for
     each policy, as a service opens a block for every request.
     """
-    held = found.slots.tokens
+    held = budgets.slots.tokens
     if held is None or policy.amount.kind == "auto" or policy.spec in _said:
         return
-    lengths = found.slots.lengths
+    lengths = budgets.slots.lengths
     kept = held.minimum(lengths)
-    rows = (kept > found.asked).nonzero()[:, 0].tolist()
+    rows = (kept > budgets.requested).nonzero()[:, 0].tolist()
     if not rows:
         return
     if len(_said) >= _MOST:
@@ -110,7 +110,7 @@ def say_where_raised(policy: Policy, found: Budgeted) -> None:
         "this policy; session.stats tells it of every prompt (asked, held), and strict=True "
         "refuses it.%s",
         policy,
-        int(found.asked[row]),
+        int(budgets.requested[row]),
         int(lengths[row]),
         row,
         int(kept[row]),

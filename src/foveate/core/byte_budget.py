@@ -92,10 +92,10 @@ class Bytes:
         """
         layers = enumerate(self._foreseen(tokens, lengths))
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
-        found = sum(self.of_layer(place, counts, merged) for place, counts in layers)
+        size = sum(self.of_layer(place, counts, merged) for place, counts in layers)
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
-            found += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
-        return found
+            size += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
+        return size
 
     def _foreseen(self, tokens: int, lengths: list[int]) -> list[Int[Tensor, "b h"]]:
         """What heads keep at so many tokens, as far as lengths tell."""
@@ -152,11 +152,11 @@ class Bytes:
     def _beside(self, place: int, rows: int, slots: int) -> int:
         """What is remembered beside so many slots of every head."""
         policy, form = self.policy, self.forms[place]
-        found = rows * form.heads * slots * self._running[place]
+        size = rows * form.heads * slots * self._running[place]
         if policy.when.decodes and not isinstance(policy.when, Pruning):
             queries = min(policy.score.queries(slots), self.columns)
-            found += rows * queries * form.query_heads * form.key * form.dtype.itemsize
-        return found
+            size += rows * queries * form.query_heads * form.key * form.dtype.itemsize
+        return size
 
     @cached_property
     def _running(self) -> list[int]:
@@ -190,13 +190,13 @@ class Bytes:
             middle = (low + high) // 2
             fits = self._weigh(*at(middle)) <= allowed
             low, high = (middle, high) if fits else (low, middle)
-        found = at(low)
-        if self.strict and self._weigh(*found) > allowed:
+        fitting = at(low)
+        if self.strict and self._weigh(*fitting) > allowed:
             raise InvalidBudget(
                 f"budget {self.policy.amount} does not hold what is always kept (observation "
                 "window and sinks count inside the budget). Raise the budget or lower the window."
             )
-        return found
+        return fitting
 
     def _of(self, scored: Sequence[Scored]) -> int:
         """The bytes of these layers: all, or their share by what lengths tell."""

@@ -95,10 +95,10 @@ class Sum:
     @property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
         """The parameters of all."""
-        found: dict[str, inspect.Parameter] = {}
+        parameters: dict[str, inspect.Parameter] = {}
         for term in self.terms:
-            found = {**term.method.parameters, **found}
-        return {name: p for name, p in found.items() if any(True for _ in self._takers(name))}
+            parameters = {**term.method.parameters, **parameters}
+        return {name: p for name, p in parameters.items() if any(True for _ in self._takers(name))}
 
     def given(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Those arguments that differ from a method's default."""
@@ -262,31 +262,31 @@ def _prune_term(text: str) -> PruneTerm | None:
     Raises:
         UnknownMethod: nothing of that name prunes.
     """
-    found = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
-    if found is None or found["stage"] != "prune":
+    match = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
+    if match is None or match["stage"] != "prune":
         return None
-    name = found["method"]
+    name = match["method"]
     if name not in PRUNES:
         raise UnknownMethod(f"nothing named {shown(name)} prunes. {suggest(name, PRUNES)}")
-    made = make_stage(PRUNES[name].stage_name, parse_arguments(found["arguments"] or ""))
+    made = make_stage(PRUNES[name].stage_name, parse_arguments(match["arguments"] or ""))
     given = print_value(made).partition("(")[2]
     return PruneTerm(made, PRUNES[name].paper, f"{name}.prune({given}")
 
 
 def _term(text: str, first: bool) -> Term:
-    found = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
-    if found is None:
+    match = _TERM.fullmatch(text) or _STAGE_LAST.fullmatch(text)
+    if match is None:
         raise InvalidSpec(
             f"{shown(text)} is no method of a sum: write method, method.stage or method(key=value)."
             + _meant(text)
         )
-    if found["stage"] == "prune":
+    if match["stage"] == "prune":
         raise InvalidSpec(
             f"{shown(text)}: what is pruned has never been computed, so it stands first: "
             f"'{text}+snapkv:budget=20%'."
         )
-    method, slot = METHODS[found["method"]], found["stage"]
-    arguments = parse_arguments(found["arguments"] or "")
+    method, slot = METHODS[match["method"]], match["stage"]
+    arguments = parse_arguments(match["arguments"] or "")
     if slot is not None and (first or slot not in SLOTS):
         raise InvalidSpec(
             f"{shown(text)}: the first method of a sum gives all its stages."

@@ -19,8 +19,8 @@ def doubt(layer: Layer, queries: int) -> Float[Tensor, ""]:
     """NaN where any of them may be no number (at padding, where that does not matter, as well),
     otherwise zero; nothing is asked of the device. Of the queries the last so many count.
     """
-    found = _doubt(layer.k) + _doubt(layer.v)
-    return found + _doubt(layer.q[:, :, -queries:]) if queries else found
+    sums = _doubt(layer.k) + _doubt(layer.v)
+    return sums + _doubt(layer.q[:, :, -queries:]) if queries else sums
 
 
 def check(layer: Layer, queries: int, user: object) -> None:

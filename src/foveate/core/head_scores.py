@@ -44,9 +44,9 @@ def read(path: str | Path) -> tuple[Float[Tensor, "L hq"], int]:
         InvalidInput: no such file, no such object, or one that lacks a head.
     """
     try:
-        found = read_record(Path(path)).held
-        means = {_place(name): _mean(scores) for name, scores in found.items()}
-        samples = max(len(s) if isinstance(s, list) else 1 for s in found.values())
+        held = read_record(Path(path)).held
+        means = {_place(name): _mean(scores) for name, scores in held.items()}
+        samples = max(len(s) if isinstance(s, list) else 1 for s in held.values())
     except (ValueError, TypeError, OverflowError) as error:  # InvalidInput is a ValueError
         raise InvalidInput(
             f"{path} holds no scores of heads ({error}); expected a JSON object such as "

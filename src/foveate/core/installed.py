@@ -36,22 +36,22 @@ class Installed(NamedTuple):
 
 def folder() -> Path:
     """Where profiles are installed."""
-    if told := os.environ.get(VARIABLE):
-        return Path(told).expanduser()
+    if path := os.environ.get(VARIABLE):
+        return Path(path).expanduser()
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(data).expanduser() / "foveate" / "profiles"
 
 
 def listed() -> tuple[list[Installed], list[FoveateError]]:
     """Those that are installed, by model and method, and what is wrong with others."""
-    found: list[Installed] = []
+    profiles: list[Installed] = []
     broken: list[FoveateError] = []
     for one in sorted(path for path in folder().glob("*") if path.is_dir()):
         try:
-            found.append(opened(one))
+            profiles.append(opened(one))
         except FoveateError as error:
             broken.append(error)
-    return found, broken
+    return profiles, broken
 
 
 def find(method: str, model: str, weights: Callable[[], str] = str) -> Path | None:
@@ -85,8 +85,8 @@ def install(path: Path, model: str | None = None) -> Installed:
     one = opened(path)
     if model is not None:
         one.profile.check_model(model)
-    told = one.profile
-    name = "-".join(x for x in (told.model, told.method, told.weights) if x)
+    own_profile = one.profile
+    name = "-".join(x for x in (own_profile.model, own_profile.method, own_profile.weights) if x)
     target = folder() / re.sub(r"[^\w.-]|^\.", "_", name)
     with files.reporting(target):
         target.mkdir(parents=True, exist_ok=True)
@@ -125,9 +125,9 @@ def opened(path: Path) -> Installed:
     if said is None:
         return Installed(file, _read(file))
     manifest.check(file, said["files"][file.name], AGAIN)
-    found = _read(file)
-    _agree(place, said, found)
-    return Installed(file, found, said)
+    heading = _read(file)
+    _agree(place, said, heading)
+    return Installed(file, heading, said)
 
 
 def _profiles(path: Path) -> list[Path]:
@@ -142,10 +142,10 @@ def _read(path: Path) -> Heading:
     return profile.load(str(path), method or path.stem)
 
 
-def _agree(place: Path, said: Mapping[str, Any], found: Heading) -> None:
+def _agree(place: Path, said: Mapping[str, Any], heading: Heading) -> None:
     for name in ("method", "model", "weights"):
-        if said.get(name) != getattr(found, name):
+        if said.get(name) != getattr(heading, name):
             raise ProfileMismatch(
                 f"{str(place)!r} says {name}={said.get(name)!r}, and its profile "
-                f"{getattr(found, name)!r}. {AGAIN}"
+                f"{getattr(heading, name)!r}. {AGAIN}"
             )

@@ -30,12 +30,12 @@ class Ledger:
         if path is None:
             return
         try:
-            found = lines.read(path)
+            contents = lines.read(path)
         except ValueError as error:
             raise self._of_another(f"it cannot be read: {error}") from error
-        if found and found[0] != heading:
-            raise self._of_another(f"{found[0]}, not {self.heading}")
-        self._samples = [tuple(line) for line in found[1:]]
+        if contents and contents[0] != heading:
+            raise self._of_another(f"{contents[0]}, not {self.heading}")
+        self._samples = [tuple(line) for line in contents[1:]]
         if self._samples:
             self._write(path)
 

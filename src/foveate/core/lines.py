@@ -26,22 +26,22 @@ def read(path: Path) -> list[Any]:
     Raises:
         ValueError: a line is no JSON.
     """
-    found = sorted_out(path)
-    if found.damaged:
-        raise ValueError(f"the line {found.damaged[0][:80]!r} is no JSON")
-    return found.values
+    held = sorted_out(path)
+    if held.damaged:
+        raise ValueError(f"the line {held.damaged[0][:80]!r} is no JSON")
+    return held.values
 
 
 def sorted_out(path: Path) -> Lines:
     """The same, with the lines that are no JSON kept apart."""
     *whole, rest = (path.read_bytes() if path.exists() else b"").split(b"\n")
-    found = Lines([], [], bool(rest))
+    held = Lines([], [], bool(rest))
     for line in whole:
         try:
-            found.values.append(json.loads(line.decode("utf-8")))
+            held.values.append(json.loads(line.decode("utf-8")))
         except (ValueError, RecursionError):
-            found.damaged.append(line)
-    return found
+            held.damaged.append(line)
+    return held
 
 
 def append(path: Path, value: Any) -> None:

@@ -72,11 +72,12 @@ def observed(policy: Policy, layer: Layer) -> Mapping[str, Tensor]:
 
 
 def score(
-    policy: Policy, layer: Layer, *, again: bool = False, queries: int | None = None
+    policy: Policy, layer: Layer, *, recompressed: bool = False, queries: int | None = None
 ) -> Scored | None:
     """The layer's scores with protected and padded slots marked; None if every row fits its budget
-    (``layer.slots.tokens``). Not where it is compressed ``again``: what a layer holds then may be
-    fewer than that, and more than a budget that differs between layers gives it. ``queries`` are
+    (``layer.slots.tokens``). Not where it was compressed before, and is ``recompressed``: what a
+    layer holds then may be fewer than that, and more than a budget that differs between layers
+    gives it. ``queries`` are
     as many of the last ones as the score reads, if that is known.
 
     Raises:
@@ -85,7 +86,7 @@ def score(
         InvalidParameter: scores that are no numbers.
     """
     slots, tokens = layer.slots, layer.slots.tokens
-    if tokens is None or (slots.all_fits and not again):
+    if tokens is None or (slots.all_fits and not recompressed):
         return None
     least, always = _held_by(slots, policy)
     if queries is None:
@@ -93,7 +94,7 @@ def score(
     scores = _scores(policy, layer, queries)
     raw = scores.values.float()
     values = raw if slots.whole else raw.masked_fill(~slots.valid, -torch.inf)
-    alone = again and layer.q.shape[2] == 1
+    alone = recompressed and layer.q.shape[2] == 1
     _refuse_no_numbers(policy, layer, values.detach(), queries, alone=alone)
     scores = scores._replace(values=torch.maximum(values, least))
     after = layer.after_scoring(copied=policy.scope == "model")
@@ -151,8 +152,8 @@ def protected(slots: Slots, policy: Policy) -> Protected:
 def _held_by(slots: Slots, policy: Policy) -> Protected:
     """The same, where the budget holds it: not where one was to be taken as it is."""
     tokens = slots.lengths if slots.tokens is None else slots.tokens
-    found = protected(slots, policy)
-    counts = found.counts
+    held = protected(slots, policy)
+    counts = held.counts
     too_many = (counts > tokens[:, None]) & (slots.available > tokens[:, None])
     if bool(too_many.any()):
         row = int(too_many.any(-1).nonzero()[0, 0])
@@ -162,7 +163,7 @@ def _held_by(slots: Slots, policy: Policy) -> Protected:
             f"{int(counts[row].max())} that are always kept (observation window and "
             f"sinks count inside the budget). Raise the budget or lower the window."
         )
-    return found
+    return held
 
 
 def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) -> list[Kept]:
@@ -183,19 +184,19 @@ def keep(policy: Policy, scored: Sequence[Scored], within: Bytes | None = None) 
         mask = policy.select(one, count)
         _check_mask(policy, one, mask, count)
         k, v = policy.merge(one, mask)
-        known, told = (None, count) if policy.spares else (count, None)
-        kept.append(Kept(mask, one.scores.values, k, v, known, told, one.held))
+        known, most = (None, count) if policy.spares else (count, None)
+        kept.append(Kept(mask, one.scores.values, k, v, known, most, one.held))
     return kept
 
 
 def _together(score: AcrossLayers, scored: Sequence[Scored]) -> list[Scored]:
     """The layers with their last values; what is always kept, or never, stays marked."""
-    found = []
+    smoothed = []
     for one, raw in zip(scored, score.together(scored), strict=True):
         marked = one.scores.values
         values = torch.where(marked.isinf(), marked, raw)
-        found.append(replace(one, scores=one.scores._replace(values=values), raw=raw))
-    return found
+        smoothed.append(replace(one, scores=one.scores._replace(values=values), raw=raw))
+    return smoothed
 
 
 def everything(layer: Layer) -> Kept:
@@ -213,8 +214,8 @@ def _check_mask(
 ) -> None:
     """Selections keep what they were told to, whoever wrote the select stage."""
     held = mask.sum(-1)
-    asked = torch.minimum(held, count) if policy.spares else count
-    if not torch.equal(held, asked):
+    least = torch.minimum(held, count) if policy.spares else count
+    if not torch.equal(held, least):
         raise InvalidParameter(
             f"{policy.select!r} kept {held.tolist()} slots instead of {count.tolist()} of layer "
             f"{one.layer.number}."
@@ -234,8 +235,8 @@ def _check_counts(
         _check_totals(policy, scored, counts, _total([of.sum(-1) for of in counts]))
         return
     if policy.planned:
-        asked = _total([policy.planned.pairs(one, tokens) for one in scored])
-        _check_totals(policy, scored, counts, asked)
+        requested = _total([policy.planned.pairs(one, tokens) for one in scored])
+        _check_totals(policy, scored, counts, requested)
         return
     heads = 0
     for one in scored:
@@ -247,9 +248,9 @@ def _check_totals(
     policy: Policy,
     scored: Sequence[Scored],
     counts: Sequence[Int[Tensor, "b h"]],
-    asked: Int[Tensor, "b"],
+    requested: Int[Tensor, "b"],
 ) -> None:
-    held, room, inside = [0] * len(asked), [0] * len(asked), True
+    held, room, inside = [0] * len(requested), [0] * len(requested), True
     for of_rows, one in zip(counts, scored, strict=True):  # numbers: they are few
         most = one.layer.slots.available
         rows = zip(of_rows.tolist(), one.protected.tolist(), most.tolist(), strict=True)
@@ -258,7 +259,7 @@ def _check_totals(
             room[row] += sum(highs)
             for low, count, high in zip(lows, heads, highs, strict=True):
                 inside = inside and low <= count <= high
-    total = asked.tolist()
+    total = requested.tolist()
     if held != list(map(min, total, room)) or not inside:
         raise InvalidParameter(
             f"{policy.budget!r} allocated {held} pairs of each row where {total} were asked for, "

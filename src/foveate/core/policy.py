@@ -255,8 +255,8 @@ class Policy:
     @cached_property
     def across_layers(self) -> AcrossLayers | None:
         """The score that goes by those of other layers, if one does."""
-        found = (one for one in wrapped(self.score) if isinstance(one, AcrossLayers))
-        return next(found, None)
+        scores = (one for one in wrapped(self.score) if isinstance(one, AcrossLayers))
+        return next(scores, None)
 
     @cached_property
     def running(self) -> tuple[RunningScore, ...]:
@@ -294,8 +294,8 @@ class Policy:
     @cached_property
     def reads_window_sums(self) -> ReadsWindowSums | None:
         """The innermost score that reads what the last queries pay in all, if one does."""
-        found = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]
-        return found[-1] if found else None
+        scores = [each for each in wrapped(self.score) if isinstance(each, ReadsWindowSums)]
+        return scores[-1] if scores else None
 
     @cached_property
     def reads_again(self) -> ReadsAgain | None:

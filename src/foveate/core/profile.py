@@ -109,15 +109,15 @@ def method_of(path: str) -> str | None:
 def _read(path: Path, stamp: int) -> Profile:
     """``stamp`` is when the file was written last."""
     try:
-        found = read_json(path)
+        record = read_json(path)
     except InvalidInput as error:
         raise InvalidInput(f"{path} is not a profile: {error}") from error
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        version = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+        version = record.get("schema") if isinstance(record, dict) else None
         raise InvalidInput(f"{path} has the profile schema {shown(version)}, expected {SCHEMA!r}.")
-    _check_fields(path, found)
+    _check_fields(path, record)
     try:
-        profile = Profile(**found)
+        profile = Profile(**record)
     except TypeError as error:
         raise InvalidInput(f"{path} is not a profile: {error}.") from error
     if len(profile.by_layer) != profile.layers:
@@ -127,27 +127,27 @@ def _read(path: Path, stamp: int) -> Profile:
     return profile
 
 
-def _check_fields(path: Path, found: Mapping[str, Any]) -> None:
+def _check_fields(path: Path, record: Mapping[str, Any]) -> None:
     """Raises InvalidInput, which names the field, where one does not hold what it should."""
     for name, expected in get_type_hints(Profile).items():
-        if expected in (int, str) and name in found and type(found[name]) is not expected:
+        if expected in (int, str) and name in record and type(record[name]) is not expected:
             what = "whole number" if expected is int else "text"
             raise InvalidInput(
-                f"{path} is not a profile: its {name} is no {what}, but {shown(found[name])}."
+                f"{path} is not a profile: its {name} is no {what}, but {shown(record[name])}."
             )
-    if "by_layer" in found and not _is_table(found["by_layer"]):
+    if "by_layer" in record and not _is_table(record["by_layer"]):
         raise InvalidInput(
             f"{path} is not a profile: its by_layer is no list of numbers from {NUMBERS.least} to "
             f"{NUMBERS.most}, or of as many numbers for every layer."
         )
 
 
-def _is_table(found: Any) -> bool:
+def _is_table(value: Any) -> bool:
     """Whether it is a list of such numbers, or of equally long lists of them."""
-    if not isinstance(found, list) or not found:
+    if not isinstance(value, list) or not value:
         return False
-    lists = [row if isinstance(row, list) else [row] for row in found]
-    alike = len({(isinstance(a, list), len(b)) for a, b in zip(found, lists, strict=True)}) == 1
+    lists = [row if isinstance(row, list) else [row] for row in value]
+    alike = len({(isinstance(a, list), len(b)) for a, b in zip(value, lists, strict=True)}) == 1
     return (
         alike
         and bool(lists[0])
@@ -186,17 +186,17 @@ def calibrated_method(policy: Policy) -> str:
     """
     names = policy.origin.build.names if policy.origin else ()
     known = {*CALIBRATIONS, *GATHERINGS}
-    found = [name for name in names if name in known]
-    if not found:
+    known_names = [name for name in names if name in known]
+    if not known_names:
         raise InvalidParameter(
             f"{policy.name} has nothing to calibrate. {suggest(policy.name, known)}"
         )
-    if len(found) > 1:
+    if len(known_names) > 1:
         raise InvalidParameter(
-            f"{policy.name} has more than one method to calibrate: {' and '.join(found)}. "
+            f"{policy.name} has more than one method to calibrate: {' and '.join(known_names)}. "
             "Calibrate them one at a time."
         )
-    return str(found[0])
+    return str(known_names[0])
 
 
 def mean(samples: Sequence[Numbers]) -> Numbers:

@@ -405,9 +405,9 @@ class AfterPrefill:
 
 
 def __getattr__(name: str) -> Any:
-    found = former(name)
-    if found is None:
+    current = former(name)
+    if current is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     now = INSTEAD.get(name, "what is in foveate.core.traits")
     deprecated(f"{__name__}.{name}", now, "0.3")
-    return found
+    return current

@@ -117,15 +117,15 @@ def share(keep: AmountLike) -> Amount:
         InvalidParameter: it is none.
     """
     try:
-        found = Amount.of(keep)
+        amount = Amount.of(keep)
     except InvalidBudget:
-        found = None
-    if found is None or found.kind != "fraction":
+        amount = None
+    if amount is None or amount.kind != "fraction":
         raise InvalidParameter(
             f"keep={keep!r} is no share of the visual tokens: give one above 0 and up to 1, such "
             "as 50% or 0.5."
         )
-    return found
+    return amount
 
 
 def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:

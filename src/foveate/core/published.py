@@ -31,8 +31,8 @@ def read_forgotten(path: str | Path) -> list[float]:
     Raises:
         InvalidInput: no such file, or no such list.
     """
-    found = read_json(Path(path))
-    shares = [_number(x) for x in found] if isinstance(found, list) else []
+    forgotten = read_json(Path(path))
+    shares = [_number(x) for x in forgotten] if isinstance(forgotten, list) else []
     if not shares or not all(0 <= x < 1 for x in shares):
         raise InvalidInput(
             f"{path} holds no shares of layers; expected a JSON list such as [0.28, 0.43, ...], "
@@ -50,12 +50,12 @@ def read_redundancies(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
     Raises:
         InvalidInput: no such file, no such table, or one that lacks a head.
     """
-    found = read_json(Path(path))
-    if isinstance(found, dict):
-        keys = {name: value for name, value in found.items() if name.endswith("-key")}
+    redundancies = read_json(Path(path))
+    if isinstance(redundancies, dict):
+        keys = {name: value for name, value in redundancies.items() if name.endswith("-key")}
         rows, samples = _rows(keys), max((len(_listed(x)) for x in keys.values()), default=0)
     else:
-        rows, samples = [[_number(x) for x in _listed(row)] for row in _listed(found)], 1
+        rows, samples = [[_number(x) for x in _listed(row)] for row in _listed(redundancies)], 1
     whole = not any(math.isnan(x) for row in rows for x in row)
     if not samples or not rows or not rows[0] or not whole or len({len(row) for row in rows}) > 1:
         raise InvalidInput(
@@ -66,10 +66,10 @@ def read_redundancies(path: str | Path) -> tuple[Float[Tensor, "L h"], int]:
     return torch.tensor(rows, dtype=torch.float64, device="cpu").clamp(0, 1), samples
 
 
-def _rows(found: dict[str, Any]) -> list[list[float]]:
+def _rows(record: dict[str, Any]) -> list[list[float]]:
     """By layer and head; NaN where one is missing, or has no numbers."""
     means = {}
-    for name, values in found.items():
+    for name, values in record.items():
         if place := re.fullmatch(r"(\d{1,4})-(\d{1,4})-key", name):
             numbers = [_number(x) for x in _listed(values)]
             mean = sum(numbers) / len(numbers) if numbers else math.nan
@@ -78,10 +78,10 @@ def _rows(found: dict[str, Any]) -> list[list[float]]:
     return [[means.get((a, b), math.nan) for b in range(heads)] for a in range(layers)]
 
 
-def _listed(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
-def _number(found: Any) -> float:
-    is_number = isinstance(found, int | float) and not isinstance(found, bool)
-    return float(found) if is_number and abs(found) <= ROUNDED else math.nan
+def _number(value: Any) -> float:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) <= ROUNDED else math.nan

@@ -74,8 +74,8 @@ class OneNumber:
     def of(self, counts: Int[Tensor, "*x"] | None) -> int | None:
         """None where they differ, and without any."""
         if counts is not self._asked:
-            found = set() if counts is None else set(counts.flatten().tolist())
-            self._asked, self._found = counts, found.pop() if len(found) == 1 else None
+            numbers = set() if counts is None else set(counts.flatten().tolist())
+            self._asked, self._found = counts, numbers.pop() if len(numbers) == 1 else None
         return self._found
 
 
@@ -216,7 +216,7 @@ class PromptReading:
         self.most_heads = most_heads
         self.policy, self.depth, self.strict = policy, depth, strict
         self.forms = None if forms is None else tuple(forms)
-        self.asked: Int[Tensor, "b"] | None = None
+        self.requested: Int[Tensor, "b"] | None = None
         self._bytes: Bytes | None = None
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
@@ -280,7 +280,7 @@ class PromptReading:
         """Whether the prompt has been read, and is to be read again before it is compressed."""
         return all(memory.unread is not None for memory in self.layers)
 
-    def again(self, layer: Layer) -> None:
+    def show_reread(self, layer: Layer) -> None:
         """Shows a pass in which tokens of the prompt are read again, after all of its slots; its
         own slots come last, and do not stay.
         """
@@ -376,10 +376,10 @@ class PromptReading:
         if answering and memory.tokens is not None:
             slots = slots.with_budget(memory.tokens)
             return slots if self.strict else raised(slots, self.policy)
-        found = self._budgeted(slots, at, ordinal, form)
+        budgeted_slots = self._budgeted(slots, at, ordinal, form)
         if answering and not self.policy.grows:
-            memory.tokens = found.slots.tokens
-        return found.slots
+            memory.tokens = budgeted_slots.slots.tokens
+        return budgeted_slots.slots
 
     def _budgeted(self, slots: Slots, at: Pass, ordinal: int, form: Callable[[], Form]) -> Budgeted:
         end = max(at.seen, at.end) if self.policy.grows else at.end
@@ -392,9 +392,9 @@ class PromptReading:
         """The bytes of a budget in bytes."""
         forms = self.forms or (form(),) * self.depth
         whole = self.layers[ordinal].kept is None
-        found = Bytes(self.policy, forms, columns, whole, self.strict)
-        if found != self._bytes:  # of the same ones, the same: they remember what they found
-            self._bytes = found
+        bound = Bytes(self.policy, forms, columns, whole, self.strict)
+        if bound != self._bytes:  # of the same ones, the same: they remember what they found
+            self._bytes = bound
         return self._bytes
 
     def _longest_budget(self, layer: Layer, at: Pass) -> int:
@@ -411,10 +411,10 @@ class PromptReading:
         if self.policy.amount.kind == "auto":
             return
         own = replace(layer.slots, tokens=None)
-        found = self._budgeted(own, at, 0, partial(_form, layer))
-        self.asked = found.asked
+        budgets = self._budgeted(own, at, 0, partial(_form, layer))
+        self.requested = budgets.requested
         if not self.strict:
-            say_where_raised(self.policy, found._replace(slots=layer.slots))
+            say_where_raised(self.policy, budgets._replace(slots=layer.slots))
 
     def _shown(self, layer: Layer, at: Pass) -> Layer:
         """The layer with its budget and with what is known of earlier passes and layers; the
@@ -453,30 +453,30 @@ class PromptReading:
     ) -> dict[int, Kept]:
         policy = self._with(budget)
         before = self.layers[layer.ordinal].kept is not None
-        scored = score(self.policy, layer, again=before, queries=queries)
+        scored = score(self.policy, layer, recompressed=before, queries=queries)
         notes = scored.scores.notes if scored else {}
         self.notes = [*(self.notes if layer.ordinal else ()), notes]
-        found: dict[int, Kept] = {}
+        kept_by_layer: dict[int, Kept] = {}
         within = None
         if policy.amount.kind == "bytes":
             columns = self.layers[layer.ordinal].finished or seen
             within = self._within(columns, layer.ordinal, partial(_form, layer))
         if policy.scope == "model":
-            found = self._all_together(layer, scored, within)
+            kept_by_layer = self._all_together(layer, scored, within)
         elif scored is not None:
-            found = {layer.ordinal: keep(policy, [scored], within)[0]}
+            kept_by_layer = {layer.ordinal: keep(policy, [scored], within)[0]}
         as_it_is = policy.store.exact and (within is None or within.stays(layer.slots))
         if scored is None and not as_it_is:
             finite.check(layer, 0, policy)  # in codes it would reach others of its head
-            found[layer.ordinal] = everything(layer)
-        for ordinal, kept in found.items():
+            kept_by_layer[layer.ordinal] = everything(layer)
+        for ordinal, kept in kept_by_layer.items():
             memory = self.layers[ordinal]
             memory.kept = kept.counts if kept.told is None else kept.told
             if memory.state:
                 memory.compact(kept.mask)
             if policy.when.decodes:
                 _ = memory.kept_by_each  # asked now, and not while decoding
-        return found
+        return kept_by_layer
 
     def _with(self, budget: Budget | None) -> Policy:
         """The policy with a budget that stands in for its own: made once for all layers that are
@@ -497,15 +497,15 @@ class PromptReading:
             return self._shed(layer.k.shape[1]) if scored else {}
         waiting, self._waiting = self._waiting, []
         kept = keep(self.policy, waiting, within) if waiting else []
-        return {one.layer.ordinal: found for one, found in zip(waiting, kept, strict=True)}
+        return {one.layer.ordinal: one_kept for one, one_kept in zip(waiting, kept, strict=True)}
 
     def _shed(self, heads: int) -> dict[int, Kept]:
         """Of the layers that wait, what stays of those of which a part can go now."""
         if self.most_heads is None or heads * self.depth > self.most_heads:
             self.most_heads = None  # a model whose layers have more heads than it says
             return {}
-        self._waiting, found = shed(self.policy, self._waiting, self.most_heads)
-        return found
+        self._waiting, kept_by_layer = shed(self.policy, self._waiting, self.most_heads)
+        return kept_by_layer
 
 
 def _without_pairs(layer: Layer, wanted: int) -> Layer:

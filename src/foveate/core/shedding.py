@@ -40,15 +40,15 @@ def shed(
     if policy.sheds is None or (held - kept) * WORTH < held:
         return list(waiting), {}  # which asks the device for two numbers a layer
     counts = policy.sheds.at_most(waiting, waiting[0].tokens, heads)
-    left, found = list(waiting), {}
+    left, kept_by_layer = list(waiting), {}
     for place, (one, most) in enumerate(zip(waiting, counts, strict=True)):
         if (one.slots_held - int(most.sum())) * WORTH < one.slots_held:
             continue
         mask = policy.select(one, most)
         k, v = one.layer.k, one.layer.v
-        found[one.layer.ordinal] = Kept(mask, None, k, v, most, held=one.held)
+        kept_by_layer[one.layer.ordinal] = Kept(mask, None, k, v, most, held=one.held)
         left[place] = only(one, mask, most)
-    return left, found
+    return left, kept_by_layer
 
 
 def only(one: Scored, kept: Bool[Tensor, "b h n"], counts: Int[Tensor, "b h"]) -> Scored:

@@ -155,9 +155,9 @@ def derived(
     def once(slots: Slots, /, *of: P.args, **none: P.kwargs) -> Found:
         # a window of 1 token and one of 1.0 of the budget are equal numbers and different windows
         types = list(map(type, of))
-        for known, arguments, their_types, found in slots._derived:
+        for known, arguments, their_types, value in slots._derived:
             if known is rule and arguments == of and their_types == types:
-                return found  # type: ignore[no-any-return]
+                return value  # type: ignore[no-any-return]
         new = rule(slots, *of, **none)
         slots._derived.append((rule, of, types, new))
         return new

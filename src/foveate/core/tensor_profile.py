@@ -64,15 +64,15 @@ class TensorProfile(Heading):
             ProfileMismatch: it was made for other layers, heads or channels.
         """
         self.check_layers(layer.depth)
-        found = self.by_layer[layer.ordinal]
+        tensor = self.by_layer[layer.ordinal]
         for name, expected in shapes.items():
-            if found[name].shape != expected:
+            if tensor[name].shape != expected:
                 raise ProfileMismatch(
                     f"this {self.method} profile of {self.model!r} has {name} of shape "
-                    f"{tuple(found[name].shape)} for layer {layer.number}, whose heads and "
+                    f"{tuple(tensor[name].shape)} for layer {layer.number}, whose heads and "
                     f"channels need {expected}. {self.way_out}"
                 )
-        return [found[name].to(layer.k.device) for name in shapes]
+        return [tensor[name].to(layer.k.device) for name in shapes]
 
 
 def load_tensors(path: str, method: str) -> TensorProfile:

@@ -241,7 +241,7 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
         )
     forms = [Form.of(layer.q.shape[1], layer.k, layer.v) for layer in layers]
     reading = PromptReading(policy, len(layers), forms=forms, strict=strict)
-    found: dict[int, Kept] = {}
+    kept_by_layer: dict[int, Kept] = {}
     for layer in layers:
-        found |= reading.completed(layer)
-    return [found.get(place, everything(layer)) for place, layer in enumerate(layers)]
+        kept_by_layer |= reading.completed(layer)
+    return [kept_by_layer.get(place, everything(layer)) for place, layer in enumerate(layers)]

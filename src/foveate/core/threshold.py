@@ -38,8 +38,8 @@ def holding(policy: Policy, scored: Sequence[Scored]) -> tuple[Sequence[Scored],
         middle = (low + high) // 2
         enough = _held(policy, scored, weights, middle) >= goal - EPS * goal
         low, high = torch.where(enough, low, middle + 1), torch.where(enough, middle, high)
-    found = [replace(one, tokens=low.to(one.tokens.device)) for one in scored]
-    return found, budget(found, found[0].tokens)
+    budgets = [replace(one, tokens=low.to(one.tokens.device)) for one in scored]
+    return budgets, budget(budgets, budgets[0].tokens)
 
 
 EPS = 1e-9  # of sums in another order

@@ -92,13 +92,13 @@ def wanted(
     if start > times[-1] + HAIR:
         return []
     if fps is not None:
-        asked = start + np.arange(math.floor((stop - start) * fps + HAIR) + 1) / fps
-        return [int(i) for i in np.unique(shown_at(times, asked))]
+        wanted_times = start + np.arange(math.floor((stop - start) * fps + HAIR) + 1) / fps
+        return [int(i) for i in np.unique(shown_at(times, wanted_times))]
     first, last = shown_at(times, np.array([start, stop]))
     count = last - first + 1 if frames is None else min(frames, last - first + 1)
     return [int(i) for i in np.unique(np.linspace(first, last, count).round())]
 
 
-def shown_at(times: NDArray[np.float64], asked: NDArray[np.float64]) -> NDArray[np.intp]:
+def shown_at(times: NDArray[np.float64], wanted_times: NDArray[np.float64]) -> NDArray[np.intp]:
     """The numbers of the frames that are shown at these times."""
-    return np.maximum(np.searchsorted(times, asked + HAIR, side="right") - 1, 0)
+    return np.maximum(np.searchsorted(times, wanted_times + HAIR, side="right") - 1, 0)

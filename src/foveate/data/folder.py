@@ -38,8 +38,8 @@ class Folder:
         Raises:
             InvalidInput: one leads out of the folder.
         """
-        found = [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
-        return [self._inside(path, str(path)) for path in found]
+        paths = [path for pattern in patterns for path in sorted(self.path.glob(pattern))]
+        return [self._inside(path, str(path)) for path in paths]
 
     def file(self, name: str, where: str) -> Path:
         """The file of that name, which need not be there; ``where`` it was named.
@@ -97,8 +97,8 @@ class Folder:
         return read_image(self.named_file(name, where, *places), where)
 
     def _first(self, patterns: Sequence[str]) -> Path:
-        if found := self.find(*patterns):
-            return found[0]
+        if paths := self.find(*patterns):
+            return paths[0]
         raise InvalidInput(
             f"{str(self.path)!r} holds no {' or '.join(patterns)}.{leftovers(self.path)}"
         )

@@ -43,15 +43,15 @@ class Record:
 
     def texts_or_numbers(self, *names: str) -> tuple[str, ...]:
         """A list of texts and numbers, as texts."""
-        found = self._read(names, "a list of texts or numbers", _every(_is_text_or_number))
-        return tuple(map(str, found))
+        values = self._read(names, "a list of texts or numbers", _every(_is_text_or_number))
+        return tuple(map(str, values))
 
     def one_or_more(self, *names: str) -> tuple[str, ...]:
         """A list of texts and numbers, or one of them alone, as texts."""
         fits = _every(_is_text_or_number, at_least=1)
         expected = "a list of at least one text, or a text"
-        found = self._read(names, expected, lambda v: fits(v) or _is_text_or_number(v))
-        return tuple(map(str, found)) if isinstance(found, list) else (str(found),)
+        values = self._read(names, expected, lambda v: fits(v) or _is_text_or_number(v))
+        return tuple(map(str, values)) if isinstance(values, list) else (str(values),)
 
     def number(self, *names: str) -> int | float:
         """A finite number."""
@@ -76,8 +76,8 @@ class Record:
     def records(self, field: str, at_least: int = 0) -> list[Record]:
         """A list of objects, of at least so many."""
         anything = _every(lambda value: True, at_least)
-        found = self._read((field,), _a_list("objects", at_least), anything)
-        return _listed(found, f"{self.where}, field {field!r}")
+        values = self._read((field,), _a_list("objects", at_least), anything)
+        return _listed(values, f"{self.where}, field {field!r}")
 
     def items(self) -> Iterator[tuple[str, Record]]:
         """The objects under all names."""

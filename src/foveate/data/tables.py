@@ -63,8 +63,8 @@ def _row(path: Path, number: int, header: Sequence[str], cells: Sequence[str]) -
         raise InvalidInput(
             f"{where}: it has {len(cells)} cells, and the header {len(header)}. Is it whole?"
         )
-    found = dict(zip(header, cells, strict=True))
-    return Record({name: cell or None for name, cell in found.items()}, where)
+    cells_by_name = dict(zip(header, cells, strict=True))
+    return Record({name: cell or None for name, cell in cells_by_name.items()}, where)
 
 
 def table_images(records: Sequence[Record]) -> Iterator[Image.Image]:
@@ -89,9 +89,9 @@ def listed(record: Record, name: str) -> Record:
     """
     text = record.text(name)
     try:
-        found = ast.literal_eval(text)
+        value = ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
         raise InvalidInput(
             f"{record.where}: the field {name!r} is {text[:80]!r}; it has to be a list."
         ) from error
-    return record.also(**{name: list(found) if isinstance(found, list | tuple) else [found]})
+    return record.also(**{name: list(value) if isinstance(value, list | tuple) else [value]})

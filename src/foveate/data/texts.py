@@ -112,11 +112,11 @@ def _finite(number: str) -> float:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    distinct = dict(pairs)
+    if len(distinct) < len(pairs):
         ((twice, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"the key {twice!r} is there twice in one object, so one would be lost")
-    return found
+    return distinct
 
 
 def reason(error: BaseException) -> str:

@@ -81,14 +81,14 @@ def read_video(
             f"{str(path)!r} has no frame after {start:g} s: it lasts {last + 1 / rate:.2f} s."
         )
     with _opened(path) as (container, stream):
-        found, corrupt = _decoded(container, stream, origin + times, chosen)
-    if not found:
+        decoded, corrupt = _decoded(container, stream, origin + times, chosen)
+    if not decoded:
         raise InvalidInput(
             f"{str(path)!r}: none of its frames can be decoded ({corrupt} broken packets)."
         )
     return Clip(
-        _stacked(list(found.values()), repr(str(path))),
-        times[list(found)],
+        _stacked(list(decoded.values()), repr(str(path))),
+        times[list(decoded)],
         rate,
         (last if end is None else min(end, last)) - float(times[chosen[0]]) + 1 / rate,
         corrupt,
@@ -104,11 +104,11 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     except ImportError as error:
         raise MissingPackage("a video", "av", "video") from error
     check_file(path)
-    asked = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
+    options = {"format_whitelist": FORMATS, "protocol_whitelist": "file"}
     try:
         # titles and comments may be in any encoding, and are not read here
         where = str(path.absolute())
-        with av.open(where, options=asked, metadata_errors="replace") as container:
+        with av.open(where, options=options, metadata_errors="replace") as container:
             if not container.streams.video:
                 raise InvalidInput(_without_pictures(path, container))
             stream = container.streams.video[0]
@@ -135,16 +135,16 @@ def _times(container: Any, stream: Any, name: str) -> tuple[float, NDArray[np.fl
     Raises:
         InvalidInput: there is none, or the file ends before it says that it does.
     """
-    found: list[float] | None = []
+    shown_times: list[float] | None = []
     finish, begin = 0.0, (container.start_time or 0) / 1e6
     for packet in container.demux():
         shown = packet.stream.index == stream.index and packet.size and not packet.is_discard
         if packet.pts is None:
             if shown:  # as of raw streams, and of AVI with frames out of order
-                found = None
+                shown_times = None
             continue
-        if shown and found is not None:
-            found.append(float(packet.pts * packet.time_base))
+        if shown and shown_times is not None:
+            shown_times.append(float(packet.pts * packet.time_base))
         finish = max(finish, float((packet.pts + (packet.duration or 0)) * packet.time_base))
     said = (container.duration or 0) / 1e6
     if said - (finish - begin) > max(MISSING[0], MISSING[1] * said):
@@ -152,12 +152,12 @@ def _times(container: Any, stream: Any, name: str) -> tuple[float, NDArray[np.fl
             f"{name} is cut short: it is to last {said:.2f} s, and ends after "
             f"{max(0.0, finish - begin):.2f} s."
         )
-    if found is None:
+    if shown_times is None:
         container.seek(0)
-        found = [time for _, time in _shown(container, stream, [0])]
-    if not found:
+        shown_times = [time for _, time in _shown(container, stream, [0])]
+    if not shown_times:
         raise InvalidInput(f"{name} has no frames: it is empty, cut short or broken.")
-    times = np.unique(found)
+    times = np.unique(shown_times)
     return float(times[0]), times - times[0]
 
 
@@ -167,21 +167,21 @@ def _decoded(
     """The chosen frames by their numbers, and how many packets did not decode: where one is lost,
     it is the frame before it, which stays on the screen.
     """
-    found: dict[int, NDArray[np.uint8]] = {}
+    frames: dict[int, NDArray[np.uint8]] = {}
     corrupt, left = [0], list(chosen)
     before: tuple[int, Any] | None = None
     for frame, time in _shown(container, stream, corrupt):
         (number,) = shown_at(times, np.array([time])).tolist()
         while left and number >= left[0]:
             at, shown = (number, frame) if number == left[0] or not before else before
-            found.setdefault(at, _upright(shown))
+            frames.setdefault(at, _upright(shown))
             left.pop(0)
         before = number, frame
         if not left:
-            return found, corrupt[0]
+            return frames, corrupt[0]
     if left and before:
-        found.setdefault(before[0], _upright(before[1]))
-    return found, corrupt[0]
+        frames.setdefault(before[0], _upright(before[1]))
+    return frames, corrupt[0]
 
 
 def _shown(container: Any, stream: Any, corrupt: list[int]) -> Iterator[tuple[Any, float]]:

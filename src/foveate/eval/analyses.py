@@ -33,7 +33,7 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
         return None
     layers = [_first_row(layer) for layer in recording.layers]
     curves = [curve[0] for curve in analysis.lorenz(layers)]
-    found = {
+    figures = {
         "redundancy": _rows(x[0] for x in analysis.redundancy(layers)),
         "lorenz": _rows(_thinned(curve) for curve in curves),
         "gini": _rows(gini(curve) for curve in curves),
@@ -41,11 +41,11 @@ def analysed(recording: Recording) -> dict[str, Any] | None:
     }
     image = recording.layers[0].slots.image
     if image is None or not bool((image[:1] >= 0).any()):
-        return found
+        return figures
     vision = image[:1, 0] >= 0
     weights = analysis.self_and_cross(layers, vision)
     return {
-        **found,
+        **figures,
         "ncar": _rows(x[0] for x in analysis.ncar(layers, vision)),
         "received": _rows(torch.cat(x) for x in analysis.received(layers, vision)),
         "within": _rows(x.within[0] for x in weights),
@@ -72,8 +72,8 @@ def plane(keys: Float[Tensor, "n d"]) -> Float[Tensor, "n 2"]:
     directions = torch.linalg.svd(centred, full_matrices=False).Vh[:2]
     # either end of a direction may be up: the larger coordinate is, so that machines agree
     largest = directions.gather(1, directions.abs().argmax(1, keepdim=True))
-    found: Tensor = centred @ (directions * largest.sign()).T
-    return found
+    projected: Tensor = centred @ (directions * largest.sign()).T
+    return projected
 
 
 def _first_row(layer: Layer) -> QKV:
@@ -87,9 +87,9 @@ def _thinned(curve: Float[Tensor, "n"]) -> Float[Tensor, "points"]:
     return curve[places]
 
 
-def _rows(found: Iterable[Tensor]) -> list[Any]:
+def _rows(tensors: Iterable[Tensor]) -> list[Any]:
     """Numbers of four digits, which is more than a chart shows."""
-    return [_short(one.double().cpu().tolist()) for one in found]
+    return [_short(one.double().cpu().tolist()) for one in tensors]
 
 
 def _short(value: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import Session
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.joined import join, next_inputs
 
@@ -29,14 +29,14 @@ class TeacherForced(NamedTuple):
     features: Float[Tensor, "l t hidden"]
 
 
-class Asked(NamedTuple):
+class PrefilledPrompt(NamedTuple):
     """A prompt's cache, ready to answer, and the logits of the answer's first token."""
 
     cache: DynamicCache
     first: Float[Tensor, "1 v"]
 
 
-def asked(
+def with_the_rest(
     model: PreTrainedModel,
     cache: DynamicCache,
     first: Float[Tensor, "1 v"],
@@ -80,7 +80,9 @@ def teacher_forced(
 
 
 @torch.no_grad()
-def greedy_together(session: Session, prompts: Sequence[Asked], longest: int) -> list[list[int]]:
+def greedy_together(
+    session: Session, prompts: Sequence[PrefilledPrompt], longest: int
+) -> list[list[int]]:
     """As :func:`greedy`, of each prompt. Their caches stay as they are; rows that have ended go on
     until all have, and what they say then is dropped.
     """
@@ -100,7 +102,7 @@ def greedy_together(session: Session, prompts: Sequence[Asked], longest: int) ->
 
 @torch.no_grad()
 def teacher_forced_together(
-    session: Session, prompts: Sequence[Asked], tokens: Sequence[Sequence[int]]
+    session: Session, prompts: Sequence[PrefilledPrompt], tokens: Sequence[Sequence[int]]
 ) -> list[TeacherForced]:
     """As :func:`teacher_forced`, of each prompt and its tokens, at once."""
     longest = max(map(len, tokens), default=1) - 1

@@ -18,13 +18,13 @@ def program() -> str:
         InvalidInput: there is none.
     """
     named = os.environ.get("CHROMIUM", "chromium")
-    found = shutil.which(named)
-    if found is None:
+    path = shutil.which(named)
+    if path is None:
         raise InvalidInput(
             f"pages are drawn by Chromium, and {named!r} is no program here. Install it (Debian: "
             "apt-get install chromium) or set CHROMIUM to the path of a Chromium or Chrome."
         )
-    return found
+    return path
 
 
 @contextmanager

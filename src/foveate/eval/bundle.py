@@ -36,19 +36,19 @@ def seal(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
-    asked: dict[str, set[str]] = {}
+    questions: dict[str, set[str]] = {}
     for row in rows:
-        asked.setdefault(row["task"], set()).add(row["sample"])
-    found: dict[str, Any] = {
+        questions.setdefault(row["task"], set()).add(row["sample"])
+    manifest: dict[str, Any] = {
         "schema": SCHEMA,
         "versions": versions(),
         "hardware": hardware(),
-        "questions": {task: len(samples) for task, samples in asked.items()},
+        "questions": {task: len(samples) for task, samples in questions.items()},
         "specs": list(dict.fromkeys(row["spec"] for row in rows)),
         "rows": len(rows),
         "refused": sum("error" in row for row in rows),
     }
-    return manifests.write(folder / MANIFEST, found, (CONFIGURATION, ROWS))
+    return manifests.write(folder / MANIFEST, manifest, (CONFIGURATION, ROWS))
 
 
 def read_bundles(folder: Path) -> list[Bundle]:
@@ -69,9 +69,9 @@ def read_bundle(folder: Path) -> Bundle:
     Raises:
         InvalidInput: it holds no results, or they are not what the manifest says.
     """
-    place, again = folder / MANIFEST, AGAIN.format(manifest=MANIFEST)
-    manifest = manifests.read(place, SCHEMA, again) if place.exists() else None
+    place, remedy = folder / MANIFEST, AGAIN.format(manifest=MANIFEST)
+    manifest = manifests.read(place, SCHEMA, remedy) if place.exists() else None
     if manifest is not None:
         for name in (CONFIGURATION, ROWS):
-            manifests.check(folder / name, manifest["files"].get(name), again)
+            manifests.check(folder / name, manifest["files"].get(name), remedy)
     return Bundle(folder, read(folder), manifest)

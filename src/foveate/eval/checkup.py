@@ -41,14 +41,14 @@ def checkup(name: str, trust_remote_code: bool = False) -> list[Finding]:
         name: a directory, or a model of the hub that has been downloaded.
         trust_remote_code: runs the Python code that comes with it.
     """
-    found = [_tried("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
-    if not found[0].fine:
-        return found
+    findings = [_tried("configuration", lambda: _source(name, trust_remote_code)[1].model_type)]
+    if not findings[0].fine:
+        return findings
     source, config = _source(name, trust_remote_code)
     sees = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     kind = "processor" if sees else "tokenizer"
     return [
-        *found,
+        *findings,
         _tried("cache", lambda: _compressible(source, config, sees)),
         _weights(Path(source.place)),
         _tried(kind, lambda: type(read_reader(source, sees)).__name__),

@@ -20,13 +20,13 @@ def separate(text: str) -> list[str]:
     """The specs of a list such as "snapkv,h2o:recent=0.25,group=max,knorm": what is no more than
     key=value belongs to the spec before it.
     """
-    found: list[str] = []
+    specs: list[str] = []
     for part in split(text, ","):
-        if found and re.match(r"\s*\w+\s*=", part):
-            found[-1] += f",{part}"
+        if specs and re.match(r"\s*\w+\s*=", part):
+            specs[-1] += f",{part}"
         else:
-            found.append(part.strip())
-    return [spec for spec in found if spec]
+            specs.append(part.strip())
+    return [spec for spec in specs if spec]
 
 
 def at_each(spec: str, budgets: Sequence[str]) -> list[Policy]:

@@ -41,10 +41,10 @@ def on_images(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> 
         InvalidInput: that is not known for this model and its processor.
     """
     sizes, config = [image.size for image in images], loaded.model.config
-    found = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
-    if found is None:
+    tokens = image_tokens(prompt.vision, prompt.inputs, sizes, config, loaded.reader)
+    if tokens is None:
         raise InvalidInput(f"{not_known(config, loaded.reader)}.")
-    return found
+    return tokens
 
 
 def view_of(loaded: Loaded, prompt: Prompt, images: Sequence[Image.Image]) -> Box | None:

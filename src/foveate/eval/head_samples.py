@@ -22,11 +22,13 @@ def generated(method: str, samples: int) -> Iterator[Sample]:
     for seed in range(samples):
         r = Random(f"heads/{seed}")
         (page,), questions = document(r, (BUILT_IN,))
-        asked = r.choice(questions)
-        rows = [row for _, row in asked.evidence] if method == "headkv" else range(len(page.says))
+        question = r.choice(questions)
+        rows = (
+            [row for _, row in question.evidence] if method == "headkv" else range(len(page.says))
+        )
         spans = [Span(page.says[row], 0, _line(page, row)) for row in rows if page.says[row]]
         yield Sample(
-            str(seed), asked.question, (asked.answer,), (page.image,), evidence=tuple(spans)
+            str(seed), question.question, (question.answer,), (page.image,), evidence=tuple(spans)
         )
 
 

@@ -12,7 +12,7 @@ Key = tuple[str, str, str]
 """Task, sample, spec."""
 
 
-class Held:
+class HeldRows:
     """Rows by key. One that says that its sample failed is there, but not in these: it is to be
     tried again. ``root`` is a folder that moves with its results: files below it that specs name
     are written relative to it, as "./FILE", and are here the files that they are now.

@@ -35,14 +35,14 @@ def find_judge(name: str) -> Judge:
     if not module or not attribute:
         raise InvalidInput(f"a judge is written module:callable, not {name!r}.")
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        candidate = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
         raise InvalidInput(
             f"the judge's module {module!r} cannot be imported: {error}. Is it on PYTHONPATH?"
         ) from error
-    if not callable(found):
+    if not callable(candidate):
         raise InvalidInput(f"{module} has no {attribute!r} that can be called.")
-    judge: Judge = found
+    judge: Judge = candidate
     return judge
 
 

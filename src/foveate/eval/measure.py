@@ -24,11 +24,11 @@ from foveate.errors import (
     ModelNotFound,
 )
 from foveate.eval.analyses import analysed, kept_places
-from foveate.eval.answer import TeacherForced, asked, greedy, teacher_forced
+from foveate.eval.answer import TeacherForced, greedy, teacher_forced, with_the_rest
 from foveate.eval.model import Loaded
 from foveate.eval.perplexity import reference_tokens
 from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
-from foveate.eval.row import Answer, Row, row
+from foveate.eval.row import AnswerRow, Row, row
 from foveate.eval.sample import Sample, Task
 
 OF_THE_RUN = (CannotWrite, ClusterFailed, MissingPackage, ModelNotFound)
@@ -81,7 +81,7 @@ def read_as(reading: Reading, spec: str) -> tuple[str, bool]:
     return "" if policy.prune is None else print_value(policy.prune), policy.reads_column_sums
 
 
-def _row(reading: Reading, spec: str, full: Answer, strict: bool) -> Row:
+def _row(reading: Reading, spec: str, full: AnswerRow, strict: bool) -> Row:
     """The spec's row, or what refuses it."""
     try:
         answer = full if spec == FULL else answer_alone(reading, reading.policy(spec), full, strict)
@@ -91,7 +91,9 @@ def _row(reading: Reading, spec: str, full: Answer, strict: bool) -> Row:
 
 
 @torch.no_grad()
-def answer_alone(reading: Reading, policy: Policy, full: Answer | None, strict: bool) -> Answer:
+def answer_alone(
+    reading: Reading, policy: Policy, full: AnswerRow | None, strict: bool
+) -> AnswerRow:
     """What the prompt's cache, as a policy compresses it, makes of the sample; ``full`` is what the
     full cache makes of it, and None for that one itself.
     """
@@ -100,7 +102,7 @@ def answer_alone(reading: Reading, policy: Policy, full: Answer | None, strict: 
     with compress(loaded.model, policy, tokenizer=loaded.tokenizer, strict=strict) as session:
         cache = branch(session, recording)
         stats, shown = session.stats, _shown(reading, recording, cache, full)
-        first = asked(session.model, cache, recording.logits, reading.rest)
+        first = with_the_rest(session.model, cache, recording.logits, reading.rest)
         spare = session.fork(cache) if reading.task.reference else None
         tokens, thought, seconds = _said(reading, session, cache, first, full)
         reference = full.reference if full else reference_of(reading, tokens)
@@ -108,10 +110,14 @@ def answer_alone(reading: Reading, policy: Policy, full: Answer | None, strict: 
         if spare is not None and reference:
             of_reference = teacher_forced(session, spare, first, reference)
     said = loaded.tokenizer.decode(tokens, skip_special_tokens=True).strip()
-    return Answer(tokens, thought, said, reference, of_reference, stats, prefill_s, seconds, shown)
+    return AnswerRow(
+        tokens, thought, said, reference, of_reference, stats, prefill_s, seconds, shown
+    )
 
 
-def _shown(reading: Reading, recording: Recording, cache: DynamicCache, full: Answer | None) -> Row:
+def _shown(
+    reading: Reading, recording: Recording, cache: DynamicCache, full: AnswerRow | None
+) -> Row:
     """What a report draws of the first samples."""
     if not reading.timed:
         return {}
@@ -119,7 +125,7 @@ def _shown(reading: Reading, recording: Recording, cache: DynamicCache, full: An
 
 
 def _said(
-    reading: Reading, session: Session, cache: DynamicCache, first: Tensor, full: Answer | None
+    reading: Reading, session: Session, cache: DynamicCache, first: Tensor, full: AnswerRow | None
 ) -> tuple[list[int], TeacherForced, float | None]:
     """The greedy answer, what is thought of the full cache's, and seconds, where it was timed."""
     listening = session.fork(cache)
@@ -133,7 +139,7 @@ def _said(
     return tokens, thought or teacher_forced(session, listening, first, tokens), timed
 
 
-def agrees(thought: TeacherForced, full: Answer) -> bool:
+def agrees(thought: TeacherForced, full: AnswerRow) -> bool:
     """Whether each token of the full cache's answer is the likeliest here, too."""
     return thought.logits.argmax(-1).tolist() == full.tokens
 
@@ -142,7 +148,11 @@ def reference_of(reading: Reading, tokens: Sequence[int]) -> list[int]:
     """The tokens of the text to compare with; none where a task has no such text."""
     task, answers = reading.task, reading.sample.answers
     has_one = task.reference and answers
-    return reference_tokens(reading.loaded, answers[0], tokens)[: task.told] if has_one else []
+    return (
+        reference_tokens(reading.loaded, answers[0], tokens)[: task.reference_length]
+        if has_one
+        else []
+    )
 
 
 def failed(task: Task, sample: Sample, spec: str, error: FoveateError) -> Row:

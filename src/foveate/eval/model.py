@@ -218,8 +218,8 @@ def read_config(source: Source) -> PreTrainedConfig:
 def _kernel(config: PreTrainedConfig) -> str:
     """The repository whose compiled code the configuration asks for as its attention, if any."""
     inner = (getattr(config, name, None) for name in config.sub_configs)
-    asked = (str(getattr(each, "_attn_implementation", "")) for each in (config, *inner))
-    return next((one for one in asked if "/" in one), "")
+    kernels = (str(getattr(each, "_attn_implementation", "")) for each in (config, *inner))
+    return next((one for one in kernels if "/" in one), "")
 
 
 def _model(

@@ -22,7 +22,7 @@ from foveate.stages.score.attention_free import gumbel
 Choice = Callable[[Float[Tensor, "b v"], int], Int[Tensor, "b"]]
 
 
-class Told(NamedTuple):
+class TokenLosses(NamedTuple):
     """Of each token of an answer: its negative log-likelihood and the token that was likeliest;
     and the bytes that the cache held when it was predicted, over all rows.
     """
@@ -35,17 +35,17 @@ class Told(NamedTuple):
         """Of the tokens from ``first`` to before ``last``, over all rows."""
         return math.exp(float(self.nll[:, first:last].double().mean()))
 
-    def agreement(self, full: Told) -> float:
+    def agreement(self, full: TokenLosses) -> float:
         """The share of tokens for which the likeliest is the full cache's."""
         return float((self.likeliest == full.likeliest).double().mean())
 
 
-def told(
+def token_losses(
     session: Session,
     cache: DynamicCache,
     first: Float[Tensor, "b v"],
     tokens: Int[Tensor, "b m"],
-) -> Told:
+) -> TokenLosses:
     """What is thought of these tokens; ``first`` are the logits of the first one."""
     return _walked(session, cache, first, tokens.shape[1], lambda _, step: tokens[:, step])[1]
 
@@ -59,7 +59,7 @@ def answered(
     temperature: float,
     seed: int = 0,
     without: Collection[int] = (),
-) -> tuple[Int[Tensor, "b m"], Told]:
+) -> tuple[Int[Tensor, "b m"], TokenLosses]:
     """An answer of so many tokens, and what is thought of it: drawn at a temperature, without the
     tokens that would end it. A row's draws follow from the seed and its place.
     """
@@ -78,7 +78,7 @@ def answered(
 @torch.no_grad()
 def _walked(
     session: Session, cache: DynamicCache, logits: Tensor, length: int, choice: Choice
-) -> tuple[Tensor, Told]:
+) -> tuple[Tensor, TokenLosses]:
     """The tokens that were chosen, one after the other, and what was thought of them."""
     model: Any = session.model
     tokens: list[Tensor] = []
@@ -90,5 +90,5 @@ def _walked(
         nll.append(-logits.float().log_softmax(-1).gather(1, tokens[-1][:, None])[:, 0])
         likeliest.append(logits.argmax(-1))
         held.append(sum(layer.nbytes for layer in foveate_layers(cache)))
-    thought = Told(torch.stack(nll, 1), torch.stack(likeliest, 1), tuple(held))
+    thought = TokenLosses(torch.stack(nll, 1), torch.stack(likeliest, 1), tuple(held))
     return torch.stack(tokens, 1), thought

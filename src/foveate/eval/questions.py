@@ -48,15 +48,15 @@ def questions(
         raise InvalidInput(f"{str(path)!r} is empty: give one question a line.")
     given = {"fps": fps, "frames": frames}
     has_videos = any(record.has("videos") for record in records)
-    told = {name: value for name, value in given.items() if value is not None and has_videos}
-    taken = {**given, "frames": frames if told else FRAMES}
+    limits = {name: value for name, value in given.items() if value is not None and has_videos}
+    taken = {**given, "frames": frames if limits else FRAMES}
     folder = Folder(path.parent, outside)
 
     def samples(count: int, seed: int) -> Iterator[Sample]:
         read = (_sample(folder, n, record, taken) for n, record in enumerate(records))
         return islice(distinct(read), count)
 
-    name = f"{path.stem}({print_arguments(told)})" if told else path.stem
+    name = f"{path.stem}({print_arguments(limits)})" if limits else path.stem
     return Task(name, f"Questions of {path.name}.", samples, _right, LONGEST)
 
 

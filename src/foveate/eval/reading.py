@@ -145,11 +145,11 @@ def _within(loaded: Loaded, task: Task, sample: Sample, most: int) -> Sample:
     text, images = without_middle(loaded.tokenizer, sample.text, sample.images, costs, most)
     if text == sample.text and len(images) == len(sample.images):
         return sample
-    asked = sample.question if text.endswith(sample.question) else text
-    context = text.removesuffix(asked)
+    question = sample.question if text.endswith(sample.question) else text
+    context = text.removesuffix(question)
     evidence = sample.evidence if len(images) == len(sample.images) else ()
     return replace(
-        sample, context=context, question=asked, between="", images=images, evidence=evidence
+        sample, context=context, question=question, between="", images=images, evidence=evidence
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from foveate.core import files, lines
 from foveate.data import read_record
 from foveate.errors import InvalidInput
-from foveate.eval.held import Held, Key, key_of
+from foveate.eval.held import HeldRows, Key, key_of
 
 SCHEMA = "foveate-results-1"
 CONFIGURATION, ROWS, DAMAGED, LOCK = "run.json", "rows.jsonl", "rows.damaged.jsonl", ".lock"
@@ -31,7 +31,7 @@ class Stored(NamedTuple):
     damaged: list[bytes]
 
 
-class Results(Held, AbstractContextManager["Results"]):
+class Results(HeldRows, AbstractContextManager["Results"]):
     """A folder that grows row by row, and is whole at any moment; one process at a time writes it.
     What was sealed is not any more: its manifest goes.
 
@@ -73,12 +73,12 @@ class Results(Held, AbstractContextManager["Results"]):
             (self.folder / MANIFEST).unlink(missing_ok=True)
         if not (self.folder / CONFIGURATION).exists():
             files.write(self.folder / CONFIGURATION, json.dumps(whole, indent=1) + "\n")
-        found = lines.sorted_out(self.folder / ROWS)
-        rows, self.damaged = _rows(found)
+        contents = lines.sorted_out(self.folder / ROWS)
+        rows, self.damaged = _rows(contents)
         self._rows = {key_of(row): row for row in map(self._here, rows)}
         if self.damaged:
             _set_aside(self.folder / DAMAGED, self.damaged)
-        if self.damaged or found.torn or len(found.values) > len(rows):
+        if self.damaged or contents.torn or len(contents.values) > len(rows):
             lines.write(self.folder / ROWS, rows)
 
     def add(self, row: Mapping[str, Any]) -> None:
@@ -89,8 +89,8 @@ class Results(Held, AbstractContextManager["Results"]):
             CannotWrite: and then the row is not there, and all others are.
         """
         if (key := key_of(row)) not in self:
-            lines.append(self.folder / ROWS, self._stored(found := _finite(row)))
-            self._rows[key] = found
+            lines.append(self.folder / ROWS, self._stored(stored := _finite(row)))
+            self._rows[key] = stored
 
     def take(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Many rows of other results at once, of which those that are answered here stay as they
@@ -99,13 +99,13 @@ class Results(Held, AbstractContextManager["Results"]):
         Raises:
             CannotWrite: and then the rows are what they were.
         """
-        found = dict(self._rows)
+        taken = dict(self._rows)
         for row in rows:
             key = key_of(row)
-            if key not in found or ("error" in found[key] and "error" not in row):
-                found[key] = _finite(row)
-        lines.write(self.folder / ROWS, map(self._stored, found.values()))
-        self._rows = found
+            if key not in taken or ("error" in taken[key] and "error" not in row):
+                taken[key] = _finite(row)
+        lines.write(self.folder / ROWS, map(self._stored, taken.values()))
+        self._rows = taken
 
     def sort(self, order: Iterable[Key]) -> None:
         """Rewrites the file in this order of keys, whatever the order in which they came; rows of
@@ -133,7 +133,7 @@ def read(folder: Path) -> Stored:
     return Stored(configuration, *_rows(lines.sorted_out(folder / ROWS)))
 
 
-def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> Held:
+def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = None) -> HeldRows:
     """What there is so far of results that are made in this way; nothing in the folder is changed,
     and another process may be writing them.
 
@@ -141,14 +141,14 @@ def held(folder: Path, configuration: Mapping[str, Any], root: Path | None = Non
         InvalidInput: they were made otherwise.
     """
     _check(folder, {"schema": SCHEMA, **configuration}, resume=True)
-    return Held(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
+    return HeldRows(read(folder).rows if (folder / CONFIGURATION).exists() else (), root)
 
 
-def _rows(found: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:
+def _rows(contents: lines.Lines) -> tuple[list[dict[str, Any]], list[bytes]]:
     """The rows, of each key the last, and what is none."""
     rows: dict[Key, dict[str, Any]] = {}
-    damaged = list(found.damaged)
-    for value in found.values:
+    damaged = list(contents.damaged)
+    for value in contents.values:
         if isinstance(value, dict) and all(
             isinstance(value.get(name), str) for name in ("task", "sample", "spec")
         ):

@@ -17,7 +17,7 @@ from foveate.eval.reading import Reading
 Row = dict[str, Any]
 
 
-class Answer(NamedTuple):
+class AnswerRow(NamedTuple):
     """What one policy makes of a sample. ``reference`` are the tokens of the text to compare with,
     none where a task has no such text, and ``of_reference`` is what is thought of them. ``seconds``
     are those of decoding, where it was timed. ``shown`` is what a report draws. ``batch`` answers
@@ -36,7 +36,7 @@ class Answer(NamedTuple):
     batch: int = 1
 
 
-def row(reading: Reading, spec: str, answer: Answer, full: Answer) -> Row:
+def row(reading: Reading, spec: str, answer: AnswerRow, full: AnswerRow) -> Row:
     """The score of an answer, what it cost, and how far it is from the full cache's."""
     task, said, stats = reading.task, answer.said, answer.stats
     thought, reference = answer.of_reference, answer.reference
@@ -94,7 +94,7 @@ def _after_first(reading: Reading, tokens: Sequence[int]) -> float | None:
     return task.metric(said, replace(sample, answers=left))
 
 
-def _compared(answer: Answer, full: Answer) -> Row:
+def _compared(answer: AnswerRow, full: AnswerRow) -> Row:
     """How far from the full cache: in tokens, in distributions, in features."""
     same = [a == b for a, b in zip(answer.tokens, full.tokens, strict=False)]
     agreeing = same.index(False) if False in same else len(same)

@@ -71,13 +71,13 @@ class Sample:
     @cached_property
     def digest(self) -> str:
         """Of the question, its answers and what it shows: the same only where the same is asked."""
-        found = hashlib.sha256(repr((self.context, self.between, self.question)).encode())
-        found.update(repr((self.answers, self.plain)).encode())
+        digest = hashlib.sha256(repr((self.context, self.between, self.question)).encode())
+        digest.update(repr((self.answers, self.plain)).encode())
         for image in self.images:
-            found.update(repr((image.mode, image.size)).encode() + image.tobytes())
+            digest.update(repr((image.mode, image.size)).encode() + image.tobytes())
         for video in self.videos:
-            found.update(repr(video.clip.times.tolist()).encode() + video.clip.frames.tobytes())
-        return found.hexdigest()[:16]
+            digest.update(repr(video.clip.times.tolist()).encode() + video.clip.frames.tobytes())
+        return digest.hexdigest()[:16]
 
 
 def distinct(samples: Iterator[Sample]) -> Iterator[Sample]:
@@ -127,7 +127,7 @@ class Task:
     fit: Fit | None = None
     pixels: Pixels = AS_THEY_ARE
     unjudged: bool = False
-    told: int | None = None
+    reference_length: int | None = None
 
 
 TASKS: dict[str, Task] = {}

@@ -10,7 +10,7 @@ from PIL import Image
 from foveate.eval.sample import PLACE
 
 
-class Shown(NamedTuple):
+class ShortenedText(NamedTuple):
     """A text with places for its images, and the images."""
 
     text: str
@@ -27,7 +27,7 @@ class _Item(NamedTuple):
 
 def without_middle(
     tokenizer: Any, text: str, images: Sequence[Image.Image], costs: Sequence[int], most: int
-) -> Shown:
+) -> ShortenedText:
     """Text and images without their middle where they are more than so many tokens (LongBench).
 
     As many tokens are kept on either side as fit into half of ``most``; an image is kept whole or
@@ -43,25 +43,25 @@ def without_middle(
     placed = text if PLACE in text else PLACE * len(images) + text
     items = _items(tokenizer, placed, images, costs)
     if sum(item.cost for item in items) <= most:
-        return Shown(text, tuple(images))
+        return ShortenedText(text, tuple(images))
     half = most // 2
     head = _fitting(items, half)
     tail = _fitting(items[head:][::-1], half)
     kept = items[:head], items[len(items) - tail :]
     shown = [item.image for part in kept for item in part if item.image is not None]
-    return Shown("".join(_text(tokenizer, part) for part in kept), tuple(shown))
+    return ShortenedText("".join(_text(tokenizer, part) for part in kept), tuple(shown))
 
 
 def _items(
     tokenizer: Any, text: str, images: Sequence[Image.Image], costs: Sequence[int]
 ) -> list[_Item]:
-    pieces, found = text.split(PLACE), list[_Item]()
+    pieces, items = text.split(PLACE), list[_Item]()
     for place, piece in enumerate(pieces):
         ids = tokenizer(piece, add_special_tokens=False)["input_ids"] if piece else []
-        found += [_Item(token, None, 1) for token in ids]
+        items += [_Item(token, None, 1) for token in ids]
         if place < len(images):
-            found.append(_Item(0, images[place], costs[place]))
-    return found
+            items.append(_Item(0, images[place], costs[place]))
+    return items
 
 
 def _fitting(items: Sequence[_Item], most: int) -> int:

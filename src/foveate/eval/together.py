@@ -18,16 +18,16 @@ from foveate.backends.hf.joined import can_join, check_joins, check_places
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError
 from foveate.eval.answer import (
-    Asked,
+    PrefilledPrompt,
     TeacherForced,
-    asked,
     greedy_together,
     teacher_forced_together,
+    with_the_rest,
 )
 from foveate.eval.measure import agrees, answer_alone, failed, read_as, reference_of
 from foveate.eval.model import Loaded
 from foveate.eval.reading import FULL, Protocol, Reading, read_prompt
-from foveate.eval.row import Answer, Row, row
+from foveate.eval.row import AnswerRow, Row, row
 from foveate.eval.sample import Sample, Task
 
 
@@ -37,9 +37,9 @@ class Begun(NamedTuple):
     """
 
     reading: Reading
-    full: Answer | None
+    full: AnswerRow | None
     policy: Policy
-    asked: Asked
+    prefilled: PrefilledPrompt
     stats: Stats
     prefill_s: float
 
@@ -74,9 +74,9 @@ def measured_together(
             readings.append(reading)
         except FoveateError as error:
             yield [failed(task, sample, spec, error) for spec in (FULL, *specs)]
-    asking: list[tuple[Reading, Answer]] = []
-    found = _answers([(reading, None) for reading in readings], FULL, strict)
-    for reading, answer in zip(readings, found, strict=True):
+    asking: list[tuple[Reading, AnswerRow]] = []
+    full_answers = _answers([(reading, None) for reading in readings], FULL, strict)
+    for reading, answer in zip(readings, full_answers, strict=True):
         if isinstance(answer, FoveateError):
             yield [failed(task, reading.sample, spec, answer) for spec in (FULL, *specs)]
         else:
@@ -89,7 +89,7 @@ def measured_together(
         yield [_row(*one, spec, answer) for one, answer in zip(asking, answers, strict=True)]
 
 
-def _row(reading: Reading, full: Answer, spec: str, answer: Answer | FoveateError) -> Row:
+def _row(reading: Reading, full: AnswerRow, spec: str, answer: AnswerRow | FoveateError) -> Row:
     """The spec's row, or what refuses it."""
     try:
         if isinstance(answer, FoveateError):
@@ -101,8 +101,8 @@ def _row(reading: Reading, full: Answer, spec: str, answer: Answer | FoveateErro
 
 @torch.no_grad()
 def _answers(
-    asking: Sequence[tuple[Reading, Answer | None]], spec: str, strict: bool
-) -> list[Answer | FoveateError]:
+    asking: Sequence[tuple[Reading, AnswerRow | None]], spec: str, strict: bool
+) -> list[AnswerRow | FoveateError]:
     """What a spec makes of each sample, or what refuses it."""
     begun = [_begun(reading, full, spec, strict) for reading, full in asking]
     together = [one for one in begun if isinstance(one, Begun)]
@@ -111,8 +111,8 @@ def _answers(
 
 
 def _begun(
-    reading: Reading, full: Answer | None, spec: str, strict: bool
-) -> Begun | Answer | FoveateError:
+    reading: Reading, full: AnswerRow | None, spec: str, strict: bool
+) -> Begun | AnswerRow | FoveateError:
     """The prompt's cache, ready to answer; the answer where it has to be given alone."""
     model, tokenizer = reading.loaded.model, reading.loaded.tokenizer
     try:
@@ -123,13 +123,13 @@ def _begun(
         with compress(model, policy, tokenizer=tokenizer, strict=strict) as session:
             cache = branch(session, recording)
             stats = session.stats
-            first = asked(session.model, cache, recording.logits, reading.rest)
-        return Begun(reading, full, policy, Asked(cache, first), stats, prefill_s)
+            first = with_the_rest(session.model, cache, recording.logits, reading.rest)
+        return Begun(reading, full, policy, PrefilledPrompt(cache, first), stats, prefill_s)
     except FoveateError as error:
         return error
 
 
-def _said(begun: Sequence[Begun]) -> list[Answer]:
+def _said(begun: Sequence[Begun]) -> list[AnswerRow]:
     """The answers to all of them."""
     loaded, task = begun[0].reading.loaded, begun[0].reading.task
     with compress(loaded.model, begun[0].policy, tokenizer=loaded.tokenizer) as session:
@@ -138,13 +138,13 @@ def _said(begun: Sequence[Begun]) -> list[Answer]:
             one.full.reference if one.full else reference_of(one.reading, said)
             for one, said in zip(begun, tokens, strict=True)
         ]
-        told = [n for n, reference in enumerate(references) if reference]
-        each = [references[n] for n in told]
-        found = teacher_forced_together(session, [begun[n].asked for n in told], each)
-    of_reference = dict(zip(told, found, strict=True))
+        referenced = [n for n, reference in enumerate(references) if reference]
+        each = [references[n] for n in referenced]
+        losses = teacher_forced_together(session, [begun[n].prefilled for n in referenced], each)
+    of_reference = dict(zip(referenced, losses, strict=True))
     decode = partial(loaded.tokenizer.decode, skip_special_tokens=True)
     return [
-        Answer(
+        AnswerRow(
             tokens=tokens[n],
             teacher_forced=thought[n],
             said=decode(tokens[n]).strip(),
@@ -166,16 +166,16 @@ def _answered(
     """The greedy answers, and what is thought of the full cache's: those who agree with all of it
     are not asked to say it once more.
     """
-    asked = [one.asked for one in begun]
+    prefilled = [one.prefilled for one in begun]
     fulls = [one.full for one in begun if one.full]
     if not fulls:
-        check_places(session, asked[0].cache, asked[0].first.argmax(-1))
-        tokens = greedy_together(session, asked, longest)
-        return tokens, teacher_forced_together(session, asked, tokens)
+        check_places(session, prefilled[0].cache, prefilled[0].first.argmax(-1))
+        tokens = greedy_together(session, prefilled, longest)
+        return tokens, teacher_forced_together(session, prefilled, tokens)
     tokens = [full.tokens for full in fulls]
-    thought = teacher_forced_together(session, asked, tokens)
+    thought = teacher_forced_together(session, prefilled, tokens)
     others = [n for n, full in enumerate(fulls) if not agrees(thought[n], full)]
-    said = greedy_together(session, [asked[n] for n in others], longest)
+    said = greedy_together(session, [prefilled[n] for n in others], longest)
     for n, answer in zip(others, said, strict=True):
         tokens[n] = answer
     return tokens, thought

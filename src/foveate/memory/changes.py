@@ -43,8 +43,8 @@ def changes(
         *_of_weights(bare, request, held, traced),
         *_of_caches(request, held, traced, policies or [policy_of(BY_DEFAULT)]),
     )
-    found = [Change(what, option, least, peak - least) for what, option, least in tried]
-    worth = [one for one in found if one.saves > _LEAST * peak]
+    tried_changes = [Change(what, option, least, peak - least) for what, option, least in tried]
+    worth = [one for one in tried_changes if one.saves > _LEAST * peak]
     return tuple(sorted(worth, key=lambda one: -one.saves))
 
 
@@ -55,10 +55,10 @@ def _of_requests(bare: Bare, request: Request, held: Weights, traced: Trace) -> 
     """What is asked otherwise, traced anew."""
     for what, option, other in _requests(bare, request, traced):
         try:
-            again = trace(bare, other)
+            retraced = trace(bare, other)
         except Unknown:
             continue
-        yield what, option, held.bytes + again.peak(cache.full(again, other))
+        yield what, option, held.bytes + retraced.peak(cache.full(retraced, other))
 
 
 def _requests(bare: Bare, request: Request, traced: Trace) -> Iterator[tuple[str, str, Request]]:
@@ -96,9 +96,9 @@ def _of_weights(bare: Bare, request: Request, held: Weights, traced: Trace) -> I
         return
     if bare.dtype == torch.float32:
         half = replace(bare, model=bare.model.bfloat16(), dtype=torch.bfloat16)
-        again, size = trace(half, request), weights(half).bytes
+        retraced, size = trace(half, request), weights(half).bytes
         bare.model.float()  # type: ignore[no-untyped-call]
-        left = size + again.peak(cache.full(again, request))
+        left = size + retraced.peak(cache.full(retraced, request))
         yield "bfloat16 instead of float32", "--dtype bfloat16", left
     left = in_four_bits(bare.model) + traced.peak(cache.full(traced, request))
     yield "linear layers in 4 bits (bitsandbytes, nf4)", "", left
@@ -109,11 +109,11 @@ def _of_caches(
 ) -> Iterator[Tried]:
     for policy in policies:
         try:
-            found = cache.under(policy, traced, request)
+            caches = cache.under(policy, traced, request)
         except Unknown:
             continue
         yield (
             f"the policy {policy.spec}",
             f"--policy {policy.spec}",
-            held.bytes + traced.peak(found),
+            held.bytes + traced.peak(caches),
         )

@@ -140,10 +140,10 @@ def _full(held: Weights | None, traced: Trace, request: Request) -> Under:
 
 def _under(policy: Policy, held: Weights | None, traced: Trace, request: Request) -> Under:
     try:
-        found = cache.under(policy, traced, request)
+        caches = cache.under(policy, traced, request)
     except Unknown as error:
         return Under(policy.spec, None, None, str(error))
-    return Under(policy.spec, found, None if held is None else held.bytes + traced.peak(found))
+    return Under(policy.spec, caches, None if held is None else held.bytes + traced.peak(caches))
 
 
 def _logits(made: Bare, traced: Trace, request: Request) -> tuple[int, int] | None:

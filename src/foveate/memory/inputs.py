@@ -114,8 +114,8 @@ def prompt(bare: Bare, request: Request, visual: int) -> Inputs:
 
 def _image_id(bare: Bare) -> int:
     names = ("image_token_id", "image_token_index")
-    found = [getattr(bare.config, name, None) for name in names]
-    ids = [one for one in found if isinstance(one, int)]
+    candidates = [getattr(bare.config, name, None) for name in names]
+    ids = [one for one in candidates if isinstance(one, int)]
     if not ids:
         raise Unknown(f"{bare.config.model_type} names no placeholder of images")
     return ids[0]

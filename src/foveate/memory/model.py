@@ -91,17 +91,17 @@ def _of_prompts(reader: Any) -> Any:
     return processor
 
 
-def _dtype(name: str, config: PreTrainedConfig, asked: DtypeName) -> torch.dtype:
-    if asked != "auto":
-        return getattr(torch, asked)  # type: ignore[no-any-return]
+def _dtype(name: str, config: PreTrainedConfig, wanted: DtypeName) -> torch.dtype:
+    if wanted != "auto":
+        return getattr(torch, wanted)  # type: ignore[no-any-return]
     text = config.get_text_config(decoder=True)
-    found = getattr(config, "dtype", None) or getattr(text, "dtype", None)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(config, "dtype", None) or getattr(text, "dtype", None)
+    if not isinstance(dtype, torch.dtype):
         raise InvalidInput(
             f"the configuration of {name!r} does not say of which dtype its weights are. Give one: "
             "--dtype bfloat16."
         )
-    return found
+    return dtype
 
 
 def _model(source: Source, config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:

@@ -77,16 +77,16 @@ def _like(made: tuple[Any, Any, torch.dtype]) -> Tensor:
 
 def _key(block: nn.Module, given: Any) -> Any:
     """What the block's work follows from; None where that is not seen."""
-    found: list[Any] = []
+    parts: list[Any] = []
     for one in tree_leaves(given):
         if isinstance(one, Tensor):
             numbers = None if one.is_meta else tuple(one.flatten().tolist())
-            found.append((one.shape, one.stride(), one.dtype, numbers))
+            parts.append((one.shape, one.stride(), one.dtype, numbers))
         elif isinstance(one, _PLAIN):
-            found.append(one)
+            parts.append(one)
         else:
             return None
-    return type(block), tuple(map(_settings, block.modules())), tuple(found)
+    return type(block), tuple(map(_settings, block.modules())), tuple(parts)
 
 
 def _settings(module: nn.Module) -> tuple[Any, ...]:

@@ -81,10 +81,10 @@ def size_of(text: str) -> Size:
     Raises:
         InvalidInput: it is not that.
     """
-    found = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text.strip().lower())
-    if not found:
+    match = re.fullmatch(r"([1-9]\d{0,5})x([1-9]\d{0,5})", text.strip().lower())
+    if not match:
         raise InvalidInput(f"size {text!r}: give width and height in pixels, such as 1436x717.")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def seconds_of(text: str) -> float:
@@ -93,10 +93,10 @@ def seconds_of(text: str) -> float:
     Raises:
         InvalidInput: it is none of these.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip().lower())
-    if not found or float(found[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|min|h)?", text.strip().lower())
+    if not match or float(match[1]) == 0:
         raise InvalidInput(f"video {text!r}: give how long it is, such as 1h, 12min or 90s.")
-    return float(found[1]) * _SECONDS[found[2] or ""]
+    return float(match[1]) * _SECONDS[match[2] or ""]
 
 
 def frames_of(seconds: float, fps: float) -> int:

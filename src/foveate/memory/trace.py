@@ -135,8 +135,8 @@ def _features(bare: Bare, seen: Inputs, counting: Counting) -> tuple[list[Tensor
     counting.begin()
     with counting:
         out = see(**takes(see, seen))
-    found = getattr(out, "pooler_output", out)
-    return [one for one in tree_leaves(found) if isinstance(one, Tensor)], counting.peak
+    features = getattr(out, "pooler_output", out)
+    return [one for one in tree_leaves(features) if isinstance(one, Tensor)], counting.peak
 
 
 def _whole(

@@ -38,26 +38,26 @@ def weights(bare: Bare) -> Weights:
         Unknown: its configuration asks for codes of a kind that is not known here, and no index of
             the files tells how many bytes they are.
     """
-    model, told = bare.model, _quantised(bare)
+    model, quantisation = bare.model, _quantised(bare)
     plain = _bytes(model, lambda name, linear: None)
     parameters = sum(one.numel() for one in model.parameters())
-    if not told:
+    if not quantisation:
         return Weights(parameters, plain, str(bare.dtype).removeprefix("torch."))
-    method = str(told.get("quant_method", ""))
+    method = str(quantisation.get("quant_method", ""))
     if (stored := _stored(bare.folder)) is not None:
         return Weights(parameters, stored, f"{method}, as its files are")
-    return Weights(parameters, _bytes(model, _coder(model, method, told)), method)
+    return Weights(parameters, _bytes(model, _coder(model, method, quantisation)), method)
 
 
 def in_four_bits(model: PreTrainedModel) -> int:
     """Bytes with all linear layers but the last in 4 bits, as bitsandbytes holds them (nf4)."""
-    told = {"load_in_4bit": True}
-    return _bytes(model, _coder(model, "bitsandbytes", told))
+    quantisation = {"load_in_4bit": True}
+    return _bytes(model, _coder(model, "bitsandbytes", quantisation))
 
 
 def _quantised(bare: Bare) -> Mapping[str, Any]:
-    told: Any = getattr(bare.config, "quantization_config", None) or {}
-    return told if isinstance(told, Mapping) else told.to_dict()
+    quantisation: Any = getattr(bare.config, "quantization_config", None) or {}
+    return quantisation if isinstance(quantisation, Mapping) else quantisation.to_dict()
 
 
 def _stored(folder: Path | None) -> int | None:
@@ -83,9 +83,9 @@ def _bytes(model: PreTrainedModel, coder: Coder) -> int:
     return coded + sum(one.nbytes for key, one in rest.items() if key not in seen)
 
 
-def _coder(model: PreTrainedModel, method: str, told: Mapping[str, Any]) -> Coder:
-    size = _size(method, told)
-    skipped = [name for key in _SKIPPED for name in told.get(key) or ()]
+def _coder(model: PreTrainedModel, method: str, quantisation: Mapping[str, Any]) -> Coder:
+    size = _size(method, quantisation)
+    skipped = [name for key in _SKIPPED for name in quantisation.get(key) or ()]
     last: Any = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     decoder = find(model, text_config(model)).decoder
     inside = set(decoder.modules()) if method in _IN_BLOCKS else None
@@ -98,20 +98,20 @@ def _coder(model: PreTrainedModel, method: str, told: Mapping[str, Any]) -> Code
     return coder
 
 
-def _size(method: str, told: Mapping[str, Any]) -> Callable[[nn.Linear], int]:
+def _size(method: str, quantisation: Mapping[str, Any]) -> Callable[[nn.Linear], int]:
     """Bytes of a linear layer's codes, with their scales and zeros."""
-    if method == "bitsandbytes" and told.get("load_in_8bit"):
+    if method == "bitsandbytes" and quantisation.get("load_in_8bit"):
         return lambda linear: linear.weight.numel() + 4 * linear.out_features
-    if method == "bitsandbytes" and told.get("load_in_4bit"):
-        twice = bool(told.get("bnb_4bit_use_double_quant"))
+    if method == "bitsandbytes" and quantisation.get("load_in_4bit"):
+        twice = bool(quantisation.get("bnb_4bit_use_double_quant"))
         scale = 1 + 4 / 256 if twice else 4.0
         return lambda linear: math.ceil(linear.weight.numel() * (0.5 + scale / _NF4))
     if method in _IN_BLOCKS:
-        bits = int(told.get("bits") or told.get("w_bit") or 4)
-        group = int(told.get("group_size") or told.get("q_group_size") or _GROUP)
+        bits = int(quantisation.get("bits") or quantisation.get("w_bit") or 4)
+        group = int(quantisation.get("group_size") or quantisation.get("q_group_size") or _GROUP)
         return lambda linear: _grouped(linear, bits, group, order=method == "gptq")
     if method == "fp8":
-        rows, columns = told.get("weight_block_size") or (_GROUP, _GROUP)
+        rows, columns = quantisation.get("weight_block_size") or (_GROUP, _GROUP)
         return lambda linear: (
             linear.weight.numel()
             + 4 * math.prod((-(-linear.out_features // rows), -(-linear.in_features // columns)))

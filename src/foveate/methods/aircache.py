@@ -62,12 +62,12 @@ class EliteWindow:
         asking = self._asking(layer)
         vision = layer.vision & layer.valid
         newest = layer.pos == layer.lengths[:, None, None] - 1
-        told = layer.valid & (~vision | newest)
+        text_slots = layer.valid & (~vision | newest)
         if self.text == "instruction":
             first = layer.q_pos.gather(1, asking.long().argmax(-1, keepdim=True))
-            told = told & (layer.pos >= first[..., None])
-        among_text = _paid(layer, slice(-1, None), told)[:, :, 0]
-        elite = told & (among_text >= self.alpha * among_text.amax(-1, keepdim=True))
+            text_slots = text_slots & (layer.pos >= first[..., None])
+        among_text = _paid(layer, slice(-1, None), text_slots)[:, :, 0]
+        elite = text_slots & (among_text >= self.alpha * among_text.amax(-1, keepdim=True))
         votes = _own(layer, elite) & asking[:, None]
         some = votes.any(1).any(0).nonzero()[:, 0]
         paid = _paid(layer, some, vision | elite) * votes[:, :, some, None]
@@ -150,8 +150,8 @@ class StrengthAndSkewness:
 
 def _over_mean(scored: Sequence[Scored], name: str) -> Float[Tensor, "b L"]:
     """A note of every layer over its mean; one where that is zero."""
-    found = [one.scores.notes[name].double().cpu().clamp_min(0.0) for one in scored]
-    notes = torch.stack(found, dim=1)
+    means = [one.scores.notes[name].double().cpu().clamp_min(0.0) for one in scored]
+    notes = torch.stack(means, dim=1)
     mean = notes.mean(-1, keepdim=True)
     return torch.where(mean > 0, notes / mean.clamp_min(1e-30), 1.0)
 

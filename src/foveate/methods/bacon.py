@@ -135,16 +135,16 @@ def _trace(layer: Layer, layers: int) -> Float[Tensor, "b h n"] | float:
     """The mean evidence of the layers before; none in the first, and of other numbers of heads."""
     heads = layer.k.shape[1]
     last: list[Mapping[str, Tensor]] = list(layer.earlier[-layers:]) if layers else []
-    found = [note["evidence"] for note in last if note["evidence"].shape[1] == heads]
-    if not found:
+    traces = [note["evidence"] for note in last if note["evidence"].shape[1] == heads]
+    if not traces:
         return 0.0
-    mean = torch.stack([one.to(layer.k.device) for one in found]).mean(0)
+    mean = torch.stack([one.to(layer.k.device) for one in traces]).mean(0)
     return mean.gather(2, layer.pos.clamp(0, mean.shape[2] - 1)) * layer.valid
 
 
 def _by_position(layer: Layer, values: Float[Tensor, "b h n"]) -> Float[Tensor, "b h t"]:
-    found = values.new_zeros(*values.shape[:2], int(layer.lengths.max()))
-    return found.scatter_add_(2, layer.pos.clamp_min(0), values * layer.valid)
+    ordered = values.new_zeros(*values.shape[:2], int(layer.lengths.max()))
+    return ordered.scatter_add_(2, layer.pos.clamp_min(0), values * layer.valid)
 
 
 @method(

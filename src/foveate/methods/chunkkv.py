@@ -117,12 +117,12 @@ def _parts(
     side = tokens.double().sqrt().round().long().clamp_min(1)
     row, column = spot // side, spot % side
     if images == "rows":
-        found = row
+        parts = row
     else:
         edge = isqrt(length)
-        found = row // edge * (side // edge + 1) + column // edge
+        parts = row // edge * (side // edge + 1) + column // edge
     square: Tensor = side * side == tokens
-    return found.where(square, runs)
+    return parts.where(square, runs)
 
 
 @method(

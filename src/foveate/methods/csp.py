@@ -89,9 +89,9 @@ class Lengths(NamedTuple):
     @classmethod
     def adding_up_to(cls, k: Int[Tensor, "b h"], cross_ratio: float, fill: bool) -> Lengths:
         """Those that are ``k`` in all: of k places, or of one more where rounding takes one."""
-        found, of_more = cls.of(k, cross_ratio, fill), cls.of(k + 1, cross_ratio, fill)
-        right = found.own + found.cross == k
-        return cls(*(torch.where(right, a, b) for a, b in zip(found, of_more, strict=True)))
+        lengths, of_more = cls.of(k, cross_ratio, fill), cls.of(k + 1, cross_ratio, fill)
+        right = lengths.own + lengths.cross == k
+        return cls(*(torch.where(right, a, b) for a, b in zip(lengths, of_more, strict=True)))
 
 
 def beyond_lists(
@@ -158,8 +158,8 @@ class CrossSelf(KeepsRecent):
         first, second = growth.amin(0), growth.amax(0)  # to be on either list; on both: eq. 3
         if not self.fill and self.combine != "concat":
             return protected | ((first if self.combine == "union" else second) < 0)  # eq. 4
-        late = 2 * values.shape[-1]  # what is in no list is at least half as far behind
-        on_both = torch.where(second < late // 2, second, late + first)
+        last = 2 * values.shape[-1]  # what is in no list is at least half as far behind
+        on_both = torch.where(second < last // 2, second, last + first)
         order = on_both if self.combine == "and" else first
         ranks = (-order).float().masked_fill(~free, -torch.inf)
         return protected | highest(ranks, lengths.own + lengths.cross)

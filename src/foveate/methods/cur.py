@@ -23,7 +23,7 @@ from foveate.core.parameters import Columns, Count, Positive, Seed
 from foveate.core.policy import Policy
 from foveate.core.spec import stage
 from foveate.stages.budget import Uniform
-from foveate.stages.score.held import Span, span
+from foveate.stages.score.held import TokenSpan, span
 from foveate.stages.select import TopK
 
 Leverage = Literal["product", "mean", "key", "value"]
@@ -57,7 +57,7 @@ class CurLeverage:
         mixed = {"product": k * v, "mean": (k + v) / 2, "key": k, "value": v}[self.leverage]
         return Scores(held.put(mixed / mixed.sum(-1, keepdim=True).clamp_min(TINY), 0.0))
 
-    def _squares(self, layer: Layer, x: Float[Tensor, "b h n d"], held: Span) -> Tensor:
+    def _squares(self, layer: Layer, x: Float[Tensor, "b h n d"], held: TokenSpan) -> Tensor:
         x = x.float()
         if self.rank is not None:
             widest = max(layer.k.shape[-1], layer.v.shape[-1])

@@ -51,9 +51,9 @@ class MaxMin(TopK):
         protected, free = values == torch.inf, values.isfinite()
         places = counts - protected.sum(-1)
         text = free & ~vision
-        told = torch.minimum(text.sum(-1), places)
-        kept = protected | highest(values.masked_fill(~text, -torch.inf), told) & text
-        seen = spread(scored.layer.k, free & vision, protected & vision, places - told)
+        floor = torch.minimum(text.sum(-1), places)
+        kept = protected | highest(values.masked_fill(~text, -torch.inf), floor) & text
+        seen = spread(scored.layer.k, free & vision, protected & vision, places - floor)
         return kept | seen
 
 

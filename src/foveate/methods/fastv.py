@@ -56,10 +56,10 @@ class RankedAtLayer:
     def __call__(self, layer: Layer) -> Scores:
         ranked = min(self.layers, layer.depth) - 1
         if layer.ordinal > ranked:
-            found = layer.earlier[ranked]["received"]
+            sums = layer.earlier[ranked]["received"]
         else:
-            found = by_position(layer, received(layer, self.by))
-        return Scores(of_slots(layer, found), notes={"received": found})
+            sums = by_position(layer, received(layer, self.by))
+        return Scores(of_slots(layer, sums), notes={"received": sums})
 
 
 @stage("first_layers_whole")

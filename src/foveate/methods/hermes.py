@@ -147,12 +147,12 @@ class MemoryHierarchy:
         """From the deepest layer on. Slots are those of the same place in order; where layers hold
         different numbers, what stands between.
         """
-        found = [scored[-1].raw]
+        values = [scored[-1].raw]
         for one in reversed(scored[:-1] if self.smoothing else ()):
             takes = self.memory(one.layer.ordinal, one.layer.depth).takes
-            deeper = _of_length(found[0], one.raw)
-            found.insert(0, (1 - takes) * one.raw + takes * deeper.to(one.raw.device))
-        return found if self.smoothing else [one.raw for one in scored]
+            deeper = _of_length(values[0], one.raw)
+            values.insert(0, (1 - takes) * one.raw + takes * deeper.to(one.raw.device))
+        return values if self.smoothing else [one.raw for one in scored]
 
 
 def _mixed(
@@ -223,10 +223,10 @@ def hermes(
     Defaults:
         release; `proxy`, `window` and `every`: here
     """
-    asked = WindowAttention(window=window, pool="none")
+    window_score = WindowAttention(window=window, pool="none")
     return Policy(
         score=MemoryHierarchy(
-            of=PseudoQuestions() if proxy == "questions" else asked,
+            of=PseudoQuestions() if proxy == "questions" else window_score,
             shallow=shallow,
             deep=deep,
             smoothing=smoothing,

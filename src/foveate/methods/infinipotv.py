@@ -84,15 +84,15 @@ class Novelty:
         self, frame: Int[Tensor, "b h n"], place: Int[Tensor, "b h n"], seen: Bool[Tensor, "b h n"]
     ) -> Int[Tensor, "b"]:
         """In each row, the first of the frames that count as new."""
-        found = []
+        firsts = []
         for row, spots, mask in zip(frame, place, seen, strict=True):
             known = torch.unique(row[mask])
             size = self.frame or int((spots * mask).max()) + 1
             held = int(mask.sum(-1).max()) // size
-            found.append(known[-max(1, int(held * self.newest)) :][:1])
+            firsts.append(known[-max(1, int(held * self.newest)) :][:1])
             if not len(known):  # no image, or none yet
-                found[-1] = row.new_zeros(1)
-        return torch.cat(found)
+                firsts[-1] = row.new_zeros(1)
+        return torch.cat(firsts)
 
 
 def _mean_cosine(

@@ -85,8 +85,8 @@ class Kivi:
             of_group, of_values = of_group + 2 * form.value * number, 0
         groups = int((-(-coded // self.group)).sum())
         each = coded.numel() * torch.int64.itemsize
-        late = exact_bytes(rest, form.pair, held.spare)
-        return pairs * (codes + of_values + column) + groups * of_group + each + late
+        tail = exact_bytes(rest, form.pair, held.spare)
+        return pairs * (codes + of_values + column) + groups * of_group + each + tail
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> QuantisedPairs:
         """The pairs whose tensors were read from a file."""

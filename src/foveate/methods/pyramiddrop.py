@@ -75,8 +75,8 @@ class RankAndDrop:
         paid = by_position(layer, paid_by_last(layer, of_slots(layer, alive) & layer.valid))
         order = _order(alive, text, torch.where(alive, paid, before.get("order", paid)))
         counts = before["counts"] if before else self._counts(layer, parts)
-        told = (alive & text).sum(-1)
-        seen = (counts[:, last] - told).clamp_min(0).minimum((alive & ~text).sum(-1))
+        count = (alive & text).sum(-1)
+        seen = (counts[:, last] - count).clamp_min(0).minimum((alive & ~text).sum(-1))
         ranked = order.masked_fill(~alive | text, -torch.inf)[:, None]
         alive = alive & text | highest(ranked, seen[:, None])[:, 0] & alive & ~text
         return {"order": order, "paid": paid, "alive": alive, "counts": counts}

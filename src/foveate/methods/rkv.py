@@ -94,7 +94,7 @@ def repeated_by(
 
     From the last tokens on, so that a token whose newest are found is not compared any further.
     """
-    missing, found = valid * newest, torch.zeros_like(unit[..., 0])
+    missing, repeated = valid * newest, torch.zeros_like(unit[..., 0])
     for some in reversed([*blocks(unit.shape[2])]):
         rest = _of_any_head(missing > 0)
         cosine = unit[:, :, rest] @ unit[:, :, some].mT
@@ -105,9 +105,9 @@ def repeated_by(
         similar = cosine > threshold
         later = similar.flip(-1).cumsum(-1).flip(-1)
         counted = similar & (later <= missing[:, :, rest, None])
-        found[:, :, some] = cosine.masked_fill_(~counted, 0.0).sum(2)
+        repeated[:, :, some] = cosine.masked_fill_(~counted, 0.0).sum(2)
         missing[:, :, rest] -= counted.sum(-1)
-    return found
+    return repeated
 
 
 def _of_any_head(which: Bool[Tensor, "b h n"]) -> Int[Tensor, "some"]:

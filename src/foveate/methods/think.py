@@ -123,13 +123,13 @@ class ZeroChannels:
 
     def bytes_of(self, held: Held) -> int:
         """As ``held.zeroed`` of the channels are zero; more may be, and take less."""
-        form, late = held.form, held.counts.clamp_max(self.residual)
-        early, left = held.counts - late, form.key - held.zeroed
+        form, tail = held.form, held.counts.clamp_max(self.residual)
+        early, left = held.counts - tail, form.key - held.zeroed
         if not held.zeroed or not bool(early.any()):
             return exact_bytes(held.counts, form.pair, held.spare)
         narrow = (left + form.value) * form.dtype.itemsize
         channels = held.counts.numel() * left * torch.int16.itemsize
-        rest = exact_bytes(late, form.pair, held.spare)
+        rest = exact_bytes(tail, form.pair, held.spare)
         return exact_bytes(early, narrow) + channels + rest
 
     def restored(self, tensors: Mapping[str, Tensor], first: int) -> NarrowPairs:

@@ -41,14 +41,14 @@ class AfterVision:
         return 2**31  # how much text follows the last image is not known beforehand
 
     def __call__(self, layer: Layer) -> Scores:
-        late = _after_the_last_image(layer)
-        first = int(late.long().argmax(-1).min())
+        queries = _after_the_last_image(layer)
+        first = int(queries.long().argmax(-1).min())
         some = replace(layer, q=layer.q[:, :, first:], slots=layer.slots.from_query(first))
-        late = late[:, first:]
+        queries = queries[:, first:]
         sums = dense = entries = layer.k.new_zeros((), dtype=torch.float32)
         for block, paid in rows(some):
-            paid = paid * late[:, None, None, block, None]
-            entries = entries + (seen(some, block) & late[:, None, block, None]).sum((2, 3))
+            paid = paid * queries[:, None, None, block, None]
+            entries = entries + (seen(some, block) & queries[:, None, block, None]).sum((2, 3))
             sums = sums + paid.sum(3)
             high = paid.amax(-1, keepdim=True)
             dense = dense + ((paid >= self.threshold * high) & (high > 0)).float().sum((3, 4))
@@ -60,9 +60,9 @@ def _after_the_last_image(layer: Layer) -> Bool[Tensor, "b m"]:
     """Queries behind which no visual token stands, the last one in any case."""
     visual = layer.q_vision.long()
     later = visual.flip(1).cumsum(1).flip(1)
-    late = (later == 0) & (layer.q_pos >= 0)
-    late[:, -1] = True
-    return late
+    after = (later == 0) & (layer.q_pos >= 0)
+    after[:, -1] = True
+    return after
 
 
 @method(

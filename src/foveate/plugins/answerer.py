@@ -16,7 +16,7 @@ from foveate.eval.prompt import Message, Part, image_part, read_chat
 QUOTES = ("'", '"')
 
 
-class Answer(NamedTuple):
+class PluginAnswer(NamedTuple):
     """A text, and what it took. Bytes are those of the cache right after the compression, and of
     the stock cache at the same place; ``seconds`` are those of prompt and answer together.
     """
@@ -29,7 +29,7 @@ class Answer(NamedTuple):
     seconds: float
 
 
-class Answerer:
+class PluginAnswerer:
     """A model that answers one prompt after the other under one policy.
 
     Args:
@@ -58,7 +58,7 @@ class Answerer:
 
     def __call__(
         self, messages: Sequence[Message], tokens: int, until: Iterable[str] = (), **options: Any
-    ) -> Answer:
+    ) -> PluginAnswer:
         """Greedy, unless ``options``, which go to ``generate``, say otherwise.
 
         Args:
@@ -76,7 +76,7 @@ class Answerer:
             ids = done[0, prompt.tokens :].tolist()  # waits for the device
             seconds, stats = time.perf_counter() - start, session.stats
         said = self.loaded.tokenizer.decode(ids, skip_special_tokens=True)
-        return Answer(
+        return PluginAnswer(
             text=_before(said, until).strip(),
             prompt_tokens=prompt.tokens,
             tokens=len(ids),
@@ -101,7 +101,7 @@ def unquoted(text: str) -> str:
     return text[1:-1] if len(text) > 1 and text[0] == text[-1] and text[0] in QUOTES else text
 
 
-def kv_ratio(answers: Sequence[Answer]) -> float:
+def kv_ratio(answers: Sequence[PluginAnswer]) -> float:
     """The bytes of all compressed caches, to those of the stock ones."""
     return sum(one.kv_bytes for one in answers) / sum(one.kv_bytes_full for one in answers)
 

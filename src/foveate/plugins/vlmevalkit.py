@@ -15,7 +15,7 @@ from typing import Any
 from foveate.core import lines
 from foveate.errors import InvalidInput, InvalidParameter, MissingPackage
 from foveate.eval.prompt import Part, text_part
-from foveate.plugins.answerer import Answerer, picture
+from foveate.plugins.answerer import PluginAnswerer, picture
 
 try:
     from vlmeval.config import supported_VLM
@@ -61,7 +61,7 @@ class Foveate(BaseModel):  # type: ignore[misc]  # VLMEvalKit need not be there
                 "use_vllm=True: caches are compressed in transformers. Leave --use-vllm out."
             )
         super().__init__()
-        self.answerer = Answerer(pretrained, method, device, trust_remote_code)
+        self.answerer = PluginAnswerer(pretrained, method, device, trust_remote_code)
         self.tokens, self.log = max_new_tokens, None if log is None else Path(log)
 
     def generate_inner(self, message: Sequence[Mapping[str, Any]], dataset: Any = None) -> str:

@@ -28,10 +28,10 @@ class Figure(NamedTuple):
 def figures(rows: Rows) -> list[Figure]:
     """All that the rows of one task have numbers for; layer curves are means over its prompts."""
     prompts = [row["analyses"] for row in rows if row.get("analyses")]
-    found = list(_of_errors(rows))
+    figures_made = list(_of_errors(rows))
     if prompts:
-        found = [*_of_prompts(prompts), *found, *_of_keys(prompts[0]["keys"], rows)]
-    return found
+        figures_made = [*_of_prompts(prompts), *figures_made, *_of_keys(prompts[0]["keys"], rows)]
+    return figures_made
 
 
 def _of_prompts(prompts: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
@@ -48,9 +48,9 @@ def _of_prompts(prompts: Sequence[Mapping[str, Any]]) -> Iterator[Figure]:
         )
 
 
-def _heads(found: Sequence[Any]) -> str:
+def _heads(counts: Sequence[Any]) -> str:
     figure, axis = axes()
-    mean = np.mean(found, axis=0)
+    mean = np.mean(counts, axis=0)
     drawn = axis.imshow(
         mean.T, cmap=SHADES, vmin=0, vmax=1, aspect="auto", origin="lower", interpolation="nearest"
     )
@@ -60,9 +60,9 @@ def _heads(found: Sequence[Any]) -> str:
     return svg(figure)
 
 
-def _lorenz(found: Sequence[Any]) -> str:
+def _lorenz(curves: Sequence[Any]) -> str:
     figure, axis = axes()
-    mean = np.mean(found, axis=0)
+    mean = np.mean(curves, axis=0)
     x = np.linspace(0, 100, mean.shape[1])
     shades = _shades(len(mean))
     for layer, curve in enumerate(mean):
@@ -81,9 +81,9 @@ def _lorenz(found: Sequence[Any]) -> str:
 def _curve(ylabel: str, *names: str) -> Callable[[Sequence[Any]], str]:
     """Draws one number of each layer, or several."""
 
-    def draw(found: Sequence[Any]) -> str:
+    def draw(curves: Sequence[Any]) -> str:
         figure, axis = axes()
-        mean = np.mean(found, axis=0)
+        mean = np.mean(curves, axis=0)
         for place, values in enumerate(np.atleast_2d(mean.T)):
             label = names[place] if names else None
             axis.plot(values, marker=MARKERS[place], markersize=4, linewidth=1.4, label=label)
@@ -152,12 +152,12 @@ CHARTS: tuple[tuple[str, Callable[[Sequence[Any]], str], str, str], ...] = (
 
 def _of_errors(rows: Rows) -> Iterator[Figure]:
     """PrefixKV's Fig. 5, at the smallest budget of each method."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    by_spec: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["spec"] != FULL and _all_finite(row.get("feature_error")) and bytes_shares([row]):
-            found.setdefault(row["spec"], []).append(row)
-    shares = {spec: float(np.mean(bytes_shares(mine))) for spec, mine in found.items()}
-    if not found:
+            by_spec.setdefault(row["spec"], []).append(row)
+    shares = {spec: float(np.mean(bytes_shares(mine))) for spec, mine in by_spec.items()}
+    if not by_spec:
         return
     figure, axis = axes()
     smallest = _smallest(shares)
@@ -165,7 +165,10 @@ def _of_errors(rows: Rows) -> Iterator[Figure]:
     for place, (name, spec) in enumerate(
         zip(brief(list(smallest)), smallest.values(), strict=True)
     ):
-        errors, share = np.mean([row["feature_error"] for row in found[spec]], axis=0), shares[spec]
+        errors, share = (
+            np.mean([row["feature_error"] for row in by_spec[spec]], axis=0),
+            shares[spec],
+        )
         axis.plot(errors, markersize=3, linewidth=1.2, **style(place))
         key.append(entry(f"{name}, {100 * share:.0f} % of the bytes", style(place)))
     axis.set(xlabel="layer", ylabel="mean absolute error of features")
@@ -216,12 +219,12 @@ def _all_finite(numbers: Sequence[float | None] | None) -> bool:
 
 def _smallest(sizes: Mapping[str, float | int]) -> dict[str, str]:
     """The spec of each method at its smallest budget, of the sizes of all."""
-    found: dict[str, str] = {}
+    smallest: dict[str, str] = {}
     for spec, size in sizes.items():
         name = named(spec).method
-        if name not in found or size < sizes[found[name]]:
-            found[name] = spec
-    return found
+        if name not in smallest or size < sizes[smallest[name]]:
+            smallest[name] = spec
+    return smallest
 
 
 def _shades(count: int) -> Any:

@@ -13,7 +13,7 @@ from foveate.errors import MissingPackage
 from foveate.eval.contenders import named
 from foveate.report.front import on_front
 from foveate.report.shown import without_folders
-from foveate.report.summary import FULL, Cell
+from foveate.report.summary import FULL, SummaryCell
 
 MARKERS = "osD^vP*X<>hp"
 PALETTE = (
@@ -86,13 +86,13 @@ class Chart(NamedTuple):
     key: list[Entry]
 
 
-def against_bytes(cells: Sequence[Cell], what: str) -> Chart:
+def against_bytes(cells: Sequence[SummaryCell], what: str) -> Chart:
     """Score, or where nothing scored the tokens that are the full cache's, against the bytes held,
     both in percent: a line for each method, bars for intervals, and a broad line along the front.
     """
     figure, axis = axes()
     top = 1.0
-    lines: dict[str, list[Cell]] = {}
+    lines: dict[str, list[SummaryCell]] = {}
     for cell in cells:
         if cell.spec != FULL:
             lines.setdefault(named(cell.spec).method, []).append(cell)
@@ -130,7 +130,7 @@ def against_bytes(cells: Sequence[Cell], what: str) -> Chart:
     return Chart(svg(figure), key)
 
 
-def _draw_front(axis: Any, best: Sequence[Cell]) -> None:
+def _draw_front(axis: Any, best: Sequence[SummaryCell]) -> None:
     """A broad line below the others."""
     worth = [100 * (cell.score or cell.agreement).mean for cell in best]
     shares = [100 * cell.bytes_share for cell in best]

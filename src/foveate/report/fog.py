@@ -55,8 +55,8 @@ def _cells(
 ) -> NDArray[np.intp]:
     """For each of so many pixels from start to end, in which cell its middle lies; -1 in none."""
     middles = start + (np.arange(length) + 0.5) * (end - start) / length
-    found = np.floor((middles - first) / (last - first) * cells).astype(np.intp)
-    return np.where((found < 0) | (found >= cells), -1, found)
+    cells_of = np.floor((middles - first) / (last - first) * cells).astype(np.intp)
+    return np.where((cells_of < 0) | (cells_of >= cells), -1, cells_of)
 
 
 def _crossed(pixels: NDArray[np.float64], where: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -53,26 +53,26 @@ def heat_maps(rows: Rows) -> Iterator[Figure]:
     labels, as whole numbers.
     """
     for kind in KINDS:
-        found: dict[str, dict[tuple[str, str], list[float]]] = {}
+        maps: dict[str, dict[tuple[str, str], list[float]]] = {}
         for row in rows:
             place = _place(row, kind)
             if place and (score := score_of(row)) is not None:
-                found.setdefault(row["spec"], {}).setdefault(place, []).append(score)
-        if found:
-            yield Figure(kind.title, _maps(found, kind), kind.caption)
+                maps.setdefault(row["spec"], {}).setdefault(place, []).append(score)
+        if maps:
+            yield Figure(kind.title, _maps(maps, kind), kind.caption)
 
 
-def _maps(found: Mapping[str, Mapping[tuple[str, str], Sequence[float]]], kind: Kind) -> str:
-    places = [place for mine in found.values() for place in mine]
+def _maps(maps: Mapping[str, Mapping[tuple[str, str], Sequence[float]]], kind: Kind) -> str:
+    places = [place for mine in maps.values() for place in mine]
     across, down = (sorted({place[i] for place in places}, key=float) for i in (0, 1))
-    columns = min(ACROSS, len(found))
-    figure, grid = axes(rows=-(-len(found) // columns), columns=columns)
+    columns = min(ACROSS, len(maps))
+    figure, grid = axes(rows=-(-len(maps) // columns), columns=columns)
     each = np.atleast_1d(grid).ravel()
-    for axis, (spec, mine) in zip(each, found.items(), strict=False):
+    for axis, (spec, mine) in zip(each, maps.items(), strict=False):
         values = [[float(np.mean(mine.get((x, y), [np.nan]))) for x in across] for y in down]
         drawn = _map(axis, values, across, down, kind)
         axis.set_title(short(without_folders(spec), LETTERS // columns), fontsize=7)
-    for axis in each[len(found) :]:
+    for axis in each[len(maps) :]:
         axis.set_visible(False)
     figure.colorbar(drawn, ax=list(each), label="score")
     return svg(figure)

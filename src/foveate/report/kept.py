@@ -26,7 +26,7 @@ _PADDED = "Grey around an image: the processor adds it, and tokens see it."
 
 def kept_picture(
     images: Sequence[Image.Image],
-    found: Sequence[ImageTokens] | None,
+    tokens: Sequence[ImageTokens] | None,
     rows: Sequence[tuple[str, str, Float[Tensor, "t"]]],
     note: str = "",
     whole: Sequence[Bool[Tensor, "t"]] | None = None,
@@ -36,14 +36,14 @@ def kept_picture(
 
     Args:
         images: of the prompt.
-        found: where their tokens stand, one for each image; None where that is not known, which
+        tokens: where their tokens stand, one for each image; None where that is not known, which
             leaves the images as they are.
         rows: title, second line, and the share of heads that hold each token of the prompt, from
             0 (fog) to 1 (as in the image). Lines wider than the page are broken.
         note: a sentence that stands above the legend.
         whole: of each row, which tokens all layers computed; the patches of others are crossed.
     """
-    views = views_of(images, found)
+    views = views_of(images, tokens)
     most = max(_LEAST, min(_MOST, (_WIDE + GAP) // max(1, len(views)) - GAP))
     sizes = [_fit(view, most) for view in views]
     wide = max(_WIDE, sum(width + GAP for width, _ in sizes) - GAP)

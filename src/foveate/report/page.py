@@ -16,7 +16,7 @@ from foveate.report.front import on_front
 from foveate.report.heat import heat_maps
 from foveate.report.parts import ReportPart, names, parts
 from foveate.report.splits import LabelSplit, splits
-from foveate.report.summary import FULL, Cell, Estimate, Rows, cells, failures
+from foveate.report.summary import FULL, Estimate, Rows, SummaryCell, cells, failures
 from foveate.report.template import rendered
 
 
@@ -33,14 +33,16 @@ def page(*folders: Path) -> str:
     for bundle in bundles:
         if not bundle.stored.rows:
             raise InvalidInput(f"{str(bundle.folder)!r} holds no answers yet.")
-    found = parts(bundles)
-    called = names(found) if len(found) > 1 else [""]
-    shown = [_part(part, name) for part, name in zip(found, called, strict=True)]
-    return rendered("a report", "report.html.j2", parts=shown, beside=_beside(found), names=called)
+    all_parts = parts(bundles)
+    called = names(all_parts) if len(all_parts) > 1 else [""]
+    shown = [_part(part, name) for part, name in zip(all_parts, called, strict=True)]
+    return rendered(
+        "a report", "report.html.j2", parts=shown, beside=_beside(all_parts), names=called
+    )
 
 
 def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
-    found = cells(part.rows)
+    table = cells(part.rows)
     return {
         "name": name,
         "why": part.why,
@@ -49,10 +51,10 @@ def _part(part: ReportPart, name: str) -> Mapping[str, Any]:
         "tasks": [
             _task(
                 task,
-                [cell for cell in found if cell.task == task],
+                [cell for cell in table if cell.task == task],
                 [row for row in part.rows if row["task"] == task],
             )
-            for task in dict.fromkeys(cell.task for cell in found)
+            for task in dict.fromkeys(cell.task for cell in table)
         ],
         "samples": len({(row["task"], row["sample"]) for row in part.rows}),
         "damaged": sum(len(bundle.stored.damaged) for bundle in part.bundles),
@@ -77,9 +79,9 @@ def _source(bundle: Bundle) -> Mapping[str, Any]:
     }
 
 
-def _beside(found: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
+def _beside(all_parts: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
     """Where several parts asked a task under a policy: its score in each."""
-    columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in found]
+    columns = [{(cell.task, cell.spec): cell for cell in cells(part.rows)} for part in all_parts]
     rows: list[Mapping[str, Any]] = []
     for task, spec in dict.fromkeys(key for column in columns for key in column):
         mine = [column.get((task, spec)) for column in columns]
@@ -89,7 +91,7 @@ def _beside(found: Sequence[ReportPart]) -> list[Mapping[str, Any]]:
     return rows
 
 
-def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
+def _task(name: str, mine: Sequence[SummaryCell], rows: Rows) -> Mapping[str, Any]:
     scored, best = any(cell.score for cell in mine), dict[str, float]()
     for cell in mine:
         if cell.score and cell.spec != FULL and not cell.spec.startswith("oracle"):
@@ -112,27 +114,27 @@ def _task(name: str, mine: Sequence[Cell], rows: Rows) -> Mapping[str, Any]:
     }
 
 
-def _best_first(mine: Sequence[Cell]) -> list[Cell]:
+def _best_first(mine: Sequence[SummaryCell]) -> list[SummaryCell]:
     """The full cache, then method by method, by the mean of what was asked at several budgets."""
     means: dict[str, list[float]] = {}
     for cell in mine:
         shown = cell.score or cell.agreement
         means.setdefault(named(cell.spec).method, []).append(shown.mean if shown.count else 0.0)
 
-    def place(cell: Cell) -> tuple[bool, float]:
+    def place(cell: SummaryCell) -> tuple[bool, float]:
         of_method = means[named(cell.spec).method]
         return cell.spec != FULL, -sum(of_method) / len(of_method)
 
     return sorted(mine, key=place)
 
 
-def _drawn(mine: Sequence[Cell], scored: bool) -> list[Cell]:
+def _drawn(mine: Sequence[SummaryCell], scored: bool) -> list[SummaryCell]:
     """The policies that a chart has a place for."""
     having = [cell for cell in mine if (cell.score if scored else cell.agreement.count)]
     return [cell for cell in having if not math.isnan(cell.bytes_share)]
 
 
-def _row(cell: Cell, best: Mapping[str, float], is_on_front: bool) -> Mapping[str, Any]:
+def _row(cell: SummaryCell, best: Mapping[str, float], is_on_front: bool) -> Mapping[str, Any]:
     mean = cell.score.mean if cell.score else None
     is_best = cell.spec != FULL and mean is not None and mean == best.get(named(cell.spec).budget)
     return {
@@ -153,14 +155,16 @@ def _row(cell: Cell, best: Mapping[str, float], is_on_front: bool) -> Mapping[st
     }
 
 
-def _split(found: LabelSplit) -> Mapping[str, Any]:
+def _split(label_split: LabelSplit) -> Mapping[str, Any]:
     """A table: of each value how many samples have it, and each policy's mean score."""
-    heads = [f"{value} ({n})" for value, n in zip(found.values, found.counts, strict=True)]
+    heads = [
+        f"{value} ({n})" for value, n in zip(label_split.values, label_split.counts, strict=True)
+    ]
     rows = {
         spec: [_said(score, "{:.1f}", 100.0) for score in scores]
-        for spec, scores in found.scores.items()
+        for spec, scores in label_split.scores.items()
     }
-    return {"label": found.label, "heads": heads, "rows": rows}
+    return {"label": label_split.label, "heads": heads, "rows": rows}
 
 
 def _said(value: float | None, words: str, times: float = 1.0) -> str:
@@ -174,19 +178,19 @@ def _percent(value: Estimate | None, sign: str = "") -> str:
     return f"{mean:{sign}.1f} ({low:{sign}.1f} to {high:{sign}.1f})"
 
 
-def blind(mine: Sequence[Cell]) -> list[str]:
+def blind(mine: Sequence[SummaryCell]) -> list[str]:
     """The budgets at which the oracle is no better than chance, of those that both were asked at:
     no method can be told from another there.
     """
-    by_budget: dict[str, dict[str, Cell]] = {}
+    by_budget: dict[str, dict[str, SummaryCell]] = {}
     for cell in mine:
         kind = cell.spec.split(":")[0]
         if kind in ("oracle", "random"):
             by_budget.setdefault(named(cell.spec).budget, {})[kind] = cell
-    found = []
+    differing = []
     for budget, both in by_budget.items():
         if len(both) == 2:
             best, chance = (both[k].score or both[k].agreement for k in ("oracle", "random"))
             if best.low <= chance.high:
-                found.append(budget)
-    return found
+                differing.append(budget)
+    return differing

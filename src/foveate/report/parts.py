@@ -51,10 +51,10 @@ def parts(bundles: Iterable[Bundle]) -> list[ReportPart]:
     the same; the questions of a task that both asked have to be, too. Otherwise no mean is over
     rows of both.
     """
-    found: list[ReportPart] = []
+    merged: list[ReportPart] = []
     for bundle in bundles:
         why = ""
-        for part in found:
+        for part in merged:
             if not (fault := apart(part, bundle)):
                 part.take(bundle)
                 break
@@ -62,8 +62,8 @@ def parts(bundles: Iterable[Bundle]) -> list[ReportPart]:
         else:
             part = ReportPart([bundle], [], why)
             part.take(bundle)
-            found.append(part)
-    return found
+            merged.append(part)
+    return merged
 
 
 def apart(part: ReportPart, bundle: Bundle) -> str:
@@ -98,12 +98,12 @@ def _questions_differ(mine: Rows, theirs: Rows) -> str:
 
 def _questions(rows: Rows) -> dict[str, dict[str, Mapping[str, Any] | None]]:
     """Of each task, a row of each sample; of a sample that was refused throughout, none."""
-    found: dict[str, dict[str, Mapping[str, Any] | None]] = {}
+    questions: dict[str, dict[str, Mapping[str, Any] | None]] = {}
     for row in rows:
-        samples = found.setdefault(row["task"], {})
+        samples = questions.setdefault(row["task"], {})
         if samples.setdefault(row["sample"], None) is None and "error" not in row:
             samples[row["sample"]] = row
-    return found
+    return questions
 
 
 def same_question(one: Mapping[str, Any] | None, two: Mapping[str, Any] | None) -> bool:
@@ -135,9 +135,9 @@ def answers_differ(mine: Rows, theirs: Rows) -> str:
     )
 
 
-def names(found: Sequence[ReportPart]) -> list[str]:
+def names(all_parts: Sequence[ReportPart]) -> list[str]:
     """What the parts are called beside each other: their folders, a letter before each."""
     return [
         f"{chr(ord('A') + place % 26)}: {', '.join(one.folder.name for one in part.bundles)}"
-        for place, part in enumerate(found)
+        for place, part in enumerate(all_parts)
     ]

@@ -21,19 +21,19 @@ def shown(text: str, keep: str = "") -> str:
         text: of any kind.
         keep: characters that stay, such as line breaks where they are shown as such.
     """
-    found: list[str] = []
+    lines: list[str] = []
     marks = 0
     for place, letter in enumerate(text):
         kind = unicodedata.category(letter)
-        marks = marks + 1 if kind in _MARKS else _closed(found, marks)
+        marks = marks + 1 if kind in _MARKS else _closed(lines, marks)
         if marks > MOST_MARKS:
             continue
         if marks and place == 0:
-            found.append("\u25cc")
+            lines.append("\u25cc")
         hidden = kind in _CONTROLS and letter not in keep and not _joins(text, place)
-        found.append(f"[U+{ord(letter):04X}]" if hidden else letter)
-    _closed(found, marks)
-    return "".join(found)
+        lines.append(f"[U+{ord(letter):04X}]" if hidden else letter)
+    _closed(lines, marks)
+    return "".join(lines)
 
 
 def short(text: str, most: int) -> str:
@@ -57,10 +57,10 @@ def without_folders(spec: str) -> str:
     return re.sub(r"[^=,(]*/", "", spec)
 
 
-def _closed(found: list[str], marks: int) -> int:
+def _closed(lines: list[str], marks: int) -> int:
     """Says how many marks were cut, and begins to count anew."""
     if marks > MOST_MARKS:
-        found.append(f"[+{marks - MOST_MARKS} marks]")
+        lines.append(f"[+{marks - MOST_MARKS} marks]")
     return 0
 
 

@@ -28,8 +28,8 @@ def splits(rows: Rows) -> list[LabelSplit]:
     that each is alone.
     """
     names = dict.fromkeys(name for row in rows for name in _labels(row))
-    found = [split(rows, name) for name in names]
-    return [one for one in found if 1 < len(one.values) <= MOST]
+    labelled = [split(rows, name) for name in names]
+    return [one for one in labelled if 1 < len(one.values) <= MOST]
 
 
 def split(rows: Rows, label: str) -> LabelSplit:
@@ -53,14 +53,14 @@ def split(rows: Rows, label: str) -> LabelSplit:
 
 def values_of(row: Mapping[str, Any], label: str) -> list[str]:
     """What a row's sample is labelled with, as words; none where it is not."""
-    found = _labels(row).get(label)
-    several = found if isinstance(found, list | tuple) else [] if found is None else [found]
+    value = _labels(row).get(label)
+    several = value if isinstance(value, list | tuple) else [] if value is None else [value]
     return list(dict.fromkeys(map(str, several)))
 
 
 def _labels(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = row.get("labels")
-    return found if isinstance(found, Mapping) else {}
+    labels = row.get("labels")
+    return labels if isinstance(labels, Mapping) else {}
 
 
 def _means(groups: Sequence[Sequence[float]]) -> list[float | None]:

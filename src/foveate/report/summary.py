@@ -34,7 +34,7 @@ NOTHING = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True)
-class Cell:
+class SummaryCell:
     """One policy on one task. ``bytes_share`` is over the full cache's; ``difference`` is to the
     full cache, sample by sample, None where they have none in common; ``score`` is None where
     nothing scored. ``perplexity`` is of the references, None where there are none.
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
     said: str
 
 
-def cells(rows: Rows) -> list[Cell]:
+def cells(rows: Rows) -> list[SummaryCell]:
     """A cell for every task and spec, in the order in which they first stand in the rows."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -82,14 +82,14 @@ def cells(rows: Rows) -> list[Cell]:
     ]
 
 
-def _cell(task: str, spec: str, mine: Rows, full: Rows) -> Cell:
+def _cell(task: str, spec: str, mine: Rows, full: Rows) -> SummaryCell:
     answered = [row for row in mine if "error" not in row]
     scores, scored = _scores(full), _scores(answered)
     paired = [score - scores[sample] for sample, score in scored.items() if sample in scores]
     agreement = _numbers(answered, "agreement")
     rouge = _numbers(answered, "rouge_full")
     steps = _numbers(answered, "decode_s_per_token")
-    return Cell(
+    return SummaryCell(
         task=task,
         spec=spec,
         score=estimate(scored.values()) if scored else None,
@@ -140,8 +140,8 @@ def score_of(row: Mapping[str, Any]) -> float | None:
 
 def _numbers(rows: Rows, *names: str) -> list[float]:
     """Those of these names that are there and finite."""
-    found = [row.get(name) for row in rows for name in names]
-    return [float(x) for x in found if isinstance(x, int | float) and math.isfinite(x)]
+    numbers = [row.get(name) for row in rows for name in names]
+    return [float(x) for x in numbers if isinstance(x, int | float) and math.isfinite(x)]
 
 
 def bytes_shares(rows: Rows) -> list[float]:
@@ -156,11 +156,11 @@ def estimate(values: Iterable[float]) -> Estimate:
     Raises:
         MissingPackage: scipy is not installed.
     """
-    found = np.asarray(list(values), dtype=float)
-    if set(found) <= {0.0, 1.0}:
-        low, high = _wilson(int(found.sum()), len(found))
-        return Estimate(float(found.mean()), low, high, len(found))
-    return _resampled(found)
+    numbers = np.asarray(list(values), dtype=float)
+    if set(numbers) <= {0.0, 1.0}:
+        low, high = _wilson(int(numbers.sum()), len(numbers))
+        return Estimate(float(numbers.mean()), low, high, len(numbers))
+    return _resampled(numbers)
 
 
 def mean_difference(values: Iterable[float]) -> Estimate:
@@ -171,12 +171,12 @@ def mean_difference(values: Iterable[float]) -> Estimate:
     Raises:
         MissingPackage: scipy is not installed.
     """
-    found = np.asarray(list(values), dtype=float)
-    if np.ptp(found):
-        return _resampled(found)
-    mean, (_, margin) = float(found[0]), _wilson(0, len(found))
+    numbers = np.asarray(list(values), dtype=float)
+    if np.ptp(numbers):
+        return _resampled(numbers)
+    mean, (_, margin) = float(numbers[0]), _wilson(0, len(numbers))
     low, high = max(mean - margin, min(mean, -1.0)), min(mean + margin, max(mean, 1.0))
-    return Estimate(mean, low, high, len(found))
+    return Estimate(mean, low, high, len(numbers))
 
 
 def _wilson(ones: int, count: int) -> tuple[float, float]:
@@ -184,22 +184,22 @@ def _wilson(ones: int, count: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def _resampled(found: Values) -> Estimate:
+def _resampled(numbers: Values) -> Estimate:
     """By percentiles of the bootstrap, always of the same draws."""
-    stats, mean = _scipy_stats(), float(found.mean())
-    if len(found) < 2 or np.ptp(found) == 0:
-        return Estimate(mean, mean, mean, len(found))
+    stats, mean = _scipy_stats(), float(numbers.mean())
+    if len(numbers) < 2 or np.ptp(numbers) == 0:
+        return Estimate(mean, mean, mean, len(numbers))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of tiny samples
         interval = stats.bootstrap(
-            (found,),
+            (numbers,),
             np.mean,
             confidence_level=LEVEL,
             n_resamples=RESAMPLES,
             method="percentile",
             rng=0,
         ).confidence_interval
-    return Estimate(mean, float(interval.low), float(interval.high), len(found))
+    return Estimate(mean, float(interval.low), float(interval.high), len(numbers))
 
 
 def _scipy_stats() -> Any:

@@ -38,7 +38,7 @@ class View(NamedTuple):
 
 def views_of(
     images: Sequence[Image.Image],
-    found: Sequence[ImageTokens] | None,
+    tokens: Sequence[ImageTokens] | None,
     times: Sequence[float] = (),
 ) -> list[View]:
     """A view for each grid of each image; of images whose tokens are not known, one without. The
@@ -46,11 +46,11 @@ def views_of(
     """
     names = [f"frame at {time:.1f} s" for time in times]
     names += [f"image {n}" for n in range(1, len(images) - len(times) + 1)]
-    if found is None:
+    if tokens is None:
         return [View(name, image, None) for name, image in zip(names, images, strict=True)]
     return [
         View(f"{name}{part}", image, grid)
-        for name, image, one in zip(names, images, found, strict=True)
+        for name, image, one in zip(names, images, tokens, strict=True)
         for part, grid in zip(_parts(len(one.grids)), one.grids, strict=True)
     ]
 

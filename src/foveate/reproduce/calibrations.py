@@ -24,7 +24,7 @@ from foveate.reproduce import small
 
 
 @dataclass(frozen=True, kw_only=True)
-class Calibration:
+class CalibrationRun:
     """How a profile is measured: which method's (its spec, or its name where a budget is all it
     needs), on how many samples of which benchmark, drawn with a seed from its first ``among``;
     scores of heads on drawn documents, or by a model that reads on lines hidden in a text.
@@ -66,9 +66,9 @@ class Calibration:
         count = min(small.PROFILE, self.samples) if cut else self.samples
         profiles: list[Profile]
         if self.method in HEAD_READINGS:
-            asked = self._heads(loaded, count)
+            heads = self._heads(loaded, count)
             model, words = loaded.model, loaded.tokenizer
-            profiles = [calibrate_heads(model, self.method, asked, words, progress=progress)]
+            profiles = [calibrate_heads(model, self.method, heads, words, progress=progress)]
         else:
             inputs = self._inputs(loaded, find(self.task), count, small.PROMPT if cut else None)
             specs = [self._spec(budget) for budget in paths.values()]
@@ -81,10 +81,10 @@ class Calibration:
 
     def _heads(self, loaded: Loaded, count: int) -> Iterator[Shown]:
         if loaded.sees:
-            asked = generated(self.method, count)
+            samples = generated(self.method, count)
         else:
-            asked = find_task("text_needle").samples(count, self.seed)
-        return (shown(loaded, one) for one in asked)
+            samples = find_task("text_needle").samples(count, self.seed)
+        return (shown(loaded, one) for one in samples)
 
     def _inputs(
         self, loaded: Loaded, task: Task, count: int, most: int | None

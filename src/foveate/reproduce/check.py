@@ -51,12 +51,12 @@ class Checked(NamedTuple):
     """An experiment, and what there is of each benchmark that it reads."""
 
     experiment: Experiment
-    found: tuple[BenchmarkFolder, ...]
+    folders: tuple[BenchmarkFolder, ...]
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The benchmarks that cannot be asked."""
-        return tuple(one.task for one in self.found if one.missing)
+        return tuple(one.task for one in self.folders if one.missing)
 
 
 def check(

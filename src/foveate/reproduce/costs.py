@@ -95,7 +95,7 @@ def costs(lab: Lab) -> Costs:
     The seconds of a row are those of the rows that are there: of its set, or else of its model.
     """
     done = Done()
-    found: list[Cost] = []
+    lines: list[Cost] = []
     rows = there = 0
     profiles: set[Path] = set()
     for place, steps in planned(lab, done).items():
@@ -107,8 +107,8 @@ def costs(lab: Lab) -> Costs:
                 trial = step.experiment.trial
                 lacking = {**unprepared(setting, trial.asks(setting)), **trial.profiled(setting)}
                 profiles |= {one for x in setting.profiles_of(lacking).values() for one in x}
-        found += _Left(lab, place, steps).costs()
-    return Costs(rows, there, len(profiles), lab.workers or 1, tuple(found), done.missing)
+        lines += _Left(lab, place, steps).costs()
+    return Costs(rows, there, len(profiles), lab.workers or 1, tuple(lines), done.missing)
 
 
 @dataclass
@@ -122,7 +122,7 @@ class _Left:
     def costs(self) -> Iterator[Cost]:
         seen: set[Key] = set()
         setting = self.lab.each(self.steps[0])[0]
-        for ask, specs in self.lab.asked(self.steps).items():
+        for ask, specs in self.lab.asks(self.steps).items():
             keys = set(missing(setting, ask, specs)) - seen
             seen |= keys
             if keys:
@@ -152,8 +152,8 @@ class _Left:
     def _mean(self, what: str, task: str = "") -> int | float | None:
         """Over the rows that are there, of a task or of all."""
         rows = (row for row in self.lab.rows.of(self.place).rows if task in ("", row["task"]))
-        found = [row[what] for row in rows if isinstance(row.get(what), int | float)]
-        return mean(found) if found else None
+        numbers = [row[what] for row in rows if isinstance(row.get(what), int | float)]
+        return mean(numbers) if numbers else None
 
     def _length(self, setting: Setting, ask: Ask) -> int | float | None:
         """Tokens of a prompt: of the rows that are there, or of the first samples."""

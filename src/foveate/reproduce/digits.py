@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foveate.reproduce.table import OOM, Cell
+from foveate.reproduce.table import OOM, TableCell
 
 EMPTY = "-"
 
@@ -14,7 +14,7 @@ def decimals(text: str) -> int:
     return len(text.partition(".")[2])
 
 
-def measured(cell: Cell, otherwise: str = "", sign: bool = False) -> str:
+def measured(cell: TableCell, otherwise: str = "", sign: bool = False) -> str:
     """What was measured, with as many digits as the paper's number in that cell, or as
     ``otherwise``, one of its column; else with three that count.
     """
@@ -23,17 +23,17 @@ def measured(cell: Cell, otherwise: str = "", sign: bool = False) -> str:
     return said(cell.measured, cell.printed or otherwise, sign)
 
 
-def of_paper(cell: Cell, sign: bool = False) -> str:
+def of_paper(cell: TableCell, sign: bool = False) -> str:
     """The paper's number as it prints it; what it does not print itself with three digits."""
     if cell.printed or cell.paper is None:
         return cell.printed
     return said(cell.paper, "", sign)
 
 
-def difference(cell: Cell) -> str:
+def difference(cell: TableCell) -> str:
     """Measured less the paper's, in the digits of the paper's; nothing where either is missing."""
-    found = cell.difference
-    return "" if found is None or not math.isfinite(found) else said(found, cell.printed, True)
+    amount = cell.difference
+    return "" if amount is None or not math.isfinite(amount) else said(amount, cell.printed, True)
 
 
 def said(value: int | float, like: str, sign: bool = False) -> str:

@@ -43,10 +43,10 @@ def drawn(out: Path) -> dict[str, str]:
     return dict(read_record(path).held) if path.exists() else {}
 
 
-def note_drawn(out: Path, found: Mapping[str, str]) -> None:
+def note_drawn(out: Path, known_digests: Mapping[str, str]) -> None:
     """Adds digests to those of a folder.
 
     Raises:
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
-    files.write(out / DRAWN, json.dumps({**drawn(out), **found}, indent=1) + "\n")
+    files.write(out / DRAWN, json.dumps({**drawn(out), **known_digests}, indent=1) + "\n")

@@ -11,10 +11,10 @@ from foveate.core.method import Method, Paper
 from foveate.eval.held import Key
 from foveate.report.analyses import Figure
 from foveate.reproduce.ask import Asked
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.differences import DIFFERENCES
 from foveate.reproduce.models import MODELS, padded
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.table import Table
 
@@ -114,7 +114,7 @@ class Experiment:
     departs: tuple[str, ...] = ()
     cannot: str = ""
     bring: tuple[str, ...] = ()
-    calibrations: Mapping[str, Calibration | Published] = field(default_factory=dict)
+    calibrations: Mapping[str, CalibrationRun | PublishedProfile] = field(default_factory=dict)
 
     @property
     def state(self) -> State:
@@ -175,7 +175,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class FactsTable:
     """A table that holds no result: settings, counts, examples. ``rows`` are its lines."""
 
     id: str

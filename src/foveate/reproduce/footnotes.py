@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase
 
 from foveate.reproduce.placed import PlacedCell
-from foveate.reproduce.table import NOT_BROUGHT, Cell
+from foveate.reproduce.table import NOT_BROUGHT, TableCell
 
 
 @dataclass
@@ -44,10 +44,10 @@ class Counts:
             if cell.samples:
                 by_column.setdefault(column, Counter())[cell.samples] += 1
             remarks.setdefault(column, set()).add(cell.remark)
-        self._usual = {name: found.most_common(1)[0][0] for name, found in by_column.items()}
+        self._usual = {name: counter.most_common(1)[0][0] for name, counter in by_column.items()}
         self._alike = {name: one for name, (one, *others) in remarks.items() if one and not others}
 
-    def exceptions(self, column: str, cell: Cell) -> Iterator[str]:
+    def exceptions(self, column: str, cell: TableCell) -> Iterator[str]:
         """What is to be said of a cell, and is not said of its whole column or above the table."""
         there = cell.samples is not None and (cell.samples or cell.refused)
         if there and cell.samples != self._usual.get(column, 0):

@@ -17,13 +17,13 @@ from foveate.eval.held import Key
 from foveate.eval.judge import Judge
 from foveate.eval.model import DeviceMap, Loaded
 from foveate.reproduce.ask import WHOLE, Ask, Asked, Part, keys
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.drawn import Drawn, digests, note_drawn
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.models import MODELS, places, stand_ins
 from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Step
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.registry import EXPERIMENTS
 from foveate.reproduce.rows import Rows
 from foveate.reproduce.setting import Say, Setting
@@ -82,8 +82,8 @@ class Lab(AbstractContextManager["Lab"]):
 
     def settings(self, experiment: Experiment) -> list[Setting]:
         """What there is of an experiment, model by model, to be shown."""
-        found = [one for step in self.steps(experiment) for one in self.each(step)]
-        return sorted(found, key=lambda one: experiment.models.index(one.model))
+        settings = [one for step in self.steps(experiment) for one in self.each(step)]
+        return sorted(settings, key=lambda one: experiment.models.index(one.model))
 
     def keys(self, steps: Sequence[Step]) -> Iterator[Key]:
         """All rows that steps are made of."""
@@ -97,21 +97,21 @@ class Lab(AbstractContextManager["Lab"]):
         """An experiment, by the places of its models."""
         names = experiment.models
         where = stand_ins(names) if self.small else places(names, self.models)
-        found: dict[Place, list[str]] = {}
+        by_place: dict[Place, list[str]] = {}
         for name, place in where.items():
             pads = MODELS[name].pad_images and not self.small  # the stand-in has its own processor
-            found.setdefault(Place(place, pads), []).append(name)
-        return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in found.items()]
+            by_place.setdefault(Place(place, pads), []).append(name)
+        return [Step(experiment, at, tuple(mine), pads) for (at, pads), mine in by_place.items()]
 
-    def asked(self, steps: Sequence[Step], model: str = "") -> dict[Ask, dict[str, str]]:
+    def asks(self, steps: Sequence[Step], model: str = "") -> dict[Ask, dict[str, str]]:
         """All that is asked of the model of these steps, or what those ask that call it so."""
-        found: dict[Ask, dict[str, str]] = {}
+        asks: dict[Ask, dict[str, str]] = {}
         for step in steps:
             for setting in self.each(step):
                 if model in ("", setting.model):
                     for ask, specs in step.experiment.trial.asks(setting).items():
-                        found.setdefault(ask, {}).update(specs)
-        return found
+                        asks.setdefault(ask, {}).update(specs)
+        return asks
 
     def each(
         self, step: Step, along: Asked = NOTHING, say: Say = lambda what: None
@@ -149,7 +149,7 @@ class Lab(AbstractContextManager["Lab"]):
         return Rows(self.out, self.configuration, self.read_only)
 
     @cached_property
-    def _calibrations(self) -> dict[str, Calibration | Published]:
+    def _calibrations(self) -> dict[str, CalibrationRun | PublishedProfile]:
         """Of all experiments: a name is of one."""
         return {n: one for each in self.experiments for n, one in each.calibrations.items()}
 

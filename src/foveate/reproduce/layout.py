@@ -19,10 +19,10 @@ from foveate.reproduce.placed import (
 from foveate.reproduce.table import (
     BUDGETS_ACROSS,
     METHODS_DOWN,
-    Cell,
     Dimension,
-    Layout,
     Table,
+    TableCell,
+    TableLayout,
 )
 
 GAINS = "Δ"
@@ -52,7 +52,7 @@ def laid(table: Table, columns: Sequence[str]) -> Laid:
     )
 
 
-def _usual(table: Table) -> Layout:
+def _usual(table: Table) -> TableLayout:
     several = len({line.budget for line in table.lines if line.budget}) > 1
     return BUDGETS_ACROSS if several else METHODS_DOWN
 
@@ -100,12 +100,12 @@ def _together(keys: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _heads(keys: Sequence[tuple[str, ...]]) -> Iterator[tuple[ColumnHeading, ...]]:
     """A row of headings for each dimension, those that are alike joined."""
     for depth in range(len(keys[0]) if keys else 0):
-        found = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
-        yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in found)
+        groups = groupby(keys, key=lambda key, depth=depth: key[: depth + 1])  # type: ignore[misc]
+        yield tuple(ColumnHeading(begin[-1], len(list(mine))) for begin, mine in groups)
 
 
 def _rows(
-    pieces: Sequence[PlacedCell], layout: Layout, keys: Sequence[tuple[str, ...]]
+    pieces: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[RowHeading | LaidRow]:
     """Block by block; below what is compared with a base method, the gains over it."""
     by_line: dict[tuple[str, ...], list[PlacedCell]] = {}
@@ -142,19 +142,21 @@ def _named(dimensions: Sequence[Dimension], values: Sequence[str]) -> str:
     return ", ".join(said)
 
 
-def _labels(layout: Layout, names: Sequence[str], mine: Sequence[PlacedCell]) -> tuple[str, ...]:
+def _labels(
+    layout: TableLayout, names: Sequence[str], mine: Sequence[PlacedCell]
+) -> tuple[str, ...]:
     """The names of a row: what it adds to a base method ("+ MixKV"), 100% if it has no budget."""
-    found = dict(zip(layout.down, names, strict=True))
+    labels = dict(zip(layout.down, names, strict=True))
     over = mine[0].line.over
-    if over and "method" in found and found["method"].startswith(f"{over} "):
-        found["method"] = found["method"].removeprefix(over).strip()
-    if found.get("budget") == "":
-        found["budget"] = WHOLE
-    return tuple(found.values())
+    if over and "method" in labels and labels["method"].startswith(f"{over} "):
+        labels["method"] = labels["method"].removeprefix(over).strip()
+    if labels.get("budget") == "":
+        labels["budget"] = WHOLE
+    return tuple(labels.values())
 
 
 def _cells(
-    mine: Sequence[PlacedCell], layout: Layout, keys: Sequence[tuple[str, ...]]
+    mine: Sequence[PlacedCell], layout: TableLayout, keys: Sequence[tuple[str, ...]]
 ) -> Iterator[Placed]:
     """Along the columns; what has no budget stands across all of them."""
     there = {_key(piece, layout.across): piece for piece in mine}
@@ -177,12 +179,12 @@ def _gain(piece: PlacedCell, pieces: Sequence[PlacedCell]) -> PlacedCell | None:
     return None
 
 
-def _more(base: Cell, cell: Cell) -> Cell:
+def _more(base: TableCell, cell: TableCell) -> TableCell:
     measured = None
     if base.measured is not None and cell.measured is not None:
         measured = cell.measured - base.measured
     if base.paper is None or cell.paper is None:
-        return Cell(measured, None)
+        return TableCell(measured, None)
     paper, places = cell.paper - base.paper, decimals(cell.printed)
     printed = cell.delta or f"{paper:+.{places}f}"
-    return Cell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")
+    return TableCell(measured, paper, printed=printed, misprint=cell.misprint if cell.delta else "")

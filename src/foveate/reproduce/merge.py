@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.bundle import Bundle, read_bundle
-from foveate.eval.held import Held, Key, key_of
+from foveate.eval.held import HeldRows, Key, key_of
 from foveate.eval.results import CONFIGURATION, UNSAID
 from foveate.report.parts import answers_differ, same_question
 from foveate.reproduce.drawn import drawn, note_drawn
@@ -46,7 +46,7 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
         CannotWrite: the disk is full, or the folder is not to be written to.
     """
     places = list(planned(lab, Done()))
-    found = Merged({place: list(lab.rows.of(place).rows) for place in places}, {}, drawn(lab.out))
+    merged = Merged({place: list(lab.rows.of(place).rows) for place in places}, {}, drawn(lab.out))
     for folder in folders:
         mine = [one for one in places if (folder / "rows" / one.folder / CONFIGURATION).exists()]
         if not mine:
@@ -55,53 +55,55 @@ def merge(lab: Lab, folders: Sequence[Path]) -> None:
                 "folder that 'foveate reproduce --out' wrote of these experiments, and --model as "
                 "it was given for it."
             )
-        _check_data(folder, found)
+        _check_data(folder, merged)
         for place in mine:
-            _add(lab, place, folder, found)
-    for path, content in found.profiles.items():
+            _add(lab, place, folder, merged)
+    for path, content in merged.profiles.items():
         with files.reporting(path):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write(path, content)
-    for place, rows in found.rows.items():
+    for place, rows in merged.rows.items():
         lab.rows.take(place, rows)
-    note_drawn(lab.out, found.drawn)
+    note_drawn(lab.out, merged.drawn)
 
 
-def _check_data(folder: Path, found: Merged) -> None:
+def _check_data(folder: Path, merged: Merged) -> None:
     """Raises InvalidInput unless its samples are those of the others, also those that it did not
     ask: the parts of a plan have none in common.
     """
     theirs = drawn(folder)
-    for name in theirs.keys() & found.drawn.keys():
-        if theirs[name] != found.drawn[name]:
+    for name in theirs.keys() & merged.drawn.keys():
+        if theirs[name] != merged.drawn[name]:
             raise InvalidInput(
                 f"{str(folder)!r} cannot be merged: its data of {name} samples are others (digest "
-                f"{theirs[name]}, not {found.drawn[name]}). Give all machines a copy of the same."
+                f"{theirs[name]}, not {merged.drawn[name]}). Give all machines a copy of the same."
             )
-    found.drawn.update(theirs)
+    merged.drawn.update(theirs)
 
 
-def _add(lab: Lab, place: Place, folder: Path, found: Merged) -> None:
+def _add(lab: Lab, place: Place, folder: Path, merged: Merged) -> None:
     """The rows and profiles of a model in a folder, if they fit."""
     bundle = read_bundle(folder / "rows" / place.folder)
     _check_made_alike(bundle, lab.configuration(place))
-    rows = Held(bundle.stored.rows, lab.out).rows
-    if why := _asked_otherwise(found.rows[place], rows) or answers_differ(found.rows[place], rows):
+    rows = HeldRows(bundle.stored.rows, lab.out).rows
+    if why := _asked_otherwise(merged.rows[place], rows) or answers_differ(
+        merged.rows[place], rows
+    ):
         raise InvalidInput(
             f"{str(bundle.folder)!r} cannot be merged: {why}. Ask those samples on one machine, or "
             "give each folder a page of its own."
         )
-    found.rows[place] += rows
+    merged.rows[place] += rows
     for path in sorted((folder / "profiles" / place.folder).glob("*.json")):
         target = lab.out / "profiles" / place.folder / path.name
-        there = found.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
+        there = merged.profiles.get(target) or (target.read_bytes() if target.exists() else b"")
         if there and there != path.read_bytes():
             raise InvalidInput(
                 f"{str(path)!r} cannot be merged: its numbers are not those of the same profile in "
                 "another folder, so answers under it are not either. Copy the profiles of one "
                 "machine into --out of the others before they start."
             )
-        found.profiles[target] = path.read_bytes()
+        merged.profiles[target] = path.read_bytes()
 
 
 def _check_made_alike(bundle: Bundle, wanted: Mapping[str, Any]) -> None:
@@ -129,13 +131,13 @@ def _public(configuration: Mapping[str, Any], name: str) -> str:
 
 def _asked_otherwise(mine: Sequence[Mapping[str, Any]], theirs: Sequence[Mapping[str, Any]]) -> str:
     """Which sample is not the same in both, by its digest, or by its place among those drawn."""
-    asked = {key_of(row)[:2]: row for row in mine if "error" not in row}
+    answered = {key_of(row)[:2]: row for row in mine if "error" not in row}
     at: dict[tuple[str, Any], Key] = {
         (row["task"], row["place"]): key_of(row) for row in mine if "place" in row
     }
     for row in theirs:
         task, sample, _ = key_of(row)
-        other = asked.get((task, sample))
+        other = answered.get((task, sample))
         if other is not None and "error" not in row and not same_question(other, row):
             return f"sample {sample} of {task} is another question in its data"
         there = at.get((task, row.get("place")))

@@ -79,12 +79,12 @@ def places(names: Sequence[str], given: Sequence[str]) -> dict[str, str]:
     if not given:
         return {name: MODELS[name].hub for name in names}
     chosen = dict(_named(one, names) for one in given)
-    found = {name: chosen[name] for name in names if name in chosen}
-    if not found:
+    paths = {name: chosen[name] for name in names if name in chosen}
+    if not paths:
         raise InvalidInput(
             f"none of its models is given: it has {', '.join(names)}. Add --model {names[0]}=PLACE."
         )
-    return found
+    return paths
 
 
 def padded(name: str) -> str:

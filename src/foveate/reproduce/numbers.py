@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from foveate.reproduce.experiment import Outcome
-from foveate.reproduce.table import Cell, Line, Table
+from foveate.reproduce.table import Table, TableCell, TableLine
 
 
 def in_numbers(one: Outcome) -> dict[str, Any]:
@@ -27,13 +27,13 @@ def _table(table: Table) -> dict[str, Any]:
     }
 
 
-def _line(table: Table, line: Line) -> dict[str, Any]:
+def _line(table: Table, line: TableLine) -> dict[str, Any]:
     said = {**line._asdict(), "specs": [{"spec": s, "tasks": t} for s, t in line.specs]}
     cells = zip(table.columns, line.cells, strict=True)
     return {**said, "cells": {name: _cell(cell, name in table.costs) for name, cell in cells}}
 
 
-def _cell(cell: Cell, cost: bool) -> dict[str, Any]:
+def _cell(cell: TableCell, cost: bool) -> dict[str, Any]:
     """``cost``: time or memory that was measured, which differs from run to run."""
     return {
         "measured": _finite(cell.measured),

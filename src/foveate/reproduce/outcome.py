@@ -43,8 +43,8 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
     """
     by_id = {one.experiment.id: one for one in outcomes}
     ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions()}
-    found = {**ran, "experiments": [in_numbers(one) for one in outcomes]}
-    files.write(lab.out / NUMBERS, json.dumps(found, indent=1) + "\n")
+    record = {**ran, "experiments": [in_numbers(one) for one in outcomes]}
+    files.write(lab.out / NUMBERS, json.dumps(record, indent=1) + "\n")
     style: dict[str, Any] = {"style": text_of("reproduce.css"), "front": PAGE, **ran}
     fronts = []
     for name, sections in in_order(by_id):

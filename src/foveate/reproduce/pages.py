@@ -96,23 +96,23 @@ def laid_out(table: Table) -> dict[str, Any]:
 
 def _grid(table: Table, columns: Sequence[str]) -> dict[str, Any]:
     """Rows of text, with what stands below them: counts are of what a mean is made of, too."""
-    found, marks = laid(table, columns), Marks()
+    grid, marks = laid(table, columns), Marks()
     counts = Counts(laid(table, table.columns).pieces)
     costs = [name for name in columns if name in table.costs]
     return {
-        "names": found.names,
-        "heads": found.heads,
-        "rows": [_row(row, counts, marks) for row in found.rows],
-        "width": _width(found),
-        "sources": any(row.source for row in found.rows if isinstance(row, LaidRow)),
+        "names": grid.names,
+        "heads": grid.heads,
+        "rows": [_row(row, counts, marks) for row in grid.rows],
+        "width": _width(grid),
+        "sources": any(row.source for row in grid.rows if isinstance(row, LaidRow)),
         "counts": list(counts.said()),
         "costs": costs,
         "marks": marks.listed,
     }
 
 
-def _width(found: Laid) -> int:
-    return len(found.names) + sum(head.span for head in found.heads[-1]) if found.heads else 1
+def _width(grid: Laid) -> int:
+    return len(grid.names) + sum(head.span for head in grid.heads[-1]) if grid.heads else 1
 
 
 def _row(row: RowHeading | LaidRow, counts: Counts, marks: Marks) -> dict[str, Any]:

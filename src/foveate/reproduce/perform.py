@@ -53,12 +53,12 @@ def planned(lab: Lab, done: Done) -> dict[Place, list[Step]]:
     Raises:
         FoveateError: of the only one there are none.
     """
-    found: dict[Place, list[Step]] = {}
+    by_place: dict[Place, list[Step]] = {}
     for experiment in lab.experiments:
         with _noting(lab, [experiment], done):
             for step in lab.steps(experiment):
-                found.setdefault(Place(step.place, step.pad_images), []).append(step)
-    return found
+                by_place.setdefault(Place(step.place, step.pad_images), []).append(step)
+    return by_place
 
 
 @dataclass
@@ -86,7 +86,7 @@ class _Run:
         go, and where that does not do, for one after the other.
         """
         shared = {
-            name: self.lab.asked(self.steps, name) for step in self.steps for name in step.models
+            name: self.lab.asks(self.steps, name) for step in self.steps for name in step.models
         }
         for step in self.steps:
             with _noting(self.lab, [step.experiment], self.done):
@@ -100,15 +100,15 @@ class _Run:
     @cached_property
     def _asked(self) -> dict[str, Asked]:
         """What each experiment asks, by its id."""
-        return {step.experiment.id: self.lab.asked([step]) for step in self.steps}
+        return {step.experiment.id: self.lab.asks([step]) for step in self.steps}
 
     def _all_asked(self) -> dict[Ask, dict[str, str]]:
         """What is asked for those that are left."""
-        found: dict[Ask, dict[str, str]] = {}
+        asks: dict[Ask, dict[str, str]] = {}
         for step in self._left():
             for ask, specs in self._asked[step.experiment.id].items():
-                found.setdefault(ask, {}).update(specs)
-        return found
+                asks.setdefault(ask, {}).update(specs)
+        return asks
 
     def _share_out(self) -> None:
         """The answers whose time is not taken: one evaluation after the other."""
@@ -120,10 +120,10 @@ class _Run:
                 if ask.timed or not asking:
                     continue
                 with _noting(lab, [step.experiment for step in asking], self.done):
-                    found = jobs(lab.each(asking[0])[0], ask, specs)
-                    for job in found:  # none where nothing is missing: then no model is needed
+                    shares = jobs(lab.each(asking[0])[0], ask, specs)
+                    for job in shares:  # none where nothing is missing: then no model is needed
                         execute = execute or stack.enter_context(lab.executed(self.place))
-                        for _, rows in execute(chain([job], found)):
+                        for _, rows in execute(chain([job], shares)):
                             for row in rows:
                                 self._add(row)
 

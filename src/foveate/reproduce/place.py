@@ -54,20 +54,20 @@ class Place(NamedTuple):
 
 def slug(place: str) -> str:
     """A place as the name of a folder."""
-    found = re.sub(r"[^\w.-]+", "_", place.rstrip("/").rpartition("/")[2]).strip("._")
-    if not found:
+    name = re.sub(r"[^\w.-]+", "_", place.rstrip("/").rpartition("/")[2]).strip("._")
+    if not name:
         raise InvalidInput(f"{place!r} is no place of a model.")
-    return found
+    return name
 
 
 def _digest(folder: Path) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name == "config.json" or path.suffix in WEIGHTS:
             size = path.stat().st_size
-            found.update(f"{path.name} {size} ".encode())
+            digest.update(f"{path.name} {size} ".encode())
             with path.open("rb") as file:
-                found.update(file.read(END))
+                digest.update(file.read(END))
                 file.seek(-min(END, size), os.SEEK_END)
-                found.update(file.read(END))
-    return found.hexdigest()[:16]
+                digest.update(file.read(END))
+    return digest.hexdigest()[:16]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from foveate.reproduce.table import Cell, Dimension, Line
+from foveate.reproduce.table import Dimension, TableCell, TableLine
 
 Coordinates = Mapping[Dimension, str]
 
@@ -14,8 +14,8 @@ class PlacedCell(NamedTuple):
     """A cell at its place; ``like`` is a printed number of its column, for its digits."""
 
     at: Coordinates
-    line: Line
-    cell: Cell
+    line: TableLine
+    cell: TableCell
     like: str
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from foveate.report.analyses import Figure
 from foveate.report.charts import FULL_CACHE, Entry, axes, entry, style, svg
-from foveate.reproduce.table import Cell, Line, Table
+from foveate.reproduce.table import Table, TableCell, TableLine
 
 BUDGET = "budget"
 OF_PAPER = {"color": "#808080", "marker": "o", "linestyle": ":"}
@@ -35,12 +35,12 @@ class Plot(NamedTuple):
     caption: str = ""
 
 
-class Point(NamedTuple):
+class PlotPoint(NamedTuple):
     """A number of a series, and the paper's."""
 
     series: str
     x: float
-    cell: Cell
+    cell: TableCell
 
 
 def plotted(plot: Plot, table: Table) -> Figure:
@@ -82,7 +82,7 @@ def _panels(count: int, across: int) -> Any:
     return np.atleast_1d(grid).ravel()
 
 
-def _line(axis: Any, points: Sequence[Point], drawn: dict[str, str]) -> None:
+def _line(axis: Any, points: Sequence[PlotPoint], drawn: dict[str, str]) -> None:
     """What was measured, joined; the paper's as hollow marks of the same colour."""
     mine = sorted((one.x, one.cell.measured) for one in points if _finite(one.cell.measured))
     if mine:
@@ -101,21 +101,21 @@ def _whole(axis: Any, table: Table, name: str) -> None:
             axis.axhline(line.cells[at].measured, linewidth=1, **FULL_CACHE)
 
 
-def _points(plot: Plot, table: Table, name: str) -> Iterator[Point]:
+def _points(plot: Plot, table: Table, name: str) -> Iterator[PlotPoint]:
     at = table.columns.index(name)
     for line in table.lines:
         x = _place(plot, line)
         if x is not None:
             method = line.method if plot.x == BUDGET else line.method.partition(", ")[0]
-            yield Point(name if plot.together else method, x, line.cells[at])
+            yield PlotPoint(name if plot.together else method, x, line.cells[at])
 
 
-def _place(plot: Plot, line: Line) -> float | None:
+def _place(plot: Plot, line: TableLine) -> float | None:
     """Where it stands along x, if it does."""
     if plot.x == BUDGET:
         return float(line.budget.removesuffix("%")) if line.budget else None
-    found = re.search(rf"\b{plot.x}=([\d.]+)", line.spec)
-    return float(found[1]) if found else None
+    match = re.search(rf"\b{plot.x}=([\d.]+)", line.spec)
+    return float(match[1]) if match else None
 
 
 def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
@@ -129,8 +129,8 @@ def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
     places = list(range(len(lines)))
     for axis, name in zip(each, names, strict=True):
         cells = [line.cells[table.columns.index(name)] for line in lines]
-        found = [cell.measured if _finite(cell.measured) else 0 for cell in cells]
-        axis.barh(places, found, height=0.7, color=[_colour(line) for line in lines])
+        heights = [cell.measured if _finite(cell.measured) else 0 for cell in cells]
+        axis.barh(places, heights, height=0.7, color=[_colour(line) for line in lines])
         known = [(cell.paper, at) for at, cell in enumerate(cells) if _finite(cell.paper)]
         if known:
             axis.plot(*zip(*known, strict=True), **{**OF_PAPER, "linestyle": ""}, fillstyle="none")
@@ -141,7 +141,7 @@ def _bars(plot: Plot, table: Table) -> tuple[str, list[Entry]]:
     return svg(each[0].figure), []
 
 
-def _colour(line: Line) -> str:
+def _colour(line: TableLine) -> str:
     """Grey for the full cache; what a paper adds to a base method stands out."""
     if line.spec == "full":
         return FULL_CACHE["color"]

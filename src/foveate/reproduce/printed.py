@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from foveate.errors import InvalidInput
-from foveate.reproduce.table import Cell
+from foveate.reproduce.table import TableCell
 
 NOTHING = "-"  # the paper's table has no cell there
 WORDS = (NOTHING, "OOM")
@@ -33,14 +33,14 @@ class Printed(NamedTuple):
     texts: Mapping[str, str] = {}
     misprints: Mapping[str, Misprint] = {}
 
-    def cell(self, column: str, cell: Cell) -> Cell:
+    def cell(self, column: str, cell: TableCell) -> TableCell:
         """A measured cell beside what the paper says in that column."""
-        found = self.misprints.get(column, Misprint(""))
+        misprint = self.misprints.get(column, Misprint(""))
         return cell._replace(
             paper=self.values.get(column),
             printed=self.texts.get(column, ""),
-            misprint=found.said,
-            delta=found.delta,
+            misprint=misprint.said,
+            delta=misprint.delta,
         )
 
 
@@ -59,28 +59,28 @@ def printed(name: str) -> dict[Key, Printed]:
     if not name:
         return {}
     columns, lines = _read(name)
-    known, found = _misprints(), {}
+    known, cells = _misprints(), {}
     for source, model, method, budget, *values in lines:
         texts = dict(zip(columns[4:], values, strict=True))
         numbers = {column: float(text) for column, text in texts.items() if text not in WORDS}
-        found[model, method, budget] = Printed(
+        cells[model, method, budget] = Printed(
             source,
             numbers,
             {column: text for column, text in texts.items() if text != NOTHING},
             known.get((name, model, method, budget), {}),
         )
-    return found
+    return cells
 
 
 @cache
 def _misprints() -> dict[tuple[str, str, str, str], dict[str, Misprint]]:
     """By table, model, method and budget, and then by column."""
-    found: dict[tuple[str, str, str, str], dict[str, Misprint]] = {}
+    misprints: dict[tuple[str, str, str, str], dict[str, Misprint]] = {}
     for table, model, method, budget, column, delta, said in _read("misprints")[1]:
-        mine = found.setdefault((table, model, method, budget), {})
+        mine = misprints.setdefault((table, model, method, budget), {})
         for one in column.split(", "):
             mine[one] = Misprint(said, delta)
-    return found
+    return misprints
 
 
 def _read(name: str) -> tuple[list[str], list[list[str]]]:

@@ -13,7 +13,7 @@ FOLDER = "published"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedProfile:
     """A method's profile, by model: the name of its file, with {F} for the share that is forgotten
     of a prompt. ``source`` is where they are found.
     """

@@ -6,16 +6,18 @@ from collections.abc import Sequence
 
 from foveate.errors import InvalidInput, suggest
 from foveate.reproduce.check import read_by
-from foveate.reproduce.experiment import Experiment, Facts
+from foveate.reproduce.experiment import Experiment, FactsTable
 from foveate.reproduce.models import where_found
 from foveate.reproduce.papers import csp, david, lookm, mixkv, prefixkv
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.setting import folder_of
 from foveate.reproduce.sources import where_data
 
 PAPERS = (mixkv, prefixkv, csp, david, lookm)
 EXPERIMENTS: dict[str, Experiment] = {one.id: one for paper in PAPERS for one in paper.EXPERIMENTS}
-FACTS: dict[str, Facts] = {one.id: one for paper in (prefixkv, csp, lookm) for one in paper.FACTS}
+FACTS: dict[str, FactsTable] = {
+    one.id: one for paper in (prefixkv, csp, lookm) for one in paper.FACTS
+}
 
 
 def find_experiments(ids: Sequence[str]) -> list[Experiment]:
@@ -24,15 +26,15 @@ def find_experiments(ids: Sequence[str]) -> list[Experiment]:
     Raises:
         InvalidInput: there is none of that id; the message names those that are near.
     """
-    found: dict[str, Experiment] = {}
+    experiments: dict[str, Experiment] = {}
     for name in ids:
         mine = [
             one for one in EXPERIMENTS.values() if name in ("all", one.id, one.id.partition(":")[0])
         ]
         if not mine:
             raise InvalidInput(f"no experiment {name!r}. {_near(name)}")
-        found |= {one.id: one for one in mine}
-    return list(found.values())
+        experiments |= {one.id: one for one in mine}
+    return list(experiments.values())
 
 
 def _near(name: str) -> str:
@@ -54,5 +56,9 @@ def brought(experiment: Experiment) -> list[str]:
         *where_found(experiment.models),
         *map(where_data, folders(experiment)),
         *experiment.bring,
-        *(one.said() for one in experiment.calibrations.values() if isinstance(one, Published)),
+        *(
+            one.said()
+            for one in experiment.calibrations.values()
+            if isinstance(one, PublishedProfile)
+        ),
     ]

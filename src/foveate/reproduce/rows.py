@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foveate.eval.bundle import seal
-from foveate.eval.held import Held, key_of
+from foveate.eval.held import HeldRows, key_of
 from foveate.eval.reading import FULL
 from foveate.eval.results import CONFIGURATION, Results, held, read
 from foveate.reproduce.place import Place
@@ -22,7 +22,7 @@ class Rows:
     def __init__(self, out: Path, made: Callable[[Place], dict[str, Any]], read_only: bool):
         self.out, self.made, self.read_only = out, made, read_only
         self._opened: dict[Place, Results] = {}
-        self._looked_at: dict[Place, Held] = {}
+        self._looked_at: dict[Place, HeldRows] = {}
 
     def close(self) -> None:
         """Others may write them now."""
@@ -34,7 +34,7 @@ class Rows:
         """Where those of a model are."""
         return self.out / "rows" / place.folder
 
-    def of(self, place: Place) -> Held:
+    def of(self, place: Place) -> HeldRows:
         """Those of a model.
 
         Raises:

@@ -86,10 +86,10 @@ def in_order(ids: Iterable[str]) -> Iterator[tuple[str, dict[str, list[str]]]]:
     """Paper by paper, those of these experiments that each section has."""
     wanted = {*ids}
     for paper, sections in SECTIONS.items():
-        found = {
+        ordered = {
             heading: [f"{paper}:{name}" for name in names if f"{paper}:{name}" in wanted]
             for heading, names in sections.items()
         }
-        held = {heading: mine for heading, mine in found.items() if mine}
+        held = {heading: mine for heading, mine in ordered.items() if mine}
         if held:
             yield paper, held

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from foveate.errors import InvalidInput
-from foveate.eval.held import Held
+from foveate.eval.held import HeldRows
 from foveate.eval.judge import Judge
 from foveate.eval.model import Loaded
 from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
 from foveate.reproduce.ask import WHOLE, Ask, Asked, Part
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.drawn import Drawn
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 
 Say = Callable[[str], None]
 SHARED = ("milebench", "longbench", "loogle", "needle")  # folders with the data of several tasks
@@ -41,13 +41,13 @@ class Setting:
     model: str
     place: str
     data: Path
-    results: Held
+    results: HeldRows
     limit: int
     seed: int
     small: bool
     load: Callable[[], Loaded]
     profiles: Path
-    calibrations: Mapping[str, Calibration | Published] = field(default_factory=dict)
+    calibrations: Mapping[str, CalibrationRun | PublishedProfile] = field(default_factory=dict)
     along: Asked = field(default_factory=dict)
     raised: frozenset[str] = frozenset()
     say: Say = lambda what: None
@@ -60,13 +60,15 @@ class Setting:
 
     def task(self, name: str) -> Task:
         """The benchmark of that name in the data folder, called as it is asked for."""
-        asked = small.NEEDLES if self.small and name.startswith("needle_grid") else name
-        task = find_task(f"{asked}={self.data / folder_of(name)}", self.judge, self.outside)
+        task_name = small.NEEDLES if self.small and name.startswith("needle_grid") else name
+        task = find_task(f"{task_name}={self.data / folder_of(name)}", self.judge, self.outside)
         if not self.small:
             return replace(task, name=name)
         longest = min(task.longest, small.ANSWER)
         # a stand-in makes images of one size
-        return replace(task, name=name, longest=longest, told=small.ANSWER, pixels=AS_THEY_ARE)
+        return replace(
+            task, name=name, longest=longest, reference_length=small.ANSWER, pixels=AS_THEY_ARE
+        )
 
     def samples(self, ask: Ask) -> Iterator[tuple[Task, Sample]]:
         """What is asked, sample by sample. Data that are missing, or not as published, end it, and
@@ -107,13 +109,13 @@ class Setting:
         """
         counts = {ask.name: ask.samples for ask in asks}
         places: dict[str, dict[str, int]] = {name: {} for name in counts}
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in counts}
         for row in self.results.rows:
             if (mine := places.get(row["task"])) is not None:
                 place = mine.setdefault(row["sample"], row.get("place", len(mine)))
                 if place < counts[row["task"]]:
-                    found[row["task"]].append(row)
-        return found
+                    rows[row["task"]].append(row)
+        return rows
 
     def count(self, samples: int | None) -> int:
         """How many samples are asked, of as many as the paper asks."""
@@ -121,23 +123,23 @@ class Setting:
 
     def spec(self, template: str, budget: str) -> str:
         """The spec at a budget, with the files of its profiles."""
-        found = template.replace("{B}", budget)
+        spec = template.replace("{B}", budget)
         for name, calibration in self.calibrations.items():
             path = self.profiles / calibration.file(name, budget)
-            found = found.replace("{" + name + "}", f"'{path.as_posix()}'")
-        return found
+            spec = spec.replace("{" + name + "}", f"'{path.as_posix()}'")
+        return spec
 
     def profiles_of(self, specs: Mapping[str, str]) -> dict[str, dict[Path, str]]:
         """The files of profiles that these specs name, given with their budgets, and that are not
         there; by calibration.
         """
-        found: dict[str, dict[Path, str]] = {}
+        profiles: dict[str, dict[Path, str]] = {}
         for name, calibration in self.calibrations.items():
             for spec, budget in specs.items():
                 path = self.profiles / calibration.file(name, budget)
                 if f"'{path.as_posix()}'" in spec and not path.exists():
-                    found.setdefault(name, {})[path] = budget
-        return found
+                    profiles.setdefault(name, {})[path] = budget
+        return profiles
 
     def calibrate(self, specs: Mapping[str, str]) -> None:
         """Measures the profiles that these specs name, unless their files are there. Specs are
@@ -146,7 +148,7 @@ class Setting:
         for name, paths in self.profiles_of(specs).items():
             calibration = self.calibrations[name]
             self.say(f"profile {name}")
-            if isinstance(calibration, Published):
+            if isinstance(calibration, PublishedProfile):
                 calibration.make(self.load(), paths, self.data, self.model)
             else:
                 calibration.measure(self.load(), paths, self.task, cut=self.small)
@@ -154,7 +156,7 @@ class Setting:
     def lacks(self, template: str, budget: str) -> Path | None:
         """The published file that a spec names, if it was not brought."""
         for name, one in self.calibrations.items():
-            if isinstance(one, Published) and "{" + name + "}" in template:
+            if isinstance(one, PublishedProfile) and "{" + name + "}" in template:
                 made = self.profiles / one.file(name, budget)
                 file = one.brought(self.data, self.model, budget)
                 if not made.exists() and not file.is_file():

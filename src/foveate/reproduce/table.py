@@ -15,7 +15,7 @@ NOT_BROUGHT = "not brought"  # begins the remark of what needs a file that was n
 OOM = "out of memory"  # the remark of what does not fit; the papers print "OOM"
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """What was measured, and what the paper says; None where there is none.
 
     ``samples`` is of how many the number is, beside ``refused`` ones; ``raised`` of them kept more
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
         return tuple(filter(None, said))
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A line of a table; ``source`` is that of the paper's text.
 
     ``over`` is the base method whose numbers are taken off in the paper's line of gains;
@@ -70,12 +70,12 @@ class Line(NamedTuple):
     budget: str
     spec: str
     source: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     over: str = ""
     specs: tuple[tuple[str, str], ...] = ()
 
 
-class Layout(NamedTuple):
+class TableLayout(NamedTuple):
     """How the paper lays a table out: what its blocks are, its lines and its columns."""
 
     blocks: tuple[Dimension, ...]
@@ -83,16 +83,16 @@ class Layout(NamedTuple):
     across: tuple[Dimension, ...]
 
 
-METHODS_DOWN = Layout(("model",), ("method",), ("column",))
-METHODS_ACROSS = Layout(("model",), ("column",), ("method",))
-MODELS_ACROSS = Layout((), ("column",), ("model", "method"))
-MEMBERS_DOWN = Layout(("model",), ("member",), ("column", "group"))
-MEMBERS_ACROSS = Layout(("model",), ("group",), ("column", "member", "budget"))
-BUDGETS_ACROSS = Layout(("model",), ("method",), ("column", "budget"))
-BUDGETS_ONLY = Layout(("model",), ("column",), ("budget",))
-BUDGET_BLOCKS = Layout(("model", "budget"), ("method",), ("column",))
-BUDGETS_FIRST = Layout(("model",), ("budget", "method"), ("column",))
-BUDGETS_LAST = Layout(("model",), ("method", "budget"), ("column",))
+METHODS_DOWN = TableLayout(("model",), ("method",), ("column",))
+METHODS_ACROSS = TableLayout(("model",), ("column",), ("method",))
+MODELS_ACROSS = TableLayout((), ("column",), ("model", "method"))
+MEMBERS_DOWN = TableLayout(("model",), ("member",), ("column", "group"))
+MEMBERS_ACROSS = TableLayout(("model",), ("group",), ("column", "member", "budget"))
+BUDGETS_ACROSS = TableLayout(("model",), ("method",), ("column", "budget"))
+BUDGETS_ONLY = TableLayout(("model",), ("column",), ("budget",))
+BUDGET_BLOCKS = TableLayout(("model", "budget"), ("method",), ("column",))
+BUDGETS_FIRST = TableLayout(("model",), ("budget", "method"), ("column",))
+BUDGETS_LAST = TableLayout(("model",), ("method", "budget"), ("column",))
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[TableLine, ...]
     shrunk: tuple[str, ...] = ()
     costs: tuple[str, ...] = ()
     aside: tuple[str, ...] = ()
-    layout: Layout | None = None
+    layout: TableLayout | None = None
     kind: Literal["table"] = field(default="table", init=False)

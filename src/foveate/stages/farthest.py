@@ -27,9 +27,9 @@ def spread(
     some = marked.any(0).any(0).nonzero()[:, 0]  # not text, whose distances nobody asks for
     unit = F.normalize(k[:, :, some].float(), dim=-1)
     unit = unit.masked_fill(~marked[:, :, some, None], 0.0)
-    found = torch.zeros_like(free)
-    found[:, :, some] = _farthest(unit, free[:, :, some], chosen[:, :, some], counts)
-    return found
+    picked = torch.zeros_like(free)
+    picked[:, :, some] = _farthest(unit, free[:, :, some], chosen[:, :, some], counts)
+    return picked
 
 
 def _farthest(
@@ -62,9 +62,9 @@ def _first(
     """The first ``counts`` slots of the order."""
     # heads choose different numbers: what is beyond a head's own goes to a column that is cut off
     n, places = like.shape[2], torch.cat([*order, counts.new_zeros(*counts.shape, 1)], dim=-1)
-    late = torch.arange(places.shape[2], device=places.device) >= counts[..., None]
+    later = torch.arange(places.shape[2], device=places.device) >= counts[..., None]
     beyond = F.pad(torch.zeros_like(like), (0, 1))
-    return beyond.scatter(-1, places.masked_fill(late, n), True)[..., :n]
+    return beyond.scatter(-1, places.masked_fill(later, n), True)[..., :n]
 
 
 def _nearest(unit: Float[Tensor, "b h n d"], marked: Bool[Tensor, "b h n"]) -> Tensor:

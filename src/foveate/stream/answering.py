@@ -25,7 +25,7 @@ def answer(
     processor: Any,
     branch: DynamicCache,
     ids: Int[Tensor, "1 t"],
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Answer:
     """The answer to a question's tokens; ``branch`` is written to."""
     model = session.model
@@ -39,9 +39,9 @@ def answer(
         attention_mask=torch.ones_like(whole),
         return_dict_in_generate=False,
         **{CACHE: branch},
-        **{**length(model, asked), **asked},
+        **{**length(model, options), **options},
     )
-    return said(model, processor, output[0, whole.shape[1] :], asked, stats)
+    return said(model, processor, output[0, whole.shape[1] :], options, stats)
 
 
 def fetch(
@@ -56,6 +56,6 @@ def fetch(
     finish(asking)
     with looked_at(asking, made):
         session.prefill(input_ids=ids, **{CACHE: asking})
-    found = elsewhere.fetch(branch, made, ways)
-    if found is not None:
-        put_back(branch, elsewhere.columns, found)
+    returning = elsewhere.fetch(branch, made, ways)
+    if returning is not None:
+        put_back(branch, elsewhere.columns, returning)

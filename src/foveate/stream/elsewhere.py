@@ -134,12 +134,12 @@ class Offloaded:
                 self.how.bytes,
             )
 
-    def fetch(self, cache: DynamicCache, asked: Made, ways: Sequence[Turned]) -> Returning | None:
+    def fetch(self, cache: DynamicCache, queries: Made, ways: Sequence[Turned]) -> Returning | None:
         """What is put back for a question that made such queries; None where nothing is missing."""
-        if not self.frames or asked.q is None:
+        if not self.frames or queries.q is None:
             return None
         chosen = [
-            self._most_alike(_without_positions(asked.q[i], asked, way)[0], i, missing)
+            self._most_alike(_without_positions(queries.q[i], queries, way)[0], i, missing)
             for i, (way, missing) in enumerate(zip(ways, self._missing(cache), strict=True))
         ]
         self.fetched = tuple(tuple(self.frames[i].number for i in each) for each in chosen)
@@ -148,8 +148,8 @@ class Offloaded:
             return None
         held = {i: self._shelf.get(self.frames[i].number) for i in wanted}
         layers = [self._back(held, each, ordinal) for ordinal, each in enumerate(chosen)]
-        told = {name: self._all(name, wanted) for name in _TABLES}
-        return Returning(**told, layers=layers)
+        tables = {name: self._all(name, wanted) for name in _TABLES}
+        return Returning(**tables, layers=layers)
 
     def _back(self, held: Mapping[int, Pairs], chosen: Sequence[int], ordinal: int) -> Back:
         """The pairs of a layer's frames, of which there may be none."""
@@ -174,8 +174,8 @@ class Offloaded:
         if not len(places):
             return []
         means = torch.stack([self._means[self.frames[i].number][ordinal] for i in places.tolist()])
-        asked = q.mean(1).cpu().view(means.shape[1], -1, means.shape[2]).mean(1)
-        alike = (means * asked).sum((1, 2))
+        mean = q.mean(1).cpu().view(means.shape[1], -1, means.shape[2]).mean(1)
+        alike = (means * mean).sum((1, 2))
         best = alike.topk(min(self.how.fetch, len(places))).indices
         return sorted(places[best].tolist())
 
@@ -187,40 +187,40 @@ class Offloaded:
         numbers = torch.tensor(
             [frame.number for frame in self.frames], dtype=torch.long, device="cpu"
         )
-        told = known_state(cache).told
-        found = []
+        images = known_state(cache).images_given
+        missing = []
         for layer in foveate_layers(cache):
             columns = layer.pairs.columns.cpu()
-            image = told[0][0].cpu()[columns[columns >= 0]] if told is not None else columns[:0]
+            image = images[0][0].cpu()[columns[columns >= 0]] if images is not None else columns[:0]
             held = torch.bincount(image[image >= 0], minlength=int(numbers.max()) + 1)
-            found.append(held[numbers] < sizes * columns.shape[1])
-        return found
+            missing.append(held[numbers] < sizes * columns.shape[1])
+        return missing
 
     def tensors(self) -> dict[str, Tensor]:
         """All that is held, by name, for a file."""
         every = range(len(self.frames))
-        found = {name: self._all(name, every) for name in _TABLES} | {"columns": self.columns}
-        found["read"] = _whole([self._read])
+        tensors = {name: self._all(name, every) for name in _TABLES} | {"columns": self.columns}
+        tensors["read"] = _whole([self._read])
         held = [self._shelf.get(frame.number) for frame in self.frames]
         for name in held[0] if held else ():
-            found[name] = torch.cat([pairs[name] for pairs in held], dim=1)
+            tensors[name] = torch.cat([pairs[name] for pairs in held], dim=1)
         of_layers = zip(*(self._means[f.number] for f in self.frames), strict=True)
         for layer, means in enumerate(of_layers):
-            found[f"mean.{layer}"] = torch.stack(means)
-        return {f"{HOST}{name}": t for name, t in found.items()}
+            tensors[f"mean.{layer}"] = torch.stack(means)
+        return {f"{HOST}{name}": t for name, t in tensors.items()}
 
     def refill(self, tensors: Mapping[str, Tensor]) -> None:
         """Holds what ``tensors()`` were."""
-        found = {name.removeprefix(HOST): t for name, t in tensors.items()}
-        image, own = found["image"], [name for name in found if name[:2] in ("k.", "v.")]
-        layers = sum(name.startswith("mean.") for name in found)
+        on_host = {name.removeprefix(HOST): t for name, t in tensors.items()}
+        image, own = on_host["image"], [name for name in on_host if name[:2] in ("k.", "v.")]
+        layers = sum(name.startswith("mean.") for name in on_host)
         for place, number in enumerate(sorted(set(image.tolist()))):
             mine = image == number
-            tokens, of_image, spot = (found[name][mine] for name in _TABLES)
-            pairs = {name: found[name][:, mine].contiguous() for name in own}
-            means = [found[f"mean.{layer}"][place].clone() for layer in range(layers)]
+            tokens, of_image, spot = (on_host[name][mine] for name in _TABLES)
+            pairs = {name: on_host[name][:, mine].contiguous() for name in own}
+            means = [on_host[f"mean.{layer}"][place].clone() for layer in range(layers)]
             self._add(number, (tokens, of_image, spot), pairs, means)
-        self.columns, self._read = found["columns"], int(found["read"])
+        self.columns, self._read = on_host["columns"], int(on_host["read"])
 
     def close(self) -> None:
         """Lets go of all frames."""

@@ -45,16 +45,16 @@ class Offload:
         return int(Amount.of(self.most).value)
 
     @property
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """In what JSON knows."""
         folder = None if self.folder is None else str(self.folder.absolute())
         return {"most": str(self.most), "fetch": self.fetch, "folder": folder}
 
     @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Offload:
-        """What was ``told``."""
-        folder = None if told["folder"] is None else Path(told["folder"])
-        return cls(most=told["most"], fetch=told["fetch"], folder=folder)
+    def of(cls, entries: Mapping[str, Any]) -> Offload:
+        """From what :attr:`as_json` gave."""
+        folder = None if entries["folder"] is None else Path(entries["folder"])
+        return cls(most=entries["most"], fetch=entries["fetch"], folder=folder)
 
     def check(self, policy: Policy, positions: Positions) -> None:
         """Raises InvalidParameter where a stream's policy or positions do not go with it."""

@@ -24,13 +24,13 @@ class Places:
     """
 
     def __init__(
-        self, model: PreTrainedModel, processor: Any, positions: Positions, asked: bool = False
+        self, model: PreTrainedModel, processor: Any, positions: Positions, turns: bool = False
     ):
         self.model, self.processor, self.positions = model, processor, positions
         most = getattr(text_config(model), "max_position_embeddings", None)
         self.most = most - min(_ROOM, most // 4) if isinstance(most, int) else None
         self.ways: list[Turned] = []
-        self._asked = asked or positions == "reindexed"
+        self._asked = turns or positions == "reindexed"
         self._said = False
 
     def find_out(self) -> None:

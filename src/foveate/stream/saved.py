@@ -24,7 +24,7 @@ def save(
     path: Path,
     session: Session,
     cache: DynamicCache,
-    told: Mapping[str, Any],
+    entries: Mapping[str, Any],
     elsewhere: Offloaded | None,
 ) -> Path:
     """Writes what is held, here and elsewhere, and what was told of it; the stream's own cache
@@ -36,8 +36,10 @@ def save(
     if images is None:
         raise NothingCompressed("this stream has seen no frame yet: call see(frame) first.")
     finish(held)
-    how = None if elsewhere is None else elsewhere.how.told
-    numbers = packed({**told, "forgotten": state.forgotten, "shift": state.shift, "offload": how})
+    how = None if elsewhere is None else elsewhere.how.as_json
+    numbers = packed(
+        {**entries, "forgotten": state.forgotten, "shift": state.shift, "offload": how}
+    )
     state.extras |= {_TOLD: numbers, _IMAGE: images[0], _SPOT: images[1]}
     state.extras |= {} if state.places is None else {_PLACES: state.places}
     state.extras |= {} if elsewhere is None else elsewhere.tensors()
@@ -49,18 +51,18 @@ def load(path: Path, session: Session) -> tuple[DynamicCache, dict[str, Any], Of
     with session:
         cache = session.load(path)
     state = known_state(cache)
-    found = [state.extras.pop(name, None) for name in (_TOLD, _IMAGE, _SPOT)]
-    if any(one is None for one in found):
+    extras = [state.extras.pop(name, None) for name in (_TOLD, _IMAGE, _SPOT)]
+    if any(one is None for one in extras):
         raise InvalidInput(f"{str(path)!r} holds a cache and no stream: session.load reads it.")
-    text, image, spot = found
-    told = unpacked(text)
-    state.forgotten, state.shift = told["forgotten"], told["shift"]
+    text, image, spot = extras
+    entries = unpacked(text)
+    state.forgotten, state.shift = entries["forgotten"], entries["shift"]
     state.places = state.extras.pop(_PLACES, None)
     go_on(cache, (image, spot))
     for layer in foveate_layers(cache):
         if (queries := layer.memory.queries) is not None:
             layer.memory.images = image[:, -queries.shape[2] :]
-    return cache, told, _elsewhere(state.extras, told.get("offload"))
+    return cache, entries, _elsewhere(state.extras, entries.get("offload"))
 
 
 def _elsewhere(extras: dict[str, Any], how: Mapping[str, Any] | None) -> Offloaded | None:
@@ -68,6 +70,6 @@ def _elsewhere(extras: dict[str, Any], how: Mapping[str, Any] | None) -> Offload
     tensors = {name: extras.pop(name) for name in list(extras) if name.startswith(HOST)}
     if how is None:
         return None
-    found = Offloaded(Offload.of(how))
-    found.refill(tensors)
-    return found
+    offloaded = Offloaded(Offload.of(how))
+    offloaded.refill(tensors)
+    return offloaded

@@ -102,7 +102,7 @@ class Stream(AbstractContextManager["Stream"]):
         self._cache: DynamicCache | None = None
         self._images = self._peak = 0
         self._bound = Bound(self.policy)
-        self._places = Places(self.model, processor, positions, asked=offload is not None)
+        self._places = Places(self.model, processor, positions, turns=offload is not None)
         self._elsewhere = None if offload is None else Offloaded(offload)
 
     def see(
@@ -184,14 +184,14 @@ class Stream(AbstractContextManager["Stream"]):
             NothingCompressed: no frame was seen yet.
             CannotWrite: the disk is full, or the place cannot be written to.
         """
-        told = {
+        entries = {
             "images": self._images,
             "peak": self._peak,
             "longest": self._bound.longest,
             "positions": self._places.positions,
             "words": list(self.words),
         }
-        return saved.save(Path(path), self._session, self._seen(), told, self._elsewhere)
+        return saved.save(Path(path), self._session, self._seen(), entries, self._elsewhere)
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module, processor: Any) -> Stream:
@@ -204,12 +204,12 @@ class Stream(AbstractContextManager["Stream"]):
         stream = cls.__new__(cls)
         made = policy_in(Path(path))
         stream._start(compress(model, made, tokenizer=processor), processor, "true", None)
-        stream._cache, told, stream._elsewhere = saved.load(Path(path), stream._session)
-        asked = stream._elsewhere is not None
-        stream._places = Places(stream.model, processor, told["positions"], asked)
-        stream.words, stream._images = Words(*told["words"]), told["images"]
+        stream._cache, entries, stream._elsewhere = saved.load(Path(path), stream._session)
+        offloads = stream._elsewhere is not None
+        stream._places = Places(stream.model, processor, entries["positions"], offloads)
+        stream.words, stream._images = Words(*entries["words"]), entries["images"]
         stream._opening = of_text(stream.model, processor, stream.words.opening, first=True)
-        stream._peak, stream._bound.longest = told["peak"], told["longest"]
+        stream._peak, stream._bound.longest = entries["peak"], entries["longest"]
         return stream
 
     def close(self) -> None:

@@ -50,8 +50,8 @@ class Words(NamedTuple):
 
     def of_frame(self, number: int, time: int | float | None) -> str:
         """The words of an image; ``time`` is in seconds."""
-        told = "" if time is None else f"<{time:.1f} seconds>"
-        return self.frame.replace("{number}", str(number)).replace("{time}", told)
+        time_text = "" if time is None else f"<{time:.1f} seconds>"
+        return self.frame.replace("{number}", str(number)).replace("{time}", time_text)
 
     def of_question(self, question: str) -> str:
         """The words that end the prompt."""

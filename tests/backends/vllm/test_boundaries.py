@@ -122,7 +122,9 @@ def test_settings_that_do_not_go_with_boundaries_are_named():
         with pytest.raises(UnsupportedEngine, match=f"over_budget.*{said}"):
             check_boundaries(engine(**fine | change), [plain, again])
     with pytest.raises(UnsupportedEngine, match="2 layers with windows"):
-        check_layers(compressed=["a"], others=["b", "c"], sharing=[], tiers=False, again=True)
+        check_layers(
+            compressed=["a"], others=["b", "c"], sharing=[], tiers=False, recompresses=True
+        )
 
 
 def test_contexts_are_none_where_what_is_kept_of_them_does_not_stay():

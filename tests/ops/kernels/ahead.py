@@ -80,7 +80,7 @@ def every(dtype, d, b, h, g, n, w):
             torch.zeros(len(flat), d * bits // 8, dtype=torch.uint8),
             flat[:, :4].clone(),
         )
-        coded = codes.Coded(
+        coded = codes.FlatCodes(
             packed,
             flat[:4],
             flat[:4],

@@ -61,7 +61,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         self.seen = 0
         self.at = Pass.of(0, 0, 0)  # where the latest pass stands
         self.linked = True  # whether the attention function found this layer
-        self.late: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
+        self.drafts: tuple[Tensor, Tensor] | None = None  # pairs beyond the prompt, same pass
         self.computed: Computed | None = None  # of this pass, where tokens were dropped
         self.attended: Pairs | None = None  # in this pass, if other layers read these, too
         self.watch = Stopwatch()
@@ -134,24 +134,24 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             self.state.link.refuse()
         self.is_initialized, self.linked = True, False
         k, v, pairs = key_states, value_states, self._pairs
-        computed = self.computed = None if self.state.again else self.state.computed
+        computed = self.computed = None if self.state.reread else self.state.computed
         new = k.shape[2] if computed is None else computed.given
         if pairs is not None and pairs.compressed:
             k, v = k.detach(), v.detach()
-        end, late = None if self.state.again else self.state.prompt_end, None
+        end, drafts = None if self.state.reread else self.state.prompt_end, None
         if end is not None and self.seen < end < self.seen + new:
             self._refuse_early_drafts()
             split = k.shape[2] - (self.seen + new - end)
             self.computed = None if computed is None else computed.until(end)
-            self.late = late = k[:, :, split:].detach(), v[:, :, split:].detach()
+            self.drafts = drafts = k[:, :, split:].detach(), v[:, :, split:].detach()
             k, v = k[:, :, :split], v[:, :, :split]
         if k.shape[2] > 1 and isinstance(pairs, RewrittenPairs):
             self.in_order()
         pairs = self.append(k, v)
-        if (made := self.state.made) is not None and self.state.again is None:
+        if (made := self.state.made) is not None and self.state.reread is None:
             made.k[self.ordinal], made.v[self.ordinal] = k.detach(), v.detach()
         keys, values = key_states, value_states
-        if late is None and isinstance(pairs, DensePairs):
+        if drafts is None and isinstance(pairs, DensePairs):
             keys, values = pairs.k, pairs.v
         keys = keys.view_as(keys)  # the mark is for this pass alone
         setattr(keys, LINK, self)
@@ -336,9 +336,9 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         k, v, _ = self.padded()
         self.hold_each(self.state.reading.read_again(self.ordinal, k, v))
 
-    def hold_each(self, found: Mapping[int, Kept]) -> None:
+    def hold_each(self, kept_by_layer: Mapping[int, Kept]) -> None:
         """Layers, by ordinal, hold what is kept of them."""
-        for ordinal, kept in found.items():
+        for ordinal, kept in kept_by_layer.items():
             self.state.layers[ordinal].hold(kept)
 
     def hold(self, kept: Kept) -> None:
@@ -356,8 +356,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             left = pairs.only(kept.mask)
         else:
             left = kept.store(pairs.columns, first=self.seen)
-        if (told := policy.stores_by_modality) is not None:
-            self._pairs = told.of_modality(left, self.state.visual_columns())
+        if (visual := policy.stores_by_modality) is not None:
+            self._pairs = visual.of_modality(left, self.state.visual_columns())
         else:
             self._pairs = policy.store(left)
         if policy.beyond:
@@ -398,7 +398,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
 
     # Passes that do not stay
 
-    def borrow(self) -> None:
+    def use_copy(self) -> None:
         """Before such a pass: what is held is not touched."""
         pairs = self.pairs
         self._pairs = copy(pairs) if is_whole(pairs) else pairs.fork()

@@ -62,8 +62,8 @@ def calibrate(
             fits the budget, or one whose keys, values or queries are no numbers.
         UnsupportedModel: how it turns queries by their positions has to be known, and is not.
     """
-    if isinstance(policy, str) and (found := gathered_method(policy)):
-        return gather(model, found, prompts, questions=questions, progress=progress)
+    if isinstance(policy, str) and (gathering := gathered_method(policy)):
+        return gather(model, gathering, prompts, questions=questions, progress=progress)
     policy = policy_of(policy)
     name = calibrated_method(policy)
     if name in GATHERINGS:
@@ -116,9 +116,9 @@ def calibrate_each(
                 runs = (_branched(model, policy, recording) for policy in chosen)
                 ledger.add([read(run) for read, run in zip(readers, runs, strict=True)])
     samples = zip(*ledger.numbers, strict=True) if ledger.numbers else ([] for _ in chosen)
-    found = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
+    profiles = [_profile(policy, model, mine) for policy, mine in zip(chosen, samples, strict=True)]
     ledger.close()
-    return found
+    return profiles
 
 
 def _branched(model: nn.Module, policy: Policy, recording: Recording) -> Run:

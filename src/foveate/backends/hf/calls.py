@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed
-from foveate.backends.hf.again import Rereader, keeps_passes, note_pass, read_again
-from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.checks import (
     CONTINUOUS,
     check_all_took_part,
@@ -30,6 +28,7 @@ from foveate.backends.hf.checks import (
     trains,
 )
 from foveate.backends.hf.decoder import find
+from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.hooks import (
     forget_compiled,
     named,
@@ -52,14 +51,15 @@ from foveate.backends.hf.internals import (
 )
 from foveate.backends.hf.later_turns import LaterTurns
 from foveate.backends.hf.modality import starts_in_runs
-from foveate.backends.hf.next_prompt import Asked, Declared, NextPrompt, Told
+from foveate.backends.hf.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
 from foveate.backends.hf.projection import (
     output_projections,
     residual_norm,
     residual_readers,
 )
-from foveate.backends.hf.prunable import Asked as AskedOfTokens
+from foveate.backends.hf.prunable import RequestedOutputs
 from foveate.backends.hf.pruning import Pruner
+from foveate.backends.hf.reprefill import Rereader, keeps_passes, note_pass, read_again
 from foveate.backends.hf.state import CacheState, Link, Ongoing
 from foveate.backends.hf.stats import Stats, counted
 from foveate.backends.hf.support import (
@@ -71,7 +71,7 @@ from foveate.backends.hf.support import (
     state_of,
     text_config,
 )
-from foveate.backends.hf.turns import Call, Turn
+from foveate.backends.hf.turns import Call, CallTurn
 from foveate.backends.hf.undone import ModuleStates
 from foveate.core.policy import Policy
 from foveate.errors import UnsupportedCache, UnsupportedModel
@@ -113,8 +113,8 @@ class Calls:
         self.prefills = False  # whether nobody looks at more logits than the last token's
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
-        self._turn = Turn()
-        self._told = Told()  # by the innermost call
+        self._turn = CallTurn()
+        self._inputs = CallInputs()  # by the innermost call
         self._undo = ExitStack()
 
     def attach(self) -> None:
@@ -196,25 +196,25 @@ class Calls:
             return generate(*args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
-            self._told = call.told
-            return self._generated(call.told, generate, *args, **kwargs)
+            self._inputs = call.inputs
+            return self._generated(call.inputs, generate, *args, **kwargs)
         finally:
-            self._told = Told() if call.outer is None else call.outer.told
+            self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
-    def _generated(self, told: Told, generate: Any, *args: Any, **kwargs: Any) -> Any:
+    def _generated(self, call_inputs: CallInputs, generate: Any, *args: Any, **kwargs: Any) -> Any:
         check_helpers(kwargs, self._place.modules)
         check_settings(getattr(generate, "__self__", self.model), kwargs)
-        told.declare(self.model.config, args, kwargs)
+        call_inputs.declare(self.model.config, args, kwargs)
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
             restore_offsets(self._offsets, state)
-        if told.of("asked").asked is not None:  # a model inside the one that was asked
+        if call_inputs.of("generation").generation is not None:  # a model inside this one
             return generate(*args, **kwargs)
-        told.asked = Asked()
+        call_inputs.generation = GenerateCall()
         output = generate(*args, **kwargs)
-        told.asked.check(self.model)
+        call_inputs.generation.check(self.model)
         self._next.expected = None
         name_cache(output)
         return output
@@ -224,10 +224,11 @@ class Calls:
         their rotation changes at a length (Phi-3's longrope): the new one is the prompt's then.
         """
         given, inputs = given_cache(kwargs), prepare(*args, **kwargs)
-        asked, told = self._told.of("asked").asked, self._told.of("length")
-        if asked is None or state_of(given) is None or given_cache(inputs) is not None:
+        generation = self._inputs.of("generation").generation
+        call_inputs = self._inputs.of("length")
+        if generation is None or state_of(given) is None or given_cache(inputs) is not None:
             return inputs
-        asked.cache = None
+        generation.cache = None
         everything = self.policy.amount.everything
         whole = everything or self.policy.scope == "model" or self.policy.when.decodes
         if not everything:
@@ -238,8 +239,8 @@ class Calls:
                 foveate_layers(given)[0].seen,
                 "prompt and answer so far are" if whole else "the prompt is",
             )
-        if told.length is not None and not whole:  # the answer so far is kept, as it was
-            told.length = Declared(told.length.tokens)
+        if call_inputs.length is not None and not whole:  # the answer so far is kept, as it was
+            call_inputs.length = Declared(call_inputs.length.tokens)
         return inputs
 
     # Around the modules around the decoder, and around the decoder itself
@@ -254,13 +255,13 @@ class Calls:
             return self._traced(through, module, forward, *args, **kwargs)
         call = self._turn.take(sys._getframe())
         try:
-            self._told = call.told
-            return through(call, call.told, module, forward, args, kwargs)
+            self._inputs = call.inputs
+            return through(call, call.inputs, module, forward, args, kwargs)
         except ValueError as error:
             refuse_old_pixels(error, given_cache(kwargs))
             raise
         finally:
-            self._told = Told() if call.outer is None else call.outer.told
+            self._inputs = CallInputs() if call.outer is None else call.outer.inputs
             call.end()
 
     def _traced(
@@ -269,16 +270,16 @@ class Calls:
         """The same in what is traced: a compiled step waits for nobody, and PyTorch traces no
         ``try``.
         """
-        outer = self._told
-        self._told = Told(outer)
-        output = through(None, self._told, module, forward, args, kwargs)
-        self._told = outer
+        outer = self._inputs
+        self._inputs = CallInputs(outer)
+        output = through(None, self._inputs, module, forward, args, kwargs)
+        self._inputs = outer
         return output
 
     def _through_outer(
         self,
         call: Call | None,
-        told: Told,
+        call_inputs: CallInputs,
         module: Any,
         forward: Any,
         args: tuple[Any, ...],
@@ -288,16 +289,16 @@ class Calls:
         ids = given.get("input_ids")
         if isinstance(ids, Tensor) and ids.ndim == 2:
             check_tokens(ids)
-            known = told.of("ids")
-            told.frames = (
+            known = call_inputs.of("ids")
+            call_inputs.frames = (
                 known.frames if ids is known.ids else starts_in_runs(self.model.config, ids, given)
             )
-            told.ids = ids
+            call_inputs.ids = ids
         if trains(self._place.decoder, given):
             return self._left(module, forward(*args, **kwargs))
-        if self._pruner.stage is not None and told.of("of_tokens").of_tokens is None:
-            enough = self.prefills or told.of("asked").asked is not None
-            told.of_tokens = AskedOfTokens.of(module, given, enough)
+        if self._pruner.stage is not None and call_inputs.of("of_tokens").of_tokens is None:
+            enough = self.prefills or call_inputs.of("generation").generation is not None
+            call_inputs.of_tokens = RequestedOutputs.of(module, given, enough)
         check_cached(self._place.decoder, given)
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
@@ -312,7 +313,7 @@ class Calls:
     def _through(
         self,
         call: Call | None,
-        told: Told,
+        call_inputs: CallInputs,
         decoder: Any,
         forward: Any,
         args: tuple[Any, ...],
@@ -329,18 +330,18 @@ class Calls:
             kwargs["use_cache"] = True
         kwargs[self._argument] = cache
         self._pruner.leave()
-        if _reads_again(told, cache):
+        if _reads_again(call_inputs, cache):
             return self._read(call, forward, self._turns.behind_forgotten(cache, kwargs))
-        ongoing = self._begin(call, told, cache, given, kwargs)
+        ongoing = self._begin(call, call_inputs, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
         kwargs = self._turns.behind_forgotten(cache, kwargs)
-        door = self._pruned(told, cache, kwargs)
+        door = self._pruned(call_inputs, cache, kwargs)
         output = self._read(call, forward, door)
         if fixed.state_of(cache) is None:
             self._pruner.note(known_state(cache), door)
             self._pruner.leave()
-            self._after(told, cache, kwargs)
+            self._after(call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.finish()
         return self._left(decoder, output)
@@ -360,12 +361,16 @@ class Calls:
         finally:
             reader.call, reader.traced = before[0], False
 
-    def _pruned(self, told: Told, cache: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _pruned(
+        self, call_inputs: CallInputs, cache: Any, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
         """The inputs of what is computed of a pass."""
         if self._pruner.stage is None or fixed.state_of(cache) is not None:
             return kwargs
-        asked = told.of("of_tokens").of_tokens or AskedOfTokens()
-        return self._pruner.enter(known_state(cache), foveate_layers(cache)[0].seen, asked, kwargs)
+        requested = call_inputs.of("of_tokens").of_tokens or RequestedOutputs()
+        return self._pruner.enter(
+            known_state(cache), foveate_layers(cache)[0].seen, requested, kwargs
+        )
 
     def _left(self, module: Any, output: Any) -> Any:
         if module is self.model:
@@ -383,7 +388,12 @@ class Calls:
             )
 
     def _begin(
-        self, call: Call | None, told: Told, cache: Any, given: Tensor, kwargs: dict[str, Any]
+        self,
+        call: Call | None,
+        call_inputs: CallInputs,
+        cache: Any,
+        given: Tensor,
+        kwargs: dict[str, Any],
     ) -> Ongoing | None:
         """What the cache has to know of a pass."""
         if (at_hand := fixed.state_of(cache)) is not None:
@@ -396,13 +406,13 @@ class Calls:
         seen = first.seen
         if seen and count > 1:
             check_rows(first.pairs.counts.shape[0], rows)
-        if (end := self._next.end(told, ongoing, state, seen, count)) is not None:
+        if (end := self._next.end(call_inputs, ongoing, state, seen, count)) is not None:
             state.arm(end)
         if state.prompt_end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
         ids = kwargs.get("input_ids")
-        vision = self._next.visual_tokens(told, state.prompt_end, seen, ids, given)
-        frames = told.of_pass("frames", state.prompt_end, seen, given)
+        vision = self._next.visual_tokens(call_inputs, state.prompt_end, seen, ids, given)
+        frames = call_inputs.of_pass("frames", state.prompt_end, seen, given)
         state.extend_vision(vision, None if vision is None else frames)
         if keeps_passes(self.policy) and state.prompt_end is not None:
             note_pass(state, seen, kwargs)
@@ -426,7 +436,7 @@ class Calls:
                 )
             state.link = self.link
 
-    def _after(self, told: Told, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
+    def _after(self, call_inputs: CallInputs, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
         state, layers = known_state(cache), foveate_layers(cache)
         check_all_took_part(self.model, layers)
         state.computed = state.before = None
@@ -440,8 +450,8 @@ class Calls:
         note_offsets(self._offsets, state)
         self._turns.note(state, layers[0].seen, kwargs)
         self._turns.note_places(state, layers[0].seen, kwargs)
-        asked = told.of("asked").asked
-        if asked is None or asked.is_about(cache):
+        generation = call_inputs.of("generation").generation
+        if generation is None or generation.is_about(cache):
             self.cache = cache
 
     def read_again(self, cache: DynamicCache) -> None:
@@ -453,7 +463,7 @@ class Calls:
             return
         call = self._turn.take(sys._getframe())
         try:
-            call.undo, call.told.rereads = ModuleStates(self.model), state
+            call.undo, call.inputs.rereads = ModuleStates(self.model), state
             read_again(Rereader(self._place.decoder, self._argument, self.asker), cache, state)
         finally:
             call.end()
@@ -469,10 +479,14 @@ def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
     return ongoing
 
 
-def _reads_again(told: Told, cache: object) -> bool:
+def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
     state = state_of(cache)
-    return state is not None and state.again is not None and told.of("rereads").rereads is state
+    return (
+        state is not None
+        and state.reread is not None
+        and call_inputs.of("rereads").rereads is state
+    )
 
 
 def _any_state(cache: object) -> CacheState | None:
@@ -485,7 +499,7 @@ def _note_stats(cache: DynamicCache) -> None:
     state, layers = known_state(cache), foveate_layers(cache)
     for layer in layers:
         layer.cut_to_bytes()
-    asked = state.reading.asked
+    requested = state.reading.requested
     noted = counted(state.reading.notes)
     of_layers = [layer.stats() for layer in layers]
-    state.stats = Stats(state.policy.spec, of_layers, asked, noted, state.visual_given())
+    state.stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_given())

@@ -79,14 +79,14 @@ def check_settings(model: Any, kwargs: Mapping[str, Any]) -> None:
             "paged cache, which is not compressed. Leave it out, or serve the model with vLLM and "
             "Foveate's plug-in, which compresses pages."
         )
-    told = kwargs.get("use_cache")
-    if told is False:
+    use_cache = kwargs.get("use_cache")
+    if use_cache is False:
         raise UnsupportedCache(
             "use_cache=False was given to generate(), and leaves no cache to compress. Leave it "
             "out, or call it outside the block."
         )
     embedded = kwargs.get("inputs_embeds") is not None  # then generate() takes a cache anyway
-    if told is None and not embedded and getattr(settings, "use_cache", None) is False:
+    if use_cache is None and not embedded and getattr(settings, "use_cache", None) is False:
         whose = "this" if kwargs.get("generation_config") else "the model's"
         raise UnsupportedCache(
             f"{whose} generation_config has use_cache=False, as trainers set it and checkpoints "

@@ -75,9 +75,9 @@ def at_places(
         cut[_POSITIONS] = columns.clamp_min(0)
     if (where := kwargs.get(_WHERE)) is not None:
         features = kwargs.get(_FEATURES)
-        found = [features_of(where, each, order, columns) for each in features or ()]
+        cut_features = [features_of(where, each, order, columns) for each in features or ()]
         cut[_WHERE] = where.gather(1, order) & (columns >= 0)
-        cut[_FEATURES] = [each for _, each in found] if features is not None else None
+        cut[_FEATURES] = [each for _, each in cut_features] if features is not None else None
     return cut
 
 
@@ -130,8 +130,8 @@ def named_states(
 ) -> tuple[Tensor, dict[str, Any]]:
     """The hidden states that a layer is called with, and its other arguments by name."""
     names = list(inspect.signature(module.forward).parameters)
-    found = {**dict(zip(names, args, strict=False)), **kwargs}
-    return found.pop(names[0]), found
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    return named.pop(names[0]), named
 
 
 def of_layer(given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known) -> dict[str, Any]:
@@ -150,8 +150,8 @@ def of_layer(given: Mapping[str, Any], order: Int[Tensor, "b s"], known: Known) 
 
 def _positions_of(given: Mapping[str, Any]) -> list[Tensor]:
     """Those of a layer's arguments that tell how many places the decoder has."""
-    found = given.get("position_embeddings")
-    several = found if isinstance(found, (tuple, list)) else [found]
+    embeddings = given.get("position_embeddings")
+    several = embeddings if isinstance(embeddings, (tuple, list)) else [embeddings]
     return [each for each in several if isinstance(each, Tensor)]
 
 
@@ -173,13 +173,13 @@ def _cut(
         return value
     if (before := known.get(id(value))) is not None and before[0] is value and before[1] is order:
         return before[2]
-    found = value
+    cut = value
     if name == "position_embeddings":
-        found = _along(value, order.to(value.device), value.ndim - 2)
+        cut = _along(value, order.to(value.device), value.ndim - 2)
     elif count in value.shape:
-        found = _piece(name, value, order.to(value.device), count)
-    known[id(value)] = value, order, found
-    return found
+        cut = _piece(name, value, order.to(value.device), count)
+    known[id(value)] = value, order, cut
+    return cut
 
 
 def features_of(

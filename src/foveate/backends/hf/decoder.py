@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig
 from foveate.backends.hf.internals import CACHE_NAMES
 
 
-class Place(NamedTuple):
+class DecoderPath(NamedTuple):
     """A model's decoder, and the modules around it, the model first."""
 
     decoder: nn.Module
@@ -30,7 +30,7 @@ class Place(NamedTuple):
         return (*self.around, self.decoder)
 
 
-def find(model: nn.Module, config: PreTrainedConfig) -> Place:
+def find(model: nn.Module, config: PreTrainedConfig) -> DecoderPath:
     """The innermost module that takes the cache for all attention layers of that configuration; the
     model itself where its layers cannot be told.
     """
@@ -38,11 +38,11 @@ def find(model: nn.Module, config: PreTrainedConfig) -> Place:
     takers = [name for name, module in model.named_modules() if _takes_cache(module)]
     whole = [name for name in takers if stacks and all(_inside(each, name) for each in stacks)]
     if not whole:
-        return Place(model, ())
+        return DecoderPath(model, ())
     name = max(whole, key=len)
     parts = name.split(".") if name else []
     path = [".".join(parts[:depth]) for depth in range(len(parts))]
-    return Place(model.get_submodule(name), tuple(model.get_submodule(each) for each in path))
+    return DecoderPath(model.get_submodule(name), tuple(model.get_submodule(each) for each in path))
 
 
 def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
@@ -52,11 +52,12 @@ def layer_stacks(model: nn.Module, config: PreTrainedConfig) -> list[str]:
     own, other = Counter[str](), Counter[str]()
     for name, module in model.named_modules():
         if isinstance(getattr(module, "layer_idx", None), int) and _takes_cache(module):
-            found = own if getattr(module, "config", None) is config else other
-            found[_before_number(name)] += 1
+            counts = own if getattr(module, "config", None) is config else other
+            counts[_before_number(name)] += 1
     layers = getattr(config, "num_hidden_layers", 0)
     whole = [
-        [name for name, count in sorted(found.items()) if count >= layers] for found in (own, other)
+        [name for name, count in sorted(counts.items()) if count >= layers]
+        for counts in (own, other)
     ]
     return whole[0] or sorted(own) or (whole[1] if layers else [])
 

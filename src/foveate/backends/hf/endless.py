@@ -75,7 +75,7 @@ def say_images(cache: DynamicCache, coming: Images) -> None:
 def go_on(cache: DynamicCache, images: Images) -> None:
     """Has the cache's prompt go on for ever; ``images`` are those of all tokens seen."""
     state = known_state(cache)
-    state.prompt_end, state.awaiting, state.told = END, False, images
+    state.prompt_end, state.awaiting, state.images_given = END, False, images
     for layer in foveate_layers(cache):
         layer.memory.finished = 0
 
@@ -140,6 +140,6 @@ def _cut(state: CacheState, held: Bool[Tensor, "seen"]) -> None:
     for before, which in state.dropped.items():
         which = torch.nn.functional.pad(which, (0, len(held) - which.shape[1]))
         state.dropped[before] = which[:, held.to(which.device)]
-    if state.told is not None:
-        image, spot = (t[:, held.to(t.device)] for t in state.told)
-        state.told = image, spot
+    if state.images_given is not None:
+        image, spot = (t[:, held.to(t.device)] for t in state.images_given)
+        state.images_given = image, spot

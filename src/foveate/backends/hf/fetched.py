@@ -67,26 +67,26 @@ class Returning(NamedTuple):
     layers: Sequence[Back]
 
 
-def put_back(cache: DynamicCache, held: Int[Tensor, "seen"], found: Returning) -> None:
+def put_back(cache: DynamicCache, held: Int[Tensor, "seen"], returning: Returning) -> None:
     """Has the layers hold what is found beside what they hold; of a token that a layer holds in
     part, or merged with others, what is found.
 
     Args:
         cache: whose prompt goes on, with one row.
         held: for each column, the place of its token in the prompt, counted from its beginning.
-        found: what is put back.
+        returning: what is put back.
     """
     state = known_state(cache)
-    whole = torch.unique(torch.cat([held, found.tokens]))
+    whole = torch.unique(torch.cat([held, returning.tokens]))
     table = torch.searchsorted(whole, held)
     came = len(whole) - len(held)
-    for layer, back in zip(foveate_layers(cache), found.layers, strict=True):
+    for layer, back in zip(foveate_layers(cache), returning.layers, strict=True):
         layer.in_order()
         columns = torch.searchsorted(whole, back.tokens)
         layer.put(_joined(layer.pairs, table, back, columns, len(whole)))
         layer.seen += came
         layer.at = layer.at._replace(seen=layer.seen)
-    _widen(state, len(whole), table, torch.searchsorted(whole, found.tokens), found)
+    _widen(state, len(whole), table, torch.searchsorted(whole, returning.tokens), returning)
     state.forgotten -= came
     state.shift -= came
     offsets = {name: t for name, t in state.extras.items() if isinstance(t, Tensor)}  # M-RoPE's
@@ -114,16 +114,16 @@ def _widen(
     end: int,
     table: Int[Tensor, "seen"],
     places: Int[Tensor, "u"],
-    found: Returning,
+    returning: Returning,
 ) -> None:
     """What is known of every token, of those that came back as well."""
     state.shared, state.places = SharedByLayers(), None
-    if state.told is not None:
-        image, spot = (t.new_full((1, end), -1) for t in state.told)
-        for into, known, new in zip((image, spot), state.told, found[1:3], strict=True):
+    if state.images_given is not None:
+        image, spot = (t.new_full((1, end), -1) for t in state.images_given)
+        for into, known, new in zip((image, spot), state.images_given, returning[1:3], strict=True):
             into[:, places.to(into.device)] = new.to(into)
             into[:, table.to(into.device)] = known
-        state.told = image, spot
+        state.images_given = image, spot
     for name in ("vision", "frames"):
         if (known := getattr(state, name)) is not None:
             wide = known.new_zeros(1, end)

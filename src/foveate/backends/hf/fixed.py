@@ -39,7 +39,7 @@ def fixed(cache: Any, state: CacheState, room: int) -> Cache:
             f"{state.policy.when!r} compresses while answers are decoded, which moves what is "
             "held. Use when=after_prefill."
         )
-    if state.lends:
+    if state.shares_kv:
         raise UnsupportedCache(
             "some layers of this model read the keys and values of others, which a fixed cache "
             "does not lend. Decode without session.fixed()."
@@ -94,11 +94,11 @@ class FixedLayer(CacheLayerMixin):
         super().__init__()  # type: ignore[no-untyped-call]
         self.state = state
         self._body = pairs if isinstance(pairs, RaggedPairs) else None
-        late = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
-        self.room, self._start = room, late.size
-        self._k, self._v = (_with_room(t, room) for t in (late.k, late.v))
-        self.used = torch.tensor(late.size, dtype=torch.long, device=self._k.device)
-        self._elsewhere = seen - late.size  # tokens seen that take no slot here
+        growing = pairs.tail if isinstance(pairs, RaggedPairs) else pairs
+        self.room, self._start = room, growing.size
+        self._k, self._v = (_with_room(t, room) for t in (growing.k, growing.v))
+        self.used = torch.tensor(growing.size, dtype=torch.long, device=self._k.device)
+        self._elsewhere = seen - growing.size  # tokens seen that take no slot here
         self._real = self._real_slots(pairs, state)
         self._n = n if pairs.compressed else 0.0
         self.is_initialized = True

@@ -66,9 +66,9 @@ class Gatherer(Observer):
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds one pass of a layer, whose numbers are all numbers."""
         finite.check(layer, layer.q.shape[2], "a profile")
-        found = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
+        sums = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
         held = self.sums.get(layer.ordinal, {})
-        self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in found.items()}
+        self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in sums.items()}
         return {}
 
 
@@ -88,12 +88,12 @@ class Watcher(Gatherer):
 
 
 def _watching(
-    gathering: Gathering, turns: list[Rotation], target: str, asked: Asked
+    gathering: Gathering, turns: list[Rotation], target: str, questions: Asked
 ) -> tuple[Gatherer, Policy]:
     """What adds up, and the policy under which it sees what it wants to see."""
     score = gathering.watched
     if isinstance(gathering, Targeted):
-        score = gathering.watching(target, asked)
+        score = gathering.watching(target, questions)
     if score is None:
         one = Gatherer(gathering, turns)
         return one, observing(one, decodes=False)
@@ -135,9 +135,9 @@ def gather(
     sample = _Sampling(model, gathering)
     measured = sample.with_best_target(*first[-1])
     ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
-    for inputs, asked in chain(first, each):
-        if ledger.lacks(fingerprint({**inputs, **_told(asked)})):
-            ledger.add(measured if inputs is first[-1][0] else sample.measured(inputs, asked))
+    for inputs, question in chain(first, each):
+        if ledger.lacks(fingerprint({**inputs, **_told(question)})):
+            ledger.add(measured if inputs is first[-1][0] else sample.measured(inputs, question))
     profile = TensorProfile(
         method=name,
         model=title,
@@ -159,10 +159,10 @@ def gather(
 def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str:
     if not isinstance(gathering, Targeted):
         return target
-    found = gathering.reached(target, by_layer[0])
-    if found != target:
-        log.warning("the model answered no question: the profile's target is %r", found)
-    return found
+    targets = gathering.reached(target, by_layer[0])
+    if targets != target:
+        log.warning("the model answered no question: the profile's target is %r", targets)
+    return targets
 
 
 def check_takes_questions(name: str, questions: Iterable[Asked] | None) -> None:
@@ -181,30 +181,31 @@ def _each(
         yield from ((inputs, Asked()) for inputs in each_prompt(prompts))
         return
     missing = object()
-    for inputs, asked in zip_longest(each_prompt(prompts), questions, fillvalue=missing):
-        if inputs is missing or not isinstance(asked, Asked):
+    for inputs, question in zip_longest(each_prompt(prompts), questions, fillvalue=missing):
+        if inputs is missing or not isinstance(question, Asked):
             raise InvalidInput(
                 "questions= needs one foveate.core.gathering.Asked for each of the prompts, as "
-                f"many as there are: this is {shown(asked if asked is not missing else 'none')}."
+                "many as there are: this is "
+                f"{shown(question if question is not missing else 'none')}."
             )
-        yield inputs, asked  # type: ignore[misc]
+        yield inputs, question  # type: ignore[misc]
 
 
 def _up_to_a_question(
     each: Iterable[tuple[Mapping[str, Any], Asked]],
 ) -> list[tuple[Mapping[str, Any], Asked]]:
     """The first prompts, up to one that is asked about: it tells what the model can give."""
-    found = []
-    for inputs, asked in each:
-        found.append((inputs, asked))
-        if asked.questions:
+    seen = []
+    for inputs, question in each:
+        seen.append((inputs, question))
+        if question.questions:
             break
-    return found
+    return seen
 
 
-def _told(asked: Asked) -> Mapping[str, Any]:
+def _told(questions: Asked) -> Mapping[str, Any]:
     """What a prompt's fingerprint has beside its inputs."""
-    return {"questions": str(asked)} if asked.questions else {}
+    return {"questions": str(questions)} if questions.questions else {}
 
 
 @dataclass
@@ -216,29 +217,31 @@ class _Sampling:
     target: str = ""
     turns: list[Rotation] = field(default_factory=list)
 
-    def with_best_target(self, inputs: Mapping[str, Any], asked: Asked) -> list[Sums]:
+    def with_best_target(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
         """Of one prompt; the target is from now on the best that the model can give.
 
         Raises:
             UnsupportedModel: it can give none.
         """
-        targets = [one for one in targets_of(self.gathering) if asked.questions or one != "answers"]
+        targets = [
+            one for one in targets_of(self.gathering) if questions.questions or one != "answers"
+        ]
         for self.target in targets[:-1]:
             try:
-                return self.measured(inputs, asked)
+                return self.measured(inputs, questions)
             except UnsupportedModel as error:
                 log.warning(
                     "the target %r cannot be had, the next is taken: %s", self.target, error
                 )
         self.target = targets[-1] if targets else ""
-        return self.measured(inputs, asked)
+        return self.measured(inputs, questions)
 
-    def measured(self, inputs: Mapping[str, Any], asked: Asked) -> list[Sums]:
+    def measured(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
         """The sums of every layer."""
         if self.gathering.turns_back and not self.turns:
             with undone(self.model):
                 self.turns = rotations(self.model, inputs)
-        one, policy = _watching(self.gathering, self.turns, self.target, asked)
+        one, policy = _watching(self.gathering, self.turns, self.target, questions)
         with undone(self.model), compress(self.model, policy) as session:
             session.prefill(**(counted(inputs) if self.gathering.turns_back else inputs))
         return [one.sums[layer] for layer in sorted(one.sums)]

@@ -163,14 +163,14 @@ def _scores(
         tokenizer.decode([token], skip_special_tokens=True)
         for token in said[0, ids.shape[1] :].tolist()
     ]
-    found = []
+    by_layer = []
     for layer in range(len(compressible_layers(text_config(model)))):
         noticed = torch.stack(watching.noticed[layer])[: len(tokens)]
         scores = reading.score(noticed, tokens, shown)
         if scores is None:
             return None
-        found.append(scores.double().cpu())
-    return torch.stack(found)
+        by_layer.append(scores.double().cpu())
+    return torch.stack(by_layer)
 
 
 def _check(shown: Shown, ids: Tensor) -> None:

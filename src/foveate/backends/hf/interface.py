@@ -23,8 +23,8 @@ from foveate.backends.hf.cache_layer import LINK, FoveateLayer
 from foveate.backends.hf.fixed import FixedLayer
 from foveate.backends.hf.internals import AttentionInterface, sdpa_attention_forward
 from foveate.backends.hf.state import Link
-from foveate.backends.hf.turns import Call, Turn
-from foveate.backends.hf.ways import attend, lend
+from foveate.backends.hf.turns import Call, CallTurn
+from foveate.backends.hf.ways import attend, attend_shared_kv
 from foveate.errors import UnsupportedModel
 
 Function = Callable[..., Output]
@@ -114,8 +114,8 @@ def _through_the_cache(
     attention = _of_model(function, name, module, kwargs)
     if isinstance(layer, FixedLayer):
         return layer.attend(attention, query, attention_mask, scale)
-    if layer.state.lends and getattr(module, "layer_idx", None) != layer.model_index:
-        return lend(layer, attention, query, key, value, attention_mask, scale)
+    if layer.state.shares_kv and getattr(module, "layer_idx", None) != layer.model_index:
+        return attend_shared_kv(layer, attention, query, key, value, attention_mask, scale)
     return attend(layer, attention, query, attention_mask, scale)
 
 
@@ -184,7 +184,7 @@ def _check_place(module: nn.Module) -> None:
 
 # Handing out wrapped functions
 
-_turn = Turn()
+_turn = CallTurn()
 _open: list[object] = []  # blocks that are open
 
 
@@ -216,11 +216,11 @@ _STOCK = AttentionInterface.get_interface
 
 
 def _get_interface(self: Any, attn_implementation: Any, default: Function) -> Function:
-    found = _STOCK(self, attn_implementation, default)
+    attention = _STOCK(self, attn_implementation, default)
     # "eager" is the model's own, which the interface does not have
-    if found is default:
-        return partial(_through_the_cache, found, attn_implementation or "eager")
-    return found
+    if attention is default:
+        return partial(_through_the_cache, attention, attn_implementation or "eager")
+    return attention
 
 
 def _getitem(self: Any, key: str) -> Function:

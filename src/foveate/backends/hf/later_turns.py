@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.hooks import wrap
 from foveate.backends.hf.internals import CACHE, GIVEN, POSITIONS_RULE
 from foveate.backends.hf.positions import go_on, new_ids, note_positions, of_turn
@@ -27,7 +27,7 @@ class LaterTurns:
     tokens stand on one axis.
     """
 
-    def __init__(self, offsets: Mapping[str, nn.Module], place: Place):
+    def __init__(self, offsets: Mapping[str, nn.Module], place: DecoderPath):
         self._axes = {name: module for name, module in offsets.items() if module in place.modules}
         rules = [m for m in place.modules if self._axes and hasattr(m, POSITIONS_RULE)]
         self._with_rules, self._around = rules, [m for m in place.around if m in rules]
@@ -43,8 +43,8 @@ class LaterTurns:
         if state is None:
             return rule(ids, given)
         go_on(self._axes, state)
-        told = given.get("input_ids")
-        ids = ids if told is None or not told.shape[1] else told
+        prompt_ids = given.get("input_ids")
+        ids = ids if prompt_ids is None or not prompt_ids.shape[1] else prompt_ids
         new = new_ids(ids, given.get("attention_mask"), seen)
         placed = None
         if new is not None:

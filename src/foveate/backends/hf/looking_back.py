@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import DynamicCache
 
-from foveate.backends.hf.asked import Asker, Said
-from foveate.backends.hf.borrowed import borrowed
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.follow_up import Asker, Said
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
+from foveate.backends.hf.temporary_passes import restored_after
 from foveate.core.protocols import Rereading
 from foveate.errors import InvalidInput, UnsupportedModel
 
@@ -43,9 +43,9 @@ def look_back(
     _check(cache, reading.after)
     for ids in reading.questions:
         tokens = torch.tensor([ids], dtype=torch.long, device=asker.model.device)
-        with _cut(cache, state, Again(None), reading.after):
+        with _cut(cache, state, RereadPass(None), reading.after):
             said = asker.answered(tokens, reading.longest, cache, state, start)
-        if said.tokens.shape[1] > said.asked:
+        if said.tokens.shape[1] > said.question_tokens:
             _show(asker, said, reading.after, cache, state, start)
 
 
@@ -66,9 +66,9 @@ def _check(cache: DynamicCache, after: int) -> None:
 
 
 @contextmanager
-def _cut(cache: DynamicCache, state: CacheState, again: Again, after: int) -> Iterator[None]:
-    """A cache that is borrowed, of the prompt's first tokens."""
-    with borrowed(cache, state, again):
+def _cut(cache: DynamicCache, state: CacheState, reread: RereadPass, after: int) -> Iterator[None]:
+    """A cache that is restored afterwards, of the prompt's first tokens."""
+    with restored_after(cache, state, reread):
         for layer in foveate_layers(cache):
             layer.cut(after)
         yield
@@ -84,18 +84,18 @@ def _show(
 ) -> None:
     """Reads question and answer once more in one pass, with gradients."""
     places = torch.arange(said.tokens.shape[1], device=said.tokens.device)
-    again = Again(places[None], outputs={})
+    reread = RereadPass(places[None], outputs={})
     try:
-        with _cut(cache, state, again, after), torch.inference_mode(False), torch.enable_grad():
+        with _cut(cache, state, reread, after), torch.inference_mode(False), torch.enable_grad():
             logits = asker.follow(said.tokens, cache, state, start)
-            sure = sureness(logits[:, said.asked - 1 : -1])
-        noted = again.outputs or {}
-        found = torch.autograd.grad(sure, [output for _, output in noted.values()])
+            sure = sureness(logits[:, said.question_tokens - 1 : -1])
+        noted = reread.outputs or {}
+        gradients = torch.autograd.grad(sure, [output for _, output in noted.values()])
     except RuntimeError as error:  # of PyTorch, which has none more narrow
         raise UnsupportedModel(
             f"no gradients of answers can be had of this model: {error}"
         ) from error
-    for (shown, _), gradient in zip(noted.values(), found, strict=True):
+    for (shown, _), gradient in zip(noted.values(), gradients, strict=True):
         state.reading.answered(shown, gradient)
 
 

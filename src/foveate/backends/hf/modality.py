@@ -44,8 +44,8 @@ def starts_in_runs(
     """True at the first token of each frame, and of each image that touches another; None where no
     run of visual tokens is more than one of either, or that is not known.
     """
-    found = [each(config, input_ids, inputs) for each in (frame_starts, image_starts)]
-    some = [one for one in found if one is not None]
+    starts = [each(config, input_ids, inputs) for each in (frame_starts, image_starts)]
+    some = [one for one in starts if one is not None]
     return torch.stack(some).any(0) if some else None
 
 

@@ -38,7 +38,7 @@ class Declared:
 
 
 @dataclass
-class Asked:
+class GenerateCall:
     """One call of ``generate``. It may read more than its prompt, such as the negative prompt of
     ``guidance_scale``: the first cache is the prompt's.
     """
@@ -61,30 +61,30 @@ class Asked:
 
 
 @dataclass
-class Told:
+class CallInputs:
     """By one call. ``ids`` are those of the tokens that a module around the decoder reads, and
     ``frames`` say where those of videos begin among them; ``prompt``, ``prompt_frames`` and
-    ``length`` are of the prompt that ``generate`` answers, which is ``asked``; ``rereads`` is the
-    cache whose prompt is being read again, ``of_tokens`` what is asked of the outputs, where tokens
-    may be dropped. What it was not told, the call around it may have been.
+    ``length`` are of the prompt that ``generate`` answers, which is ``generation``; ``rereads`` is
+    the cache whose prompt is being read again, ``of_tokens`` what is asked of the outputs, where
+    tokens may be dropped. What it was not told, the call around it may have been.
     """
 
-    outer: Told | None = None
+    outer: CallInputs | None = None
     ids: Tensor | None = None
     frames: Tensor | None = None
     prompt: Tensor | None = None
     prompt_frames: Tensor | None = None
     length: Declared | None = None
-    asked: Asked | None = None
+    generation: GenerateCall | None = None
     rereads: CacheState | None = None
     of_tokens: Any = None
 
-    def of(self, name: str) -> Told:
+    def of(self, name: str) -> CallInputs:
         """The innermost of these calls that was told this; the call itself if none was."""
-        told: Told | None = self
-        while told is not None and getattr(told, name) is None:
-            told = told.outer
-        return self if told is None else told
+        call_inputs: CallInputs | None = self
+        while call_inputs is not None and getattr(call_inputs, name) is None:
+            call_inputs = call_inputs.outer
+        return self if call_inputs is None else call_inputs
 
     def of_pass(
         self, what: Literal["ids", "frames"], end: int | None, seen: int, given: Tensor
@@ -128,7 +128,12 @@ class NextPrompt:
     expected: Declared | None = None
 
     def end(
-        self, told: Told, ongoing: Ongoing | None, state: CacheState, seen: int, count: int
+        self,
+        call_inputs: CallInputs,
+        ongoing: Ongoing | None,
+        state: CacheState,
+        seen: int,
+        count: int,
     ) -> int | None:
         """The column at which the prompt ends that this pass of ``count`` tokens begins; None if it
         begins none. Some models (GIT) put images before the text for which there are no ids, and
@@ -139,9 +144,9 @@ class NextPrompt:
         """
         if not state.awaiting:
             return None
-        ids = told.of("ids").ids
+        ids = call_inputs.of("ids").ids
         without_ids = 0 if ids is None else max(0, count - ids.shape[1])
-        declared = told.of("length").length or self.expected
+        declared = call_inputs.of("length").length or self.expected
         if declared is None or declared.spent:
             return seen + count
         declared.take(ongoing)
@@ -153,14 +158,19 @@ class NextPrompt:
         return tokens
 
     def visual_tokens(
-        self, told: Told, end: int | None, seen: int, tokens: Tensor | None, given: Tensor
+        self,
+        call_inputs: CallInputs,
+        end: int | None,
+        seen: int,
+        tokens: Tensor | None,
+        given: Tensor,
     ) -> Tensor | None:
         """Which of a pass's tokens are visual, by what the caller told or by the ids."""
         rows, count = given.shape[:2]
         if self.vision is None or end is None or seen >= self.vision.shape[-1]:
-            ids = told.of_pass("ids", end, seen, given) if tokens is None else tokens
+            ids = call_inputs.of_pass("ids", end, seen, given) if tokens is None else tokens
             return visual_tokens(self.config, ids)
         columns = slice(seen, min(end, seen + count))
-        found = given_visual_tokens(self.vision, rows, end, columns)
-        drafted = count - found.shape[1]
-        return torch.nn.functional.pad(found, (0, drafted)).to(given.device)
+        vision = given_visual_tokens(self.vision, rows, end, columns)
+        drafted = count - vision.shape[1]
+        return torch.nn.functional.pad(vision, (0, drafted)).to(given.device)

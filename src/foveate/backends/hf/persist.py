@@ -133,18 +133,18 @@ def load(
     tokenizer: Any,
 ) -> None:
     """Fills a converted, empty cache from a file; not before all of it was checked."""
-    found = saved.read(path)
-    _check(path, found.note, model, policy, tokenizer)
-    _check_tensors(found, cache, model)
-    moved = {k: t if HOST in k else t.to(model.device) for k, t in found.tensors.items()}
-    found = found._replace(tensors=moved)
-    seen = found.seen
+    saved_cache = saved.read(path)
+    _check(path, saved_cache.note, model, policy, tokenizer)
+    _check_tensors(saved_cache, cache, model)
+    moved = {k: t if HOST in k else t.to(model.device) for k, t in saved_cache.tensors.items()}
+    saved_cache = saved_cache._replace(tensors=moved)
+    seen = saved_cache.seen
     every: list[Any] = cache.layers
     for index, layer in enumerate(every):
-        mine: dict[str, Any] = found.of_layer(index)
+        mine: dict[str, Any] = saved_cache.of_layer(index)
         if isinstance(layer, FoveateLayer):
             columns, finished, first = seen[str(index)]
-            layer.refill(_pairs(found, index, first, policy), columns, finished)
+            layer.refill(_pairs(saved_cache, index, first, policy), columns, finished)
             memory = layer.memory
             memory.queries, memory.kept = mine.get("queries"), mine.get("kept")
             memory.places = mine.get("places")
@@ -154,43 +154,45 @@ def load(
             layer.keys, layer.values = mine["keys"], mine["values"]
             if hasattr(layer, "cumulative_length"):
                 layer.cumulative_length = seen[str(index)][0]
-    _fill(foveate_layers(cache)[0].state, found.tensors)
+    _fill(foveate_layers(cache)[0].state, saved_cache.tensors)
 
 
-def _check_tensors(found: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
+def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedModel) -> None:
     """Every layer's are there, and fit each other, the model and the batch."""
     widths, rows, used = _widths(model), set(), {"pads", "vision", "frames"}
     for index, layer in enumerate(cache.layers):
-        compressed, mine = isinstance(layer, FoveateLayer), found.of_layer(index)
+        compressed, mine = isinstance(layer, FoveateLayer), saved_cache.of_layer(index)
         if compressed or mine:
-            told = saved.check_layer(found, index, widths.get(index, {}), compressed)
-            rows |= set() if told is None else {told}
+            held = saved.check_layer(saved_cache, index, widths.get(index, {}), compressed)
+            rows |= set() if held is None else {held}
             used |= {f"{index}.{name}" for name in mine}
-    pads, vision = found.tensors.get("pads"), found.tensors.get("vision")
+    pads, vision = saved_cache.tensors.get("pads"), saved_cache.tensors.get("vision")
     alike = pads is not None and rows <= {pads.numel()}
     if pads is None or pads.dtype != torch.int64 or not alike or pads.dim() != 1:
-        found.refuse("its tensor 'pads' is no whole number for each of the rows that layers have")
+        saved_cache.refuse(
+            "its tensor 'pads' is no whole number for each of the rows that layers have"
+        )
     if vision is not None and (vision.dtype != torch.bool or vision.dim() != 2):
-        found.refuse("its tensor 'vision' is not one truth value for each token")
-    frames = found.tensors.get("frames")
+        saved_cache.refuse("its tensor 'vision' is not one truth value for each token")
+    frames = saved_cache.tensors.get("frames")
     if frames is not None and (
         vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
     ):
-        found.refuse("its tensor 'frames' is not one truth value for each token")
-    others = [name for name in found.tensors if not name.startswith("extra.")]
+        saved_cache.refuse("its tensor 'frames' is not one truth value for each token")
+    others = [name for name in saved_cache.tensors if not name.startswith("extra.")]
     if unknown := sorted(set(others) - used):
-        found.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
+        saved_cache.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
 
 
 def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
     """Of layers that project keys by themselves, the lengths of the axes that follow from it."""
-    found = {}
+    widths = {}
     for module in model.modules():
         width, index = getattr(module, "head_dim", None), getattr(module, "layer_idx", None)
         rows = getattr(getattr(module, "k_proj", None), "out_features", None)
         if isinstance(width, int) and isinstance(index, int) and isinstance(rows, int):
-            found[index] = {"h": rows // width, "d": width}
-    return found
+            widths[index] = {"h": rows // width, "d": width}
+    return widths
 
 
 def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
@@ -230,14 +232,14 @@ def _check(
 def _tensors(layer: FoveateLayer) -> dict[str, Tensor]:
     layer.in_order()
     memory = layer.memory
-    found = {f"running.{name}": t for name, t in memory.state.items()}
+    tensors = {f"running.{name}": t for name, t in memory.state.items()}
     if memory.queries is not None:
-        found["queries"] = memory.queries
+        tensors["queries"] = memory.queries
     if memory.places is not None:
-        found["places"] = memory.places
+        tensors["places"] = memory.places
     if memory.kept is not None:
-        found["kept"] = memory.kept
-    return found | _tensors_of_pairs(layer.pairs, layer.policy)
+        tensors["kept"] = memory.kept
+    return tensors | _tensors_of_pairs(layer.pairs, layer.policy)
 
 
 def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
@@ -252,8 +254,8 @@ def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
         )
     if saved.knows(tensors):
         return tensors
-    again = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
-    if not all(map(torch.equal, again.padded(), pairs.padded())):
+    restored = policy.store.restored({k: t.clone() for k, t in tensors.items()}, pairs.first)
+    if not all(map(torch.equal, restored.padded(), pairs.padded())):
         raise UnsupportedCache(
             f"pairs held as {policy.store!r} cannot be saved: restored(tensors, first) made other "
             "pairs than those whose tensors() it was given."
@@ -261,11 +263,11 @@ def _tensors_of_pairs(pairs: Pairs, policy: Policy) -> dict[str, Tensor]:
     return {f"{saved.OWN}{name}": t for name, t in tensors.items()}
 
 
-def _pairs(found: Saved, index: int, first: int, policy: Policy) -> Pairs:
-    tensors = found.of_layer(index)
+def _pairs(saved_cache: Saved, index: int, first: int, policy: Policy) -> Pairs:
+    tensors = saved_cache.of_layer(index)
     if saved.held_exactly(tensors):
         return exact(tensors, first)
     if not isinstance(policy.store, Restores):
-        found.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
+        saved_cache.refuse(f"layer {index} is held otherwise than {policy.store!r} holds pairs")
     own = {k.removeprefix(saved.OWN): t for k, t in tensors.items() if k.startswith(saved.OWN)}
     return policy.store.restored(own or tensors, first)

@@ -22,22 +22,22 @@ def output_projections(decoder: nn.Module, places: Sequence[int]) -> dict[int, n
         UnsupportedModel: one that is not found, is not the only one of its layer, or whose weight
             is no matrix of numbers (quantised, offloaded, with an adapter beside it).
     """
-    found: dict[int, nn.Module] = {}
+    projections: dict[int, nn.Module] = {}
     for name, index, module in _attentions(decoder, set(places)):
         projection = next((getattr(module, n) for n in NAMES if hasattr(module, n)), None)
         if projection is None:
             raise _refused(
                 f"{name} ({type(module).__name__}) has none of the names {', '.join(NAMES)}"
             )
-        if index in found:
+        if index in projections:
             raise _refused(f"layer {index} has more than one attention module, {name} among them")
         _check(name, projection)
-        found[index] = projection
-    if missing := sorted(set(places) - set(found)):
+        projections[index] = projection
+    if missing := sorted(set(places) - set(projections)):
         raise _refused(
             f"the attention modules of layers {missing} do not say which layers they are"
         )
-    return found
+    return projections
 
 
 def output_weight(
@@ -66,14 +66,14 @@ def residual_readers(decoder: nn.Module, places: Sequence[int]) -> dict[int, nn.
     Raises:
         UnsupportedModel: the attention modules are in no list of layers.
     """
-    found: dict[int, nn.Module] = {}
+    readers: dict[int, nn.Module] = {}
     for name, index, _ in _attentions(decoder, set(places)):
         parts = name.split(".")
         number = next((place for place, part in enumerate(parts) if part.isdigit()), None)
         if number is None:
             raise _refused(f"{name} is in no list of layers, whose residual stream it asks for")
-        found[index] = decoder.get_submodule(".".join(parts[: number + 1]))
-    return found
+        readers[index] = decoder.get_submodule(".".join(parts[: number + 1]))
+    return readers
 
 
 def residual_norm(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Float[Tensor, "b m"]:

@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.decoder import Place, layer_stacks
+from foveate.backends.hf.decoder import DecoderPath, layer_stacks
 from foveate.backends.hf.internals import LOGITS
 from foveate.backends.hf.support import compressible_layers, shares_pairs, text_config
 from foveate.core.policy import Policy
@@ -27,7 +27,7 @@ _OF_ALL = {
 """What may be asked of a call that dropped tokens have not, and why it cannot be given."""
 
 
-class Asked(NamedTuple):
+class RequestedOutputs(NamedTuple):
     """What a call asks of all tokens: by name, and of how many of the last tokens logits are made
     (0: of all; None: nobody looks at more than those of the prompt's end).
     """
@@ -36,7 +36,9 @@ class Asked(NamedTuple):
     logits: int | None = None
 
     @classmethod
-    def of(cls, module: nn.Module, given: Mapping[str, Any], one_is_enough: bool) -> Asked:
+    def of(
+        cls, module: nn.Module, given: Mapping[str, Any], one_is_enough: bool
+    ) -> RequestedOutputs:
         """Of a call of the model. ``one_is_enough`` where the caller looks at the last token's
         logits alone, as ``generate`` does.
         """
@@ -74,7 +76,7 @@ def _wants(module: nn.Module, given: Mapping[str, Any], name: str) -> bool:
 
 
 def layers_of(
-    model: PreTrainedModel, place: Place, policy: Policy, stage: Prune
+    model: PreTrainedModel, place: DecoderPath, policy: Policy, stage: Prune
 ) -> tuple[list[nn.Module], tuple[int, ...]]:
     """The decoder's layers, and those before which tokens are dropped.
 
@@ -96,8 +98,8 @@ def layers_of(
             f"{said} drops tokens before layer {cuts[-1] if cuts else '?'}, and this model has the "
             f"layers 0 to {len(layers) - 1}."
         )
-    again = policy.reads_again
-    if again is not None and again.reading.questions:
+    rereading = policy.reads_again
+    if rereading is not None and rereading.reading.questions:
         raise InvalidParameter(
             f"{policy.score!r} asks questions after a part of the prompt, and {said} has parts of "
             "it never computed. Take another method, or leave the prune stage out."
@@ -106,7 +108,7 @@ def layers_of(
 
 
 def _reasons(
-    model: PreTrainedModel, place: Place, layers: list[nn.Module], cuts: tuple[int, ...]
+    model: PreTrainedModel, place: DecoderPath, layers: list[nn.Module], cuts: tuple[int, ...]
 ) -> list[str]:
     config = text_config(model)
     if not layers or place.decoder is model:

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import cutting
-from foveate.backends.hf.again import keeps_passes, note_computed
 from foveate.backends.hf.attention.computed import Computed
-from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.hooks import wrap
 from foveate.backends.hf.internals import GIVEN
-from foveate.backends.hf.prunable import Asked, layers_of
+from foveate.backends.hf.prunable import RequestedOutputs, layers_of
+from foveate.backends.hf.reprefill import keeps_passes, note_computed
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.tower import Tower, reads_tower
 from foveate.core.policy import Policy
@@ -38,8 +38,14 @@ class PassToCut:
     among the places that the decoder has for itself, None as long as these are the same.
     """
 
-    def __init__(self, state: CacheState, first: int, columns: Int[Tensor, "b t"], asked: Asked):
-        self.state, self.first, self.asked = state, first, asked
+    def __init__(
+        self,
+        state: CacheState,
+        first: int,
+        columns: Int[Tensor, "b t"],
+        requested: RequestedOutputs,
+    ):
+        self.state, self.first, self.requested = state, first, requested
         self.columns, self.given = columns, columns.shape[1]
         self.local: Int[Tensor, "b m"] | None = None
         images, vision = state.images(), state.vision
@@ -105,7 +111,7 @@ class PassToCut:
 class Pruner:
     """Cuts the passes of one model's prompts."""
 
-    def __init__(self, model: PreTrainedModel, place: Place, policy: Policy):
+    def __init__(self, model: PreTrainedModel, place: DecoderPath, policy: Policy):
         self.stage, self.decoder = policy.prune, place.decoder
         self.layers: list[nn.Module] = []
         self.cuts: tuple[int, ...] = ()
@@ -141,7 +147,7 @@ class Pruner:
         note_computed(state, door, cutting.embedded(self.decoder, door), at.local, at.columns)
 
     def enter(
-        self, state: CacheState, first: int, asked: Asked, kwargs: dict[str, Any]
+        self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         """The inputs of a pass that is about to be read after ``first`` tokens, cut where tokens
         are dropped before the first layer.
@@ -149,13 +155,13 @@ class Pruner:
         end = state.prompt_end
         if self.stage is None or end is None or first >= end:
             return kwargs
-        cut: dict[str, Any] = self._enter(state, first, asked, kwargs)
+        cut: dict[str, Any] = self._enter(state, first, requested, kwargs)
         return cut
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _enter(
-        self, state: CacheState, first: int, asked: Asked, kwargs: dict[str, Any]
+        self, state: CacheState, first: int, requested: RequestedOutputs, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         rows, count = given.shape[:2]
@@ -164,7 +170,7 @@ class Pruner:
         pads = state.facts(whole, (rows, count, first + count), given.device).pads
         columns = torch.arange(first, first + count, device=given.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)
-        self._pass = at = PassToCut(state, first, columns, asked)
+        self._pass = at = PassToCut(state, first, columns, requested)
         if not bool((at.visual > 0).any()):
             self._pass = None
             return kwargs
@@ -172,10 +178,10 @@ class Pruner:
         if 0 not in self.cuts:
             return kwargs
         hidden = cutting.embedded(self.decoder, kwargs)
-        found = self._chosen(at, 0, hidden)
-        if found is None:
+        chosen = self._chosen(at, 0, hidden)
+        if chosen is None:
             return kwargs
-        order, hidden = found
+        order, hidden = chosen
         state.computed = Computed(at.columns, first, count, at_door=True, mask=mask)
         return cutting.at_door(kwargs, hidden, order, at.columns, first)
 
@@ -191,7 +197,7 @@ class Pruner:
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)
         if bool((stays | (at.columns < 0)).all()) and states is hidden:
             return None
-        at.asked.check(stays)
+        at.requested.check(stays)
         order = at.keep(layer, stays)
         return order, states.gather(1, order[..., None].expand(-1, -1, states.shape[2]))
 
@@ -203,8 +209,8 @@ class Pruner:
         if at is None or (index not in self.cuts and at.local is None):
             return None
         hidden, rest = cutting.named_states(module, args, kwargs)
-        if index in self.cuts and (found := self._chosen(at, index, hidden)) is not None:
-            order, hidden = found
+        if index in self.cuts and (chosen := self._chosen(at, index, hidden)) is not None:
+            order, hidden = chosen
             at.local = order if at.local is None else at.local.gather(1, order)
             door = at.state.computed
             at_door = door is not None and door.at_door

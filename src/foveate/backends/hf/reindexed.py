@@ -53,10 +53,10 @@ def ways_to_turn(model: PreTrainedModel, ids: Int[Tensor, "1 t"]) -> list[Turned
         UnsupportedModel: another rotation than those that are known.
     """
     ids = ids.repeat(1, -(-TOKENS // ids.shape[1]))[:, :TOKENS]
-    found = rotations(model, {"input_ids": ids})
-    axis = _axes(model, ids, found[0]) if rope_offsets(model) else None
-    none = torch.zeros_like(found[0].first)
-    return [Turned(one, none[: len(one.first)] if axis is None else axis) for one in found]
+    turns = rotations(model, {"input_ids": ids})
+    axis = _axes(model, ids, turns[0]) if rope_offsets(model) else None
+    none = torch.zeros_like(turns[0].first)
+    return [Turned(one, none[: len(one.first)] if axis is None else axis) for one in turns]
 
 
 def _axes(model: PreTrainedModel, ids: Int[Tensor, "1 t"], rotation: Rotation) -> Int[Tensor, "r"]:
@@ -89,8 +89,8 @@ def reindex(cache: DynamicCache, ways: list[Turned]) -> None:
     state, layers = known_state(cache), foveate_layers(cache)
     if state.places is None:
         return
-    asked = [layer.memory.queries for layer in layers if layer.memory.queries is not None]
-    wide = max((queries.shape[2] for queries in asked), default=0)
+    remembered = [layer.memory.queries for layer in layers if layer.memory.queries is not None]
+    wide = max((queries.shape[2] for queries in remembered), default=0)
     last = state.places[:, state.places.shape[1] - wide :]
     forget(cache)
     places = state.places

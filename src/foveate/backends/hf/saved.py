@@ -93,16 +93,16 @@ class Saved(NamedTuple):
             InvalidInput: something else stands there.
         """
         try:
-            found = json.loads(self.note["seen"])
+            seen = json.loads(self.note["seen"])
             fits = all(
                 all(type(n) is int and 0 <= n < 2**31 for n in each) and each
-                for each in found.values()
+                for each in seen.values()
             )
         except (ValueError, TypeError, AttributeError, RecursionError):
             fits = False
         if not fits:
             self.refuse(f"its note 'seen' is {self.note['seen'][:80]!r}")
-        return dict(found)
+        return dict(seen)
 
     def of_layer(self, index: int) -> dict[str, Tensor]:
         """The tensors of one layer, by their names without its number."""
@@ -143,8 +143,8 @@ def read(path: Path) -> Saved:
 
 def digest(note: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
     """Of the notes but for the digest itself, and of each tensor's name, type, shape and bytes."""
-    told = {name: text for name, text in note.items() if name != "digest"}
-    hashed = hashlib.sha256(json.dumps(told, sort_keys=True).encode())
+    entries = {name: text for name, text in note.items() if name != "digest"}
+    hashed = hashlib.sha256(json.dumps(entries, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         hashed.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
         raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
 from foveate.backends.hf import fixed, persist
-from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.attention.computed import dropped_before
 from foveate.backends.hf.cache_layer import FoveateLayer
 from foveate.backends.hf.calls import Calls
-from foveate.backends.hf.found import with_installed
+from foveate.backends.hf.follow_up import Asker
+from foveate.backends.hf.installed_profile import with_installed
 from foveate.backends.hf.internals import CACHE, Cache, last_logits, take_cache
 from foveate.backends.hf.no_images import say_without_images
 from foveate.backends.hf.state import Link

@@ -23,7 +23,7 @@ from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedCache
 
 
-class Again(NamedTuple):
+class RereadPass(NamedTuple):
     """A pass after a prompt, which does not stay. ``order`` are the places of its tokens as a
     second reading has them, from 0 on, and -1 for padding; None if no score looks on. A pass of
     which gradients are asked notes in ``outputs``, by layer, what the score is to see, and the
@@ -103,15 +103,15 @@ class CacheState:
         policy: Policy,
         link: Link,
         depth: int,
-        lends: bool = False,
+        shares_kv: bool = False,
         most_heads: int | None = None,
     ):
         self.policy = policy
-        self.most_heads = None if lends else most_heads  # of all layers: what others read stays
+        self.most_heads = None if shares_kv else most_heads  # of all layers: what others read stays
         # found now, as a traced step could not: cached properties hold a lock until Python 3.12
         self.rewrites = policy.rewrites
         _ = policy.prunes, policy.compresses_again
-        self.lends = lends  # whether other layers of the model read the pairs of some
+        self.shares_kv = shares_kv  # whether other layers of the model read the pairs of some
         self.link = link
         self.depth = depth
         self.layers: list[Any] = []  # this cache's FoveateLayers, by ordinal
@@ -124,7 +124,7 @@ class CacheState:
         self.vision: Bool[Tensor, "b seen"] | None = None
         self.vision_known = True
         self.frames: Bool[Tensor, "b seen"] | None = None  # where those of videos begin
-        self.told: Images | None = None  # of every token seen, where somebody says it
+        self.images_given: Images | None = None  # of every token seen, where somebody says it
         self.coming: Images | None = None  # the same of the next pass alone
         self.forgotten = 0  # tokens that no layer holds and that are counted no more
         self.shift = 0  # of positions beyond columns, where they stand on one axis
@@ -133,7 +133,7 @@ class CacheState:
         self._even = OneNumber()  # of pads
         self.pads_told = False  # by a mask [b, n], not read off a layer's
         self.passes: list[Any] = []  # of what was not read again yet, where it may be
-        self.again: Again | None = None  # while it is
+        self.reread: RereadPass | None = None  # while it is
         self.made: Any = None  # who is shown what passes make (foveate.backends.hf.fetched.Made)
         self.noted: dict[int, Kept] | None = None  # what is kept, where somebody asks
         self.computed: Computed | None = None  # of the pass at hand, where some tokens are not
@@ -199,12 +199,12 @@ class CacheState:
         self, mask: Tensor | None, shape: tuple[int, int, int], device: torch.device
     ) -> MaskFacts:
         """The facts of this pass's mask, read once for all layers."""
-        found = self.shared.known_facts(mask, shape)
-        if found is None:
-            told = mask is None or self.prompt_end is None or self.pads_told
-            found = self.shared.read_facts(mask, shape, self.pads if told else None, device)
-            self.pads = found.pads
-        return found
+        facts = self.shared.known_facts(mask, shape)
+        if facts is None:
+            complete = mask is None or self.prompt_end is None or self.pads_told
+            facts = self.shared.read_facts(mask, shape, self.pads if complete else None, device)
+            self.pads = facts.pads
+        return facts
 
     def extend_vision(
         self, vision: Bool[Tensor, "b t"] | None, frames: Bool[Tensor, "b t"] | None = None
@@ -225,17 +225,17 @@ class CacheState:
 
     def _extend_told(self, vision: Bool[Tensor, "b t"] | None) -> None:
         """What is told of a pass's images is of that pass alone; the next one's are text."""
-        if self.told is None or vision is None:
+        if self.images_given is None or vision is None:
             return
         text = torch.full_like(vision, -1, dtype=torch.long)
         now, self.coming = self.coming or (text, text), None
-        image, spot = (torch.cat(both, dim=1) for both in zip(self.told, now, strict=True))
-        self.told = image, spot
+        image, spot = (torch.cat(both, dim=1) for both in zip(self.images_given, now, strict=True))
+        self.images_given = image, spot
 
     def images(self) -> Images | None:
         """Image and spot of every token seen; None if nothing told which tokens are visual."""
-        if self.told is not None:
-            return self.told
+        if self.images_given is not None:
+            return self.images_given
         if not self.vision_known or self.vision is None:
             return None
         return self.shared.images(self.vision, self.frames)
@@ -249,8 +249,8 @@ class CacheState:
         """The visual tokens of each row so far, dropped ones included; None where the policy drops
         none, or nothing told which they are.
         """
-        told = self.vision is not None and self.vision_known and self.policy.prune is not None
-        return self.vision.sum(-1) if told else None  # type: ignore[union-attr]
+        known = self.vision is not None and self.vision_known and self.policy.prune is not None
+        return self.vision.sum(-1) if known else None  # type: ignore[union-attr]
 
     def take_rows(self, rows: Int[Tensor, "r"]) -> None:
         """Follows the batch when the cache is reordered, repeated or cut."""
@@ -259,9 +259,9 @@ class CacheState:
             self.vision = self.vision.index_select(0, rows.to(self.vision.device))
             if self.frames is not None:
                 self.frames = self.frames.index_select(0, rows.to(self.frames.device))
-        if self.told is not None:
-            image, spot = (t.index_select(0, rows.to(t.device)) for t in self.told)
-            self.told = image, spot
+        if self.images_given is not None:
+            image, spot = (t.index_select(0, rows.to(t.device)) for t in self.images_given)
+            self.images_given = image, spot
         if self.pads is not None:
             self.pads = self.pads.index_select(0, rows.to(self.pads.device))
         for before, which in self.dropped.items():

@@ -191,4 +191,4 @@ def counted(notes: Sequence[Mapping[str, Tensor]]) -> dict[str, Int[Tensor, "b"]
         for name, note in (notes[-1] if notes else {}).items()
         if note.dtype == torch.bool and note.dim() == 1
     }
-    return {name: torch.stack(found).sum(0) for name, found in facts.items()}
+    return {name: torch.stack(tensors).sum(0) for name, tensors in facts.items()}

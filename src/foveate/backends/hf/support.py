@@ -182,11 +182,11 @@ def most_kv_heads(config: PreTrainedConfig) -> int | None:
     """The most KV heads that a layer of the model has; None where its configuration does not say.
     Some models give their global layers another number, or each layer its own.
     """
-    found: list[int] = []
+    counts: list[int] = []
     for name, value in vars(config).items():
         if name.endswith(("key_value_heads", "kv_heads")):
-            found += [n for n in (value if isinstance(value, list) else [value]) if n]
-    return max(found) if found else None
+            counts += [n for n in (value if isinstance(value, list) else [value]) if n]
+    return max(counts) if counts else None
 
 
 def state_of(cache: object) -> CacheState | None:

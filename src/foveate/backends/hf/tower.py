@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from foveate.backends.hf.decoder import Place
+from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.interface import lookers
 from foveate.core.pruning import Prune, TowerAttention
 from foveate.core.spec import print_value
@@ -79,7 +79,7 @@ class Tower:
         UnsupportedModel: how this model's patches become tokens is not known.
     """
 
-    def __init__(self, model: PreTrainedModel, place: Place, stage: Prune | None):
+    def __init__(self, model: PreTrainedModel, place: DecoderPath, stage: Prune | None):
         config = model.config
         self.said, self.in_squares = print_value(stage), config.model_type in IN_SQUARES
         self.each = _patches_of_a_token(config) if config.model_type in _KNOWN else 0
@@ -163,9 +163,9 @@ class Tower:
 def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
     """The values at the tokens marked, zeros elsewhere; every row so many times."""
     values = values.to(vision.device)
-    found = values.new_zeros(*vision.shape, *values.shape[1:])
-    found[vision] = values
-    return found.repeat_interleave(times, 0)
+    placed = values.new_zeros(*vision.shape, *values.shape[1:])
+    placed[vision] = values
+    return placed.repeat_interleave(times, 0)
 
 
 def _patches_of_a_token(config: Any) -> int:
@@ -183,7 +183,7 @@ def _patches_of_a_token(config: Any) -> int:
     return 0 if side % config.projector_grid else (side // config.projector_grid) ** 2
 
 
-def _layers(model: PreTrainedModel, place: Place) -> list[nn.Module]:
+def _layers(model: PreTrainedModel, place: DecoderPath) -> list[nn.Module]:
     """The layers of that index, of all lists of modules outside the decoder that have as many as
     the tower has layers; attention is asked for in one of them.
     """

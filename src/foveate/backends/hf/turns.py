@@ -13,7 +13,7 @@ from threading import Lock, get_ident
 from types import FrameType
 from typing import Protocol
 
-from foveate.backends.hf.next_prompt import Told
+from foveate.backends.hf.next_prompt import CallInputs
 
 _PATIENCE = 0.05  # seconds until somebody who waits looks again whether the other call still runs
 
@@ -33,7 +33,7 @@ class Call:
 
     def __init__(self, frame: FrameType | None = None, outer: Call | None = None):
         self.frame, self.outer, self.thread = frame, outer, get_ident()
-        self.told: Told = Told(None if outer is None else outer.told)
+        self.inputs: CallInputs = CallInputs(None if outer is None else outer.inputs)
         self.undo: Undo | None = None
         self.innermost = self
         self.holder: Call = self if outer is None else outer.holder
@@ -62,7 +62,7 @@ class Call:
         """What its frame does last. If it is kept from it, the next call finds out."""
         self.settle()
         self.holder.innermost = self.outer or self
-        self.told = Told()
+        self.inputs = CallInputs()
         if self.frame is not None:
             self.frame = None
             self._going.release()
@@ -86,7 +86,7 @@ class Call:
             self.before = None
 
 
-class Turn:
+class CallTurn:
     """Whose call it is: a chain of calls, of which the last has the turn."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@
 | where one pair leaves for each that comes | :func:`answer_in_place` |
 | it holds a prompt's end and drafted tokens beyond | :func:`with_drafts` |
 | it reads more after a prompt, and does not stay | :func:`read_again` |
-| it is another layer's, without pairs of its own (shared KV) | :func:`lend` |
+| it is another layer's, without pairs of its own (shared KV) | :func:`attend_shared_kv` |
 
 The exact form: the attention function gathers the mask's columns through the original column of
 each slot.
@@ -47,14 +47,14 @@ def attend(
     the model's attention takes.
     """
     layer.linked, whole = True, not layer.pairs.compressed
-    if layer.late is not None:
-        return with_drafts(layer, layer.late, attention, query, own_mask, scale)
+    if layer.drafts is not None:
+        return with_drafts(layer, layer.drafts, attention, query, own_mask, scale)
     b, given = query.shape[0], query.shape[2]
     if layer.state.computed is not None:
         own_mask, given = _of_given(layer, own_mask, given)
     mask = layer.state.shared.over_columns(own_mask, b, given, layer.seen)
     made = layer.state.made
-    if made is not None and made.q is not None and layer.state.again is None:
+    if made is not None and made.q is not None and layer.state.reread is None:
         made.q[layer.ordinal] = query.detach()
     out = _way(layer, _queries(layer, attention, query, own_mask, mask, scale))
     layer.computed = None
@@ -64,16 +64,16 @@ def attend(
 def _of_given(layer: FoveateLayer, own_mask: Any, tokens: int) -> tuple[Any, int]:
     """The model's own mask, and how many tokens were given, where only some are computed."""
     computed = layer.state.computed
-    if computed is None or layer.state.again is not None:
+    if computed is None or layer.state.reread is not None:
         return own_mask, tokens
     return computed.own_mask(own_mask), computed.given
 
 
 def _way(layer: FoveateLayer, queries: Queries) -> Output:
     state = layer.state
-    if state.again is not None:
+    if state.reread is not None:
         return read_again(layer, queries)
-    if state.lends:
+    if state.shares_kv:
         layer.attended = layer.pairs
     if layer.at.phase is not Phase.ANSWERING:
         return read_prompt(layer, queries)
@@ -104,10 +104,10 @@ def read_prompt(layer: FoveateLayer, queries: Queries) -> Output:
     # the model's own attention knows gradients, and other attentions than SDPA
     pairs, traced_back = layer.pairs, torch.is_grad_enabled() and queries.q.requires_grad
     ours = queries.attention.is_sdpa and not traced_back and not pairs.compressed
-    shown, asked = _shown(layer, queries, ours)
+    shown, requested = _shown(layer, queries, ours)
     if layer.model_index in layer.state.asks_before:
         layer.state.before = shown
-    out = attended(queries, pairs, layer.policy.attend.n, asked)
+    out = attended(queries, pairs, layer.policy.attend.n, requested)
     _read(layer, replace(shown, column_sums=out.column_sums, window_sums=out.window_sums))
     return out.output, out.weights
 
@@ -127,32 +127,32 @@ def answer(layer: FoveateLayer, queries: Queries) -> Output:
 
 def with_drafts(
     layer: FoveateLayer,
-    late: tuple[Tensor, Tensor],
+    drafts: tuple[Tensor, Tensor],
     attention: ModelAttention,
     query: Tensor,
     own_mask: Any,
     scale: float,
 ) -> Output:
     """Attention of the prompt's last tokens, which compresses it; then that of drafted tokens,
-    whose pairs come ``late``, over what was kept.
+    whose keys and values are ``drafts``, over what was kept.
     """
-    m, whole = query.shape[2], layer.seen + late[0].shape[2]
-    split = m - late[0].shape[2]
+    m, whole = query.shape[2], layer.seen + drafts[0].shape[2]
+    split = m - drafts[0].shape[2]
     own_mask, given = _of_given(layer, own_mask, query.shape[2])
     mask = layer.state.shared.over_columns(own_mask, query.shape[0], given, whole)
-    end = -late[0].shape[2]
+    end = -drafts[0].shape[2]
     cut = None if mask is None else mask[:, :, :end, : layer.seen]
     rest = None if mask is None else mask[:, :, end:]
-    layer.late, attention = None, attention.with_masks()
+    layer.drafts, attention = None, attention.with_masks()
     before, _ = _way(layer, _queries(layer, attention, query[:, :, :split], cut, cut, scale))
     layer.computed = None
-    layer.append(*late)
+    layer.append(*drafts)
     queries = _queries(layer, attention, query[:, :, split:], rest, rest, scale)
     after = attended(queries, layer.pairs, layer.softmax_n)
     return refused(torch.cat([before, after.output], dim=1)), None
 
 
-def lend(
+def attend_shared_kv(
     layer: FoveateLayer,
     attention: ModelAttention,
     query: Tensor,
@@ -229,7 +229,7 @@ def _leaves_one(layer: FoveateLayer, queries: Queries) -> DensePairs | Rewritten
         return None
     if pairs.longest != kept + 1 or not pairs.compressed:
         return None
-    plain = queries.attention.is_sdpa and queries.sees_all and not layer.state.lends
+    plain = queries.attention.is_sdpa and queries.sees_all and not layer.state.shares_kv
     return pairs if plain else None
 
 
@@ -269,7 +269,7 @@ def _left_in_place(layer: FoveateLayer) -> bool:
     leave = state.reading.leave(layer.ordinal, layer.at, state.pad, pairs.longest)
     if not leave:
         return leave is not None
-    if len(leave) > 1 or state.lends or not layer.policy.store.exact:
+    if len(leave) > 1 or state.shares_kv or not layer.policy.store.exact:
         return False
     pairs = rewritten(pairs)
     layer.put(pairs)
@@ -284,14 +284,14 @@ def _left_in_place(layer: FoveateLayer) -> bool:
 def read_again(layer: FoveateLayer, queries: Queries) -> Output:
     """Attention over the prompt and the pass, at which the score looks on, if one does."""
     out = attended(queries, layer.pairs, 0.0, _wanted_again(layer, queries))
-    shown, again = _shown_again(layer, queries, out.column_maxima), layer.state.again
-    if shown is None or again is None:
+    shown, reread = _shown_again(layer, queries, out.column_maxima), layer.state.reread
+    if shown is None or reread is None:
         return out.output, out.weights
-    if again.outputs is None:
-        layer.state.reading.again(shown)
+    if reread.outputs is None:
+        layer.state.reading.show_reread(shown)
         return out.output, out.weights
     output = out.output if out.output.requires_grad else out.output.detach().requires_grad_()
-    again.outputs[layer.ordinal] = shown, output
+    reread.outputs[layer.ordinal] = shown, output
     return output, out.weights
 
 
@@ -301,7 +301,7 @@ def _wanted_again(layer: FoveateLayer, queries: Queries) -> Wanted:
     gradients are asked for.
     """
     state, q = layer.state, queries.q
-    shown = state.again is not None and state.again.order is not None
+    shown = state.reread is not None and state.reread.order is not None
     if not (shown and layer.policy.reads_column_maxima and queries.attention.is_sdpa):
         return NOTHING
     traced_back = torch.is_grad_enabled() and q.requires_grad
@@ -316,12 +316,12 @@ def _shown_again(layer: FoveateLayer, queries: Queries, most: Tensor | None) -> 
     """The pass as the policy sees it, which has the prompt's slots before the pass's own; None if
     no score looks on.
     """
-    unread, again = layer.memory.unread, layer.state.again
-    if unread is None or again is None or again.order is None:
+    unread, reread = layer.memory.unread, layer.state.reread
+    if unread is None or reread is None or reread.order is None:
         return None
     k, v, _ = layer.padded()
     pos = unread.slots.pos[..., : k.shape[2] - queries.q.shape[2]]
-    order = again.order.to(pos.device)
+    order = reread.order.to(pos.device)
     own = torch.where(order < 0, -1, order + pos[:, 0, -1:] + 1)
     beside = own[:, None].expand(*pos.shape[:2], -1)
     image = unread.slots.image

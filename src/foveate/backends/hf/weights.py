@@ -25,11 +25,11 @@ def weights_digest(model: nn.Module) -> str:
         return ""
     if not (weights := [one for one in weights if one.numel()]):
         return ""
-    found = torch.empty(len(weights), dtype=torch.bfloat16, device="cpu")
+    vector = torch.empty(len(weights), dtype=torch.bfloat16, device="cpu")
     for device in dict.fromkeys(one.device for one in weights):
         here = [place for place, one in enumerate(weights) if one.device == device]
-        found[here] = _largest([weights[place] for place in here]).cpu()
-    raw = found.view(torch.int16).numpy().tobytes()
+        vector[here] = _largest([weights[place] for place in here]).cpu()
+    raw = vector.view(torch.int16).numpy().tobytes()
     return hashlib.sha256(raw).hexdigest()[:16]
 
 

@@ -58,7 +58,7 @@ def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | N
             served.
     """
     check_once(sys.argv[1:])
-    if not asked(args, environ):
+    if not is_requested(args, environ):
         return None
     settings = settings_from(args.additional_config, environ)
     for option, name in CLASSES.items():
@@ -68,7 +68,7 @@ def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | N
     return settings
 
 
-def asked(args: Any, environ: Mapping[str, str]) -> bool:
+def is_requested(args: Any, environ: Mapping[str, str]) -> bool:
     """Whether anything asks for Foveate: the variable, the additional configuration, or a class.
 
     Raises:
@@ -93,12 +93,12 @@ def _field(option: str) -> str:
 
 def _name(args: Any, option: str, name: str) -> None:
     """Foveate's class for that option, unless another one is there."""
-    found = getattr(args, _field(option))
-    if found in UNSET:
+    value = getattr(args, _field(option))
+    if value in UNSET:
         setattr(args, _field(option), name)
-    elif HERE not in str(found):
+    elif HERE not in str(value):
         raise UnsupportedEngine(
-            f"{option} {found!r} beside a policy, which needs {name}. Leave {option} out, or give "
+            f"{option} {value!r} beside a policy, which needs {name}. Leave {option} out, or give "
             f"no policy (unset {VARIABLE}, and no 'foveate' in the additional configuration)."
         )
 

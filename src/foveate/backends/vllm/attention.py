@@ -25,7 +25,7 @@ from foveate.backends.vllm.gap import kept_slots, physical
 from foveate.backends.vllm.heads import EVERY, Cell
 from foveate.backends.vllm.prefill import after_pass
 from foveate.backends.vllm.prompts import Prompts
-from foveate.backends.vllm.rewriting import Step
+from foveate.backends.vllm.rewriting import RewritingStep
 from foveate.backends.vllm.rows import Row
 
 
@@ -62,8 +62,8 @@ class Compressing:
             return output
         self._compress(steps, layer, plain_queries(layer, query, key.dtype), cells)
         for cell, step in zip(cells, steps, strict=True):
-            if step.again is not None:
-                attend(cell, step.again[1], step.again[0])
+            if step.later is not None:
+                attend(cell, step.later[1], step.later[0])
         return output
 
     def do_kv_cache_update(
@@ -86,7 +86,7 @@ class Compressing:
             plain(layer, *pair, cache, slots)
 
     def _compress(
-        self, steps: Sequence[Step], layer: Any, query: Tensor, cells: Sequence[Cell]
+        self, steps: Sequence[RewritingStep], layer: Any, query: Tensor, cells: Sequence[Cell]
     ) -> None:
         """Compresses the prompts of a pass. One that cannot be is left as it lies: its last tokens
         stay, and its request fails; no other is concerned.

@@ -167,7 +167,7 @@ class CompressedManager(FullAttentionManager):
         """vLLM's, of as many tokens as the request that is asking may share."""
         plan = ASKING.get()
         if plan is not None and plan.key is not None:
-            max_length = min(max_length, *map(plan.found, options["kv_cache_group_ids"]))
+            max_length = min(max_length, *map(plan.readable, options["kv_cache_group_ids"]))
         return super().find_longest_cache_hit(block_hashes, max_length, *args, **options)
 
     def add_local_computed_blocks(
@@ -185,13 +185,13 @@ class CompressedManager(FullAttentionManager):
 
         ``hashes`` are those of the request's blocks, each of all tokens up to its end.
         """
-        found: list[Any] = []
+        hit_blocks: list[Any] = []
         for _, name in self._names(hashes, plan):
             blocks = self.block_pool.get_cached_block(name, [self.kv_cache_group_id])
             if blocks is None:
                 return None
-            found += blocks
-        return [self._null_block] * plan.gap(self.kv_cache_group_id) + found
+            hit_blocks += blocks
+        return [self._null_block] * plan.gap(self.kv_cache_group_id) + hit_blocks
 
     def remember_context(self, request_id: str, hashes: Sequence[bytes], plan: Plan) -> None:
         """Names the blocks of a context by it and by the policy.
@@ -212,9 +212,9 @@ class CompressedManager(FullAttentionManager):
         size, gap = self.block_pool.hash_block_size, plan.gap(self.kv_cache_group_id)
         whole = hashes[plan.length // size - 1]
         for place in range(gap, plan.length // self.block_size):
-            told = f"foveate {plan.policy} {plan.length} {place} ".encode()
+            key = f"foveate {plan.policy} {plan.length} {place} ".encode()
             plain = hashes[(place + 1) * self.block_size // size - 1]
-            yield place, sha256(told + whole).digest() if gap else plain
+            yield place, sha256(key + whole).digest() if gap else plain
 
 
 def compressible(spec: KVCacheSpec) -> bool:

@@ -87,8 +87,8 @@ def _split(sizes: Any, ubatching: bool) -> dict[str, bool]:
 
 
 def _refuse(refused: Mapping[str, Any]) -> None:
-    for what, here in refused.items():
-        if here:
+    for what, reason in refused.items():
+        if reason:
             raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}. {_LEAVE}.")
 
 
@@ -132,8 +132,8 @@ def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
     Raises:
         UnsupportedEngine: the message names the setting.
     """
-    again = [policy for policy in policies if policy.when.decodes or policy.when.reads]
-    if not again:
+    recompressing = [policy for policy in policies if policy.when.decodes or policy.when.reads]
+    if not recompressing:
         return
     refused = {
         "speculative decoding (--speculative-config, --spec-method), whose drafts may be taken "
@@ -142,9 +142,9 @@ def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
         "within them": config.scheduler_config.disable_chunked_mm_input,
         "a cache of codes (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
     }
-    for what, here in refused.items():
-        if here:
+    for what, reason in refused.items():
+        if reason:
             raise UnsupportedEngine(
-                f"{again[0]} compresses again as tokens come, and cannot be combined with {what}. "
-                "Leave that out, or choose when=after_prefill."
+                f"{recompressing[0]} compresses again as tokens come, and cannot be combined "
+                f"with {what}. Leave that out, or choose when=after_prefill."
             )

@@ -32,8 +32,8 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         ProfileMismatch: a policy's profile is another model's.
     """
     model = config.model_config
-    for what, found in _refused(model.hf_text_config).items():
-        if found:
+    for what, value in _refused(model.hf_text_config).items():
+        if value:
             raise UnsupportedEngine(
                 f"{model.model} has {what}, which the scores and pages of Foveate's worker do not "
                 "model. This model cannot be compressed."
@@ -44,7 +44,7 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
         others=[kind for kind in kinds if kind in PARTIAL],
         sharing=(),
         tiers=shaping(policies) is not None,
-        again=any(Every.of(policy.when).tokens for policy in policies),
+        recompresses=any(Every.of(policy.when).tokens for policy in policies),
         hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
     )
     for policy in policies:

@@ -32,14 +32,14 @@ from foveate.core.protocols import LayerCounts, Select
 from foveate.errors import InvalidBudget
 
 
-class Protected(NamedTuple):
+class ProtectedTokens(NamedTuple):
     """What a selection always keeps of a long prompt: ``tokens``, and a share of the budget."""
 
     tokens: int
     share: Fraction
 
     @classmethod
-    def of(cls, select: Select) -> Protected:
+    def of(cls, select: Select) -> ProtectedTokens:
         """What it protects; its field ``recent`` is the only one that can be a share."""
         recent = getattr(select, "recent", 0)
         share = Fraction(0) if isinstance(recent, int) else Fraction(str(recent))
@@ -58,7 +58,7 @@ class Tier:
     """
 
     counts: LayerCounts
-    protected: Protected
+    protected: ProtectedTokens
     cells: tuple[int, ...]
 
     def wanted(self, average: int, prompt: int) -> int:

@@ -63,8 +63,8 @@ class Split:
         """Those of this pass; none where vLLM takes the layer for one, as it does while it measures
         the memory of graphs, before there is a pool.
         """
-        told = get_forward_context().attn_metadata
-        metadata = told[0] if isinstance(told, list) else told
+        by_layer = get_forward_context().attn_metadata
+        metadata = by_layer[0] if isinstance(by_layer, list) else by_layer
         if self._names[-1] not in metadata:
             return []
         return [

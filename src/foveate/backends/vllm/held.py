@@ -14,15 +14,15 @@ from foveate.backends.vllm.orders import Orders
 @dataclass
 class Books:
     """Of one request, by KV cache group: how many ``blocks`` its table has, and which is the
-    ``first`` that is still held. Its first ``found`` tokens lie where other requests read as well.
+    ``first`` that is still held. Its first ``shared`` tokens lie where other requests read as well.
     """
 
-    found: int
+    shared: int
     blocks: list[int]
     first: Mapping[int, int] = field(default_factory=dict)
 
 
-class Held:
+class RequestBooks:
     """The books of all requests."""
 
     def __init__(self) -> None:
@@ -64,6 +64,6 @@ class Held:
         """What is wrong with writing a request's tokens from ``first`` on once more; None if no
         other request reads them.
         """
-        if first < (found := self._books[name].found):
-            return f"its token {first} would be moved, and others may read its first {found}"
+        if first < (shared := self._books[name].shared):
+            return f"its token {first} would be moved, and others may read its first {shared}"
         return None

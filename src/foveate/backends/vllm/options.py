@@ -35,7 +35,7 @@ class GivenOption(NamedTuple):
 
 def split(words: Sequence[str]) -> tuple[list[GivenOption], list[str]]:
     """These options among the words of a command line, in order, and all other words."""
-    found: list[GivenOption] = []
+    options: list[GivenOption] = []
     rest: list[str] = []
     left = iter(words)
     for word in left:
@@ -44,8 +44,8 @@ def split(words: Sequence[str]) -> tuple[list[GivenOption], list[str]]:
         if option is None:
             rest.append(word)
         else:
-            found.append(GivenOption(option, value if equals else next(left, None), said))
-    return found, rest
+            options.append(GivenOption(option, value if equals else next(left, None), said))
+    return options, rest
 
 
 def _option(said: str) -> str | None:
@@ -76,9 +76,9 @@ def check_once(words: Sequence[str]) -> None:
     Raises:
         InvalidInput: names both.
     """
-    found = [*in_file(words), *split(words)[0]]
+    options = [*in_file(words), *split(words)[0]]
     for option in (*CLASSES, CONFIG):
-        here = [one for one in found if one.option == option]
+        here = [one for one in options if one.option == option]
         ours = any("foveate" in f"{one.said} {one.value}" for one in here)
         if _settings(here) > 1 and ours:
             places = list(dict.fromkeys(one.said for one in here))

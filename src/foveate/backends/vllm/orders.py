@@ -56,5 +56,5 @@ class Orders(NamedTuple):
     @classmethod
     def sent(cls, output: Any) -> Orders:
         """Those that came with a step; none if another scheduler made it."""
-        found: Orders = getattr(output, _FIELD, cls())
-        return found
+        orders: Orders = getattr(output, _FIELD, cls())
+        return orders

@@ -72,8 +72,8 @@ class Plan(NamedTuple):
 
     def stop(self, tokens: int) -> int | None:
         """Where a step has to end that begins after so many tokens; None for anywhere."""
-        found = (self.boundaries(group) for group in self.shares)
-        ends = [end for one in found if one is not None and (end := one.after(tokens))]
+        boundaries = (self.boundaries(group) for group in self.shares)
+        ends = [end for one in boundaries if one is not None and (end := one.after(tokens))]
         return min(ends, default=None) if self.goes_on else None
 
     def most(self, group: int, tokens: int, ahead: int) -> int:
@@ -90,7 +90,7 @@ class Plan(NamedTuple):
         boundaries = self.boundaries(group)
         return self.length if boundaries is None else boundaries.untouched
 
-    def found(self, group: int) -> int:
+    def readable(self, group: int) -> int:
         """How many of the first tokens may be read from blocks that another request has filled:
         none whose query a score asks for.
         """
@@ -100,8 +100,8 @@ class Plan(NamedTuple):
             return 0
         share = self.shares[group]
         first = share.boundaries(self.length).after(0) or self.length
-        asked = self.policy.score.queries(share.budget)
-        return max(0, min(self.remembered(group), first - asked))
+        queries = self.policy.score.queries(share.budget)
+        return max(0, min(self.remembered(group), first - queries))
 
 
 class Offer:
@@ -121,17 +121,17 @@ class Offer:
                 prompt.
             InvalidBudget, ProfileMismatch: a budget that this policy cannot have.
         """
-        asked = {name: value for name, value in (given or {}).items() if _ours(name)}
-        for name in asked:
+        extra = {name: value for name, value in (given or {}).items() if _ours(name)}
+        for name in extra:
             if name not in NAMES:
                 raise InvalidParameter(f"no request has {name!r}. {suggest(name, NAMES)}")
-        context = _context(asked.get("foveate_context"), prompt)
+        context = _context(extra.get("foveate_context"), prompt)
         length = prompt if context is None else context // block * block
-        amount = _amount(asked.get("foveate_budget"))
-        chosen = self._number(asked.get("foveate_policy"))
+        amount = _amount(extra.get("foveate_budget"))
+        chosen = self._number(extra.get("foveate_policy"))
         if chosen is None and amount is not None:
             raise InvalidParameter(
-                f"foveate_budget={shown(asked['foveate_budget'])} beside foveate_policy='full', "
+                f"foveate_budget={shown(extra['foveate_budget'])} beside foveate_policy='full', "
                 "which keeps all."
             )
         policy = None if chosen is None else self.policy(chosen, amount)

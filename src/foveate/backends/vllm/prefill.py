@@ -24,7 +24,7 @@ from foveate.core.slots import Slots
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
 
-class Kept(NamedTuple):
+class KeptPairs(NamedTuple):
     """Pairs of a cell that stay, ascending per head: in which of the ``slots`` that were held they
     stood, and which ``positions`` in the request they have.
 
@@ -63,7 +63,7 @@ def after_pass(
     queries: Float[Tensor, "m hq d"],
     pairs: Callable[[], Pairs],
     scale: float,
-) -> list[Kept] | None:
+) -> list[KeptPairs] | None:
     """What is kept of a request that this pass has brought to a boundary, of each cell: the layer's
     only one, or its KV heads.
 
@@ -86,11 +86,11 @@ def after_pass(
     each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
     stored = layer.slots.available
-    found = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
-    if found is None or not any(cell.gap > cell.before for cell in cells):
+    kept_by_row = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
+    if kept_by_row is None or not any(cell.gap > cell.before for cell in cells):
         return None
     kept = [
-        _part(found, layer, slice(i * heads, (i + 1) * heads), cell.kept)
+        _part(kept_by_row, layer, slice(i * heads, (i + 1) * heads), cell.kept)
         for i, cell in enumerate(cells)
     ]
     if prompt.goes_on:
@@ -155,11 +155,9 @@ def _of_tokens(known: Int[Tensor, "n"], tokens: Int[Tensor, "*s"]) -> Int[Tensor
     return known[tokens.clamp_max(last)].masked_fill(tokens > last, -1)
 
 
-def _part(found: pipeline.Kept, layer: Layer, heads: slice, tokens: int) -> Kept:
-    mask = found.mask[0, heads]
+def _part(kept: pipeline.Kept, layer: Layer, heads: slice, tokens: int) -> KeptPairs:
+    mask = kept.mask[0, heads]
     slots = mask.nonzero()[:, 1].view(len(mask), tokens)
     positions = layer.pos[0, heads].gather(1, slots)
-    k, v = (
-        t[0, heads][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (found.k, found.v)
-    )
-    return Kept(k, v, slots, positions, moved=found.k is layer.k)
+    k, v = (t[0, heads][mask].view(len(mask), tokens, -1).transpose(0, 1) for t in (kept.k, kept.v))
+    return KeptPairs(k, v, slots, positions, moved=kept.k is layer.k)

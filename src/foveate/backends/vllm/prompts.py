@@ -9,17 +9,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from foveate.backends.vllm.held import Held
+from foveate.backends.vllm.held import RequestBooks
 from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer
-from foveate.backends.vllm.rows import Prompt, in_blocks, visual
+from foveate.backends.vllm.rows import RequestPrompt, in_blocks, visual
 from foveate.backends.vllm.shares import Share
 from foveate.core.reading import Pass, Phase, PromptReading
 
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
 
 
-class Asked(NamedTuple):
+class ScheduledRequest(NamedTuple):
     """A request as the scheduler announced it. ``follows`` says whether this worker has the policy
     that is meant, as each process reads its own environment.
     """
@@ -46,10 +46,10 @@ class Prompts:
         self.completed: list[Order] = []  # the prompts of this pass
         self.reading = False  # whether a policy is to see what this pass reads
         self.seconds = 0.0  # spent on compressing, since they were taken last
-        self.held = Held()
+        self.held = RequestBooks()
         self._offer, self._runner = offer, runner
-        self._asked: dict[str, Asked] = {}
-        self._known: dict[str, Prompt] = {}
+        self._asked: dict[str, ScheduledRequest] = {}
+        self._known: dict[str, RequestPrompt] = {}
         self._fails: set[str] = set()
         self._serving = False
 
@@ -92,10 +92,10 @@ class Prompts:
         """What is to become of that request's prompt; None if the scheduler did not say, or means
         another policy than this worker has.
         """
-        asked = self._asked.get(name)
-        return asked.order if asked is not None and asked.follows else None
+        request = self._asked.get(name)
+        return request.order if request is not None and request.follows else None
 
-    def prompt(self, name: str) -> Prompt:
+    def prompt(self, name: str) -> RequestPrompt:
         """That request's prompt; it has an order that names a policy."""
         if name not in self._known:
             order, _, features = self._asked[name]
@@ -104,7 +104,7 @@ class Prompts:
             vision = visual(features, order.length).to(self._runner.device)
             policy = in_blocks(self._offer.policy(order.chosen, order.amount), order)
             reading = PromptReading(policy, len(self.ordinals))
-            self._known[name] = Prompt(name, order, policy, vision, reading)
+            self._known[name] = RequestPrompt(name, order, policy, vision, reading)
         return self._known[name]
 
     def seen(self, name: str, share: Share, computed: int, new: int) -> int | None:
@@ -119,8 +119,8 @@ class Prompts:
         if until <= order.length:
             return until
         policy = self.prompt(name).policy
-        asked = max(1, policy.score.queries(share.budget))
-        return until if policy.running or computed + new > until - asked else None
+        queries = max(1, policy.score.queries(share.budget))
+        return until if policy.running or computed + new > until - queries else None
 
     def fail(self, name: str, why: str) -> None:
         """Lets that request fail, and no other."""
@@ -148,7 +148,7 @@ class Prompts:
         for new in output.scheduled_new_reqs:
             self._known.pop(new.req_id, None)
             order = orders.begin.get(new.req_id)
-            self._asked[new.req_id] = Asked(order, self._follows(order), new.mm_features)
+            self._asked[new.req_id] = ScheduledRequest(order, self._follows(order), new.mm_features)
         self.held.learn(output, orders)
         self.completed = list(self._completed(output))
 
@@ -163,8 +163,8 @@ class Prompts:
         computed = dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
         computed |= {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         for name, new in output.num_scheduled_tokens.items():
-            asked = self._asked.get(name)
-            if asked is None or (order := asked.order) is None:
+            request = self._asked.get(name)
+            if request is None or (order := request.order) is None:
                 continue
             phase = Pass.of(order.length, computed[name], new).phase
             self.reading |= bool(order.shares) and phase is not Phase.ANSWERING

@@ -32,21 +32,21 @@ _HERE = __name__.rpartition(".")[0]
 logger = init_logger("vllm.foveate.requests")
 
 
-class Served(NamedTuple):
+class ServedPlatform(NamedTuple):
     """vLLM's worker on a platform, and what stands for each of its attention backends, by name."""
 
     worker: Callable[[], type]
     backends: Mapping[str, str]
 
 
-CPU = Served(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.cpu.FoveateCPU"})
-CUDA = Served(
+CPU = ServedPlatform(cpu_worker_class, {"CPU_ATTN": f"{_HERE}.cpu.FoveateCPU"})
+CUDA = ServedPlatform(
     gpu_worker_class,
     {"FLASH_ATTN": f"{_HERE}.gpu.FoveateFlash", "TRITON_ATTN": f"{_HERE}.gpu.FoveateTriton"},
 )
 
 
-def served(platform: Any = current_platform) -> Served:
+def served(platform: Any = current_platform) -> ServedPlatform:
     """What serves on a platform of vLLM's.
 
     Raises:
@@ -126,10 +126,10 @@ def check_request(config: Any, request: Any) -> None:
     """Raises FoveateError where an engine of that configuration cannot serve the request."""
     given = getattr(request.sampling_params, "extra_args", None) or {}
     if _HERE not in str(config.parallel_config.worker_cls):
-        asked = [name for name in given if str(name).startswith(PREFIX)]
-        if asked:
+        extra = [name for name in given if str(name).startswith(PREFIX)]
+        if extra:
             raise InvalidParameter(
-                f"{asked[0]}: this engine was started without Foveate's worker, so nothing is "
+                f"{extra[0]}: this engine was started without Foveate's worker, so nothing is "
                 f"compressed. Start it with 'foveate serve', or with a policy in {VARIABLE}."
             )
         return

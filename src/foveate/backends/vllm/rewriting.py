@@ -23,7 +23,7 @@ NULL_BLOCK = 0
 
 
 @dataclass
-class Step:
+class RewritingStep:
     """What this pass means for the prompts of one KV cache group.
 
     ``again`` are the pass's tokens that stand after a prompt that it completes, with the metadata
@@ -32,7 +32,7 @@ class Step:
 
     prompts: Prompts
     rows: list[Row]
-    again: tuple[Int[Tensor, "t"], Any] | None = None
+    later: tuple[Int[Tensor, "t"], Any] | None = None
 
     @property
     def readable(self) -> list[Row]:
@@ -92,12 +92,12 @@ class Rewriting:
         rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
-        told = rewritten(common, gaps, spec.block_size, self.buffers, barred)
-        metadata = plain(common_prefix_len, told, fast_build)
+        gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
+        metadata = plain(common_prefix_len, gathered, fast_build)
         if (rows or barred) and self.prompts is not None:
             # fast: the plan of a first build lies in a buffer that a second would overwrite
-            again = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
-            metadata.foveate = Step(self.prompts, rows, again)
+            later = later_tokens(common, rows, spec.block_size, lambda it: plain(0, it, True))
+            metadata.foveate = RewritingStep(self.prompts, rows, later)
         return metadata
 
 

@@ -20,7 +20,7 @@ VISUAL = ("image", "video")
 
 
 @dataclass
-class Prompt:
+class RequestPrompt:
     """What is compressed of the prompt of request ``name``. ``vision`` is True at visual tokens."""
 
     name: str
@@ -55,7 +55,7 @@ class Row(NamedTuple):
     of.
     """
 
-    prompt: Prompt
+    prompt: RequestPrompt
     before: int
     gap: int
     until: int

@@ -161,9 +161,9 @@ class Planning:
         limits = [request.num_tokens - 1, *(limit for limit in most if limit is not None)]
         fits = 0 < plan.length <= min(limits)
         if enabled and plan.context and self._shares_contexts and fits:
-            found = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
-            if all(blocks is not None for blocks in found):
-                return self.kv_cache_manager.create_kv_cache_blocks(tuple(found)), plan.length, 0
+            hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
+            if all(blocks is not None for blocks in hits):
+                return self.kv_cache_manager.create_kv_cache_blocks(tuple(hits)), plan.length, 0
         with asking(plan):
             return self._stock_prefix(request, *most)
 

@@ -232,8 +232,8 @@ def _foretold(policy: Policy) -> str:
     """What the policy's own methods, or else all, say of arguments under which they are served."""
     own = policy.origin.build.names if policy.origin else ()
     given = {name: one.foretold for name, one in METHODS.items() if one.foretold}
-    asked = {name: given[name] for name in own if name in given} or given
-    return " or ".join(f"{name} with {arguments}" for name, arguments in asked.items())
+    extra = {name: given[name] for name in own if name in given} or given
+    return " or ".join(f"{name} with {arguments}" for name, arguments in extra.items())
 
 
 def check_profiles(policy: Policy, model: str, depth: int | None = None) -> None:

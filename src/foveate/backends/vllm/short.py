@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from foveate.backends.vllm.gap import Protected, Room
+from foveate.backends.vllm.gap import ProtectedTokens, Room
 from foveate.backends.vllm.plans import Plan
 
 
@@ -19,7 +19,7 @@ def said_of(plan: Plan, block: int, longest: int) -> str:
     """
     if not plan.context or plan.policy is None or plan.policy.amount.everything:
         return ""
-    room = Room.of(plan.policy.amount, Protected.of(plan.policy.select).tokens)
+    room = Room.of(plan.policy.amount, ProtectedTokens.of(plan.policy.select).tokens)
     if room.gap(plan.length // block * block, block):
         return ""
     least = shortest(room, block, longest)

@@ -24,7 +24,7 @@ def check_layers(
     others: Sequence[str],
     sharing: Sequence[str],
     tiers: bool,
-    again: bool = False,
+    recompresses: bool = False,
     hybrid: bool = True,
 ) -> None:
     """Refuses models whose layers cannot be compressed beside each other.
@@ -34,7 +34,7 @@ def check_layers(
         others: names of those that have another kind of cache (windows, states) and keep it.
         sharing: names of those that read another layer's cache.
         tiers: whether a policy gives layers or heads different budgets.
-        again: whether a policy compresses at other times than the prompt's end.
+        recompresses: whether a policy compresses at other times than the prompt's end.
         hybrid: whether vLLM may manage caches of several kinds, or has to make them one.
 
     Raises:
@@ -56,7 +56,7 @@ def check_layers(
             f"this model has {len(others)} layers with windows or states beside those to compress, "
             "and a budget that differs by layer. Use one that keeps the same number in all layers."
         )
-    if others and again:
+    if others and recompresses:
         raise UnsupportedEngine(
             f"this model has {len(others)} layers with windows or states beside those to compress, "
             "and a policy that compresses again as tokens come. Choose when=after_prefill."
@@ -85,8 +85,8 @@ def check_model(config: Any) -> None:
         "prompts given as embeddings (--enable-prompt-embeds), as nothing tells which of them are "
         "visual": config.enable_prompt_embeds,
     }
-    for what, found in refused.items():
-        if found:
+    for what, reason in refused.items():
+        if reason:
             raise UnsupportedEngine(f"Foveate's worker cannot serve {what}.")
 
 
@@ -111,8 +111,8 @@ def check_attention(layers: Mapping[str, Any]) -> None:
                 layer.head_size_v != layer.head_size
             ),
         }
-        for what, found in refused.items():
-            if found:
+        for what, reason in refused.items():
+            if reason:
                 raise UnsupportedEngine(
                     f"the attention of {name} has {what}, which the scores and pages of Foveate's "
                     "worker do not model. This model cannot be compressed."

@@ -27,7 +27,7 @@ from fractions import Fraction
 from typing import Any
 
 from foveate.backends.vllm.boundaries import Every
-from foveate.backends.vllm.gap import Protected, Room, Tier
+from foveate.backends.vllm.gap import ProtectedTokens, Room, Tier
 from foveate.core.policy import Policy, with_amount
 from foveate.core.protocols import Foreseeable, ForeseeableByHead, LayerCounts
 from foveate.errors import InvalidParameter, UnsupportedPolicy
@@ -109,7 +109,7 @@ def room_of(policy: Policy, counts: LayerCounts | None = None, run: tuple[int, .
     """What each cell of a ``run`` keeps, which a policy gives these ``counts``; without them, what
     all cells keep.
     """
-    protected = Protected.of(policy.select)
+    protected = ProtectedTokens.of(policy.select)
     room = Room.of(policy.amount, protected.tokens)
     if counts is None:
         return replace(room, every=Every.of(policy.when))
@@ -125,7 +125,7 @@ def _counts(policy: Policy, depth: int, heads: int) -> LayerCounts | None:
 
 def _sorted(policy: Policy, counts: LayerCounts, longest: int, cells: int) -> list[int]:
     """The cells, those that keep most first."""
-    protected = Protected.of(policy.select)
+    protected = ProtectedTokens.of(policy.select)
     average = min(Room.of(policy.amount, protected.tokens).average(longest), longest)
     given = counts(average, protected.of_budget(average, longest), longest)
     return sorted(range(cells), key=lambda cell: (-given[cell], cell))

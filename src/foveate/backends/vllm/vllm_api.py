@@ -23,8 +23,8 @@ TRIED = ((0, 32), (0, 34))
 def check_version(version: str) -> None:
     """Raises UnsupportedEngine unless that version of vLLM was tried."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
-    found = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-    if not TRIED[0] <= found < TRIED[1]:
+    installed = (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+    if not TRIED[0] <= installed < TRIED[1]:
         first, end = (".".join(map(str, v)) for v in TRIED)
         raise UnsupportedEngine(
             f"vLLM {version} is installed, and Foveate's worker was tried with vLLM >={first},"

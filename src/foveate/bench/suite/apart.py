@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Literal
 
 from foveate.bench.suite.rows import Row, why
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 
 INTERPRET = "TRITON_INTERPRET"
 ENDED = "the whole run was ended here"
@@ -36,7 +36,7 @@ class PartOutcome:
 
 def apart(
     name: str,
-    setting: Setting,
+    setting: SuiteSetting,
     limit: int,
     heard: Callable[[PartOutcome], object] = lambda so_far: None,
 ) -> PartOutcome:
@@ -103,7 +103,7 @@ def _interpreting(on: bool) -> Iterator[None]:
             os.environ[INTERPRET] = before
 
 
-def _measured(name: str, setting: Setting, sender: Connection) -> None:
+def _measured(name: str, setting: SuiteSetting, sender: Connection) -> None:
     """What the process does. It leads a group of its own, so that what it starts ends with it."""
     if hasattr(os, "setsid"):
         os.setsid()

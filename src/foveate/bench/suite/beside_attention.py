@@ -15,13 +15,13 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from foveate.bench.suite.inputs import Inputs, Size
 from foveate.bench.suite.rows import Row, attempted, milliseconds, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 
 TOKENS, QUICK_TOKENS = (8192, 32768), (64,)
 AIM = "Aim at 32k: attention with sums at most 1.4 times FlashAttention."
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Milliseconds of each, and as a multiple of FlashAttention's; the reference's at 8k alone."""
     for n in QUICK_TOKENS if setting.quick else TOKENS:
         size = Size(1, n, h=2, g=2, d=16, w=4) if setting.quick else Size(1, n)
@@ -33,12 +33,12 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield row | ({"to_flash": row["ms"] / flash} if flash and "ms" in row else {})
 
 
-def _timed(work: Callable[[], Any], setting: Setting) -> dict[str, float]:
+def _timed(work: Callable[[], Any], setting: SuiteSetting) -> dict[str, float]:
     return {"ms": milliseconds(work, 2 if setting.quick else 10, setting.place)}
 
 
 def _works(
-    inputs: Inputs, setting: Setting, *, reference: bool
+    inputs: Inputs, setting: SuiteSetting, *, reference: bool
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
     q, k, v = inputs.q, inputs.k, inputs.v
     yield "FlashAttention", lambda: _flash(q, k, v)
@@ -70,7 +70,7 @@ def _flex(q: Tensor, k: Tensor, v: Tensor, *, compiled: bool) -> Callable[[], An
     return work
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"tokens": "tokens", "what": "what", "ms": "ms", "to_flash": "to FlashAttention"}
-    return [AIM, "", *table(found, columns)]
+    return [AIM, "", *table(measured, columns)]

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from foveate.bench.suite.rows import Row, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.errors import InvalidInput
 
 CHECKOUT = Path(__file__).parents[4]
@@ -39,7 +39,7 @@ PATIENCE = 0.1  # seconds between two looks
 
 
 @dataclass
-class Worker:
+class CheckWorker:
     """A process that runs its part of the tests. The results of those before it stay."""
 
     command: Sequence[str]
@@ -64,12 +64,12 @@ class Worker:
         lines = self.results.read_bytes().split(b"\n")[:-1]  # what follows is not whole yet
         for line in lines[self.taken :]:
             self.taken += 1
-            found = json.loads(line)
-            if "begun" in found:
-                self.begun.append(found["test"])
+            message = json.loads(line)
+            if "begun" in message:
+                self.begun.append(message["test"])
             else:
-                self.begun = [name for name in self.begun if name != found["test"]]
-                yield _row(found)
+                self.begun = [name for name in self.begun if name != message["test"]]
+                yield _row(message)
 
     def ended(self) -> Iterator[Row]:
         """What took the process down, if anything; it is started again if tests may be left."""
@@ -87,7 +87,7 @@ class Worker:
         self.start()
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """One for every test, as it ends.
 
     Raises:
@@ -120,7 +120,7 @@ def missing() -> str | None:
     return None
 
 
-def _workers(setting: Setting, folder: Path) -> list[Worker]:
+def _workers(setting: SuiteSetting, folder: Path) -> list[CheckWorker]:
     count = max(1, min(AT_ONCE, (os.cpu_count() or 1) - 2)) if setting.on_gpu else 1
     command = [sys.executable, "-m", "pytest", "-p", "tests.on_device", "-p", "no:cacheprovider"]
     command += ["-q", "-W", "default", "--deselect", LEAVE_OUT]
@@ -137,7 +137,7 @@ def _workers(setting: Setting, folder: Path) -> list[Worker]:
         "TRITON_INTERPRET": "0" if setting.on_gpu else "1",
     }
     return [
-        Worker(
+        CheckWorker(
             command,
             environment
             | {
@@ -150,33 +150,33 @@ def _workers(setting: Setting, folder: Path) -> list[Worker]:
     ]
 
 
-def _stop(worker: Worker) -> None:
+def _stop(worker: CheckWorker) -> None:
     if worker.process is not None:
         worker.process.kill()
         worker.process.wait()
 
 
-def _row(found: dict[str, Any]) -> Row:
-    row = {"test": found["test"], "seconds": found["seconds"]}
-    if found["outcome"] == "skipped":
-        return row | {"not_run": found["said"]}
-    if found["outcome"] == "failed":
-        return row | {"failed": found["said"]}
+def _row(message: dict[str, Any]) -> Row:
+    row = {"test": message["test"], "seconds": message["seconds"]}
+    if message["outcome"] == "skipped":
+        return row | {"not_run": message["said"]}
+    if message["outcome"] == "failed":
+        return row | {"failed": message["said"]}
     return row | {"ok": True}
 
 
-def wrong(found: Sequence[Row]) -> list[Row]:
+def wrong(measured: Sequence[Row]) -> list[Row]:
     """Those that failed."""
-    return [row for row in found if "failed" in row]
+    return [row for row in measured if "failed" in row]
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """How many passed, those that did not, and why some did not run."""
-    failed = wrong(found)
-    left = [row["not_run"] for row in found if "not_run" in row]
+    failed = wrong(measured)
+    left = [row["not_run"] for row in measured if "not_run" in row]
     lines = [
-        f"{sum('ok' in row for row in found)} tests passed, {len(failed)} failed; {len(left)} not "
-        "run here."
+        f"{sum('ok' in row for row in measured)} tests passed, {len(failed)} failed; {len(left)} "
+        "not run here."
     ]
     if failed:
         lines += ["", *table(failed, {"test": "test", "said": "what it said"})]

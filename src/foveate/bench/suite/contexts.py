@@ -12,10 +12,10 @@ from foveate.bench import chunks
 from foveate.bench.alone import Heads, anew, drawn, work
 from foveate.bench.memory import peak_of
 from foveate.bench.subject import Subject
-from foveate.bench.suite.models import again, measured_with, short, subject_of
+from foveate.bench.suite.models import measured_with, short, subject_of, with_other_prompt
 from foveate.bench.suite.rows import Row, attempted, milliseconds, table
-from foveate.bench.suite.setting import Setting
-from foveate.bench.timing import Filled, seconds, steps
+from foveate.bench.suite.setting import SuiteSetting
+from foveate.bench.timing import FilledCache, seconds, steps
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 
@@ -28,7 +28,7 @@ ALONE = ("snapkv", "mixkv", "adakv", "h2o", "prefixkv", "csp", "david", "lookm")
 HEADS = Heads(28, 4, 128)
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """What grows how in the policies' own work; then reading and decoding, at both ends first."""
     for name in ALONE:
         of = (name, setting)
@@ -36,10 +36,10 @@ def rows(setting: Setting) -> Iterator[Row]:
     yield from _of_model(subject_of(MODEL, 1, setting, layers=LAYERS), setting)
 
 
-def _of_model(model: Subject, setting: Setting) -> Iterator[Row]:
+def _of_model(model: Subject, setting: SuiteSetting) -> Iterator[Row]:
     ends_first = (TOKENS[0], TOKENS[-1], *TOKENS[1:-1])
     for tokens in TOKENS[:1] if setting.quick else ends_first:
-        prompt = again(model, tokens, setting)
+        prompt = with_other_prompt(model, tokens, setting)
         what = {"part": "read", "tokens": tokens}
         full = attempted(what, lambda of=(prompt, setting): _stock(*of))  # type: ignore[misc]
         yield full | {"policy": "(stock)"}
@@ -48,7 +48,7 @@ def _of_model(model: Subject, setting: Setting) -> Iterator[Row]:
             yield attempted(what | {"policy": spec}, lambda of=of: _read(*of))  # type: ignore[misc]
 
 
-def _policy(spec: str, setting: Setting) -> Policy:
+def _policy(spec: str, setting: SuiteSetting) -> Policy:
     if not setting.quick:
         return policy_of(spec)
     small = spec.replace(f"budget={KEEP}", "budget=24,window=4").replace(
@@ -57,11 +57,11 @@ def _policy(spec: str, setting: Setting) -> Policy:
     return policy_of(small).but(window=4)
 
 
-def _chunk(setting: Setting) -> int:
+def _chunk(setting: SuiteSetting) -> int:
     return 32 if setting.quick else CHUNK
 
 
-def _stock(subject: Subject, setting: Setting) -> dict[str, Any]:
+def _stock(subject: Subject, setting: SuiteSetting) -> dict[str, Any]:
     """The stock cache: what reading takes beyond the same chunks without any, and decoding (with
     the full cache, preallocated).
     """
@@ -74,10 +74,10 @@ def _stock(subject: Subject, setting: Setting) -> dict[str, Any]:
     return {"bare": bare, "ms": 1e3 * decoded, "kept_mib": held / 2**20, **_beyond(peak, bare)}
 
 
-def _read(subject: Subject, policy: Policy, full: Row, setting: Setting) -> dict[str, Any]:
+def _read(subject: Subject, policy: Policy, full: Row, setting: SuiteSetting) -> dict[str, Any]:
     """Under a policy: after one reading that warms up, one between two stock ones."""
     chunk, device = _chunk(setting), setting.place
-    caches: list[Filled] = []
+    caches: list[FilledCache] = []
     with measured_with(setting):
         peak = peak_of(lambda: caches.append(chunks.read(subject, policy, chunk)), device)
         decoded = steps(subject, caches[0], DECODED)
@@ -85,8 +85,8 @@ def _read(subject: Subject, policy: Policy, full: Row, setting: Setting) -> dict
         before = seconds(lambda: chunks.stock(subject, chunk), device)
         own = seconds(lambda: chunks.read(subject, policy, chunk), device)
         after = seconds(lambda: chunks.stock(subject, chunk), device)
-    found = {"ratio": 2 * own / (before + after), "ms": 1e3 * decoded, "kept_mib": kept / 2**20}
-    return found | _beyond(peak, full.get("bare"))
+    measured = {"ratio": 2 * own / (before + after), "ms": 1e3 * decoded, "kept_mib": kept / 2**20}
+    return measured | _beyond(peak, full.get("bare"))
 
 
 def _beyond(peak: int | None, bare: int | None) -> dict[str, float]:
@@ -98,7 +98,7 @@ def _bytes(cache: DynamicCache) -> int:
     return sum(int(layer.keys.nbytes + layer.values.nbytes) for layer in layers)
 
 
-def _alone(name: str, setting: Setting) -> dict[str, Any]:
+def _alone(name: str, setting: SuiteSetting) -> dict[str, Any]:
     """Milliseconds a layer at the ends, and their ratio, the aim of which is 8 to 9."""
     ms = []
     for tokens in (TOKENS[0], TOKENS[-1]):
@@ -111,7 +111,7 @@ def _alone(name: str, setting: Setting) -> dict[str, Any]:
     return {"first_ms": ms[0], "last_ms": ms[1], "grows": ms[1] / ms[0]}
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """Both tables."""
     read = {
         "tokens": "tokens", "policy": "policy", "ratio": "reading, to stock",
@@ -119,7 +119,7 @@ def page(found: Sequence[Row]) -> list[str]:
     }  # fmt: skip
     alone = {"policy": "policy", "first_ms": f"{TOKENS[0]:,} tokens, ms",
              "last_ms": f"{TOKENS[-1]:,} tokens, ms", "grows": "times"}  # fmt: skip
-    reading = [row for row in found if row["part"] == "read"]
+    reading = [row for row in measured if row["part"] == "read"]
     return [
         f"{MODEL}'s shape with {LAYERS} layers, bfloat16, in chunks of {CHUNK:,} tokens. Peaks are "
         "beyond those of the same chunks without any cache.",
@@ -130,5 +130,5 @@ def page(found: Sequence[Row]) -> list[str]:
         "LOOK-M keeps a fixed number: with a share, its search for the nearest kept key is of all "
         "pairs by all kept ones.",
         "",
-        *table([row for row in found if row["part"] == "alone"], alone),
+        *table([row for row in measured if row["part"] == "alone"], alone),
     ]

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from foveate.bench.subject import Subject
-from foveate.bench.suite.models import again, measured_with, subject_of
+from foveate.bench.suite.models import measured_with, subject_of, with_other_prompt
 from foveate.bench.suite.rows import Row, attempted, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.bench.timing import prefills
 from foveate.core.composition import policy as policy_of
 
@@ -17,30 +17,30 @@ POLICIES = ("h2o", "prefixkv", "lookm:merging=none", "csp", "snapkv")
 AIM = "Aim: at most 1.2 times the stock prefill."
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Every policy between stock prefills."""
     subject = subject_of(MODEL, TOKENS[0], setting, layers=LAYERS)
     for tokens in TOKENS[:1] if setting.quick else TOKENS:
-        prompt = again(subject, tokens, setting)
+        prompt = with_other_prompt(subject, tokens, setting)
         for spec in POLICIES:
             what = {"tokens": tokens, "policy": spec}
             of = (prompt, spec, setting)
             yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
 
 
-def _measured(subject: Subject, spec: str, setting: Setting) -> dict[str, Any]:
+def _measured(subject: Subject, spec: str, setting: SuiteSetting) -> dict[str, Any]:
     policy = policy_of(spec, budget="20%")
     if setting.quick and spec == "snapkv":
         policy = policy.but(window=4)
     with measured_with(setting):
-        (found,) = prefills(subject, [policy], 1 if setting.quick else 3, lambda: None).values()
-    return {"ratio": found.ratio, "stock_s": found.alone, "stages_s": found.stages}
+        (timings,) = prefills(subject, [policy], 1 if setting.quick else 3, lambda: None).values()
+    return {"ratio": timings.ratio, "stock_s": timings.alone, "stages_s": timings.stages}
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"tokens": "tokens", "policy": "policy", "ratio": "prefill, to stock",
                "stock_s": "stock, s", "stages_s": "stages alone, s"}  # fmt: skip
     return [
-        f"{MODEL}'s shape with {LAYERS} layers, bfloat16. {AIM}", "", *table(found, columns)
+        f"{MODEL}'s shape with {LAYERS} layers, bfloat16. {AIM}", "", *table(measured, columns)
     ]  # fmt: skip

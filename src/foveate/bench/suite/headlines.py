@@ -13,9 +13,9 @@ from foveate.backends.hf.stats import now
 from foveate.bench.memory import peak_of
 from foveate.bench.subject import Subject
 from foveate.bench.suite.graphs import WARM, graphed
-from foveate.bench.suite.models import again, measured_with, short, stepping, subject_of
+from foveate.bench.suite.models import measured_with, short, stepping, subject_of, with_other_prompt
 from foveate.bench.suite.rows import NEEDS_CUDA, Row, attempted, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core.composition import policy as policy_of
 
 WARM_UP, ROUNDS = 8, 2
@@ -81,18 +81,18 @@ class AnsweredSeconds(NamedTuple):
     held: int
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Every headline, eager and with CUDA graphs; models of one shape are made once."""
     for name, some in groupby(HEADLINES, lambda one: one.dims):
         yield from _of_model(name, list(some), setting)
 
 
-def _of_model(name: str, headlines: Sequence[Headline], setting: Setting) -> Iterator[Row]:
+def _of_model(name: str, headlines: Sequence[Headline], setting: SuiteSetting) -> Iterator[Row]:
     """When this ends the model is gone: two of them may not fit."""
     model = subject_of(name, 1, setting)
     for one in headlines:
         batch = min(2, one.batch) if setting.quick else one.batch
-        prompt = again(model, one.tokens, setting, batch=batch)
+        prompt = with_other_prompt(model, one.tokens, setting, batch=batch)
         for graphs in (False, True):
             what = {
                 "paper": one.paper,
@@ -106,7 +106,9 @@ def _of_model(name: str, headlines: Sequence[Headline], setting: Setting) -> Ite
             yield attempted(what, lambda of=of: _measured(*of))  # type: ignore[misc]
 
 
-def _measured(one: Headline, subject: Subject, graphs: bool, setting: Setting) -> dict[str, Any]:
+def _measured(
+    one: Headline, subject: Subject, graphs: bool, setting: SuiteSetting
+) -> dict[str, Any]:
     """The base and the policy in turns, after a short answer each that warms up; medians."""
     if graphs and not setting.on_gpu:
         return {"failed": NEEDS_CUDA}
@@ -119,12 +121,12 @@ def _measured(one: Headline, subject: Subject, graphs: bool, setting: Setting) -
             warm = (subject, _small(spec, setting), min(count, WARM_UP), count, graphs)
             peaks.append(peak_of(lambda warm=warm: answer(*warm), setting.place))  # type: ignore[misc]
         for _ in range(ROUNDS):
-            for spec, found in runs.items():
-                found.append(answer(subject, _small(spec, setting), timed, count, graphs))
+            for spec, timings in runs.items():
+                timings.append(answer(subject, _small(spec, setting), timed, count, graphs))
     return _figures(one, runs, peaks, count)
 
 
-def _small(spec: str, setting: Setting) -> str:
+def _small(spec: str, setting: SuiteSetting) -> str:
     """What fits a toy prompt: a budget that its windows leave room in."""
     if spec == "full" or not setting.quick:
         return spec
@@ -169,7 +171,7 @@ def answer(subject: Subject, spec: str, timed: int, count: int, graphs: bool) ->
         return AnsweredSeconds(read, answered, session.bytes_held)
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """Claimed beside measured, then what was set up."""
     columns = {
         "paper": "claim of", "policy": "policy", "base": "instead of", "how": "how",
@@ -188,7 +190,7 @@ def page(found: Sequence[Row]) -> list[str]:
         f"first {TIMED[False]} tokens are timed, with CUDA graphs {TIMED[True]}, and taken as many "
         "times as it is longer. Peaks are above the model.",
         "",
-        *table([_shown(row) for row in found], columns),
+        *table([_shown(row) for row in measured], columns),
         "",
         *set_up,
     ]

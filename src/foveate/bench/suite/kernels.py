@@ -12,7 +12,7 @@ import torch
 
 from foveate.bench.suite.inputs import Call, Inputs, Size
 from foveate.bench.suite.rows import Row, attempted, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.bench.suite.side_by_side import side_by_side
 
 CASES = [
@@ -24,7 +24,7 @@ SIZE, QUICK = Size(2, 1000), Size(1, 40, h=2, g=2, w=4)
 ROUNDED = ("ragged_decode", "attention_with")
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """One for every kernel, type and head size; one that is off its tolerance is not ``ok``."""
     if setting.quick:
         yield from _of_type(torch.float32, 16, QUICK, setting)
@@ -37,7 +37,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     )
 
 
-def _of_type(dtype: torch.dtype, d: int, size: Size, setting: Setting) -> Iterator[Row]:
+def _of_type(dtype: torch.dtype, d: int, size: Size, setting: SuiteSetting) -> Iterator[Row]:
     inputs = Inputs(size._replace(d=d), dtype, setting.place)
     for name, call in (inputs.prefill() | inputs.decode()).items():
         what = {"kernel": name, **_type(dtype, d)}
@@ -54,9 +54,9 @@ def _not_run(row: Row) -> Row:
     return {"not_run" if name == "failed" else name: value for name, value in row.items()}
 
 
-def wrong(found: Sequence[Row]) -> list[Row]:
+def wrong(measured: Sequence[Row]) -> list[Row]:
     """Those that are off their tolerance, or fail where they should run."""
-    return [row for row in found if not row.get("ok") and "not_run" not in row]
+    return [row for row in measured if not row.get("ok") and "not_run" not in row]
 
 
 def compared(call: Call, name: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -84,11 +84,11 @@ def _apart(x: torch.Tensor, y: torch.Tensor) -> float:
     return min(float(apart.nan_to_num(torch.inf).max()), torch.finfo(torch.float32).max)
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """How many agree, those that do not, and why others have not run."""
-    bad = wrong(found)
-    left = [row["not_run"] for row in found if "not_run" in row]
-    ran = len(found) - len(left)
+    bad = wrong(measured)
+    left = [row["not_run"] for row in measured if "not_run" in row]
+    ran = len(measured) - len(left)
     said = [f"{ran} comparisons with the reference; {len(bad)} are wrong or failed."]
     said += [f"{left.count(why)} not run here: {why}." for why in dict.fromkeys(left)]
     if not bad:

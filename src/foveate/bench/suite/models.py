@@ -13,12 +13,12 @@ from transformers import DynamicCache
 from foveate.backends.hf.internals import CACHE
 from foveate.bench.dims import of_shape, shape, toy
 from foveate.bench.subject import Subject, with_drawn_ids
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.ops.choice import using
 
 
 def subject_of(
-    name: str, tokens: int, setting: Setting, *, layers: int | None = None, batch: int = 1
+    name: str, tokens: int, setting: SuiteSetting, *, layers: int | None = None, batch: int = 1
 ) -> Subject:
     """A model in bfloat16 with a prompt of so many drawn tokens in each row; a toy of that shape
     and the prompt's first few tokens where the setting is quick.
@@ -26,22 +26,24 @@ def subject_of(
     dims = shape(name, layers)
     model = of_shape(toy(dims) if setting.quick else dims, setting.place, torch.bfloat16)
     none = torch.empty(0, dtype=torch.long, device="cpu")
-    return again(Subject(name, model, none, random=True), tokens, setting, batch=batch)
+    return with_other_prompt(Subject(name, model, none, random=True), tokens, setting, batch=batch)
 
 
-def again(subject: Subject, tokens: int, setting: Setting, *, batch: int = 1) -> Subject:
+def with_other_prompt(
+    subject: Subject, tokens: int, setting: SuiteSetting, *, batch: int = 1
+) -> Subject:
     """The same model with another prompt."""
     one = with_drawn_ids(subject.name, subject.model, short(tokens, setting))
     return Subject(one.name, one.model, one.ids.expand(batch, -1), random=True)
 
 
-def short(tokens: int, setting: Setting) -> int:
+def short(tokens: int, setting: SuiteSetting) -> int:
     """So many tokens, or a few where the setting is quick."""
     return min(96, max(2, tokens // 128)) if setting.quick else tokens
 
 
 @contextmanager
-def measured_with(setting: Setting) -> Iterator[None]:
+def measured_with(setting: SuiteSetting) -> Iterator[None]:
     """The setting's kernels, and no gradients."""
     with using(setting.kernels), torch.no_grad():
         yield

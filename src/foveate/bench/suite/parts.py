@@ -17,7 +17,7 @@ from foveate.bench.suite import (
     steps,
 )
 from foveate.bench.suite.rows import Row
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 
 
 class SuitePart(NamedTuple):
@@ -26,7 +26,7 @@ class SuitePart(NamedTuple):
     """
 
     title: str
-    rows: Callable[[Setting], Iterator[Row]]
+    rows: Callable[[SuiteSetting], Iterator[Row]]
     page: Callable[[Sequence[Row]], list[str]]
     limit: int
     missing: str = "Not measured yet."

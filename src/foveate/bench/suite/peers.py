@@ -10,7 +10,7 @@ from foveate.bench.measure import bench
 from foveate.bench.peer import PRESSES, kvpress
 from foveate.bench.suite.models import measured_with, subject_of
 from foveate.bench.suite.rows import Row, table, why
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError, InvalidInput
@@ -21,7 +21,7 @@ ROUNDS, STEPS = 2, 16
 SHOWN = ("method", "prefill_ratio", "peak_bytes", "kv_bytes", "decode_ms_per_token", "decode_ratio")
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Ours, then theirs.
 
     Raises:
@@ -43,7 +43,7 @@ def rows(setting: Setting) -> Iterator[Row]:
     yield from ({"library": "kvpress", **_figures(one)} for one in theirs)
 
 
-def _policy(name: str, setting: Setting) -> Policy:
+def _policy(name: str, setting: SuiteSetting) -> Policy:
     if name == "full":
         return policy_of(name)
     policy = policy_of(name, budget="20%")
@@ -51,15 +51,15 @@ def _policy(name: str, setting: Setting) -> Policy:
 
 
 def _figures(row: dict[str, Any]) -> Row:
-    found = {name: row[name] for name in SHOWN}
-    found["method"] = row["method"].partition(":")[0]
+    figures = {name: row[name] for name in SHOWN}
+    figures["method"] = row["method"].partition(":")[0]
     for name in ("peak", "kv"):
-        held = found.pop(f"{name}_bytes")
-        found[f"{name}_mib"] = None if held is None else held / 2**20
-    return found
+        held = figures.pop(f"{name}_bytes")
+        figures[f"{name}_mib"] = None if held is None else held / 2**20
+    return figures
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """A method's two rows beside each other."""
     place = {name: i for i, name in enumerate(PRESSES)}
     columns = {
@@ -67,7 +67,7 @@ def page(found: Sequence[Row]) -> list[str]:
         "peak_mib": "peak, MiB", "kv_mib": "KV, MiB", "decode_ms_per_token": "ms a token",
         "decode_ratio": "to the full cache",
     }  # fmt: skip
-    both = sorted(found, key=lambda row: place.get(row.get("method", ""), -1))
+    both = sorted(measured, key=lambda row: place.get(row.get("method", ""), -1))
     return [
         f"{MODEL}'s shape with {LAYERS} layers, bfloat16, {TOKENS:,} tokens, 20 % kept; each "
         "against its own stock prefill and its own full cache.",

@@ -11,14 +11,14 @@ from torch import Tensor
 from foveate.bench.suite.graphs import graphed
 from foveate.bench.suite.inputs import Size, decode_step
 from foveate.bench.suite.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 
 SIZE, QUICK = Size(8, 32768), Size(2, 64, h=2, g=2, d=16)
 ROOM = 64  # pairs in the tail
 AIM = "Aim: 80 % of the copy."
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """A copy; then steps over heads of one length, and of 0.2 to 1.8 times that; in graphs, too."""
     repeats = 2 if setting.quick else 20
     size = QUICK if setting.quick else SIZE
@@ -40,7 +40,7 @@ def rows(setting: Setting) -> Iterator[Row]:
             yield row
 
 
-def _copy(setting: Setting, repeats: int) -> dict[str, float]:
+def _copy(setting: SuiteSetting, repeats: int) -> dict[str, float]:
     """Bytes read and written by a copy of 1 GiB."""
     count = 2**16 if setting.quick else 2**30
     source = torch.empty(count, dtype=torch.uint8, device=setting.place)
@@ -50,7 +50,7 @@ def _copy(setting: Setting, repeats: int) -> dict[str, float]:
 
 
 def _step(
-    size: Size, lengths: list[int], setting: Setting, graph: bool, repeats: int
+    size: Size, lengths: list[int], setting: SuiteSetting, graph: bool, repeats: int
 ) -> dict[str, Any]:
     if graph and not setting.on_gpu:
         return {"failed": NEEDS_CUDA}
@@ -63,9 +63,9 @@ def _step(
     return {"ms": ms, "mb": moved / 1e6, "gb_per_s": moved / ms / 1e6}
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"what": "what", "ms": "ms", "mb": "MB", "gb_per_s": "GB/s", "to_copy": "of the copy"}
     return [
-        f"bfloat16, batch {SIZE.b}, {SIZE.n:,} pairs a head. {AIM}", "", *table(found, columns)
+        f"bfloat16, batch {SIZE.b}, {SIZE.n:,} pairs a head. {AIM}", "", *table(measured, columns)
     ]  # fmt: skip

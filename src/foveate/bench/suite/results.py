@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from foveate.bench.suite.parts import PARTS
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core import files
 from foveate.errors import InvalidInput
 from foveate.eval.hardware import processor, versions
@@ -23,7 +23,7 @@ NO_GPU = (
 TOY = "**Toy sizes.** These figures show that the suite runs, and nothing else."
 
 
-def machine(setting: Setting) -> dict[str, Any]:
+def machine(setting: SuiteSetting) -> dict[str, Any]:
     """What figures must have in common to stand on one page."""
     facts: dict[str, Any] = {
         "device": processor(setting.place),
@@ -48,8 +48,8 @@ def earlier(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        before, parts = found["machine"], found["parts"]
+        results = json.loads(path.read_text(encoding="utf-8"))
+        before, parts = results["machine"], results["parts"]
     except (ValueError, KeyError, TypeError, OSError) as error:
         said = f"{str(path)!r} is no result of the suite ({error}). Move it away."
         raise InvalidInput(said) from error
@@ -93,10 +93,10 @@ def page(facts: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _told(name: str, found: Mapping[str, Any] | None) -> list[str]:
-    if found is None:
+def _told(name: str, result: Mapping[str, Any] | None) -> list[str]:
+    if result is None:
         return [PARTS[name].missing]
     lines = []
-    if found["state"] != "done":
-        lines = [f"**{found['state'].capitalize()}: {found['reason']}.** What was measured:", ""]
-    return [*lines, *PARTS[name].page(found["rows"])]
+    if result["state"] != "done":
+        lines = [f"**{result['state'].capitalize()}: {result['reason']}.** What was measured:", ""]
+    return [*lines, *PARTS[name].page(result["rows"])]

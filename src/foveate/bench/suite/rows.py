@@ -22,14 +22,14 @@ def attempted(what: Mapping[str, Any], work: Callable[[], Mapping[str, Any]]) ->
     after it are measured all the same.
     """
     try:
-        found = dict(work())
+        result = dict(work())
     except Exception as error:
-        found = {"failed": why(error)}
+        result = {"failed": why(error)}
     # here the error is gone, and with it the tensors of the frames that it came through
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
-    return {**what, **found}
+    return {**what, **result}
 
 
 def why(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from foveate.bench.suite import checks, kernels, results
 from foveate.bench.suite.apart import PartOutcome, apart
 from foveate.bench.suite.parts import PARTS
 from foveate.bench.suite.rows import Row
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.errors import InvalidInput, suggest
 
 PATIENCE = 10
@@ -21,12 +21,12 @@ Told = Callable[[str, str], object]
 
 
 def run_suite(
-    setting: Setting,
+    setting: SuiteSetting,
     folder: Path,
     *,
     only: Sequence[str] = (),
     anew: bool = False,
-    told: Told = lambda part, said: None,
+    report: Told = lambda part, said: None,
 ) -> dict[str, Any]:
     """Measures the parts that an earlier run has not, and writes gpu.json and gpu.md after
     each row.
@@ -36,7 +36,7 @@ def run_suite(
         folder: where the results are, and go; made if there is none.
         only: these parts, whether or not they have been measured.
         anew: all parts, whatever the folder holds.
-        told: hears of every part as it begins and ends.
+        report: hears of every part as it begins and ends.
 
     Returns:
         By part's name: its "state" ("done", "stopped", "failed"), the "reason", "seconds", "rows".
@@ -49,19 +49,19 @@ def run_suite(
         if name not in PARTS:
             raise InvalidInput(f"the suite has no part {name!r}. {suggest(name, PARTS)}")
     facts = results.machine(setting)
-    found = {} if anew else results.earlier(folder, facts)
-    results.write(folder, facts, found)  # an impossible folder shows before minutes have passed
-    for name in only or _missing(found, setting):
-        told(name, "measuring")
+    measured = {} if anew else results.earlier(folder, facts)
+    results.write(folder, facts, measured)  # an impossible folder shows before minutes have passed
+    for name in only or _missing(measured, setting):
+        report(name, "measuring")
 
         def heard(so_far: PartOutcome, name: str = name) -> None:
-            found[name] = so_far.as_json()
-            results.write(folder, facts, found)
+            measured[name] = so_far.as_json()
+            results.write(folder, facts, measured)
 
         limit = PARTS[name].limit * (PATIENCE if setting.quick else 1)
         heard(apart(name, setting, limit, heard))
-        told(name, _summary(found[name]))
-    return found
+        report(name, _summary(measured[name]))
+    return measured
 
 
 def default_folder() -> Path:
@@ -70,13 +70,13 @@ def default_folder() -> Path:
     return checkout if checkout.is_dir() else Path.cwd()
 
 
-def wrong(found: dict[str, Any]) -> list[Row]:
+def wrong(measured: dict[str, Any]) -> list[Row]:
     """Of kernels and tests: what did not come out as it should."""
-    rows = {name: found.get(name, {}).get("rows", []) for name in ("kernels", "tests")}
+    rows = {name: measured.get(name, {}).get("rows", []) for name in ("kernels", "tests")}
     return [*kernels.wrong(rows["kernels"]), *checks.wrong(rows["tests"])]
 
 
-def _missing(found: dict[str, Any], setting: Setting) -> list[str]:
+def _missing(measured: dict[str, Any], setting: SuiteSetting) -> list[str]:
     """The parts that are not done; kvpress's where there is one to compare with, and the tests
     where they are.
     """
@@ -84,7 +84,7 @@ def _missing(found: dict[str, Any], setting: Setting) -> list[str]:
     return [
         name
         for name in PARTS
-        if found.get(name, {}).get("state") != "done" and here.get(name, True)
+        if measured.get(name, {}).get("state") != "done" and here.get(name, True)
     ]
 
 

@@ -11,7 +11,7 @@ from foveate.ops.choice import Impl, chosen
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SuiteSetting:
     """Where the suite runs.
 
     ``quick`` has toy sizes, whose figures mean nothing: they show that the suite runs. ``kernels``

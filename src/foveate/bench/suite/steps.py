@@ -17,7 +17,7 @@ from foveate.bench.subject import Subject
 from foveate.bench.suite.graphs import WARM, graphed
 from foveate.bench.suite.models import measured_with, stepping, subject_of
 from foveate.bench.suite.rows import NEEDS_CUDA, Row, attempted, milliseconds, table
-from foveate.bench.suite.setting import Setting
+from foveate.bench.suite.setting import SuiteSetting
 from foveate.core.composition import policy as policy_of
 
 MODEL, LAYERS, TOKENS = "qwen2-vl-7b", 4, 16384
@@ -27,7 +27,7 @@ HOW = ("eager", "CUDA graph", "compiled")
 WAITS = "synchroniz"  # in what PyTorch says
 
 
-def rows(setting: Setting) -> Iterator[Row]:
+def rows(setting: SuiteSetting) -> Iterator[Row]:
     """Every policy in all three ways; rules that evict while decoding in the first alone. What has
     to be compiled comes last: that takes longer than all else.
     """
@@ -45,7 +45,7 @@ def _small(spec: str) -> str:
     return spec + ",window=4" if spec.startswith(("snapkv", "adakv")) else spec
 
 
-def _measured(subject: Subject, spec: str, how: str, setting: Setting) -> dict[str, Any]:
+def _measured(subject: Subject, spec: str, how: str, setting: SuiteSetting) -> dict[str, Any]:
     if how != "eager" and not setting.on_gpu:
         return {"failed": NEEDS_CUDA}
     repeats = 3 if setting.quick else 20
@@ -104,11 +104,11 @@ def _explicit() -> Iterator[list[object]]:
         torch.cuda.synchronize = original
 
 
-def page(found: Sequence[Row]) -> list[str]:
+def page(measured: Sequence[Row]) -> list[str]:
     """All of them."""
     columns = {"policy": "policy", "how": "how", "ms": "ms a step", "waits": "waits", "mib": "MiB"}
     return [
         f"{MODEL}'s shape with {LAYERS} layers after {TOKENS:,} tokens. Aim: the host never waits.",
         "",
-        *table(found, columns),
+        *table(measured, columns),
     ]

@@ -113,14 +113,14 @@ class ModalityPairs:
 
     def only(self, kept: Bool[Tensor, "b h n"]) -> ModalityPairs:
         """A copy that holds the kept slots; codes stay as they are."""
-        early, late = self._padded(self.body.columns.long(), -1), self.text.columns
-        columns = torch.cat([early, late], dim=2)
+        early, newer = self._padded(self.body.columns.long(), -1), self.text.columns
+        columns = torch.cat([early, newer], dim=2)
         order = columns.argsort(dim=-1)[..., columns.shape[2] - self.longest :]
         held = torch.zeros_like(columns, dtype=torch.bool).scatter(2, order, kept)
-        coded, left = torch.split(held, [early.shape[2], late.shape[2]], dim=2)
+        coded, left = torch.split(held, [early.shape[2], newer.shape[2]], dim=2)
         body = some(self.body, coded[early >= 0])
         text = self.text
-        left = left & (late >= 0)
+        left = left & (newer >= 0)
         return self._with(
             body, text.only(left) if isinstance(text, QuantisedPairs) else only(text, left)
         )
@@ -160,7 +160,7 @@ class ModalityPairs:
 def of_columns(visual: Bool[Tensor, "b c"], columns: Int[Tensor, "b h n"]) -> Bool[Tensor, "b h n"]:
     """Which slots hold a visual token, given that of every column; what is not told of is text."""
     known = visual.to(columns.device)[:, None].expand(-1, columns.shape[1], -1)
-    told = (columns >= 0) & (columns < visual.shape[1])
+    in_prompt = (columns >= 0) & (columns < visual.shape[1])
     if not visual.shape[1]:
-        return told
-    return known.gather(2, columns.clamp(0, visual.shape[1] - 1)) & told
+        return in_prompt
+    return known.gather(2, columns.clamp(0, visual.shape[1] - 1)) & in_prompt

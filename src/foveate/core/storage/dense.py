@@ -98,9 +98,9 @@ class DensePairs:
     @property
     def columns(self) -> Int[Tensor, "b h n"]:
         """Original column of each slot."""
-        late = self.size - self.mixed
-        tail = torch.arange(self.first, self.first + late, device=self._k.device)
-        tail = tail.expand(*self._k.shape[:2], late)
+        newer = self.size - self.mixed
+        tail = torch.arange(self.first, self.first + newer, device=self._k.device)
+        tail = tail.expand(*self._k.shape[:2], newer)
         if self.columns_of_mixed is None:
             return tail
         return torch.cat([self.columns_of_mixed.long(), tail], dim=2)

@@ -51,8 +51,8 @@ class NarrowPairs(BodyAndRest):
 
     def opened(self) -> Exact:
         """All with all channels: a transient copy."""
-        early, late = self.body.padded(), self.rest.padded()
-        parts = zip((self._wide(early.k, late.k), early.v, early.columns), late, strict=True)
+        early, body = self.body.padded(), self.rest.padded()
+        parts = zip((self._wide(early.k, body.k), early.v, early.columns), body, strict=True)
         k, v, columns = (torch.cat(both, dim=2) for both in parts)
         end = self.rest.next_column
         if isinstance(self.body, DensePairs) and isinstance(self.rest, DensePairs):

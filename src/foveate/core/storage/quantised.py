@@ -29,7 +29,7 @@ from foveate.core.storage.dense import DensePairs, Padded
 from foveate.core.storage.pairs import BodyAndRest, Exact
 from foveate.core.storage.ragged import RaggedPairs, only
 from foveate.ops.heads import starts_of
-from foveate.ops.quantised_decode import Coded, Rest
+from foveate.ops.quantised_decode import FlatCodes, Rest
 
 
 class QuantisedPairs(BodyAndRest):
@@ -84,14 +84,14 @@ class QuantisedPairs(BodyAndRest):
         return self.layout.values == "token"
 
     @property
-    def parts(self) -> tuple[Coded, Rest, Tensor, Tensor]:
+    def parts(self) -> tuple[FlatCodes, Rest, Tensor, Tensor]:
         """What decoding reads: codes, flat pairs in full precision, and the tail's keys and values.
         Where groups and heads start is transient.
         """
         body, rest = self.body, self.rest
         if self._longest is None or self._longest[0] is not body:
             self._longest = body, int(body.counts.max())
-        coded = Coded(
+        coded = FlatCodes(
             body.k,
             body.k_least,
             body.k_step,

@@ -14,7 +14,7 @@ from PIL import Image
 
 from foveate.data import Folder, Record, read_records
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -26,13 +26,13 @@ PARTS = ("human", "augmented")
 ARCHIVE = "ChartQA Dataset/test/"  # where the authors' archive has the split that is asked
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     for part, path in zip(PARTS, paths, strict=True):
         for record in read_records(path):
             image = folder.image(
                 record, "imgname", "png/{}", "{}", "test/png/{}", f"{ARCHIVE}png/{{}}"
             )
-            yield Row(record.also(type=part), image)
+            yield BenchmarkRow(record.also(type=part), image)
 
 
 def _made(record: Record, image: Image.Image) -> Record:
@@ -61,24 +61,24 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/ChartQA", "test"),
-            asked="test",
+            task_split="test",
             columns=("type", "question", "answer"),
         ),
         Shards(
             published=on_hub("ahmed-masry/ChartQA", "test"),
-            asked="test",
+            task_split="test",
             columns=("type", "query", "label"),
         ),
         Shards(
             published=on_hub("HuggingFaceM4/ChartQA", "test"),
-            asked="test",
+            task_split="test",
             columns=("human_or_machine", "query", "label"),
             made=_made,
         ),
         Tabled(
             published=in_kit("ChartQA_TEST.tsv"),
             table="ChartQA_TEST.tsv",
-            asked="test",
+            task_split="test",
             columns={"question": "question", "answer": "answer", "split": "type"},
         ),
     ),

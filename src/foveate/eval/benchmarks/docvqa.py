@@ -12,7 +12,7 @@ from pathlib import Path
 
 from foveate.data import Folder, read_record
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -23,11 +23,11 @@ ASK = "\nAnswer the question using a single word or phrase."
 SPLITS = ("val", "test", "train")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     (path,) = paths
     for record in read_record(path).records("data"):
         places = ("{}", "documents/{base}", "spdocvqa_images/{base}", "val/{}")
-        yield Row(record, folder.image(record, "image", *places))
+        yield BenchmarkRow(record, folder.image(record, "image", *places))
 
 
 FORMS = Forms(
@@ -47,13 +47,13 @@ FORMS = Forms(
         Shards(
             published=on_hub("lmms-lab/DocVQA", "validation"),
             inside="DocVQA",
-            asked="validation",
+            task_split="validation",
             columns=("questionId", "question", "answers"),
         ),
         Tabled(
             published=in_kit("DocVQA_VAL.tsv"),
             table="DocVQA_VAL.tsv",
-            asked="val",
+            task_split="val",
             columns={"index": "questionId", "question": "question", "answer": "answers"},
             lists=("answers",),
         ),

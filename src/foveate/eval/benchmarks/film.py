@@ -37,7 +37,7 @@ def video(
     return VideoFile(path, fps, frames, start, end)
 
 
-def asked(question: str, choices: Sequence[str] = ()) -> str:
+def film_prompt(question: str, choices: Sequence[str] = ()) -> str:
     """The prompt of a question, whose choices stand below it, or in it."""
     return "\n".join([ASK, question, *choices])
 
@@ -57,9 +57,9 @@ def answer_of(record: Record, field: str = "answer") -> str:
     Raises:
         InvalidInput: it is none.
     """
-    found = record.text(field).strip().strip("().")
-    if len(found) != 1 or found not in LETTERS:
+    answer = record.text(field).strip().strip("().")
+    if len(answer) != 1 or answer not in LETTERS:
         raise InvalidInput(
-            f"{record.where}: the field {field!r} is {found!r}; it has to be a letter of a choice."
+            f"{record.where}: the field {field!r} is {answer!r}; it has to be a letter of a choice."
         )
-    return found
+    return answer

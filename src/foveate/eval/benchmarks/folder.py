@@ -91,11 +91,11 @@ class Benchmark:
         """A sentence on the other data set that a folder holds, if it is known by its files, and
         nothing of this one is there.
         """
-        if any(told(forms, folder) for forms in self.parts().values()):
+        if any(telling_file(forms, folder) for forms in self.parts().values()):
             return ""
         for one in BENCHMARKS.values():
             for forms in one.parts().values() if one.data != self.data else ():
-                if name := told(forms, folder):
+                if name := telling_file(forms, folder):
                     return (
                         f"{self.name}: {str(folder.path)!r} holds {name} of {one.name}, which is "
                         f"another data set. {self.name} is {self.holds}."
@@ -118,10 +118,10 @@ def first_of_all(read: Iterator[Sample], why: Callable[[], str]) -> Iterator[Sam
         yield from read
 
 
-def told(forms: Forms[Any], folder: Folder) -> str:
+def telling_file(forms: Forms[Any], folder: Folder) -> str:
     """The file that a folder is known by, if it holds one of the forms, whole or in part."""
     try:
-        return chosen.paths[0].name if (chosen := forms.told(folder)) else ""
+        return chosen.paths[0].name if (chosen := forms.known_by(folder)) else ""
     except (InvalidInput, MissingPackage):
         return "a part"
 

@@ -22,7 +22,7 @@ from foveate.errors import InvalidInput
 R = TypeVar("R")
 
 
-class Row(NamedTuple):
+class BenchmarkRow(NamedTuple):
     """A question, under the names that its benchmark asks for, and its image in RGB."""
 
     record: Record
@@ -38,7 +38,7 @@ class Published(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form(ABC, Generic[R]):
+class BenchmarkForm(ABC, Generic[R]):
     """One form. ``telling``: its files are of this data set alone, so that a folder with them
     is known by them.
     """
@@ -74,7 +74,7 @@ class Form(ABC, Generic[R]):
 class Chosen(NamedTuple):
     """The form that a folder is of, and its files."""
 
-    form: Form[Any]
+    form: BenchmarkForm[Any]
     paths: list[Path]
 
 
@@ -83,7 +83,7 @@ class Forms(Generic[R]):
     """All forms of a data set, of which a folder holds one."""
 
     name: str
-    forms: tuple[Form[R], ...]
+    forms: tuple[BenchmarkForm[R], ...]
 
     @property
     def holds(self) -> str:
@@ -106,21 +106,21 @@ class Forms(Generic[R]):
         Raises:
             InvalidInput: it holds none or two, or one of which a part is missing.
         """
-        found = self._found(folder)
-        if len(found) > 1:
-            one, other = (chosen.paths[0].name for chosen in found[:2])
+        choices = self._found(folder)
+        if len(choices) > 1:
+            one, other = (chosen.paths[0].name for chosen in choices[:2])
             raise InvalidInput(
                 f"{str(folder.path)!r} holds both {one} and {other}. Keep one of them in the "
                 "folder: it decides what is read."
             )
-        if not found:
+        if not choices:
             raise InvalidInput(
                 f"{str(folder.path)!r} holds no {self.name}: there is {listing(folder.path)}, and "
                 f"it has to hold {self.holds}.{leftovers(folder.path)}"
             )
-        return found[0]
+        return choices[0]
 
-    def told(self, folder: Folder) -> Chosen | None:
+    def known_by(self, folder: Folder) -> Chosen | None:
         """The form that a folder is known by, if it is known."""
         telling = Forms(self.name, tuple(one for one in self.forms if one.telling))
         fitting = [one for one in telling._found(folder) if one.form.fits(one.paths)]
@@ -128,14 +128,14 @@ class Forms(Generic[R]):
 
     def _found(self, folder: Folder) -> list[Chosen]:
         """The form of each group of files; of several that files may be of, the one they fit."""
-        groups: dict[tuple[Path, ...], list[Form[R]]] = {}
+        groups: dict[tuple[Path, ...], list[BenchmarkForm[R]]] = {}
         for form in self.forms:
             if paths := form.find(folder):
                 groups.setdefault(tuple(paths), []).append(form)
         return [Chosen(_fitting(forms, paths), list(paths)) for paths, forms in groups.items()]
 
 
-def _fitting(forms: Sequence[Form[R]], paths: Sequence[Path]) -> Form[R]:
+def _fitting(forms: Sequence[BenchmarkForm[R]], paths: Sequence[Path]) -> BenchmarkForm[R]:
     """The first that files fit; where none does, the first, which says what they lack."""
     if len(forms) == 1:
         return forms[0]

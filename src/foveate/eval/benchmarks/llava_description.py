@@ -14,7 +14,7 @@ from pathlib import Path
 
 from foveate.data import Folder, read_records
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.mm_vet import GRADE, graded
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.sample import PLACE, Sample
@@ -23,9 +23,9 @@ MARK = "<image>"
 PLACES = ("{}", "coco/train2017/{base}", "train2017/{base}")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     for record in read_records(paths[0]):
-        yield Row(record, folder.image(record, "image", *PLACES))
+        yield BenchmarkRow(record, folder.image(record, "image", *PLACES))
 
 
 FORMS = Forms(
@@ -55,10 +55,10 @@ FORMS = Forms(
 def llava_description(folder: Folder) -> Iterator[Sample]:
     """Detailed descriptions of photographs, by perplexity and ROUGE-L to the full cache."""
     for record, image in FORMS.rows(folder):
-        asked, answered = record.records("conversations", at_least=2)[:2]
+        question, answered = record.records("conversations", at_least=2)[:2]
         yield Sample(
             name=record.text_or_number("id"),
-            question=_with_place(asked.text("value")),
+            question=_with_place(question.text("value")),
             answers=(answered.text("value"),),
             images=(image,),
             facts={"prompt": GRADE},

@@ -55,10 +55,10 @@ def llava_instruct(folder: Folder) -> Iterator[Sample]:
             one.text("value").replace(MARK, "").strip()
             for one in record.records("conversations", at_least=2)
         ]
-        *earlier, asked, answered = said[: len(said) // 2 * 2]
+        *earlier, question, answered = said[: len(said) // 2 * 2]
         yield Sample(
             name=record.text_or_number("id"),
-            question=asked,
+            question=question,
             answers=(answered,),
             images=(folder.image(record, "image", "{}"),),
             context="\n".join(earlier),

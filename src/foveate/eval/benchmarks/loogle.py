@@ -52,16 +52,16 @@ def _samples(
     records = forms_of(name)[""].rows(folder)
     prompt = _prompt(folder, name)
     before, _, after = prompt.partition("{input}")
-    for asked in _of_kind(records, kind, folder):
-        masks = _masks(asked) if metric in CLOZE_METRICS else {}
-        answer = str(masks) if masks else asked.text_or_number("A")
+    for record in _of_kind(records, kind, folder):
+        masks = _masks(record) if metric in CLOZE_METRICS else {}
+        answer = str(masks) if masks else record.text_or_number("A")
         yield Sample(
-            name=asked.text("name"),
-            question=after.replace("{Q}", asked.text("Q")),
+            name=record.text("name"),
+            question=after.replace("{Q}", record.text("Q")),
             answers=(answer,),
-            context=f"{before}{asked.text('input')}",
+            context=f"{before}{record.text('input')}",
             facts={"metric": metric, "masks": masks},
-            labels={"type": asked.text("type")} if asked.has("type") else {},
+            labels={"type": record.text("type")} if record.has("type") else {},
             between="",
             plain=not chat,
         )
@@ -82,15 +82,15 @@ def _of_kind(records: Iterator[Record], kind: str | None, folder: Folder) -> Ite
         )
 
 
-def _masks(asked: Record) -> Mapping[str, str]:
+def _masks(record: Record) -> Mapping[str, str]:
     """The entity of every mask."""
-    held = asked.held.get("A")
-    found = held if isinstance(held, Mapping) else loogle.mapping(str(held))
-    if not found:
+    held = record.held.get("A")
+    masks = held if isinstance(held, Mapping) else loogle.mapping(str(held))
+    if not masks:
         raise InvalidInput(
-            f"{asked.where}: the field 'A' is {held!r}; it has to be a dictionary of masks."
+            f"{record.where}: the field 'A' is {held!r}; it has to be a dictionary of masks."
         )
-    return {str(mask): str(entity) for mask, entity in found.items()}
+    return {str(mask): str(entity) for mask, entity in masks.items()}
 
 
 def _prompt(folder: Folder, name: str) -> str:

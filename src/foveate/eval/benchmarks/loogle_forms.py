@@ -59,8 +59,8 @@ def _fields(path: Path) -> Mapping[str, object]:
 
 def _by_document(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
     for number, record in enumerate(read_lines(paths[0])):
-        for place, asked in enumerate(asked_of(record)):
-            yield asked.also(name=f"{number}/{place}", input=record.text("input"))
+        for place, question in enumerate(asked_of(record)):
+            yield question.also(name=f"{number}/{place}", input=record.text("input"))
 
 
 def _by_question(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
@@ -68,8 +68,8 @@ def _by_question(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
     places: dict[str, list[int]] = {}
     for record in read_lines(paths[0]):
         document = record.text_or_number("doc_id" if record.has("doc_id") else "context")
-        number, place = found = places.setdefault(document, [len(places), 0])
-        found[1] += 1
+        number, place = entry = places.setdefault(document, [len(places), 0])
+        entry[1] += 1
         answer = record.held.get("answer")
         yield record.also(
             type=record.held.get("type", record.held.get("task")),

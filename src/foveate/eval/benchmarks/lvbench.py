@@ -12,7 +12,7 @@ from pathlib import Path
 
 from foveate.core.parameters import Positive
 from foveate.data import Folder, Record, read_lines
-from foveate.eval.benchmarks.film import Rate, answer_of, asked, video
+from foveate.eval.benchmarks.film import Rate, answer_of, film_prompt, video
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.forms import Forms, Published
 from foveate.eval.benchmarks.release import Release
@@ -59,7 +59,7 @@ def lvbench(
     for record in FORMS.rows(folder):
         yield Sample(
             name=record.text_or_number("uid"),
-            question=asked(record.text("question")),
+            question=film_prompt(record.text("question")),
             answers=(answer_of(record),),
             videos=(video(folder, record, record.text("key"), PLACES, fps, frames),),
             labels={

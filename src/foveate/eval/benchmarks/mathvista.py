@@ -18,7 +18,7 @@ from typing import Any, Literal
 from foveate.data import Folder, Record, listed, read_record, read_text
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release, first_of
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -46,10 +46,10 @@ def extracted(judge: Judge, prediction: str, sample: Sample) -> float | None:
     """
     if sample.facts["extraction"] == "rules":
         return by_rules(prediction, sample)
-    found = plain_answer(prediction, sample.facts)
-    if found is None:
-        found = said_by(judge, _asked(prediction, sample))
-    return right(found, sample)
+    answer = plain_answer(prediction, sample.facts)
+    if answer is None:
+        answer = said_by(judge, _asked(prediction, sample))
+    return right(answer, sample)
 
 
 def _asked(prediction: str, sample: Sample) -> str:
@@ -66,22 +66,22 @@ def by_rules(prediction: str, sample: Sample) -> float | None:
     """
     if sample.facts["extraction"] != "rules":
         return None
-    found = plain_answer(prediction, sample.facts)
-    return right(quoted(prediction, sample.facts) if found is None else found, sample)
+    answer = plain_answer(prediction, sample.facts)
+    return right(quoted(prediction, sample.facts) if answer is None else answer, sample)
 
 
-def right(found: str, sample: Sample) -> float:
+def right(answer: str, sample: Sample) -> float:
     """Whether what was found is the answer."""
-    return float(normalised(found, sample.facts) == sample.facts["answer"])
+    return float(normalised(answer, sample.facts) == sample.facts["answer"])
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     problems, queries = map(read_record, paths)
     for name, problem in problems.items():
         if not queries.has(name):
             raise InvalidInput(f"{queries.where}: there is no prompt for {name!r}.")
         image = folder.image(problem, "image", "{}")
-        yield Row(problem.also(pid=name, query=queries.text(name)), image)
+        yield BenchmarkRow(problem.also(pid=name, query=queries.text(name)), image)
 
 
 FORMS = Forms(
@@ -100,14 +100,14 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("AI4Math/MathVista", "testmini"),
-            asked="testmini",
+            task_split="testmini",
             image="decoded_image",
             columns=("pid", "query", "answer", "choices", *FACTS, "metadata"),
         ),
         Tabled(
             published=in_kit("MathVista_MINI.tsv"),
             table="MathVista_MINI.tsv",
-            asked="testmini",
+            task_split="testmini",
             columns={"index": "pid", "question": "query", **dict(zip(TABLED, TABLED, strict=True))},
         ),
     ),
@@ -173,5 +173,5 @@ def _labels(problem: Record) -> dict[str, Any]:
     if not problem.has("metadata"):
         return {}
     about = problem.record("metadata")
-    found: dict[str, Any] = {name: about.text(name) for name in LABELS if about.has(name)}
-    return found | ({"skills": list(about.texts("skills"))} if about.has("skills") else {})
+    labels: dict[str, Any] = {name: about.text(name) for name in LABELS if about.has(name)}
+    return labels | ({"skills": list(about.texts("skills"))} if about.has("skills") else {})

@@ -67,13 +67,13 @@ def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample
     meta = content.record("meta_data")
     kind = _kind(name, meta.text("question_type"))
     for record in content.records("data"):
-        asked = record.record("task_instance")
-        choices = asked.texts_or_numbers("choice_list") if asked.has("choice_list") else ()
+        instance = record.record("task_instance")
+        choices = instance.texts_or_numbers("choice_list") if instance.has("choice_list") else ()
         instruction, context = read_context(meta, record, choices, name, combined)
         yield Sample(
             name=f"{name}/{record.text_or_number('sample_id')}",
             answers=(record.text_or_number("response"),),
-            images=_images(folder, asked, combined),
+            images=_images(folder, instance, combined),
             facts={
                 "kind": kind,
                 "choices": choices,
@@ -85,7 +85,7 @@ def _set(folder: Folder, name: str, cut: Cut, combined: bool) -> Iterator[Sample
             labels={
                 "set": name,
                 "kind": kind,
-                "images": len(asked.texts("images_path")),
+                "images": len(instance.texts("images_path")),
                 **_level(record),
             },
             **parts(instruction, context, combined),
@@ -117,12 +117,12 @@ def _level(record: Record) -> dict[str, str]:
     return {"level": record.text("image_quantity_level")} if there else {}
 
 
-def _images(folder: Folder, asked: Record, combined: bool) -> tuple[Image.Image, ...]:
+def _images(folder: Folder, instance: Record, combined: bool) -> tuple[Image.Image, ...]:
     if not combined:
-        return folder.images(asked, "images_path", "images/{}")
-    if asked.has("combined_1_images"):
-        return folder.images(asked, "combined_1_images", "combined_1_images/{}")
-    return (joined(folder.images(asked, "images_path", "images/{}")),)
+        return folder.images(instance, "images_path", "images/{}")
+    if instance.has("combined_1_images"):
+        return folder.images(instance, "combined_1_images", "combined_1_images/{}")
+    return (joined(folder.images(instance, "images_path", "images/{}")),)
 
 
 def _kind(name: str, question_type: str) -> str:

@@ -41,16 +41,16 @@ def read_context(
     """The sample's instruction, and its context with choices, and with places for images; where
     they are joined to one, their names instead.
     """
-    asked, instructions = record.record("task_instance"), meta.texts("task_instruction")
+    instance, instructions = record.record("task_instance"), meta.texts("task_instruction")
     number = record.index("task_instruction_id", len(instructions))
-    text = asked.text("context")
+    text = instance.text("context")
     if choices:
         lines = [
             choice if name == UNLETTERED else f"{chr(ord('A') + i)}. {choice}"
             for i, choice in enumerate(choices)
         ]
         text += "\nChoice list: \n" + "\n".join(lines) + "\nYour answer is: "
-    for i in range(1, len(asked.texts("images_path")) + 1):
+    for i in range(1, len(instance.texts("images_path")) + 1):
         for what in ("image", "table"):
             text = text.replace(f"{{{what}#{i}}}", f"<Image {i}> " if combined else PLACE)
     return instructions[number], text

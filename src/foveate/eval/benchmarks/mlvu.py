@@ -15,7 +15,7 @@ from foveate.core.parameters import Positive
 from foveate.data import Folder, Record, read_records
 from foveate.data.parquet import columns_of, count_rows, read_rows
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.film import LETTERS, Rate, answer_of, asked, lettered, video
+from foveate.eval.benchmarks.film import LETTERS, Rate, answer_of, film_prompt, lettered, video
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.forms import Forms, Published
 from foveate.eval.benchmarks.release import Release
@@ -100,7 +100,7 @@ def mlvu(
     for record in FORMS.rows(folder):
         yield Sample(
             name=record.text("name"),
-            question=asked(record.text("question")),
+            question=film_prompt(record.text("question")),
             answers=(answer_of(record),),
             videos=(video(folder, record, record.text("video_name"), PLACES, fps, frames),),
             labels={"task_type": record.text("task_type")},

@@ -23,7 +23,7 @@ from foveate.data import Folder, Record, read_text
 from foveate.data.records import read_named
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -51,8 +51,8 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
         InvalidInput: it says anything else.
     """
     truth = sample.answers[0].replace("<AND>", " <AND> ").replace("<OR>", " <OR> ")
-    asked = sample.question.replace(PLACE, "").strip()
-    row = " | ".join([asked, truth, prediction, ""])
+    question = sample.question.replace(PLACE, "").strip()
+    row = " | ".join([question, truth, prediction, ""])
     reply = said_by(judge, f"{sample.facts['prompt']}\n{row}")
     number = re.match(r"[01](?:\.\d+)?(?![\d.]*\d)", reply)
     if not number or float(number[0]) > 1:
@@ -62,12 +62,12 @@ def graded(judge: Judge, prediction: str, sample: Sample) -> float:
     return float(number[0])
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     (path,) = paths
     for name, record in read_named(path):
         field = "imagename" if record.has("imagename") else "image"
         image = folder.image(record, field, "images/{}", "{}", "mm-vet/images/{}")
-        yield Row(record.also(question_id=name), image)
+        yield BenchmarkRow(record.also(question_id=name), image)
 
 
 FORMS = Forms(
@@ -85,13 +85,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/MMVet", "test"),
-            asked="test",
+            task_split="test",
             columns=("question_id", "question", "answer", "capability"),
         ),
         Tabled(
             published=in_kit("MMVet.tsv"),
             table="MMVet.tsv",
-            asked="test",
+            task_split="test",
             columns={
                 "index": "question_id",
                 "question": "question",

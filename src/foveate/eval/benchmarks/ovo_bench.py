@@ -18,7 +18,7 @@ from pathlib import Path
 from foveate.core.parameters import Positive
 from foveate.data import Folder, Record, VideoFile, read_records
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.film import LETTERS, Rate, asked, lettered, video
+from foveate.eval.benchmarks.film import LETTERS, Rate, film_prompt, lettered, video
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.forms import Forms, Published
 from foveate.eval.benchmarks.release import Release
@@ -101,7 +101,7 @@ def _asked(record: Record, moment: Record, task: str) -> tuple[str, str]:
     if task not in FORWARD:
         options = record.texts("options", at_least=2)
         right = LETTERS[record.index("gt", len(options))]
-        return asked(record.text("question"), lettered(options)), right
+        return film_prompt(record.text("question"), lettered(options)), right
     said = moment.text("step") if task == "SSR" else record.text(SAID[task])
     right = ("No", "Yes")[moment.index("type", 2)] if task != "REC" else _count(moment)
     return FORWARD[task].format(said), right

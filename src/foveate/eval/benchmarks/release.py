@@ -10,7 +10,7 @@ from foveate.data import Folder, read_lines
 from foveate.data.leftovers import leftovers
 from foveate.data.texts import read_json
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.forms import Form, R
+from foveate.eval.benchmarks.forms import BenchmarkForm, R
 
 
 def listed_in(paths: Sequence[Path]) -> int:
@@ -23,8 +23,8 @@ def _length(path: Path) -> int:
         return sum(1 for _ in read_lines(path))
     held = read_json(path)
     data = held.get("data") if isinstance(held, dict) else None
-    found = data if isinstance(data, list) else held
-    return len(found) if isinstance(found, list | dict) else 0
+    records = data if isinstance(data, list) else held
+    return len(records) if isinstance(records, list | dict) else 0
 
 
 def first_of(paths: Sequence[Path]) -> int:
@@ -33,7 +33,7 @@ def first_of(paths: Sequence[Path]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Release(Form[R]):
+class Release(BenchmarkForm[R]):
     """``splits`` are patterns of the files of each split, all of which have to be there, once; the
     first split is asked, another is read where it is alone. ``places`` are the folders that they
     may be in ("data/"), and ``read`` gives the questions of a split's files.
@@ -48,13 +48,13 @@ class Release(Form[R]):
     def find(self, folder: Folder) -> list[Path]:
         """The asked split's files; those of another, if there is but one."""
         there = {name: paths for name in self.splits if (paths := self._of(folder, name))}
-        asked = next(iter(self.splits))
-        if asked not in there and len(there) > 1:
+        first = next(iter(self.splits))
+        if first not in there and len(there) > 1:
             raise InvalidInput(
-                f"{str(folder.path)!r} holds the splits {' and '.join(there)}, and not {asked}. "
-                f"Put {asked} there, which is asked, or leave one of them."
+                f"{str(folder.path)!r} holds the splits {' and '.join(there)}, and not {first}. "
+                f"Put {first} there, which is asked, or leave one of them."
             )
-        return there.get(asked) or next(iter(there.values()), [])
+        return there.get(first) or next(iter(there.values()), [])
 
     def split(self, paths: Sequence[Path]) -> str:
         """The name of the split whose patterns these files fit."""
@@ -77,18 +77,18 @@ class Release(Form[R]):
 
     def _of(self, folder: Folder, split: str) -> list[Path]:
         patterns = self.splits[split]
-        found = [
+        releases = [
             [path for place in self.places for path in folder.find(f"{place}{pattern}")]
             for pattern in patterns
         ]
-        for paths in found:
+        for paths in releases:
             if len(paths) > 1:
                 names = " and ".join(str(path.relative_to(folder.path)) for path in paths[:2])
                 raise InvalidInput(
                     f"{str(folder.path)!r} holds both {names}. Keep one of them in the folder."
                 )
-        missing = [one for one, paths in zip(patterns, found, strict=True) if not paths]
-        there = [path for paths in found for path in paths]
+        missing = [one for one, paths in zip(patterns, releases, strict=True) if not paths]
+        there = [path for paths in releases for path in paths]
         if there and missing:
             raise InvalidInput(
                 f"{str(folder.path)!r} holds no {' and no '.join(missing)} beside {there[0].name}. "

@@ -46,23 +46,23 @@ MODELS: dict[str, Coordinates] = {
 
 def inside(prediction: str, sample: Sample) -> float:
     """1 if the centre of the predicted box, or the predicted point, is in the right box."""
-    found = located(prediction)
-    if found is None:
+    spot = located(prediction)
+    if spot is None:
         return 0.0
-    x, y = clicked(found, sample.images[0].size, sample.facts)
+    x, y = clicked(spot, sample.images[0].size, sample.facts)
     left, top, width, height = sample.facts["box"]
     return float(left <= x <= left + width and top <= y <= top + height)
 
 
-def clicked(found: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tuple[float, float]:
+def clicked(spot: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tuple[float, float]:
     """Where on an image of that size the answer points, in its pixels.
 
     ``facts`` may have the ``coordinates`` that the task was given, the ``model_type``, the sizes
     that the processor made of the images (``seen``), and the box of the image that it leaves of it,
     or pads it to (``view``).
     """
-    (x, y), (wide, high) = found.centre, size
-    scale = _scale(found, facts)
+    (x, y), (wide, high) = spot.centre, size
+    scale = _scale(spot, facts)
     if scale in WHOLE:
         left, top, right, bottom = facts.get("view") or (0, 0, wide, high)
         across, down = x / WHOLE[scale], y / WHOLE[scale]
@@ -73,14 +73,14 @@ def clicked(found: Found, size: tuple[int, int], facts: Mapping[str, Any]) -> tu
     return x, y
 
 
-def _scale(found: Found, facts: Mapping[str, Any]) -> str:
+def _scale(spot: Found, facts: Mapping[str, Any]) -> str:
     """What the task says, else the answer's own form, else the model's habit."""
-    asked = facts.get("coordinates", "model")
-    if asked != "model":
-        return str(asked)
-    if found.scale in ("share", "percent", "loc"):
-        return str(found.scale)
-    return MODELS.get(facts.get("model_type", "")) or found.scale or "resized"
+    unit = facts.get("coordinates", "model")
+    if unit != "model":
+        return str(unit)
+    if spot.scale in ("share", "percent", "loc"):
+        return str(spot.scale)
+    return MODELS.get(facts.get("model_type", "")) or spot.scale or "resized"
 
 
 @benchmark(

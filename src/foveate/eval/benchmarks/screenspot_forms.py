@@ -16,7 +16,7 @@ from PIL import Image
 from foveate.data import Folder, Record, listed, read_records, read_table, table_images
 from foveate.data.tables import count_table
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.forms import Form, Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkForm, BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import KIT
@@ -26,7 +26,7 @@ BEGINNINGS = {"mobile": "mobile", "pc": "desktop", "desktop": "desktop", "web": 
 PLACES = ("screenspotv2_image/{}", "{}", "ScreenSpot_v2/screenspotv2_image/{}")
 
 
-def forms_of(screen: str | None = None) -> Mapping[str, Forms[Row]]:
+def forms_of(screen: str | None = None) -> Mapping[str, Forms[BenchmarkRow]]:
     """All forms, of one screen or of the three."""
     screens = (screen,) if screen else SCREENS
     release = Release(
@@ -40,14 +40,14 @@ def forms_of(screen: str | None = None) -> Mapping[str, Forms[Row]]:
     )
     pixels = Shards(
         published=on_hub("lmms-lab/ScreenSpot-v2", "train"),
-        asked="train",
+        task_split="train",
         columns=("instruction", "bbox", "data_type"),
         optional=("img_filename", "file_name", "data_source"),
         made=_with_screen,
     )
     shares = Shards(
         published=on_hub("HongxinLi/ScreenSpot_v2", "test"),
-        asked="test",
+        task_split="test",
         columns=("instruction", "bbox", "data_type", "file_name"),
         optional=("data_source",),
         made=_in_pixels,
@@ -65,11 +65,13 @@ def forms_of(screen: str | None = None) -> Mapping[str, Forms[Row]]:
     return {"": Forms("ScreenSpot-v2", (release, pixels, shares, kit))}
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     for path in paths:
         screen = path.stem.split("_")[1]
         for record in read_records(path):
-            yield Row(record.also(screen=screen), folder.image(record, "img_filename", *PLACES))
+            yield BenchmarkRow(
+                record.also(screen=screen), folder.image(record, "img_filename", *PLACES)
+            )
 
 
 def _with_screen(record: Record, image: Image.Image) -> Record:
@@ -99,7 +101,7 @@ def _in_pixels(record: Record, image: Image.Image) -> Record:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tables(Form[Row]):
+class Tables(BenchmarkForm[BenchmarkRow]):
     """VLMEvalKit's tables, one a screen, whose images are in them or in the authors' folder."""
 
     tables: tuple[str, ...]
@@ -110,15 +112,15 @@ class Tables(Form[Row]):
         Raises:
             InvalidInput: some are missing.
         """
-        found = [path for name in self.tables for path in folder.find(name)]
-        if found and len(found) < len(self.tables):
-            there = {path.name for path in found}
+        tables = [path for name in self.tables for path in folder.find(name)]
+        if tables and len(tables) < len(self.tables):
+            there = {path.name for path in tables}
             lost = ", ".join(name for name in self.tables if name not in there)
             raise InvalidInput(
-                f"{str(folder.path)!r} holds no {lost} beside {found[0].name}. Is the download "
+                f"{str(folder.path)!r} holds no {lost} beside {tables[0].name}. Is the download "
                 "whole?"
             )
-        return found
+        return tables
 
     def split(self, paths: Sequence[Path]) -> str:
         """There is but one."""
@@ -128,7 +130,7 @@ class Tables(Form[Row]):
         """How many rows they have."""
         return sum(map(count_table, paths))
 
-    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
         """The rows with their images."""
         for path in paths:
             screen = path.stem.rpartition("_")[2].lower()
@@ -137,7 +139,9 @@ class Tables(Form[Row]):
             images = table_images(records) if inside else _beside(folder, records)
             for record, image in zip(records, images, strict=True):
                 said = record.text("instruction", "question")
-                yield Row(listed(record, "bbox").also(screen=screen, instruction=said), image)
+                yield BenchmarkRow(
+                    listed(record, "bbox").also(screen=screen, instruction=said), image
+                )
 
 
 def _beside(folder: Folder, records: Sequence[Record]) -> Iterator[Image.Image]:

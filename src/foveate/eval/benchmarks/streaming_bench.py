@@ -19,7 +19,7 @@ from foveate.core.parameters import Positive
 from foveate.data import Folder, Record, VideoFile, listed, read_records, read_table
 from foveate.data.tables import count_table
 from foveate.errors import InvalidInput
-from foveate.eval.benchmarks.film import Rate, answer_of, asked, lettered, video
+from foveate.eval.benchmarks.film import Rate, answer_of, film_prompt, lettered, video
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.forms import Forms, Published
 from foveate.eval.benchmarks.release import Release
@@ -48,13 +48,13 @@ def _rows(folder: Folder, paths: Sequence[Path]) -> Iterator[Record]:
     for path in paths:
         for row in read_table(path, COLUMNS, ","):
             record = listed(row, "options")
-            found = SAMPLE.match(record.text("question_id"))
-            if found is None:
+            match = SAMPLE.match(record.text("question_id"))
+            if match is None:
                 raise InvalidInput(
                     f"{row.where}: the field 'question_id' is {record.text('question_id')!r}; it "
                     "has to end with the sample's number and the question's, sample_1_2."
                 )
-            yield record.also(at=f"{found[2]}/video.mp4", of=found[1])
+            yield record.also(at=f"{match[2]}/video.mp4", of=match[1])
 
 
 def _counted(paths: Sequence[Path]) -> int:
@@ -105,7 +105,7 @@ def _samples(
         choices = lettered(record.texts("options", at_least=2))
         yield Sample(
             name=record.text("question_id"),
-            question=asked(record.text("question"), choices),
+            question=film_prompt(record.text("question"), choices),
             answers=(answer_of(record),),
             videos=(_seen(folder, name, record, context, fps, frames),),
             labels={"task_type": record.text("task_type")},

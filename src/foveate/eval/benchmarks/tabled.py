@@ -8,20 +8,20 @@ from pathlib import Path
 
 from foveate.data import Folder, Record, listed, read_table, table_images
 from foveate.data.tables import count_table
-from foveate.eval.benchmarks.forms import Form, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkForm, BenchmarkRow, Published
 
 KIT = "https://github.com/open-compass/VLMEvalKit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tabled(Form[Row]):
+class Tabled(BenchmarkForm[BenchmarkRow]):
     """The ``table`` that is read; ``columns`` are what is read of it, with the names that its
     benchmark asks for. ``lists`` are those that hold Python's text of a list, or one text alone.
     ``made`` gives a row the fields that have to be worked out.
     """
 
     table: str
-    asked: str
+    task_split: str
     columns: Mapping[str, str]
     lists: tuple[str, ...] = ()
     made: Callable[[Record], Record] = lambda record: record
@@ -32,13 +32,13 @@ class Tabled(Form[Row]):
 
     def split(self, paths: Sequence[Path]) -> str:
         """The split that the table's name says."""
-        return self.asked
+        return self.task_split
 
     def count(self, paths: Sequence[Path]) -> int:
         """How many rows it has."""
         return sum(map(count_table, paths))
 
-    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+    def rows(self, folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
         """The rows with their images.
 
         Raises:
@@ -47,7 +47,7 @@ class Tabled(Form[Row]):
         (path,) = paths
         records = read_table(path, ("index", "image", *self.columns))
         for record, image in zip(records, table_images(records), strict=True):
-            yield Row(self._named(record), image)
+            yield BenchmarkRow(self._named(record), image)
 
     def _named(self, record: Record) -> Record:
         named = record.also(**{new: record.held[old] for old, new in self.columns.items()})

@@ -13,7 +13,7 @@ from foveate.data import Folder, Record, read_record
 from foveate.data.parquet import read_rows
 from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.textvqa import PHOTOGRAPHS
@@ -24,23 +24,23 @@ ASK = "Provide a one-sentence caption for the provided image."
 SPLITS = ("val", "train")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     (path,) = paths
     for record in _images(path):
-        yield Row(record, folder.image(record, "image_id", *PHOTOGRAPHS))
+        yield BenchmarkRow(record, folder.image(record, "image_id", *PHOTOGRAPHS))
 
 
 def _images(path: Path) -> list[Record]:
     """A record for each image. Those of the release are one for each caption, and each has all."""
-    found: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     for record in read_record(path).records("data"):
-        first = found.setdefault(record.text_or_number("image_id"), record)
+        first = records.setdefault(record.text_or_number("image_id"), record)
         if _captions(first) != _captions(record):
             raise InvalidInput(
                 f"{record.where}: its 'reference_strs' are not those of {first.where}, which is of "
                 "the same image."
             )
-    return list(found.values())
+    return list(records.values())
 
 
 def _captions(record: Record) -> tuple[str, ...]:
@@ -58,7 +58,9 @@ RELEASE = Release(
     counted=lambda paths: len(_images(paths[0])),
 )
 SHARDS = Shards(
-    published=on_hub("lmms-lab/TextCaps", "val"), asked="val", columns=("image_id", "caption_str")
+    published=on_hub("lmms-lab/TextCaps", "val"),
+    task_split="val",
+    columns=("image_id", "caption_str"),
 )
 FORMS = Forms("TextCaps", (RELEASE, SHARDS))
 

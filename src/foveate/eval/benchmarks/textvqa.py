@@ -12,7 +12,7 @@ from pathlib import Path
 
 from foveate.data import Folder, read_record
 from foveate.eval.benchmarks.folder import benchmark
-from foveate.eval.benchmarks.forms import Forms, Published, Row
+from foveate.eval.benchmarks.forms import BenchmarkRow, Forms, Published
 from foveate.eval.benchmarks.release import Release
 from foveate.eval.benchmarks.shards import Shards, on_hub
 from foveate.eval.benchmarks.tabled import Tabled, in_kit
@@ -24,10 +24,10 @@ PHOTOGRAPHS = ("train_images/{}.jpg", "train_val_images/train_images/{}.jpg", "{
 SPLITS = ("val", "train", "test")
 
 
-def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[Row]:
+def _released(folder: Folder, paths: Sequence[Path]) -> Iterator[BenchmarkRow]:
     (path,) = paths
     for record in read_record(path).records("data"):
-        yield Row(record, folder.image(record, "image_id", *PHOTOGRAPHS))
+        yield BenchmarkRow(record, folder.image(record, "image_id", *PHOTOGRAPHS))
 
 
 FORMS = Forms(
@@ -44,13 +44,13 @@ FORMS = Forms(
         ),
         Shards(
             published=on_hub("lmms-lab/textvqa", "validation"),
-            asked="validation",
+            task_split="validation",
             columns=("question_id", "question", "answers"),
         ),
         Tabled(
             published=in_kit("TextVQA_VAL.tsv"),
             table="TextVQA_VAL.tsv",
-            asked="val",
+            task_split="val",
             columns={"index": "question_id", "question": "question", "answer": "answers"},
             lists=("answers",),
         ),

@@ -14,7 +14,7 @@ from pathlib import Path
 from foveate.core.parameters import Positive
 from foveate.data import Folder, Record
 from foveate.data.parquet import columns_of, count_rows, read_rows
-from foveate.eval.benchmarks.film import Rate, answer_of, asked, lettered, video
+from foveate.eval.benchmarks.film import Rate, answer_of, film_prompt, lettered, video
 from foveate.eval.benchmarks.folder import benchmark
 from foveate.eval.benchmarks.forms import Forms
 from foveate.eval.benchmarks.release import Release
@@ -65,7 +65,7 @@ def videomme(
         choices = lettered(record.texts("options", at_least=2))
         yield Sample(
             name=record.text_or_number("question_id"),
-            question=asked(record.text("question"), choices),
+            question=film_prompt(record.text("question"), choices),
             answers=(answer_of(record),),
             videos=(video(folder, record, record.text("videoID"), PLACES, fps, frames),),
             labels={name: record.text(name) for name in ("duration", "task_type", "domain")},

@@ -90,13 +90,13 @@ class RayCluster(AbstractContextManager[Execute]):
             ray.kill(worker)
 
     def _execute(self, jobs: Iterable[Job]) -> Iterator[tuple[Job, list[Row]]]:
-        again: list[Job] = []  # whose worker was lost
+        retried: list[Job] = []  # whose worker was lost
         left = iter(jobs)
         at_hand = len(self._idle) + len(self._flying) + len(self._unplaced)
         for _ in range(at_hand, self._share.workers):
             self._hire()
         while True:
-            while self._idle and (job := again.pop() if again else next(left, None)):
+            while self._idle and (job := retried.pop() if retried else next(left, None)):
                 self._hand(self._idle.pop(), job)
             if self._idle and not any(job for _, job in self._flying.values()):
                 return
@@ -105,7 +105,7 @@ class RayCluster(AbstractContextManager[Execute]):
                 came = _fetched(done)
             except LOST as error:
                 self._count_lost(job, error)
-                again += [job] if job else []
+                retried += [job] if job else []
                 if not self._idle:
                     self._hire()
                 continue
@@ -155,8 +155,8 @@ class RayCluster(AbstractContextManager[Execute]):
         """One more worker; it is given jobs when it has loaded the model."""
         place = str(Path(self.model).expanduser().resolve()) if _is_folder(self.model) else ""
         options = {"num_cpus": self._share.cpus, "num_gpus": self._share.gpus}
-        asked = (self.model, place, self.protocol, self.trusted, self.pads)
-        hired = ray.remote(Worker).options(**options).remote(*asked)
+        terms = (self.model, place, self.protocol, self.trusted, self.pads)
+        hired = ray.remote(Worker).options(**options).remote(*terms)
         self._unplaced[hired.placed.remote()] = hired
 
     def _hand(self, worker: Any, job: Job) -> None:

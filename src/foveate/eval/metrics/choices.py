@@ -23,8 +23,8 @@ def letter(prediction: str) -> str:
     said = _SAID.findall(prediction)
     first = _FIRST.match(prediction)
     marked = _MARKED.findall(prediction)
-    found = said[-1:] or ([first[1]] if first else []) or marked[-1:]
-    return str(found[0]).upper() if found else ""
+    letters = said[-1:] or ([first[1]] if first else []) or marked[-1:]
+    return str(letters[0]).upper() if letters else ""
 
 
 def choice(prediction: str, sample: Sample) -> float:

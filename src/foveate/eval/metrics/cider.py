@@ -48,11 +48,11 @@ class Corpus:
     @classmethod
     def of(cls, references: Iterable[Sequence[str]]) -> Corpus:
         """The corpus of all images' references, one sequence for each image."""
-        images, found = 0, Counter[Gram]()
+        images, grams = 0, Counter[Gram]()
         for several in references:
             images += 1
-            found.update({gram for one in several for gram in _grams(words(one))})
-        return cls(images, found)
+            grams.update({gram for one in several for gram in _grams(words(one))})
+        return cls(images, grams)
 
     def score(self, prediction: str, references: Sequence[str]) -> float:
         """CIDEr of one image's caption, 0 to 10."""
@@ -92,11 +92,11 @@ def words(caption: str) -> list[str]:
 
     Brackets stay, as "-lrb-" and so on: the script means to drop them, but in upper case.
     """
-    found: list[str] = []
+    tokens: list[str] = []
     for token in _TOKEN.findall(caption.lower().replace("\u2019", "'")):
         parts = [part for part in _PARTS.split(token) if part]
-        found += [_BRACKETS.get(part, part) for part in parts if part not in _NO_WORDS]
-    return found
+        tokens += [_BRACKETS.get(part, part) for part in parts if part not in _NO_WORDS]
+    return tokens
 
 
 def _grams(said: Sequence[str]) -> Counter[Gram]:

@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
 def located(answer: str) -> Found | None:
     """The first box or point of an answer; None where it has none."""
-    return next((found for found in _forms(answer) if found), None)
+    return next((box for box in _forms(answer) if box), None)
 
 
 def _forms(answer: str) -> Iterator[Found | None]:
@@ -78,11 +78,11 @@ def _forms(answer: str) -> Iterator[Found | None]:
 
 def _named(answer: str, names: Sequence[str]) -> Found | None:
     """Numbers that each have a name: x1=12, "y1": 34."""
-    found = [
+    boxes = [
         re.search(rf"(?<![A-Za-z0-9_]){name}[\"']?\s*[:=]\s*[\"']?({_NUMBER}%?)", answer)
         for name in names
     ]
-    values = [one[1] for one in found if one]
+    values = [one[1] for one in boxes if one]
     return _made(values) if len(values) == len(names) else None
 
 

@@ -37,7 +37,7 @@ def partial_match(said: str, right: Mapping[str, str]) -> float:
 def mapping(text: str) -> dict[str, object]:
     """The Python dictionary that a text is; empty where it is none."""
     try:
-        found = ast.literal_eval(text.strip())
+        literal = ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return {}
-    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else {}
+    return {str(key): value for key, value in literal.items()} if isinstance(literal, dict) else {}

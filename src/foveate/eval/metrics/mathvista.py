@@ -25,34 +25,34 @@ def plain_answer(said: str, problem: Mapping[str, Any]) -> str | None:
         return None
 
 
-def normalised(found: str, problem: Mapping[str, Any]) -> str | None:
+def normalised(answer: str, problem: Mapping[str, Any]) -> str | None:
     """A choice's text, or a number as the right answer is written; None where it is none."""
     if problem["question_type"] == "multi_choice":
-        return _choice(found.strip(), problem["choices"])
+        return _choice(answer.strip(), problem["choices"])
     try:
         if problem["answer_type"] == "integer":
-            return str(int(float(found)))
+            return str(int(float(answer)))
         if problem["answer_type"] == "float" and problem["precision"] is None:
-            return str(float(found))
+            return str(float(answer))
         if problem["answer_type"] == "float":
-            return str(round(float(found), int(problem["precision"])))
+            return str(round(float(answer), int(problem["precision"])))
     except (ValueError, OverflowError):
         return None
-    return found
+    return answer
 
 
-def _choice(found: str, choices: Sequence[str]) -> str:
+def _choice(answer: str, choices: Sequence[str]) -> str:
     """Of the letter in parentheses, or of a letter alone; else the text with the fewest edits."""
     try:
         from rapidfuzz.distance import Levenshtein
     except ImportError as error:
         raise MissingPackage("MathVista", "rapidfuzz", "eval") from error
-    if letter := re.search(r"\(([a-zA-Z])\)", found):
-        found = letter[1].upper()
+    if letter := re.search(r"\(([a-zA-Z])\)", answer):
+        answer = letter[1].upper()
     letters = [chr(ord("A") + i) for i in range(len(choices))]
-    if found in letters:
-        return choices[letters.index(found)]
-    return min(choices, key=lambda choice: Levenshtein.distance(found, choice))
+    if answer in letters:
+        return choices[letters.index(answer)]
+    return min(choices, key=lambda choice: Levenshtein.distance(answer, choice))
 
 
 def quoted(said: str, problem: Mapping[str, Any]) -> str:
@@ -67,5 +67,7 @@ def quoted(said: str, problem: Mapping[str, Any]) -> str:
         texts = [one for one in problem["choices"] if one and one in said]
         return known[-1].upper() if known else texts[-1] if texts else said
     pattern = r"\[[^\[\]]*\]" if problem["answer_type"] == "list" else r"-?\d+(?:\.\d+)?"
-    found = re.findall(pattern, said if problem["answer_type"] == "list" else said.replace(",", ""))
-    return found[-1] if found else ""
+    quotes = re.findall(
+        pattern, said if problem["answer_type"] == "list" else said.replace(",", "")
+    )
+    return quotes[-1] if quotes else ""

@@ -34,20 +34,20 @@ def chosen(said: str, choices: Mapping[str, str]) -> str:
     if not said:
         return "C"
     letters = [normalised(f"{letter} {text}") for letter, text in choices.items()]
-    if (found := _first(letters, said)) is not None:
-        return found[0].upper() if found else said
+    if (match := _first(letters, said)) is not None:
+        return match[0].upper() if match else said
     texts = {letter: normalised(text).replace(" ", "") for letter, text in choices.items()}
-    found = _first(list(texts.values()), said.replace(" ", ""))
+    match = _first(list(texts.values()), said.replace(" ", ""))
     for letter, text in texts.items():
-        if found == text and not _MEANS.search(text):
+        if match == text and not _MEANS.search(text):
             return letter.upper()
     return "".join(one.upper() for one in said if one.upper() in choices)
 
 
 def _first(texts: Sequence[str], said: str) -> str | None:
     """The text that stands first; of those that stand there, the first."""
-    found = re.search("|".join(map(re.escape, texts)), said)
-    return found[0] if found else None
+    match = re.search("|".join(map(re.escape, texts)), said)
+    return match[0] if match else None
 
 
 def described(prediction: str, sample: Sample) -> float:

@@ -56,16 +56,16 @@ def _common(x: Words, y: Words) -> list[str]:
     word out.
     """
     lengths = _lengths(x, y)
-    found, i, j = [], len(x), len(y)
+    common, i, j = [], len(x), len(y)
     while i and j:
         if x[i - 1] == y[j - 1]:
             i, j = i - 1, j - 1
-            found.append(x[i])
+            common.append(x[i])
         elif lengths[i - 1][j] > lengths[i][j - 1]:
             i -= 1
         else:
             j -= 1
-    return found
+    return common
 
 
 def _lengths(x: Words, y: Words) -> list[list[int]]:

@@ -113,12 +113,13 @@ def _with_frames(
     known: Container[str],
 ) -> dict[str, Any]:
     """The options of a benchmark, with the frames that are taken of its videos."""
-    told = {key: value for key, value in films.items() if key in known}
-    if told and (twice := [key for key in ("fps", "frames") if key in given]):
+    known_films = {key: value for key, value in films.items() if key in known}
+    if known_films and (twice := [key for key in ("fps", "frames") if key in given]):
         raise InvalidParameter(
-            f"{name} says its own {twice[0]}, and --{next(iter(told))} another: leave one out."
+            f"{name} says its own {twice[0]}, and --{next(iter(known_films))} another: "
+            "leave one out."
         )
-    return {**given, **told}
+    return {**given, **known_films}
 
 
 def _with_options(task: Task, rest: str) -> Task:
@@ -158,6 +159,6 @@ def _kind(name: str) -> tuple[str, str]:
 
 def _options_and_folder(rest: str) -> tuple[dict[str, Any], str]:
     """Of "(key=value,...)=FOLDER"."""
-    found = re.fullmatch(r"(?:\(([^()]*)\))?=?(.*)", rest, re.DOTALL)
-    inside, folder = found.groups() if found else ("", "")
+    match = re.fullmatch(r"(?:\(([^()]*)\))?=?(.*)", rest, re.DOTALL)
+    inside, folder = match.groups() if match else ("", "")
     return parse_arguments(inside or ""), folder

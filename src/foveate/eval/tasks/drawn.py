@@ -28,16 +28,16 @@ def _drawn(name: str, kind: Draw) -> Callable[[int, int], Iterator[Sample]]:
     return samples
 
 
-def sample_of(name: str, album: Album, asked: Question) -> Sample:
+def sample_of(name: str, album: Album, question: Question) -> Sample:
     """One question about the pages of an album."""
     return Sample(
         name=name,
-        question=asked.question,
-        answers=(asked.answer, asked.value),
+        question=question.question,
+        answers=(question.answer, question.value),
         images=tuple(page.image for page in album.images),
         evidence=tuple(
             Span(album.images[i].says[row], i, (0, row * CELL, WIDTH, (row + 1) * CELL))
-            for i, row in asked.evidence
+            for i, row in question.evidence
         ),
     )
 

@@ -20,7 +20,7 @@ from foveate.errors import MissingPackage
 from foveate.eval.benchmarks.screenspot import inside
 from foveate.eval.browser import window
 from foveate.eval.sample import Sample, task
-from foveate.eval.tasks.screen import SIZE, Shot, asked, chosen, targets
+from foveate.eval.tasks.screen import SIZE, Shot, chosen, screen_samples, targets
 from foveate_demo.scenes.words import FIELDS
 
 FRAME = 110  # pixels of height for title, toolbar and margins
@@ -33,7 +33,7 @@ def gui_icon(count: int, seed: int) -> Iterator[Sample]:
     toolbar(1)  # before Chromium starts: whether matplotlib is there
     with window("gui_icon", SIZE) as page:
         shots = [_shot(page, Random(f"gui_icon/{seed}/{number}")) for number in range(count)]
-    yield from asked(shots)  # Chromium has ended
+    yield from screen_samples(shots)  # Chromium has ended
 
 
 def _shot(page: Any, r: Random) -> Shot:

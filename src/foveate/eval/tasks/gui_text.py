@@ -18,7 +18,7 @@ from foveate.errors import InvalidInput
 from foveate.eval.benchmarks.screenspot import inside
 from foveate.eval.browser import window
 from foveate.eval.sample import Sample, task
-from foveate.eval.tasks.screen import SIZE, Shot, Target, asked, chosen, targets
+from foveate.eval.tasks.screen import SIZE, Shot, Target, chosen, screen_samples, targets
 
 MODULES = (
     "argparse",
@@ -102,22 +102,22 @@ def gui_text(count: int, seed: int) -> Iterator[Sample]:
         shots = [
             _shot(page, address, Random(f"gui_text/{seed}/{number}")) for number in range(count)
         ]
-    yield from asked(shots)  # Chromium has ended
+    yield from screen_samples(shots)  # Chromium has ended
 
 
 def _shot(page: Any, address: str, r: Random) -> Shot:
     name = r.choice(PAGES)
     page.goto(f"{address}{name}")
-    scrolled, found = 0, list[Target]()
-    while not found:  # deep in a docstring there may be nothing to click
+    scrolled, fitting = 0, list[Target]()
+    while not fitting:  # deep in a docstring there may be nothing to click
         scrolled = page.evaluate(
             "(share) => { const e = document.scrollingElement;"
             " scrollTo(0, Math.floor(share * (e.scrollHeight - innerHeight)));"
             " return Math.floor(scrollY); }",
             r.choice((0, r.random())),
         )
-        found = [one for one in targets(page, KINDS) if len(one.text) <= LONGEST]
-    target = chosen(r, found)
+        fitting = [one for one in targets(page, KINDS) if len(one.text) <= LONGEST]
+    target = chosen(r, fitting)
     instruction = INSTRUCTIONS[target.kind].format(target.text)
     return Shot(page.screenshot(), instruction, target, {"page": name, "scrolled": scrolled})
 

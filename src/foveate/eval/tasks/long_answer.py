@@ -25,11 +25,11 @@ def long_answer(count: int, seed: int) -> Iterator[Sample]:
         r = Random(f"long_answer/{seed}/{number}")
         start = r.randrange(len(manual()) - READ - TOLD)
         read = manual()[start : start + READ]
-        told = manual()[start + READ : start + READ + TOLD]
+        passage = manual()[start + READ : start + READ + TOLD]
         yield Sample(
             name=str(number),
             question=" ".join(read[-ASKED:]),
-            answers=(" ".join(told),),
+            answers=(" ".join(passage),),
             context=" ".join(read[:-ASKED]),
             between=" ",
             plain=True,

@@ -33,8 +33,8 @@ def pages(
     cells = [(n, at) for n in whole_numbers("pages", pages, MOST, least=2) for at in places]
     for number, (n, at) in enumerate(islice(cycle(cells), count)):
         r = Random(f"pages/{seed}/{number}")
-        asked = _asked(r, number, n, round((n - 1) * at / 100))
-        yield replace(asked, labels={"pages": n, "place": at})
+        question = _asked(r, number, n, round((n - 1) * at / 100))
+        yield replace(question, labels={"pages": n, "place": at})
 
 
 @task("passing_pages", metric=anls)
@@ -49,8 +49,8 @@ def passing_pages(
             f"distance={distance!r}: after one of {n} pages come {n - 1} at most. Raise pages."
         )
     for number, after in enumerate(islice(cycle(distances), count)):
-        asked = _asked(Random(f"passing_pages/{seed}/{number}"), number, n, n - 1 - after)
-        yield replace(asked, labels={"distance": after})
+        question = _asked(Random(f"passing_pages/{seed}/{number}"), number, n, n - 1 - after)
+        yield replace(question, labels={"distance": after})
 
 
 def _asked(r: Random, number: int, people: int, page: int) -> Sample:

@@ -71,10 +71,10 @@ def photograph(name: str) -> Image.Image:
         MissingPackage: scikit-image is not installed.
         InvalidInput: it has no such file.
     """
-    found = find_spec("skimage")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("skimage")
+    if spec is None or not spec.submodule_search_locations:
         raise MissingPackage("scene_text", "scikit-image", "photos")
-    path = Path(found.submodule_search_locations[0]) / "data" / name
+    path = Path(spec.submodule_search_locations[0]) / "data" / name
     try:
         with Image.open(path) as image:
             seen = image.convert("RGB")

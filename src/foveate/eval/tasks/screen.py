@@ -60,22 +60,22 @@ def targets(page: Any, kinds: Mapping[str, str]) -> list[Target]:
         page: playwright's.
         kinds: a CSS selector for each kind.
     """
-    found = page.evaluate(_SEEN, kinds)
-    often = Counter((one["kind"], one["text"]) for one in found)
+    elements = page.evaluate(_SEEN, kinds)
+    often = Counter((one["kind"], one["text"]) for one in elements)
     return [
         Target(one["kind"], one["text"], tuple(one["box"]))
-        for one in found
+        for one in elements
         if one["box"] and one["text"] and often[one["kind"], one["text"]] == 1
     ]
 
 
-def chosen(r: Random, found: Sequence[Target]) -> Target:
+def chosen(r: Random, shown_targets: Sequence[Target]) -> Target:
     """One of them; each kind that is there is as likely."""
-    kind = r.choice(list(dict.fromkeys(one.kind for one in found)))
-    return r.choice([one for one in found if one.kind == kind])
+    kind = r.choice(list(dict.fromkeys(one.kind for one in shown_targets)))
+    return r.choice([one for one in shown_targets if one.kind == kind])
 
 
-def asked(shots: Sequence[Shot]) -> Iterator[Sample]:
+def screen_samples(shots: Sequence[Shot]) -> Iterator[Sample]:
     """The samples, in ScreenSpot's form; the patches that the target touches are the evidence."""
     for number, (png, instruction, target, facts) in enumerate(shots):
         left, top, right, bottom = target.box

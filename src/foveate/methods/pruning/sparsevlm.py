@@ -134,18 +134,18 @@ class SparseVLMPrune:
 
 def raters(tokens: EnteringTokens) -> Bool[Tensor, "b t"]:
     """The words that are like the image."""
-    found, real = torch.zeros_like(tokens.vision), tokens.pos >= 0
+    rating, real = torch.zeros_like(tokens.vision), tokens.pos >= 0
     behind = tokens.vision.long().cumsum(-1) > 0
     for row, visual in enumerate(tokens.vision):
         words = real[row] & ~visual
         words = words & behind[row] if bool((words & behind[row]).any()) else words
         if not bool(words.any()) or not bool(visual.any()):
-            found[row] = words if bool(words.any()) else real[row]
+            rating[row] = words if bool(words.any()) else real[row]
             continue
         hidden = tokens.hidden[row].float()
         alike = (hidden[visual] @ hidden[words].T).softmax(-1).mean(0)
-        found[row, words] = (alike > alike.mean()) | (alike == alike.max())
-    return found
+        rating[row, words] = (alike > alike.mean()) | (alike == alike.max())
+    return rating
 
 
 def paid_by(layer: Layer, raters: Bool[Tensor, "b m"]) -> Float[Tensor, "b n"]:

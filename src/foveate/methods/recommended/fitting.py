@@ -29,32 +29,32 @@ class SecondReading:
     targets: ClassVar[tuple[str, ...]] = TARGETS
     names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")
 
-    def watching(self, target: str, asked: Asked) -> Score:
-        return watched(target, asked.questions, asked.after)
+    def watching(self, target: str, questions: Asked) -> Score:
+        return watched(target, questions.questions, questions.after)
 
     def reached(self, target: str, sums: Sums) -> str:
         return "damage" if target == "answers" and not sums["answered"] else target
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
-        told = worth(layer)
+        weights = worth(layer)
         real = layer.valid[..., None]
-        ones = torch.ones_like(told)[..., None]
+        ones = torch.ones_like(weights)[..., None]
         given = torch.cat([ones, facts(layer), layer.k.float(), layer.v.float()], dim=-1)
         given = given.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
-        rows = zip(told, layer.valid[:, 0], strict=True)
-        each = told.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+        rows = zip(weights, layer.valid[:, 0], strict=True)
+        each = weights.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
         return {
             "products": given.transpose(1, 2) @ given,
             "told": (given.transpose(1, 2) @ each[..., None])[..., 0],
-            "of_key": told.new_zeros(layer.k.shape[-1]),  # for its length
+            "of_key": weights.new_zeros(layer.k.shape[-1]),  # for its length
             "levels": torch.stack([levels(row[:, one]) for row, one in rows]).sum(0),
-            "answered": told.new_tensor(float(answered(layer))),
-            "prompts": told.new_tensor(float(len(told))),
+            "answered": weights.new_tensor(float(answered(layer))),
+            "prompts": weights.new_tensor(float(len(weights))),
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
         """Every feature is scaled to its deviation before small weights are preferred."""
-        products, told = sums["products"], sums["told"]
+        products, weighted = sums["products"], sums["told"]
         count = products[:, :1, :1]
         mean = products[:, :1] / count
         scale = (products.diagonal(dim1=1, dim2=2)[:, None] / count - mean.square()).clamp_min(
@@ -64,7 +64,7 @@ class SecondReading:
         scale[..., 0], mean[..., 0] = 1.0, 0.0
         centred = products - mean.transpose(1, 2) @ products[:, :1]
         centred = centred - centred[:, :, :1] @ mean
-        goal = told - (mean.transpose(1, 2) @ told[:, :1, None])[..., 0]
+        goal = weighted - (mean.transpose(1, 2) @ weighted[:, :1, None])[..., 0]
         matrix = centred / (scale.transpose(1, 2) @ scale)
         ridge = RIDGE * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         ridge[0, 0] = 0.0

@@ -28,8 +28,8 @@ def facts(layer: Layer) -> Float[Tensor, "b h n f"]:
     mean = direction.sum(2, keepdim=True) / real.sum(2, keepdim=True).clamp_min(1)
     key, value = k.norm(dim=-1), v.norm(dim=-1)
     likeness = F.cosine_similarity(direction, mean, dim=-1)
-    found = (key, key.square(), value, value.clamp_min(LEAST).log(), likeness)
-    return torch.stack(found, dim=-1).masked_fill(~real, 0.0)
+    facts_of_pair = (key, key.square(), value, value.clamp_min(LEAST).log(), likeness)
+    return torch.stack(facts_of_pair, dim=-1).masked_fill(~real, 0.0)
 
 
 @stage("foretold_reconstruction")

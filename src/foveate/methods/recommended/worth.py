@@ -81,8 +81,8 @@ def watched(target: str, questions: tuple[tuple[int, ...], ...], after: int) -> 
     """The score whose notes :func:`worth` reads."""
     if target == "attention":
         return Reconstruction()
-    asked = questions if target == "answers" else ()
-    return ReadingDamage(questions=asked, after=after)
+    seen_questions = questions if target == "answers" else ()
+    return ReadingDamage(questions=seen_questions, after=after)
 
 
 def worth(layer: Layer) -> Float[Tensor, "b h n"]:

@@ -48,13 +48,13 @@ def image_tokens(
     processor = getattr(reader, "image_processor", None)
     if not _in_order(inputs, config, places[0]):
         return None
-    found = of_each(inputs, images, config, processor, len(places))
-    if sum(len(one.places) for one in found) != len(places) or len(found) != len(images):
+    grids = of_each(inputs, images, config, processor, len(places))
+    if sum(len(one.places) for one in grids) != len(places) or len(grids) != len(images):
         return None
-    starts = [sum(len(one.places) for one in found[:i]) for i in range(len(found))]
+    starts = [sum(len(one.places) for one in grids[:i]) for i in range(len(grids))]
     return [
         _placed(one, places[start : start + len(one.places)])
-        for one, start in zip(found, starts, strict=True)
+        for one, start in zip(grids, starts, strict=True)
     ]
 
 

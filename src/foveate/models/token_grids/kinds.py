@@ -110,11 +110,11 @@ def _in_frames(inputs: Mapping[str, Any], config: Any) -> list[ImageTokens]:
 
 def count_of(inputs: Mapping[str, Any], config: Any) -> int | None:
     """Of how many images the inputs are, with the frames of videos; None where they do not tell."""
-    told = ["image_grid_thw", "image_sizes"]
+    names = ["image_grid_thw", "image_sizes"]
     if config.model_type in _ONE_EACH:
-        told.append("pixel_values")
-    found = (inputs.get(name) for name in told)
-    images = next((len(value) for value in found if value is not None), None)
+        names.append("pixel_values")
+    inputs_given = (inputs.get(name) for name in names)
+    images = next((len(value) for value in inputs_given if value is not None), None)
     frames = sum(frames_of_each(inputs))
     return frames + (images or 0) if frames else images
 
@@ -124,8 +124,8 @@ def _sizes(inputs: Mapping[str, Any]) -> list[Size]:
     sizes = inputs.get("image_sizes")
     if sizes is None:
         return []
-    told = torch.as_tensor(sizes, dtype=torch.long, device="cpu")
-    return [(width, height) for height, width in told.tolist()]
+    sides = torch.as_tensor(sizes, dtype=torch.long, device="cpu")
+    return [(width, height) for height, width in sides.tolist()]
 
 
 def _in_patches(grids: Sequence[Sequence[int]], config: Any) -> list[ImageTokens]:

@@ -48,8 +48,8 @@ def split(processor: Any, image: Size) -> tuple[int, int]:
     """Rows and columns of the tiles that Idefics3's or SmolVLM's processor cuts an image into: it
     tells them, of any image of that size.
     """
-    told = processor(Image.new("RGB", image), return_row_col_info=True, return_tensors="pt")
-    return max(1, int(told["rows"][0][0])), max(1, int(told["cols"][0][0]))
+    grid = processor(Image.new("RGB", image), return_row_col_info=True, return_tensors="pt")
+    return max(1, int(grid["rows"][0][0])), max(1, int(grid["cols"][0][0]))
 
 
 def anyres(config: Any, image: Size) -> ImageTokens:

@@ -34,5 +34,5 @@ def mix_statistics(
 
     Source: MixKV (arXiv:2510.20707), section 3.2 and equation 4.
     """
-    found: MixStatistics = implementation(__name__, impl).mix_statistics(k, v, valid)
-    return found
+    statistics: MixStatistics = implementation(__name__, impl).mix_statistics(k, v, valid)
+    return statistics

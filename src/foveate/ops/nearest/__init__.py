@@ -24,5 +24,5 @@ def nearest_by_cosine(
         UnsupportedKernel: "triton" with tensors that the kernel does not take.
         MissingPackage: "triton", and Triton is not installed.
     """
-    found: Nearest = implementation(__name__, impl).nearest_by_cosine(k, kept)
-    return found
+    nearest: Nearest = implementation(__name__, impl).nearest_by_cosine(k, kept)
+    return nearest

@@ -6,14 +6,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.ops.choice import Impl, implementation
-from foveate.ops.quantised_decode.reference import Coded, Rest
+from foveate.ops.quantised_decode.reference import FlatCodes, Rest
 
-__all__ = ["Coded", "Rest", "quantised_decode"]
+__all__ = ["FlatCodes", "Rest", "quantised_decode"]
 
 
 def quantised_decode(
     q: Float[Tensor, "b hq 1 d"],
-    coded: Coded,
+    coded: FlatCodes,
     rest: Rest,
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],

@@ -12,7 +12,7 @@ from foveate.ops.affine_codes import decode
 from foveate.ops.ragged_decode import ragged_decode
 
 
-class Coded(NamedTuple):
+class FlatCodes(NamedTuple):
     """``f`` pairs as codes, head after head, row after row, in the layout of ``affine_codes``.
 
     Keys have a least value and a step per group of pairs and channel, values per pair and group of
@@ -44,7 +44,7 @@ class Rest(NamedTuple):
 
 def quantised_decode(
     q: Float[Tensor, "b hq 1 d"],
-    coded: Coded,
+    coded: FlatCodes,
     rest: Rest,
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
@@ -61,7 +61,7 @@ def quantised_decode(
     return ragged_decode(q, k, v, lengths, tail_k, tail_v, scale, n, impl="reference")
 
 
-def opened(coded: Coded, width: int) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
+def opened(coded: FlatCodes, width: int) -> tuple[Float[Tensor, "f d"], Float[Tensor, "f e"]]:
     """Keys and values, to within half a step each; ``width`` is the channels of a value."""
     channels = torch.arange(width, device=coded.v.device) // coded.channels
     k = decode(coded.k, coded.k_least[coded.group], coded.k_step[coded.group], coded.bits)

@@ -14,13 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.ops.launch import LOG2E, check, power, product, rows, run, tile
-from foveate.ops.quantised_decode.reference import Coded, Rest
+from foveate.ops.quantised_decode.reference import FlatCodes, Rest
 from foveate.ops.ragged_decode.triton import Parts, attend, chunk_size, joined, room
 
 
 def quantised_decode(
     q: Float[Tensor, "b hq 1 d"],
-    coded: Coded,
+    coded: FlatCodes,
     rest: Rest,
     tail_k: Float[Tensor, "b h t d"],
     tail_v: Float[Tensor, "b h t e"],
@@ -63,7 +63,7 @@ def quantised_decode(
 
 
 def _attend_codes(
-    parts: Parts, early: int, q: Tensor, coded: Coded, h: int, e: int, scale: float, chunk: int
+    parts: Parts, early: int, q: Tensor, coded: FlatCodes, h: int, e: int, scale: float, chunk: int
 ) -> None:
     """Fills the first ``early`` parts."""
     b, hq, _, d = q.shape

@@ -40,11 +40,11 @@ def ragged_decode(
     if t:
         shape = (heads, 1, t, q.shape[3])
         k, v = _rows(tail_k).reshape(shape), _rows(tail_v).reshape(shape)
-        late, of_late = _attention(queries, k, v, scale=scale)
+        tail, of_late = _attention(queries, k, v, scale=scale)
         weight = torch.sigmoid(total - of_late).unsqueeze(-1)
         if weight.dtype != q.dtype:
-            late, out = late.to(weight.dtype), out.to(weight.dtype)
-        out = torch.lerp(late, out, weight)
+            tail, out = tail.to(weight.dtype), out.to(weight.dtype)
+        out = torch.lerp(tail, out, weight)
         total = torch.logaddexp(total, of_late) if n else total
     if n:
         out = out * share(total, n).unsqueeze(-1)
@@ -97,8 +97,8 @@ def _one_by_one(
         if apart:
             query = query.transpose(1, 2)
             k, v = k.expand(1, g, -1, -1), v.expand(1, g, -1, -1)
-        found = _attention(query, k, v, scale=scale) if length else _nothing(query)
-        parts.append(found)
+        attended = _attention(query, k, v, scale=scale) if length else _nothing(query)
+        parts.append(attended)
     out, total = (torch.cat(of_heads) for of_heads in zip(*parts, strict=True))
     return out.view(queries.shape), total.view(queries.shape[:3])
 

@@ -60,8 +60,8 @@ def by_products(
         logits[:, most:].masked_fill_(empty, -torch.inf)
         tail_v = tail_v.masked_fill(empty, 0.0)  # which may hold anything
     weights = softmax_n(logits.transpose(1, 2), n).to(q.dtype)
-    late = weights[..., most:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
-    heads = zip(late, weights, lengths, torch.split(flat_v, [*lengths]), strict=True)
+    of_tail = weights[..., most:] @ tail_v.reshape(b * h, t, tail_v.shape[3])
+    heads = zip(of_tail, weights, lengths, torch.split(flat_v, [*lengths]), strict=True)
     out = [torch.addmm(last, mine[:, :length], values) for last, mine, length, values in heads]
     return torch.stack(out).view(b, hq, 1, -1)
 

@@ -29,7 +29,7 @@ from foveate.errors import (
 )
 from foveate.eval.benchmarks.film import FRAMES
 from foveate.eval.prompt import Message, Part, image_part, text_part, video_part
-from foveate.plugins.answerer import Answer, Answerer, picture
+from foveate.plugins.answerer import PluginAnswer, PluginAnswerer, picture
 from foveate.plugins.lmms_eval.context import instruction
 from foveate.plugins.lmms_eval.results import log, result
 
@@ -108,7 +108,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         self.sampling = (fps, FRAMES if fps is None and frames is None else frames)
         self.goes_on = refused == "empty"
         self.system_prompt = self._resolve_system_prompt(str(system_prompt or ""))
-        self.answerer = Answerer(pretrained, method, device, trust_remote_code, strict)
+        self.answerer = PluginAnswerer(pretrained, method, device, trust_remote_code, strict)
 
     def generate_until(self, requests: Sequence[Any]) -> list[GenerationResult]:
         """The answers, in order; then the figures of all go to lmms-eval's "throughput".
@@ -116,7 +116,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
         Raises:
             FoveateError: a message, an option or a prompt that is refused; notes say where.
         """
-        results, answers = [], defaultdict[str, list[Answer | None]](list)
+        results, answers = [], defaultdict[str, list[PluginAnswer | None]](list)
         for request in tqdm(requests, desc="Answering"):
             context, _, options, doc_id, task, _ = request.args
             try:
@@ -137,7 +137,7 @@ class Foveate(lmms):  # type: ignore[misc]  # lmms-eval need not be there where 
             log(answers)
         return results
 
-    def _answer_to(self, request: Any) -> Answer:
+    def _answer_to(self, request: Any) -> PluginAnswer:
         context, as_messages, options, doc_id, task, split = request.args
         document = self.task_dict[task][split][doc_id]
         said, asked_of = self.system_prompt, getattr(as_messages, "__self__", None)

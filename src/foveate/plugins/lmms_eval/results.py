@@ -8,10 +8,10 @@ from typing import Any
 from lmms_eval.api.instance import GenerationResult, TokenCounts
 from lmms_eval.models.model_utils.gen_metrics import log_metrics
 
-from foveate.plugins.answerer import Answer, kv_ratio
+from foveate.plugins.answerer import PluginAnswer, kv_ratio
 
 
-def result(answer: Answer | None) -> GenerationResult:
+def result(answer: PluginAnswer | None) -> GenerationResult:
     """An answer as lmms-eval takes it; None stands for a prompt that was refused."""
     if answer is None:
         return GenerationResult(text="", token_counts=TokenCounts(input_tokens=0, output_tokens=0))
@@ -19,7 +19,7 @@ def result(answer: Answer | None) -> GenerationResult:
     return GenerationResult(text=answer.text, token_counts=counts)
 
 
-def log(given: Mapping[str, Sequence[Answer | None]]) -> None:
+def log(given: Mapping[str, Sequence[PluginAnswer | None]]) -> None:
     """Hands the figures of all answers of each task to lmms-eval's "throughput". Bytes are those of
     the documents that were answered.
     """

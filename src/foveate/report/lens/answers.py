@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 import torch
 
 from foveate.backends.hf import branch, compress
-from foveate.backends.hf.asked import ends
+from foveate.backends.hf.follow_up import ends
 from foveate.core.policy import Policy
 from foveate.eval.answer import greedy
 from foveate.methods.full import full
 from foveate.report.lens.chosen import Readings
 
 
-class Answer(NamedTuple):
+class LensAnswer(NamedTuple):
     """What the model says under one policy.
 
     ``tokens`` are with the one that ends it, ``text`` is without special ones; ``cut`` says that it
@@ -32,8 +32,8 @@ class Answer(NamedTuple):
 class Answers(NamedTuple):
     """The full cache's answer, and one for each method at each of its budgets."""
 
-    full: Answer
-    choices: list[list[Answer]]
+    full: LensAnswer
+    choices: list[list[LensAnswer]]
 
 
 Tell = Callable[[Policy, int, int], None]
@@ -52,18 +52,18 @@ def answers(
     """
     whole, words = full(), getattr(reader, "tokenizer", reader)
     order = [whole, *(policy for each in policies for policy in each)]
-    found: dict[str, list[int]] = {}
+    answers_by_spec: dict[str, list[int]] = {}
     for done, policy in enumerate(order):
-        if policy.spec not in found:
+        if policy.spec not in answers_by_spec:
             tell(policy, done, len(order))
-            found[policy.spec] = _tokens(readings, policy, reader, longest)
+            answers_by_spec[policy.spec] = _tokens(readings, policy, reader, longest)
     stop = ends(readings.model)
 
-    def answer(policy: Policy) -> Answer:
-        tokens = found[policy.spec]
+    def answer(policy: Policy) -> LensAnswer:
+        tokens = answers_by_spec[policy.spec]
         text = words.decode(tokens, skip_special_tokens=True).strip()
-        same = tokens == found[whole.spec]
-        return Answer(policy.spec, tokens, text, tokens[-1] not in stop, same)
+        same = tokens == answers_by_spec[whole.spec]
+        return LensAnswer(policy.spec, tokens, text, tokens[-1] not in stop, same)
 
     return Answers(answer(whole), [[answer(policy) for policy in each] for each in policies])
 

@@ -29,7 +29,7 @@ class Choice(NamedTuple):
     scores: Float[Tensor, "r t"]
 
 
-class Seen(NamedTuple):
+class LensPrompt(NamedTuple):
     """A prompt under all policies: as many choices of each method as it has budgets.
 
     ``layers`` are the model's indices of the layers that are compressed, ``heads`` their numbers of
@@ -61,7 +61,9 @@ class Readings:
         return self._read[kind]
 
 
-def seen(readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None) -> Seen:
+def seen(
+    readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: Any = None
+) -> LensPrompt:
     """Has every policy choose from the prompt."""
     model = readings.model
 
@@ -71,7 +73,7 @@ def seen(readings: Readings, policies: Sequence[Sequence[Policy]], tokenizer: An
     choices = [[choice(policy) for policy in each] for each in policies]
     layers = readings.of(policies[0][0]).layers
     heads = [layer.k.shape[1] for layer in layers]
-    return Seen(compressible_layers(text_config(model)), heads, choices)
+    return LensPrompt(compressible_layers(text_config(model)), heads, choices)
 
 
 def _choice(block: Session, recording: Recording) -> Choice:
@@ -82,8 +84,8 @@ def _choice(block: Session, recording: Recording) -> Choice:
     ]
     pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
     masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
-    found = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
-    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(found).cpu())
+    scores_of = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
+    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(scores_of).cpu())
 
 
 def _of_tokens(
@@ -92,5 +94,5 @@ def _of_tokens(
     """What stands at each token's slot; ``nowhere`` for those that the layer never computed."""
     if slots.shape[1] == tokens:
         return slots
-    found = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
-    return found.scatter(1, pos, slots)
+    spread = torch.full((len(slots), tokens), nowhere, dtype=slots.dtype, device=slots.device)
+    return spread.scatter(1, pos, slots)

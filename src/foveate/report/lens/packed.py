@@ -80,16 +80,16 @@ def tables(scores: Sequence[Float[Tensor, "r t"]]) -> tuple[list[Tensor], list[i
     A score that does not depend on the budget has one: what is protected at one budget has its
     score from another.
     """
-    found: list[Tensor] = []
+    made: list[Tensor] = []
     which = []
     for mine in scores:
-        for place, other in enumerate(found):
+        for place, other in enumerate(made):
             both = mine.isfinite() & other.isfinite()
             if torch.equal(mine[both], other[both]):
-                found[place] = torch.where(mine.isfinite(), mine, other)
+                made[place] = torch.where(mine.isfinite(), mine, other)
                 break
         else:
-            place = len(found)
-            found.append(mine)
+            place = len(made)
+            made.append(mine)
         which.append(place)
-    return found, which
+    return made, which

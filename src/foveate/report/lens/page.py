@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foveate.eval.contenders import budget_of, label
-from foveate.report.lens.answers import Answer, Answers
-from foveate.report.lens.chosen import Choice, Seen
+from foveate.report.lens.answers import Answers, LensAnswer
+from foveate.report.lens.chosen import Choice, LensPrompt
 from foveate.report.lens.packed import Packet, planes, table, tables
 from foveate.report.lens.prompt import Word, data_uri
 from foveate.report.shown import shown, without_folders
@@ -22,7 +22,7 @@ TimeLine = Sequence[tuple[float, Sequence[int]]]
 
 def page(
     model: str,
-    seen: Seen,
+    seen: LensPrompt,
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
@@ -47,7 +47,7 @@ def page(
 
 def page_data(
     model: str,
-    seen: Seen,
+    seen: LensPrompt,
     words: Sequence[Word],
     views: Sequence[View],
     note: str = "",
@@ -83,10 +83,10 @@ def page_data(
 
 
 def _method(
-    choices: Sequence[Choice], answers: Sequence[Answer] | None, packet: Packet
+    choices: Sequence[Choice], answers: Sequence[LensAnswer] | None, packet: Packet
 ) -> Mapping[str, Any]:
-    found, which = tables([choice.scores for choice in choices])
-    places = [packet.add(table(one)) for one in found]
+    packed, which = tables([choice.scores for choice in choices])
+    places = [packet.add(table(one)) for one in packed]
     return {
         "name": shown(without_folders(label(choices[0].policy))),
         "kept": [packet.add(plane) for plane in planes([c.kept for c in choices])],
@@ -105,7 +105,7 @@ def _method(
     }
 
 
-def _answer(answer: Answer) -> dict[str, Any]:
+def _answer(answer: LensAnswer) -> dict[str, Any]:
     return {"text": shown(answer.text, keep="\n\t"), "cut": answer.cut, "same": answer.same}
 
 
@@ -116,19 +116,19 @@ def parts(words: Sequence[Word], views: Sequence[View]) -> list[dict[str, Any]]:
     tokens have no known place come first.
     """
     view_of = {place: i for i, view in enumerate(views) for place in view.places}
-    found = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
+    whole_views = [_view(i, view) for i, view in enumerate(views) if view.grid is None]
     begun: set[int] = set()
     for at, word in enumerate(words):
         number = view_of.get(at)
         if number is None:
-            if not found or "words" not in found[-1]:
-                found.append({"words": []})
+            if not whole_views or "words" not in whole_views[-1]:
+                whole_views.append({"words": []})
             text = shown(word.text, keep="\n\t")  # which the page has signs for
-            found[-1]["words"].append({"at": at, "text": text, "special": word.special})
+            whole_views[-1]["words"].append({"at": at, "text": text, "special": word.special})
         elif number not in begun:
             begun.add(number)
-            found.append(_view(number, views[number]))
-    return found
+            whole_views.append(_view(number, views[number]))
+    return whole_views
 
 
 def _view(number: int, view: View) -> dict[str, Any]:

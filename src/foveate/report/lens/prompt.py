@@ -26,15 +26,15 @@ def words(tokenizer: Any, ids: Sequence[int]) -> list[Word]:
     """The tokens, each with its own spaces; a character of several tokens stands at the first."""
     special = set(tokenizer.all_special_ids)
     before = _plain(tokenizer)
-    found: list[Word] = []
-    while len(found) < len(ids):
-        at = len(found)
+    word_list: list[Word] = []
+    while len(word_list) < len(ids):
+        at = len(word_list)
         if ids[at] in special:
-            found.append(Word(str(tokenizer.convert_ids_to_tokens(ids[at])), special=True))
+            word_list.append(Word(str(tokenizer.convert_ids_to_tokens(ids[at])), special=True))
             continue
         text, count = _whole(tokenizer, before, ids[at : at + LONGEST])
-        found += [Word(text, special=False), *[Word("", special=False)] * (count - 1)]
-    return found
+        word_list += [Word(text, special=False), *[Word("", special=False)] * (count - 1)]
+    return word_list
 
 
 def _plain(tokenizer: Any) -> list[int]:

@@ -101,13 +101,13 @@ def lens(
 
 def compared(methods: Sequence[str | Policy], budgets: Sequence[str]) -> list[list[Policy]]:
     """Each method at each budget; equal ones once. Without budgets, each at its own."""
-    found = [
+    comparisons = [
         [one]
         if isinstance(one, Policy) and not budgets
         else at_each(one.spec if isinstance(one, Policy) else one, budgets)
         for one in methods
     ]
-    return list({tuple(policy.spec for policy in each): each for each in found}.values())
+    return list({tuple(policy.spec for policy in each): each for each in comparisons}.values())
 
 
 def lens_of(
@@ -142,12 +142,12 @@ def lens_of(
     where = image_tokens(visual, inputs, [image.size for image in images], model.config, reader)
     note = "" if where is not None else f"No patches here: {not_known(model.config, reader)}."
     readings = Readings(model, inputs)
-    found = seen(readings, policies, reader)
+    prompts = seen(readings, policies, reader)
     said = answers(readings, policies, reader, max_new_tokens, tell) if max_new_tokens else None
     read = words(getattr(reader, "tokenizer", reader), ids.tolist())
     views = views_of(images, where, times)
     line = [] if where is None else [*zip(times, (one.places for one in where), strict=False)]
-    return Lens(page(name, found, read, views, note, said, line), said)
+    return Lens(page(name, prompts, read, views, note, said, line), said)
 
 
 def _one_prompt(inputs: Mapping[str, Any]) -> torch.Tensor:

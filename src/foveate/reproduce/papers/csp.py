@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from foveate.methods.csp import csp
-from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Reproduced
+from foveate.reproduce.experiment import UNREADABLE, Experiment, FactsTable, Open, Reproduced
 from foveate.reproduce.papers.csp_arms import CSP, OURS, READINGS, RETRIEVAL, SMOOTHED, SMOOTHING
 from foveate.reproduce.papers.lookm import BASELINES as LOOKM_BASELINES
 from foveate.reproduce.papers.lookm import FULL, MERGED, MILEBENCH, some
 from foveate.reproduce.plots import Plot
 from foveate.reproduce.probes import Smoothing
 from foveate.reproduce.table import BUDGETS_LAST
-from foveate.reproduce.trials import Arm, Column, Grid, Probe, View
+from foveate.reproduce.trials import Arm, Column, GridTrial, Probe, ViewTrial
 
 PAPER = Reproduced(
     method=csp,
@@ -68,7 +68,7 @@ def _table1(model: tuple[str, ...], size: str) -> Experiment:
         data="MileBench, 28 of its 29 sets",
         metric="accuracy, ROUGE-L; mean over sets",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title=f"Table 1: LLaVA-1.5-{size}, MileBench",
             arms=(
                 FULL,
@@ -104,7 +104,7 @@ def _table3(name: str, model: str) -> Experiment:
         data="MileBench T-2, T-4, S-4, IR",
         metric="mean over sets",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title=f"Table 3: {model}, MileBench",
             arms=(
                 FULL,
@@ -131,7 +131,7 @@ def _seen(name: str, where: str, shows: str, chart: str, sets: tuple[str, ...]) 
         data="MileBench",
         metric="density" if "Weights" in chart else "Jensen-Shannon divergence",
         budgets="none",
-        trial=View(each=sets, charts=(chart,), samples=10),
+        trial=ViewTrial(each=sets, charts=(chart,), samples=10),
         open_=(
             SAMPLE_OPEN,
             Open("bins, and the logarithm's base", "48 bins of the logarithm; 2"),
@@ -154,7 +154,7 @@ EXPERIMENTS = (
         data="MileBench, ALFRED",
         metric="ROUGE-L",
         budgets="86.4%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 1 (a): ALFRED",
             arms=(*PRUNED, OURS, SMOOTHED),
             across=(Column(name="ALFRED", tasks=(ALFRED,)),),
@@ -202,7 +202,7 @@ EXPERIMENTS = (
         data="MileBench",
         metric="mean over sets",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 4: ratio of cross-attention, MileBench",
             arms=tuple(
                 Arm(name=f"cross ratio {ratio}", spec=f"{CSP},cross_ratio={ratio}")
@@ -235,7 +235,7 @@ EXPERIMENTS = (
         data="MileBench, ALFRED (L285)",
         metric="ms a token, GiB",
         budgets="60%, 30%, 20%, 10%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 2: ALFRED",
             arms=(FULL, OURS, SMOOTHED),
             across=(
@@ -264,7 +264,7 @@ EXPERIMENTS = (
         data="MileBench, ALFRED",
         metric="ROUGE-L",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 5: n-softmax, ALFRED",
             arms=SMOOTHING,
             across=(Column(name="ALFRED", tasks=(ALFRED,)),),
@@ -289,7 +289,7 @@ EXPERIMENTS = (
         data="ALFRED, Spot-the-Diff, CLEVR-Change (L303-305)",
         metric="ROUGE-L",
         budgets="5% to 60%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 6: score against budget",
             arms=(*PRUNED, OURS, SMOOTHED),
             across=(
@@ -323,7 +323,7 @@ EXPERIMENTS = (
     ),
 )
 FACTS = (
-    Facts(
+    FactsTable(
         id="csp:table4",
         of=PAPER,
         where="Table 4",
@@ -336,7 +336,7 @@ FACTS = (
         note="Lines 428-429. S-5 is missing, and the appendix names ratios of single sets that "
         "differ (L424).",
     ),
-    Facts(
+    FactsTable(
         id="csp:table5",
         of=PAPER,
         where="Table 5",
@@ -364,7 +364,7 @@ FACTS = (
         note="Lines 457-470. Whether 200 is of a set or of a task is not said; LOOK-M scores "
         "ALFRED by ROUGE-L.",
     ),
-    Facts(
+    FactsTable(
         id="csp:theory-kl",
         of=PAPER,
         where="appendix (L398-418)",

@@ -11,9 +11,9 @@ from foveate.reproduce.table import (
     METHODS_ACROSS,
     METHODS_DOWN,
     MODELS_ACROSS,
-    Layout,
+    TableLayout,
 )
-from foveate.reproduce.trials import Arm, Column, Grid, Probe, View
+from foveate.reproduce.trials import Arm, Column, GridTrial, Probe, ViewTrial
 
 PAPER = Reproduced(
     method=david,
@@ -132,8 +132,8 @@ PAID = (
 TYPES_OPEN = Open("the five sub-scores", "OCRBench's kinds of questions, as its authors sum them")
 
 
-def _ocrbench(number: int, arms: tuple[Arm, ...], layout: Layout = METHODS_DOWN) -> Grid:
-    return Grid(
+def _ocrbench(number: int, arms: tuple[Arm, ...], layout: TableLayout = METHODS_DOWN) -> GridTrial:
+    return GridTrial(
         title=f"Table {number}: OCRBench",
         arms=arms,
         across=OCRBENCH,
@@ -153,7 +153,7 @@ EXPERIMENTS = (
         data="OCRBench",
         metric="attention received",
         budgets="none",
-        trial=View(
+        trial=ViewTrial(
             each=("ocrbench",),
             charts=("What text and images receive",),
             samples=1,
@@ -201,7 +201,7 @@ EXPERIMENTS = (
         data="MM-Vet",
         metric="a judge's grades, %",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 2: MM-Vet",
             arms=_compared(2),
             across=MM_VET,
@@ -221,7 +221,7 @@ EXPERIMENTS = (
         data="MathVista testmini",
         metric="right answers, %",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 3: MathVista",
             arms=_compared(1),
             across=MATHVISTA,
@@ -261,7 +261,7 @@ EXPERIMENTS = (
         data="MM-Vet",
         metric="a judge's grades, %",
         budgets="10% to 80%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 3: MM-Vet against budget",
             arms=_compared(2),
             across=MM_VET[-2:],
@@ -287,7 +287,7 @@ EXPERIMENTS = (
         data="the first 20 of MathVista (L225)",
         metric="ms a token, GB",
         budgets="60%, 20%, 5%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 5: MathVista",
             arms=(FULL, Arm(name="DAVID", spec=_david(1))),
             across=(
@@ -338,7 +338,7 @@ EXPERIMENTS = (
         data="OCRBench, MM-Vet",
         metric="right answers of 1,000; a judge's grades, %",
         budgets="40%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 7: Qwen-VL",
             arms=(FULL, SNAPKV, Arm(name="DAVID", spec=_david(2))),
             across=(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from foveate.methods.lookm import lookm
-from foveate.reproduce.experiment import UNREADABLE, Experiment, Facts, Open, Reproduced
+from foveate.reproduce.experiment import UNREADABLE, Experiment, FactsTable, Open, Reproduced
 from foveate.reproduce.plots import Plot
-from foveate.reproduce.table import BUDGETS_FIRST, BUDGETS_LAST, METHODS_DOWN, Layout
-from foveate.reproduce.trials import Arm, Column, Grid, View
+from foveate.reproduce.table import BUDGETS_FIRST, BUDGETS_LAST, METHODS_DOWN, TableLayout
+from foveate.reproduce.trials import Arm, Column, GridTrial, ViewTrial
 
 PAPER = Reproduced(
     method=lookm,
@@ -88,7 +88,7 @@ def _milebench(
     across: tuple[Column, ...],
     budgets: tuple[str, ...],
     *open_: Open,
-    layout: Layout = METHODS_DOWN,
+    layout: TableLayout = METHODS_DOWN,
 ) -> Experiment:
     return Experiment(
         id=f"lookm:{name}",
@@ -99,7 +99,7 @@ def _milebench(
         data="MileBench",
         metric="accuracy, ROUGE-L; mean over sets",
         budgets=", ".join(budgets),
-        trial=Grid(
+        trial=GridTrial(
             title=f"{where}: {models[0]}, MileBench",
             arms=arms,
             across=across,
@@ -121,7 +121,7 @@ EXPERIMENTS = (
         data="MileBench, ALFRED",
         metric="attention received",
         budgets="none",
-        trial=View(
+        trial=ViewTrial(
             each=(ALFRED,),
             charts=("What text and images receive",),
             samples=1,
@@ -178,7 +178,7 @@ EXPERIMENTS = (
         data="CLEVR-Change, Spot-the-Diff, TextNeedle, MMCoQA (L231)",
         metric="ROUGE-L, accuracy",
         budgets="5% to 50%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 5: score against budget",
             arms=COMPARED,
             across=FOUR,
@@ -200,7 +200,7 @@ EXPERIMENTS = (
         data="StateChange and MMCoQA (L235), and two more",
         metric="accuracy, ROUGE-L",
         budgets="20%",
-        trial=Grid(
+        trial=GridTrial(
             title="Figure 6: recent and important tokens",
             arms=tuple(
                 Arm(
@@ -240,7 +240,7 @@ EXPERIMENTS = (
         data="the first 20 of ALFRED (L364)",
         metric="ms a token, GiB",
         budgets="50%, 35%, 20%, 5%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 4: ALFRED",
             arms=(FULL, OURS),
             across=(
@@ -309,7 +309,7 @@ EXPERIMENTS = (
     ),
 )
 FACTS = (
-    Facts(
+    FactsTable(
         id="lookm:table5",
         of=PAPER,
         where="Table 5",

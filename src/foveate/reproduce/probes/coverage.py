@@ -17,7 +17,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
 from foveate.reproduce.probes.numbers import evenly, rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 from foveate.reproduce.tsne import tsne
 
 MOST = 700  # keys; of more, as many evenly over the prompt
@@ -45,7 +45,7 @@ class Coverage:
         """What is compared."""
         return self.policies
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """The keys' places by both ways, which are image tokens, and which of them are kept."""
         layers = seen.recording.layers
         layer = min(self.layer, len(layers) - 1)

@@ -13,7 +13,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
 from foveate.reproduce.probes.numbers import evenly, rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 
 MOST = 160  # keys that are drawn, evenly over the prompt
 
@@ -34,7 +34,7 @@ class KeyMap:
         """None: nothing is compressed."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``map`` [keys, keys], and the ``layer``."""
         layer = len(seen.recording.layers) // 2
         keys = seen.recording.layers[layer].k[0, self.head]

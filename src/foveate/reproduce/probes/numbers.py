@@ -18,9 +18,9 @@ def evenly(count: int, most: int) -> Int[Tensor, "places"]:
     return places.round().long()
 
 
-def rows_of(found: Iterable[Tensor]) -> list[Any]:
+def rows_of(tensors: Iterable[Tensor]) -> list[Any]:
     """Numbers of four digits, row by row; NaN is null."""
-    return [short(one.detach().double().cpu().tolist()) for one in found]
+    return [short(one.detach().double().cpu().tolist()) for one in tensors]
 
 
 def short(value: Any) -> Any:

@@ -13,8 +13,8 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
 from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.probes.numbers import short
-from foveate.reproduce.table import BUDGETS_ONLY, METHODS_ACROSS, Cell, Line, Row, Table
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.table import BUDGETS_ONLY, METHODS_ACROSS, Row, Table, TableCell, TableLine
+from foveate.reproduce.trials.probe import ProbedPrompt
 
 
 @dataclass(frozen=True)
@@ -38,21 +38,21 @@ class Searches:
         """None: nothing is compressed."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """By budget and tolerance, the layers' shares and the steps."""
         layers = [
             (one.q * (one.scale * one.q.shape[-1] ** 0.5), one.k, one.v)
             for one in seen.recording.layers
         ]
-        found: dict[str, Any] = {}
+        searches: dict[str, Any] = {}
         for budget in self.budgets:
             for delta in self.deltas:
                 one = prefix_search(layers, budget, delta=float(delta))
-                found[f"{budget}, {delta}"] = {
+                searches[f"{budget}, {delta}"] = {
                     "ratios": short(one.ratios[0].tolist()),
                     "steps": int(one.steps[0]),
                 }
-        return {"searched": found}
+        return {"searched": searches}
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
         """The table of the paper that is asked for, or the layers' sizes."""
@@ -75,10 +75,12 @@ class Searches:
             of_paper = printed(self.spread).get((model, "PrefixKV", budget), BLANK)
             why = "" if estimate is not None else "no profile to compare with"
             cells = (
-                of_paper.cell("std", Cell(float(ratios.std(0).mean()), None, samples=len(rows))),
-                of_paper.cell("mad", Cell(apart, None, why, len(rows))),
+                of_paper.cell(
+                    "std", TableCell(float(ratios.std(0).mean()), None, samples=len(rows))
+                ),
+                of_paper.cell("mad", TableCell(apart, None, why, len(rows))),
             )
-            lines.append(Line(model, "PrefixKV", budget, "", of_paper.source, cells))
+            lines.append(TableLine(model, "PrefixKV", budget, "", of_paper.source, cells))
         return Table(
             f"Spread of layers' sizes: {task}", ("std", "mad"), tuple(lines), layout=BUDGETS_ONLY
         )
@@ -90,9 +92,9 @@ class Searches:
                 steps = [row["searched"][f"{budget}, {delta}"]["steps"] for row in rows]
                 name = f"delta {delta}"
                 of_paper = printed(self.steps).get((model, name, budget), BLANK)
-                cell = Cell(float(np.mean(steps)), None, samples=len(rows))
+                cell = TableCell(float(np.mean(steps)), None, samples=len(rows))
                 cell = of_paper.cell("steps", cell)
-                lines.append(Line(model, name, budget, "", of_paper.source, (cell,)))
+                lines.append(TableLine(model, name, budget, "", of_paper.source, (cell,)))
         return Table(
             f"Steps of the search: {task}", ("steps",), tuple(lines), layout=METHODS_ACROSS
         )

@@ -13,7 +13,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
 from foveate.reproduce.probes.numbers import rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 
 BINS = 40
 ALL = (-1.0, 1.0)  # of a cosine: keys of a head may point apart
@@ -30,7 +30,7 @@ class Similarity:
         """None: nothing is compressed."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``keys`` and ``values`` [layers, heads]."""
         layers = seen.recording.layers
         return {
@@ -75,8 +75,8 @@ def _map(mean: Any) -> str:
 
 def _distribution(keys: Any, values: Any) -> str:
     figure, axis = axes()
-    for found, name in ((keys, "keys"), (values, "values")):
-        counts, edges = np.histogram(found, BINS, ALL)
+    for tensor, name in ((keys, "keys"), (values, "values")):
+        counts, edges = np.histogram(tensor, BINS, ALL)
         axis.stairs(100 * counts / counts.sum(), edges, label=name, fill=True, alpha=0.45)
     axis.set(xlabel="mean cosine in a head", ylabel="share of the heads, %")
     axis.set_xlim(min(0.0, float(min(keys.min(), values.min()))), 1)
@@ -84,7 +84,7 @@ def _distribution(keys: Any, values: Any) -> str:
     return svg(figure)
 
 
-def _peak(found: Any) -> str:
-    counts, edges = np.histogram(found, BINS, ALL)
+def _peak(values: Any) -> str:
+    counts, edges = np.histogram(values, BINS, ALL)
     place = int(counts.argmax())
     return f"{edges[place]:.2f} to {edges[place + 1]:.2f}"

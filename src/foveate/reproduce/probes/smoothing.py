@@ -14,7 +14,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import axes, svg
 from foveate.reproduce.probes.numbers import rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 
 MOST = 200  # weights that are drawn, the largest first
 
@@ -39,19 +39,19 @@ class Smoothing:
         """None: both are computed from what was recorded."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """Sorted weights of both heads, by both."""
         vision = seen.prompt.vision
         heads = [head for layer in seen.recording.layers for head in _logits(layer)]
         across = [float(head.softmax(-1)[vision.to(head.device)].sum()) for head in heads]
-        found = {}
+        curves = {}
         for name, place in (
             ("cross", int(np.argmax(across))),
             ("self", int(np.argmin(across))),
         ):
             kept = heads[place].topk(max(1, round(self.keep * len(heads[place])))).values
-            found[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
-        return found
+            curves[name] = rows_of(softmax_n(kept, n)[:MOST] for n in (0.0, self.n))
+        return curves
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Figure]:
         """Both heads of the first sample."""
@@ -77,5 +77,5 @@ class Smoothing:
 def _logits(layer: Any) -> Tensor:
     """Of the last query, [query heads, keys]."""
     keys = layer.k[0].repeat_interleave(layer.groups, 0).float()
-    found: Tensor = layer.scale * (keys @ layer.q[0, :, -1].float()[..., None])[..., 0]
-    return found
+    logits: Tensor = layer.scale * (keys @ layer.q[0, :, -1].float()[..., None])[..., 0]
+    return logits

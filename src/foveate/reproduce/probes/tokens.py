@@ -13,7 +13,7 @@ from foveate.report.analyses import Figure
 from foveate.report.charts import PALETTE, axes, svg
 from foveate.reproduce.probes.numbers import evenly, rows_of
 from foveate.reproduce.table import Row
-from foveate.reproduce.trials.probe import Seen
+from foveate.reproduce.trials.probe import ProbedPrompt
 from foveate.reproduce.tsne import tsne
 
 MOST = 300  # tokens of either kind
@@ -31,7 +31,7 @@ class TokenMap:
         """None: nothing is compressed."""
         return ()
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """``places`` [layers, tokens, 2] of some layers, and which tokens are of images."""
         layers, vision = seen.recording.layers, seen.prompt.vision
         chosen = torch.cat([_some(vision.nonzero()[:, 0]), _some((~vision).nonzero()[:, 0])])

@@ -49,17 +49,17 @@ def docvqa(writer: Writer) -> None:
     """val_v1.0_withQT.json and documents/."""
     data = []
     for number in range(writer.count):
-        scene, asked = page(writer.random(number))
+        scene, question = page(writer.random(number))
         name = writer.image(f"documents/page_{number}.png", scene.image)
         data.append(
             {
                 "questionId": 1000 + number,
-                "question": asked.question,
+                "question": question.question,
                 "question_types": ["form"],
                 "image": name,
                 "docId": number,
                 "data_split": "val",
-                "answers": [asked.value, asked.answer],
+                "answers": [question.value, question.answer],
             }
         )
     head = {"dataset_name": "SP-DocVQA", "dataset_split": "val", "dataset_version": "1.0"}
@@ -70,14 +70,14 @@ def ocrbench(writer: Writer) -> None:
     """OCRBench.json and the images; the kinds of questions in turn."""
     records = []
     for number in range(max(writer.count, len(KINDS))):
-        scene, asked = page(writer.random(number))
+        scene, question = page(writer.random(number))
         records.append(
             {
                 "dataset_name": "HME100k" if number % len(KINDS) == 4 else "drawn",
                 "type": KINDS[number % len(KINDS)],
-                "question": asked.question,
+                "question": question.question,
                 "image_path": writer.image(f"OCRBench_Images/{number}.png", scene.image),
-                "answers": [asked.value],
+                "answers": [question.value],
             }
         )
     writer.json("OCRBench.json", records)
@@ -87,14 +87,14 @@ def textvqa(writer: Writer) -> None:
     """TextVQA_0.5.1_val.json and train_images/, with ten answers each."""
     data = []
     for number in range(writer.count):
-        scene, asked = page(writer.random(number))
+        scene, question = page(writer.random(number))
         writer.image(f"train_images/{number:016x}.jpg", scene.image)
         data.append(
             {
-                "question": asked.question,
+                "question": question.question,
                 "image_id": f"{number:016x}",
                 "question_id": 34602 + number,
-                "answers": [asked.value] * 9 + ["unanswerable"],
+                "answers": [question.value] * 9 + ["unanswerable"],
                 "set_name": "val",
             }
         )
@@ -142,13 +142,13 @@ def mm_vet(writer: Writer) -> None:
     """mm-vet.json and images/; capabilities in turn."""
     records = {}
     for number in range(max(writer.count, len(ABILITIES))):
-        scene, asked = page(writer.random(number))
+        scene, question = page(writer.random(number))
         name = f"v1_{number}.png"
         writer.image(f"images/{name}", scene.image)
         records[f"v1_{number}"] = {
             "imagename": name,
-            "question": asked.question,
-            "answer": f"{asked.value}<OR>{asked.answer}",
+            "question": question.question,
+            "answer": f"{question.value}<OR>{question.answer}",
             "imagesource": "drawn",
             "capability": ABILITIES[number % len(ABILITIES)],
         }
@@ -229,7 +229,7 @@ def llava_instruct(writer: Writer) -> None:
     records = []
     for number in range(max(writer.count, 3 * len(WORDS))):
         r = writer.random(number)
-        scene, asked = page(r)
+        scene, question = page(r)
         count = WORDS[number % len(WORDS)]
         start = r.randrange(len(manual()) - count)
         long = " ".join(manual()[start : start + count])
@@ -240,8 +240,8 @@ def llava_instruct(writer: Writer) -> None:
                 "conversations": [
                     {"from": "human", "value": "<image>\nWhat kind of image is this?"},
                     {"from": "gpt", "value": "A drawn page with text."},
-                    {"from": "human", "value": f"{long}\n{asked.question}"},
-                    {"from": "gpt", "value": asked.answer},
+                    {"from": "human", "value": f"{long}\n{question.question}"},
+                    {"from": "gpt", "value": question.answer},
                 ],
             }
         )

@@ -7,10 +7,10 @@ def judge(prompt: str) -> str:
     """Grades an MM-Vet prediction, 1.0 where it says a ground truth and 0.0 otherwise; of another
     response it gives the last word.
     """
-    asked = prompt.rstrip()
-    if asked.endswith("|"):
-        _, truth, prediction = f"{asked[:-1].rstrip()} ".rsplit(" | ", 2)
+    text = prompt.rstrip()
+    if text.endswith("|"):
+        _, truth, prediction = f"{text[:-1].rstrip()} ".rsplit(" | ", 2)
         right = (one.strip().lower() for one in truth.split("<OR>"))
         return "1.0" if any(one in prediction.lower() for one in right) else "0.0"
-    response = asked.rpartition("Response:")[2].removesuffix("Final answer:")
+    response = text.rpartition("Response:")[2].removesuffix("Final answer:")
     return (response.split() or [""])[-1].strip(".")

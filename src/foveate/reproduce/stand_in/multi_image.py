@@ -74,6 +74,6 @@ def _sample(writer: Writer, name: str, number: int) -> dict[str, Any]:
 def _choices(r: Random, values: list[str], right: str) -> list[str]:
     """The right one among others."""
     wrong = [value for value in dict.fromkeys(values) if value != right][: CHOICES - 1]
-    found = [right, *wrong]
-    r.shuffle(found)
-    return found
+    options = [right, *wrong]
+    r.shuffle(options)
+    return options

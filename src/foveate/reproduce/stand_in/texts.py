@@ -60,14 +60,14 @@ def loogle(writer: Writer) -> None:
     """LooGLE-testdata/longdep_qa.jsonl, with questions of all kinds on every document."""
     records = []
     for number in range(writer.count):
-        found = [_record(writer, f"{kind}", number) for kind in KINDS]
-        asked = [
+        documents = [_record(writer, f"{kind}", number) for kind in KINDS]
+        kinds = [
             {"Q": one["input"], "A": one["answers"][0], "S": [], "type": kind}
-            for kind, one in zip(KINDS, found, strict=True)
+            for kind, one in zip(KINDS, documents, strict=True)
         ]
-        text = " ".join(one["context"] for one in found)[: 6 * WORDS]
+        text = " ".join(one["context"] for one in documents)[: 6 * WORDS]
         records.append(
-            {"input": text, "title": str(number), "qa_pairs": str(asked), "output": "none"}
+            {"input": text, "title": str(number), "qa_pairs": str(kinds), "output": "none"}
         )
     writer.lines("LooGLE-testdata/longdep_qa.jsonl", records)
     prompt = "Read the text and answer.\n\n{input}\n\nQuestion: {Q}\nAnswer:"

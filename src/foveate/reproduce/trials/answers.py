@@ -29,11 +29,11 @@ def jobs(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[Job]:
         return
     samples, batch = setting.samples(ask), 1 if ask.timed else setting.part.batch
     for place in count(0, batch):
-        if not (found := list(islice(samples, batch))):
+        if not (batch_samples := list(islice(samples, batch))):
             return
-        if wanted.isdisjoint(sample.name for _, sample in found):
+        if wanted.isdisjoint(sample.name for _, sample in batch_samples):
             continue
-        (task, first), *others = found
+        (task, first), *others = batch_samples
         job = Job(
             task,
             first,
@@ -64,13 +64,13 @@ def answers(setting: Setting, ask: Ask, specs: Mapping[str, str]) -> Iterator[di
             yield from answered(setting.load(), job, "query-aware")
 
 
-def unprepared(setting: Setting, asked: Asked) -> dict[str, str]:
+def unprepared(setting: Setting, asks: Asked) -> dict[str, str]:
     """The specs, with their budgets, that some missing row is of."""
-    found: dict[str, str] = {}
-    for ask, specs in asked.items():
+    unmeasured: dict[str, str] = {}
+    for ask, specs in asks.items():
         lacking_one = {spec for _, _, spec in missing(setting, ask, specs)}
-        found |= {spec: specs[spec] for spec in specs if spec in lacking_one}
-    return found
+        unmeasured |= {spec: specs[spec] for spec in specs if spec in lacking_one}
+    return unmeasured
 
 
 def calibrate(setting: Setting, specs: Mapping[str, str]) -> None:

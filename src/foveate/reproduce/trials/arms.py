@@ -48,8 +48,8 @@ class Column:
         """Whether a row of its benchmarks belongs to it."""
         if not self.label:
             return True
-        found = row.get("labels", {}).get(self.label)
-        values = found if isinstance(found, list) else [found]
+        label_value = row.get("labels", {}).get(self.label)
+        values = label_value if isinstance(label_value, list) else [label_value]
         return any(str(value) in self.part for value in values)
 
 

@@ -20,7 +20,15 @@ from foveate.reproduce.experiment import Trial
 from foveate.reproduce.plots import Plot, plotted
 from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.table import BUDGETS_LAST, MEMBERS_ACROSS, OOM, Cell, Line, Row, Table
+from foveate.reproduce.table import (
+    BUDGETS_LAST,
+    MEMBERS_ACROSS,
+    OOM,
+    Row,
+    Table,
+    TableCell,
+    TableLine,
+)
 from foveate.reproduce.trials.arms import Arm
 
 SMALL = (
@@ -70,7 +78,7 @@ class Latency(Trial):
         policies = [policy_of(spec) for spec in missing]
         for policy in policies:
             policy.check_strictly()
-        found = bench(
+        benched = bench(
             of_model(setting.load(), tokens),
             policies,
             rounds=1 if setting.small else self.rounds,
@@ -79,7 +87,7 @@ class Latency(Trial):
             timed=_once if setting.small else prefills,
         )
         measured = dict.fromkeys(one.spec for one in (policy_of("full"), *policies))
-        by_policy = dict(zip(measured, found, strict=True))
+        by_policy = dict(zip(measured, benched, strict=True))
         for spec, policy in zip(missing, policies, strict=True):
             row = asdict(by_policy[policy.spec])
             yield {"task": self._task(setting), "sample": "0", "spec": spec, "new": new, **row}
@@ -101,10 +109,10 @@ class Latency(Trial):
             }
             for arm, budget in self._lines():
                 row = rows.get(setting.spec(arm.spec, budget))
-                cells = tuple(Cell(value(row) if row else None, None) for _, value in MEASURED)
+                cells = tuple(TableCell(value(row) if row else None, None) for _, value in MEASURED)
                 whole = ((arm.spec, ""),)
                 lines.append(
-                    Line(
+                    TableLine(
                         setting.model, arm.name, budget, arm.spec, "", cells, arm.over, specs=whole
                     )
                 )
@@ -168,7 +176,7 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Throughput(Trial):
+class ThroughputTrial(Trial):
     """Batches at full load, under the full cache and under a policy at several budgets."""
 
     title: str
@@ -204,8 +212,8 @@ class Throughput(Trial):
                 setting.calibrate({spec: wanted[spec] for spec in missing})
                 subject = of_model(setting.load(), batch.tokens)
             for spec in missing:
-                found = _loaded_fully(subject, spec, batch)
-                yield {"task": _task(batch), "sample": "0", "spec": spec, **found}
+                loaded = _loaded_fully(subject, spec, batch)
+                yield {"task": _task(batch), "sample": "0", "spec": spec, **loaded}
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table]:
         """Seconds of the decoding, and tokens a second over the batch."""
@@ -218,12 +226,12 @@ class Throughput(Trial):
                     row = rows.get((_task(batch), setting.spec(arm.spec, budget)), {})
                     of_paper = figures.get((setting.model, name, budget), BLANK)
                     cells = tuple(
-                        of_paper.cell(key, Cell(row.get(key), None, row.get("note", "")))
+                        of_paper.cell(key, TableCell(row.get(key), None, row.get("note", "")))
                         for key in COLUMNS
                     )
                     whole = ((arm.spec, ""),)
                     lines.append(
-                        Line(
+                        TableLine(
                             setting.model,
                             name,
                             budget,

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from foveate.report.analyses import Figure
 from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.setting import Setting
-from foveate.reproduce.table import Cell, Line, Table
+from foveate.reproduce.table import Table, TableCell, TableLine
 from foveate.reproduce.trials.arms import Arm
-from foveate.reproduce.trials.grid import Grid
+from foveate.reproduce.trials.grid import GridTrial
 
 MEAN = "Mean"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gains(Grid):
+class Gains(GridTrial):
     """``arms`` come in pairs: a base method, and the same with what is added. Cells are relative
     gains in percent; the paper's are worked out from its own table, ``printed_in``. ``claimed`` is
     the mean that it states in its text, at the line ``source``.
@@ -34,7 +34,7 @@ class Gains(Grid):
         total = self._total(lines)
         yield Table(self.title, names, (*lines, total), self._shrunk() if small else ())
 
-    def _gained(self, setting: Setting) -> Iterator[Line]:
+    def _gained(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.printed_in)
         filled = list(self._filled(setting))
         for base, more in zip(filled[::2], filled[1::2], strict=True):
@@ -42,7 +42,7 @@ class Gains(Grid):
                 figures.get((setting.model, one.method, one.budget), BLANK) for one in (base, more)
             ]
             cells = [
-                Cell(
+                TableCell(
                     relative(one.measured, other.measured),
                     relative(*(paper.values.get(column.name) for paper in papers)),
                     other.remark,
@@ -54,18 +54,20 @@ class Gains(Grid):
             ]
             source = ", ".join(paper.source for paper in papers if paper.source)
             cells.append(
-                Cell(_mean([c.measured for c in cells]), _mean([c.paper for c in cells]), "mean")
+                TableCell(
+                    _mean([c.measured for c in cells]), _mean([c.paper for c in cells]), "mean"
+                )
             )
             yield more._replace(source=source, cells=tuple(cells), over="")
 
-    def _total(self, lines: Sequence[Line]) -> Line:
+    def _total(self, lines: Sequence[TableLine]) -> TableLine:
         """The mean, where every cell has a number."""
         gains = [cell.measured for line in lines for cell in line.cells[:-1]]
         there = sum(gain is not None for gain in gains)
         note = f"{there} of {len(gains)} gains, {len(lines)} pairs"
-        empty = tuple(Cell(None, None) for _ in self.across)
-        cells = (*empty, Cell(_mean(gains), self.claimed, note))
-        return Line(
+        empty = tuple(TableCell(None, None) for _ in self.across)
+        cells = (*empty, TableCell(_mean(gains), self.claimed, note))
+        return TableLine(
             "all", "mean over pairs and sets", ", ".join(self.budgets), "", self.source, cells
         )
 
@@ -77,9 +79,9 @@ def relative(base: float | None, more: float | None) -> float | None:
     return 100 * (more - base) / base
 
 
-def _mean(found: Sequence[float | None]) -> float | None:
-    there = [value for value in found if value is not None]
-    return sum(there) / len(there) if there and len(there) == len(found) else None
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    there = [value for value in numbers if value is not None]
+    return sum(there) / len(there) if there and len(there) == len(numbers) else None
 
 
 def paired(*pairs: Sequence[Arm]) -> tuple[Arm, ...]:

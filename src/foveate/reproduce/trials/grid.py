@@ -16,7 +16,7 @@ from foveate.reproduce.printed import BLANK, printed
 from foveate.reproduce.reductions import COSTS, REDUCTIONS
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.small import ANSWER, PROFILE, PROMPT, some
-from foveate.reproduce.table import NOT_BROUGHT, Cell, Layout, Line, Row, Table
+from foveate.reproduce.table import NOT_BROUGHT, Row, Table, TableCell, TableLayout, TableLine
 from foveate.reproduce.trials.answers import answers
 from foveate.reproduce.trials.arms import Arm, Column
 from foveate.reproduce.trials.warm_up import warmed_up
@@ -30,7 +30,7 @@ AVERAGED = "mean of the columns"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grid(Trial):
+class GridTrial(Trial):
     """``figures`` is the file with the paper's; ``average`` a column that is the mean of all
     others. ``samples`` is how many of each benchmark the paper asks; ``timed`` decodes on its own,
     after ``warm_up`` steps whose time is not taken. ``prompt`` is the most tokens of a text.
@@ -47,7 +47,7 @@ class Grid(Trial):
     timed: bool = False
     warm_up: int = 0
     prompt: int | None = None
-    layout: Layout | None = None
+    layout: TableLayout | None = None
     plot: Plot | None = None
 
     def tasks(self) -> Sequence[str]:
@@ -65,15 +65,15 @@ class Grid(Trial):
 
     def asks(self, setting: Setting) -> Asked:
         """The specs of each benchmark; a stand-in asks not all budgets."""
-        found: dict[Ask, dict[str, str]] = {}
+        asks: dict[Ask, dict[str, str]] = {}
         left_out = {*self.budgets} - {*some(self.budgets)} if setting.small else set()
         for column in self.across:
             for arm, budget in self._lines(setting.model):
                 left = budget in left_out or setting.lacks(arm.spec, budget)
                 for task in () if left else column.tasks:
                     spec = setting.spec(arm.spec_for(task, setting.model), budget)
-                    found.setdefault(self._ask(setting, task), {})[spec] = budget
-        return found
+                    asks.setdefault(self._ask(setting, task), {})[spec] = budget
+        return asks
 
     def run(self, setting: Setting) -> Iterator[dict[str, Any]]:
         """The rows that are missing, if their time is taken."""
@@ -103,11 +103,11 @@ class Grid(Trial):
         if self.plot:
             yield plotted(self.plot, table)
         for setting in settings:
-            asked = self.asks(setting)
-            there = setting.rows(asked)
+            asks = self.asks(setting)
+            there = setting.rows(asks)
             mine = (
                 row
-                for ask, specs in asked.items()
+                for ask, specs in asks.items()
                 for row in there[ask.name]
                 if row["spec"] in specs
             )
@@ -144,7 +144,7 @@ class Grid(Trial):
         )
         return [f"lines stay empty without published/: {', '.join(files)}"] if files else []
 
-    def _filled(self, setting: Setting) -> Iterator[Line]:
+    def _filled(self, setting: Setting) -> Iterator[TableLine]:
         figures = printed(self.figures)
         rows: dict[tuple[str, str], list[Row]] = {}
         for task, there in setting.rows(self.asks(setting)).items():
@@ -158,7 +158,7 @@ class Grid(Trial):
             ]
             if self.average:
                 cells.append(of_paper.cell(self.average, _average(cells)))
-            yield Line(
+            yield TableLine(
                 setting.model,
                 arm.name,
                 budget,
@@ -171,11 +171,11 @@ class Grid(Trial):
 
     def _whole(self, arm: Arm, model: str) -> Iterator[tuple[str, str]]:
         """An arm's specs, each with the benchmarks that have it: "" for all."""
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for task in self.tasks():
-            found.setdefault(arm.spec_for(task, model), []).append(task)
-        for spec, tasks in found.items():
-            yield spec, "" if len(found) == 1 else ", ".join(tasks)
+            names.setdefault(arm.spec_for(task, model), []).append(task)
+        for spec, tasks in names.items():
+            yield spec, "" if len(names) == 1 else ", ".join(tasks)
 
     def _cell(
         self,
@@ -184,23 +184,23 @@ class Grid(Trial):
         arm: Arm,
         budget: str,
         column: Column,
-    ) -> Cell:
+    ) -> TableCell:
         if lacks := setting.lacks(arm.spec, budget):
-            return Cell(None, None, f"{NOT_BROUGHT}: {lacks}")
-        asked = [self._ask(setting, task) for task in column.tasks]
-        if why := next((setting.read[ask] for ask in asked if setting.read.get(ask)), ""):
-            return Cell(None, None, f"no data: {why}")
+            return TableCell(None, None, f"{NOT_BROUGHT}: {lacks}")
+        cells = [self._ask(setting, task) for task in column.tasks]
+        if why := next((setting.read[ask] for ask in cells if setting.read.get(ask)), ""):
+            return TableCell(None, None, f"no data: {why}")
         specs = [setting.spec(arm.spec_for(task, setting.model), budget) for task in column.tasks]
         if why := next((setting.unmeasured[s] for s in specs if s in setting.unmeasured), ""):
-            return Cell(None, None, f"no profile: {why}")
+            return TableCell(None, None, f"no profile: {why}")
         mine = [
             row
-            for ask, spec in zip(asked, specs, strict=True)
+            for ask, spec in zip(cells, specs, strict=True)
             for row in rows.get((ask.name, spec), ())
             if column.holds(row)
         ]
         there = [row for row in mine if "error" not in row]
-        return Cell(
+        return TableCell(
             REDUCTIONS[column.value](there) if there else None,
             None,
             samples=len(there),
@@ -209,8 +209,8 @@ class Grid(Trial):
         )
 
 
-def _average(cells: Sequence[Cell]) -> Cell:
+def _average(cells: Sequence[TableCell]) -> TableCell:
     """The mean of the other columns, where all of them have a number."""
-    found = [cell.measured for cell in cells if cell.measured is not None]
-    whole = bool(cells) and len(found) == len(cells)
-    return Cell(sum(found) / len(found) if whole else None, None, AVERAGED)
+    numbers = [cell.measured for cell in cells if cell.measured is not None]
+    whole = bool(cells) and len(numbers) == len(cells)
+    return TableCell(sum(numbers) / len(numbers) if whole else None, None, AVERAGED)

@@ -30,11 +30,11 @@ class Panels(Trial):
         return (spec for one in self.panels for spec in one.raised())
 
     def asks(self, setting: Setting) -> Asked:
-        found: dict[Ask, dict[str, str]] = {}
+        asks: dict[Ask, dict[str, str]] = {}
         for one in self.panels:
             for ask, specs in one.asks(setting).items():
-                found.setdefault(ask, {}).update(specs)
-        return found
+                asks.setdefault(ask, {}).update(specs)
+        return asks
 
     def profiled(self, setting: Setting) -> Mapping[str, str]:
         return {k: v for one in self.panels for k, v in one.profiled(setting).items()}

@@ -25,7 +25,7 @@ from foveate.reproduce.trials.answers import calibrate, missing
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProbedPrompt:
     """A prompt that was read with the full cache."""
 
     loaded: Loaded
@@ -48,7 +48,7 @@ class Measure(Protocol):
     def specs(self) -> Sequence[str]:
         """Policies that it compares."""
 
-    def of(self, seen: Seen) -> dict[str, Any]:
+    def of(self, seen: ProbedPrompt) -> dict[str, Any]:
         """Numbers of one prompt, as JSON takes them."""
 
     def shown(self, model: str, task: str, rows: Sequence[Row]) -> Iterator[Table | Figure]:
@@ -104,15 +104,15 @@ class Probe(Trial):
         most = PROMPT if setting.small else None
         reading = read_prompt(loaded, task, sample, "query-aware", timed=False, longest_prompt=most)
         recording = record(loaded.model, sums=self.measure.sums, **reading.prompt.inputs)
-        return self.measure.of(Seen(loaded, reading.prompt, recording))
+        return self.measure.of(ProbedPrompt(loaded, reading.prompt, recording))
 
     def shown(self, settings: Sequence[Setting]) -> Iterator[Table | Figure]:
         """What the rows so far show, benchmark by benchmark."""
         for setting in settings:
             for ask in self._each(setting):
-                found = setting.rows([ask])[ask.name]
+                prompt_rows = setting.rows([ask])[ask.name]
                 estimates = self._estimates(setting)
-                if rows := [{**row, "estimates": estimates} for row in found]:
+                if rows := [{**row, "estimates": estimates} for row in prompt_rows]:
                     yield from self.measure.shown(setting.model, ask.task, rows)
 
     def _budgets(self) -> Sequence[str]:
@@ -127,12 +127,12 @@ class Probe(Trial):
         """By budget what a profile holds of the layers, of those that are there."""
         if not self.estimate:
             return {}
-        calibration, found = setting.calibrations[self.estimate], {}
+        calibration, estimates = setting.calibrations[self.estimate], {}
         for budget in self._budgets():
             path = setting.profiles / calibration.file(self.estimate, budget)
             if path.exists():
-                found[budget] = load(str(path), calibration.method).by_layer
-        return found
+                estimates[budget] = load(str(path), calibration.method).by_layer
+        return estimates
 
     def _each(self, setting: Setting) -> list[Ask]:
         count, marks = setting.count(self.samples), (self.measure.name,)

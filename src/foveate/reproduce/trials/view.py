@@ -18,7 +18,7 @@ SEEN = ("seen",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class View(Trial):
+class ViewTrial(Trial):
     """``charts`` are the titles of what is drawn; ``specs`` what is compared in them, if anything
     is. ``each`` of the benchmarks is drawn on its own.
     """
@@ -51,9 +51,9 @@ class View(Trial):
     def shown(self, settings: Sequence[Setting]) -> Iterator[Figure]:
         """The charts that there are numbers for."""
         for setting in settings:
-            asked = self.asks(setting)
-            there = setting.rows(asked)
-            for ask, specs in asked.items():
+            asks = self.asks(setting)
+            there = setting.rows(asks)
+            for ask, specs in asks.items():
                 rows = [
                     row
                     for row in there[ask.name]

@@ -93,10 +93,10 @@ class MergeNearest:
         for kind in (vision, ~vision):
             some = kept & kind
             if bool(some.any()):
-                found = self._nearest(layer, some)
+                nearest = self._nearest(layer, some)
                 reached = kind & some.any(-1, keepdim=True)
-                slot = torch.where(reached, found.slot, slot)
-                cosine = torch.where(reached, found.cosine, cosine)
+                slot = torch.where(reached, nearest.slot, slot)
+                cosine = torch.where(reached, nearest.cosine, cosine)
         return Nearest(slot, cosine)
 
     def _merge(

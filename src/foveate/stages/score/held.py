@@ -20,7 +20,7 @@ Over = Literal["layer", "head"]
 
 
 @dataclass(frozen=True, eq=False)
-class Span:
+class TokenSpan:
     """Tokens ``start`` to ``start + count`` of each head's slots."""
 
     start: Int[Tensor, "b h"]
@@ -73,12 +73,12 @@ class Span:
 
 
 @derived
-def span(slots: Slots, sinks: int = 0, recent: int = 0) -> Span:
+def span(slots: Slots, sinks: int = 0, recent: int = 0) -> TokenSpan:
     """All tokens that are held but for the first ``sinks`` and the last ``recent`` of each head."""
     held, n = slots.available, slots.pos.shape[2]
     first = held.clamp_max(sinks)
     last = (held - first).clamp_max(recent)
-    return Span(n - held + first, held - first - last, n)
+    return TokenSpan(n - held + first, held - first - last, n)
 
 
 def standardised(

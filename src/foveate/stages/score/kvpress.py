@@ -51,14 +51,14 @@ class FromKvpress:
         return 2**31 if self.attention else 0
 
     def __call__(self, layer: Layer) -> Scores:
-        found = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
+        scores = layer.k.new_zeros(layer.pos.shape, dtype=torch.float32)
         matrix = self._matrix(layer) if self.attention else None
         for row, length in enumerate(layer.valid[:, 0].sum(-1).tolist()):
             first = layer.pos.shape[2] - length
             part = None if matrix is None else matrix[row : row + 1, :, first:, first:]
             k, v = (x[row : row + 1, :, first:] for x in (layer.k, layer.v))
-            found[row, :, first:] = self._score(layer, k, v, part)[0].float()
-        return Scores(found)
+            scores[row, :, first:] = self._score(layer, k, v, part)[0].float()
+        return Scores(scores)
 
     def _matrix(self, layer: Layer) -> Float[Tensor, "b hq m n"]:
         b, hq, m, _ = layer.q.shape

@@ -84,5 +84,5 @@ def leverage(
     root, failed = torch.linalg.cholesky_ex(gram + ridge[..., None, None] * eye)
     inverse = torch.linalg.solve_triangular(root, eye.expand_as(root), upper=False)
     whitened: Tensor = wide @ inverse.transpose(2, 3)
-    found = whitened.square().sum(-1).float()
-    return found.masked_fill((failed > 0)[..., None], torch.nan)
+    scores = whitened.square().sum(-1).float()
+    return scores.masked_fill((failed > 0)[..., None], torch.nan)

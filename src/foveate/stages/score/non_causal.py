@@ -15,7 +15,7 @@ from foveate.core.parameters import Count, Kernel, Positive
 from foveate.core.slots import Slots, derived
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
-from foveate.stages.score.held import Over, Span, best, span, standardised
+from foveate.stages.score.held import Over, TokenSpan, best, span, standardised
 
 
 @stage("non_causal_attention")
@@ -61,7 +61,7 @@ class NonCausalAttention:
         values = standardised(values, inside, self.over)
         return Scores(part.put(values, best(values)))
 
-    def _chunks(self, layer: Layer, part: Span) -> Iterator[Float[Tensor, "b h c"]]:
+    def _chunks(self, layer: Layer, part: TokenSpan) -> Iterator[Float[Tensor, "b h c"]]:
         """What the tokens of each part are paid."""
         q, k = part.take(own_queries(layer)), part.take(layer.k)
         yield k.new_zeros((*k.shape[:2], 0), dtype=torch.float32)
@@ -75,7 +75,7 @@ class NonCausalAttention:
                 yield self._short(weights.view(*queries.shape[:4], -1), part, first)
 
     def _short(
-        self, logits: Float[Tensor, "b h c g c"], part: Span, first: int
+        self, logits: Float[Tensor, "b h c g c"], part: TokenSpan, first: int
     ) -> Float[Tensor, "b h c"]:
         """The same of a part that is not full in every head."""
         real = part.inside[:, :, first : first + self.chunk]
@@ -87,7 +87,7 @@ class NonCausalAttention:
         paid = weights.masked_fill(~real[..., None, None], 0.0).sum(2).mean(2)
         return paid + missing / self.chunk if self.as_released else paid
 
-    def _missing(self, part: Span, first: int) -> Float[Tensor, "b h"]:
+    def _missing(self, part: TokenSpan, first: int) -> Float[Tensor, "b h"]:
         """Tokens that a head's last part lacks, if it begins there."""
         here = (part.count > first) & (part.count < first + self.chunk)
         return torch.where(here, first + self.chunk - part.count, 0).float()

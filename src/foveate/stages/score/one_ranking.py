@@ -41,9 +41,9 @@ def received(layer: Layer, by: By) -> Float[Tensor, "b h n"]:
 
 def by_position(layer: Layer, values: Float[Tensor, "b h n"]) -> Float[Tensor, "b t"]:
     """The mean over heads of what each token's slots have; a slot that is gone has zero."""
-    found = values.new_zeros(values.shape[0], int(layer.lengths.max()))
+    ordered = values.new_zeros(values.shape[0], int(layer.lengths.max()))
     index = layer.pos.clamp_min(0).flatten(1)
-    return found.scatter_add_(1, index, (values * layer.valid).flatten(1)) / values.shape[1]
+    return ordered.scatter_add_(1, index, (values * layer.valid).flatten(1)) / values.shape[1]
 
 
 def of_slots(layer: Layer, by_pos: Shaped[Tensor, "b t"]) -> Shaped[Tensor, "b h n"]:

@@ -117,8 +117,8 @@ def with_window_sums(
     w = weights.counts.shape[-1]
     early = None if mask is None else mask[:, :, :-w, :-w]
     before, _ = base(query[:, :, :-w], k[:, :, :-w], v[:, :, :-w], early)
-    late, sums = attention_with_counted_sums(
+    rest, sums = attention_with_counted_sums(
         query[:, :, -w:], k, v, weights.counts, scale, weights.n, pads
     )
-    output = torch.cat([before, late.to(before.dtype).transpose(1, 2)], dim=1)
+    output = torch.cat([before, rest.to(before.dtype).transpose(1, 2)], dim=1)
     return Attended(output, window_sums=WindowSums(weights, sums))

@@ -54,9 +54,9 @@ class Computed:
 
     def until(self, end: int) -> Computed:
         """The tokens before a column; all that come after it are computed."""
-        late = self.end - end
-        columns = self.columns[:, : self.columns.shape[1] - late]
-        return Computed(columns, self.first, self.given - late, self.at_door, self.mask)
+        beyond = self.end - end
+        columns = self.columns[:, : self.columns.shape[1] - beyond]
+        return Computed(columns, self.first, self.given - beyond, self.at_door, self.mask)
 
     def of_heads(self, h: int, device: torch.device) -> Int[Tensor, "b h m"]:
         """The columns of the pairs of a layer that holds this pass alone."""
@@ -98,9 +98,9 @@ class Computed:
         of = (columns, facts, images)
         if self._slots and all(a is b for a, b in zip(of, self._slots[0], strict=True)):
             return self._slots[1]
-        found = self._slots_of(columns, facts, images, mask)
-        self._slots = of, found
-        return found
+        slots = self._slots_of(columns, facts, images, mask)
+        self._slots = of, slots
+        return slots
 
     def _slots_of(
         self,
@@ -130,8 +130,8 @@ class Computed:
     def _of(known: Int[Tensor, "b s"], columns: Int[Tensor, "b h n"]) -> Int[Tensor, "b h n"]:
         some = once_for_heads(columns)
         index = some.clamp_min(0).flatten(1)
-        found = known.gather(1, index).view_as(some).masked_fill(some < 0, -1)
-        return found.expand_as(columns)
+        gathered = known.gather(1, index).view_as(some).masked_fill(some < 0, -1)
+        return gathered.expand_as(columns)
 
 
 def dropped_before(
@@ -140,9 +140,13 @@ def dropped_before(
     """Which of the ``seen`` columns a layer of the model never computed, by what was dropped before
     which; None if it computed all.
     """
-    found: Tensor | None = None
+    dropped_columns: Tensor | None = None
     for before, which in dropped.items():
         if before <= layer:
             padded = torch.nn.functional.pad(which, (0, seen - which.shape[1]))
-            found = padded if found is None else found | padded.to(found.device)
-    return found
+            dropped_columns = (
+                padded
+                if dropped_columns is None
+                else dropped_columns | padded.to(dropped_columns.device)
+            )
+    return dropped_columns

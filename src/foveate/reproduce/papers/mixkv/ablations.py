@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.experiment import Experiment, Open
 from foveate.reproduce.papers.mixkv.shared import (
     ADAKV,
@@ -22,7 +22,7 @@ from foveate.reproduce.papers.mixkv.shared import (
 )
 from foveate.reproduce.plots import Plot
 from foveate.reproduce.table import MEMBERS_DOWN
-from foveate.reproduce.trials import Arm, Grid, Latency
+from foveate.reproduce.trials import Arm, GridTrial, Latency
 
 
 def _ablated(mixes: dict[str, str], last: str) -> tuple[Arm, ...]:
@@ -71,7 +71,7 @@ PUBLISHED = Arm(
     models=("qwen2-vl-7b",),
 )
 WEIGHTS = {
-    "weights": Calibration(method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100)
+    "weights": CalibrationRun(method="mixkv:budget=50%,window=0.25", task="ocrbench", samples=100)
 }
 ABLATED = ("llava-next-mistral-7b", "qwen2-vl-7b")
 COST_OPEN = (
@@ -98,7 +98,7 @@ EXPERIMENTS = (
         data=IMAGES,
         metric=METRICS,
         budgets="64",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 4: what importance is made of",
             arms=IMPORTANCE,
             across=IMAGE_SETS,
@@ -122,7 +122,7 @@ EXPERIMENTS = (
         data=IMAGES,
         metric=METRICS,
         budgets="64",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 4: how importance and diversity are mixed",
             arms=(*MIXING, PUBLISHED),
             across=IMAGE_SETS,

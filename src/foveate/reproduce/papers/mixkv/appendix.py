@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.longbench import LONGBENCH
 from foveate.reproduce.papers.mixkv.shared import (
@@ -20,7 +20,7 @@ from foveate.reproduce.papers.mixkv.shared import (
 )
 from foveate.reproduce.probes import Similarity
 from foveate.reproduce.table import BUDGET_BLOCKS
-from foveate.reproduce.trials import Arm, Grid, Probe, columns
+from foveate.reproduce.trials import Arm, GridTrial, Probe, columns
 
 QA = {name: LONGBENCH[name] for name in list(LONGBENCH)[:6]}
 LOOGLE = {
@@ -41,7 +41,7 @@ HEADKV = (
         over="HeadKV",
     ),
 )
-HEAD_SCORES = {"headkv": Calibration(method="headkv", samples=100)}
+HEAD_SCORES = {"headkv": CalibrationRun(method="headkv", samples=100)}
 HEADKV_OPEN = Open(
     "HeadKV's variant, beta and head scores",
     "R2; 1.01; measured on a hundred lines hidden in a text",
@@ -80,7 +80,7 @@ EXPERIMENTS = (
         data="LongBench, six sets",
         metric="F1, %",
         budgets="1024, 128",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 5: LongBench",
             arms=HEADKV,
             across=columns(QA),
@@ -105,7 +105,7 @@ EXPERIMENTS = (
         data="LooGLE, long dependency, four kinds of questions",
         metric="F1, %",
         budgets="1024, 128",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 5: LooGLE",
             arms=HEADKV,
             across=columns(LOOGLE),

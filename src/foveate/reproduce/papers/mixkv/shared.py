@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from foveate.methods.mixkv import mixkv
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.experiment import Open, Reproduced
-from foveate.reproduce.published import Published
-from foveate.reproduce.trials import Arm, Column, Grid, columns
+from foveate.reproduce.published import PublishedProfile
+from foveate.reproduce.trials import Arm, Column, GridTrial, columns
 
 PAPER = Reproduced(
     method=mixkv,
@@ -66,16 +66,16 @@ SPARSEMM = tuple(
         ("SparseMM + MixKV", f"mixkv({MIX})+sparsemm(profile={{S}}):budget={{B}}"),
     )
 )
-SCORES: dict[str, Calibration | Published] = {
-    "sparsemm": Calibration(method="sparsemm", samples=100),
-    "published_sparsemm": Published(
+SCORES: dict[str, CalibrationRun | PublishedProfile] = {
+    "sparsemm": CalibrationRun(method="sparsemm", samples=100),
+    "published_sparsemm": PublishedProfile(
         method="sparsemm",
         files={"llava-next-mistral-7b": "llava-mistral-v1.6.json", "qwen2-vl-7b": "qwen.json"},
         source="visual_head/head_score/ of https://github.com/CR400AF-A/SparseMM",
     ),
 }
 REDUNDANCIES = {
-    "published_weights": Published(
+    "published_weights": PublishedProfile(
         method="mixkv",
         files={"qwen2-vl-7b": "qwen_kv_similarity.json"},
         source="visual_head/head_score/ of https://github.com/xuyang-liu16/MixKV",
@@ -104,9 +104,9 @@ CUT = 31_500
 CUT_OPEN = Open("where long texts are cut", "31,500 tokens, the middle left out, as LongBench does")
 
 
-def image_table(number: int, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> Grid:
+def image_table(number: int, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> GridTrial:
     """Arms on all image sets."""
-    return Grid(
+    return GridTrial(
         title=f"Table {number}: five image sets",
         arms=arms,
         across=IMAGE_SETS,

@@ -21,7 +21,7 @@ from foveate.reproduce.papers.mixkv.shared import (
     image_table,
 )
 from foveate.reproduce.table import BUDGET_BLOCKS
-from foveate.reproduce.trials import Column, Grid, columns
+from foveate.reproduce.trials import Column, GridTrial, columns
 
 PIXELS = "min_pixels=2000000,max_pixels=4800000"  # as the authors' code
 SCREENS = {
@@ -55,7 +55,7 @@ EXPERIMENTS = (
         data="ScreenSpot-v2, three platforms, text and icons",
         metric="clicks inside the box, %",
         budgets="128, 64",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 2: ScreenSpot-v2",
             arms=(FULL, *SNAPKV, *PYRAMIDKV, *ADAKV),
             across=(
@@ -90,7 +90,7 @@ EXPERIMENTS = (
         data="LongBench, 16 English sets",
         metric="LongBench's of each set",
         budgets="1024, 512",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 3: LongBench",
             arms=(FULL, *SNAPKV, *ADAKV),
             across=columns(LONGBENCH),

@@ -1,12 +1,12 @@
 """PrefixKV: Adaptive Prefix KV Cache (arXiv:2412.03409)."""
 
-from foveate.reproduce.experiment import Facts
+from foveate.reproduce.experiment import FactsTable
 from foveate.reproduce.papers.prefixkv import analyses, others, tables
 from foveate.reproduce.papers.prefixkv.shared import PAPER
 
 EXPERIMENTS = (*tables.EXPERIMENTS, *analyses.EXPERIMENTS, *others.EXPERIMENTS)
 FACTS = (
-    Facts(
+    FactsTable(
         id="prefixkv:tables18-22",
         of=PAPER,
         where="Tables 18 to 22",

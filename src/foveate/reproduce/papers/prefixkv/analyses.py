@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
 
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.experiment import UNREADABLE, Experiment, Open
 from foveate.reproduce.papers.prefixkv.shared import (
     ALL_OF_MM_VET,
@@ -30,16 +30,16 @@ from foveate.reproduce.papers.prefixkv.shared import (
     SEVEN,
 )
 from foveate.reproduce.probes import Searches
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.table import BUDGETS_ACROSS, METHODS_ACROSS
-from foveate.reproduce.trials import Arm, Grid, Panels, Probe, View
+from foveate.reproduce.trials import Arm, GridTrial, Panels, Probe, ViewTrial
 
 
 def _mm_vet(
     number: int, what: str, arms: tuple[Arm, ...], budgets: tuple[str, ...] = BUDGETS
-) -> Grid:
+) -> GridTrial:
     """Perplexity of LLaVA-1.5-7B on MM-Vet: the setting of all analyses (L164)."""
-    return Grid(
+    return GridTrial(
         title=f"Table {number}: {what}, MM-Vet",
         arms=arms,
         across=(PPL,),
@@ -75,7 +75,7 @@ def _analysis(
     number: int,
     shows: str,
     arms: tuple[Arm, ...],
-    calibrations: Mapping[str, Calibration | Published],
+    calibrations: Mapping[str, CalibrationRun | PublishedProfile],
     *open_: Open,
     budgets: tuple[str, ...] = BUDGETS,
 ) -> Experiment:
@@ -135,7 +135,7 @@ EXPERIMENTS = (
         trial=Panels(
             panels=(
                 Probe(measure=Searches(budgets=("50%",)), each=("mm_vet",)),
-                View(
+                ViewTrial(
                     each=("mm_vet",),
                     charts=("Gini coefficient of each layer",),
                 ),
@@ -257,7 +257,7 @@ EXPERIMENTS = (
         data="100 random samples (L240)",
         metric="mean absolute error by layer",
         budgets="50%",
-        trial=View(
+        trial=ViewTrial(
             each=("mm_vet",),
             charts=("Error of the features",),
             policies=tuple(

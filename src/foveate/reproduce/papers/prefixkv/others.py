@@ -21,7 +21,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
 )
 from foveate.reproduce.probes import Searches
 from foveate.reproduce.table import BUDGETS_ACROSS, METHODS_ACROSS
-from foveate.reproduce.trials import Arm, Column, Grid, Probe, columns
+from foveate.reproduce.trials import Arm, Column, GridTrial, Probe, columns
 
 CUT = 7_950
 NEEDLES = "needle_grid(lengths=1000/2000/4000/7500)"
@@ -45,9 +45,9 @@ LLM_BASELINES = (
 )
 
 
-def _longbench(name: str, title: str, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> Grid:
+def _longbench(name: str, title: str, arms: tuple[Arm, ...], budgets: tuple[str, ...]) -> GridTrial:
     """All sets beside their mean, which is what the paper prints."""
-    return Grid(
+    return GridTrial(
         title=title,
         arms=arms,
         across=columns(LONGBENCH),
@@ -69,7 +69,7 @@ EXPERIMENTS = (
         data=MM_VET,
         metric="perplexity",
         budgets=", ".join(BUDGETS),
-        trial=Grid(
+        trial=GridTrial(
             title="Table 13: Qwen-VL, MM-Vet",
             arms=(*BASELINES, OURS),
             across=(PPL,),
@@ -106,7 +106,7 @@ EXPERIMENTS = (
         data="Needle in a Haystack",
         metric="lines found, %",
         budgets="128",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 14: needle in a haystack",
             arms=(*LLM_BASELINES, LLM_OURS),
             across=(Column(name="Needle", tasks=(NEEDLES,)),),
@@ -193,7 +193,7 @@ EXPERIMENTS = (
         data="sets that the authors built (L434)",
         metric="perplexity",
         budgets="50%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 16: rounds of questions, long texts",
             arms=(*BASELINES, OURS),
             across=(
@@ -222,7 +222,7 @@ EXPERIMENTS = (
         data=MM_VET,
         metric="perplexity",
         budgets="50%",
-        trial=Grid(
+        trial=GridTrial(
             title="Table 17: LLaVA-NeXT-7B, MM-Vet",
             arms=(*BASELINES, OURS),
             across=(PPL,),

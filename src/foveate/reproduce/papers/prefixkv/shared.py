@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from foveate.methods.prefixkv import prefixkv
-from foveate.reproduce.calibrations import Calibration
+from foveate.reproduce.calibrations import CalibrationRun
 from foveate.reproduce.experiment import Open, Reproduced
-from foveate.reproduce.published import Published
+from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.trials import Arm, Column
 
 PAPER = Reproduced(
@@ -34,7 +34,7 @@ PAPER = Reproduced(
 )
 SEVEN, BOTH = ("llava-1.5-7b",), ("llava-1.5-7b", "llava-1.5-13b")
 BUDGETS = tuple(f"{number}0%" for number in range(1, 10))
-ESTIMATE = Calibration(method="prefixkv", task="llava_instruct", samples=10, at_a_budget=True)
+ESTIMATE = CalibrationRun(method="prefixkv", task="llava_instruct", samples=10, at_a_budget=True)
 ESTIMATED = {"prefixes": ESTIMATE}
 WEIGHTS = (
     "the paper does not name the weights that it retrained without LLaVA-Description (L143). Its "
@@ -48,7 +48,7 @@ SAMPLED = (
     "compares two draws at temperature 0.2 (L145)"
 )
 CONFIGURATIONS = {
-    "published_prefixes": Published(
+    "published_prefixes": PublishedProfile(
         method="prefixkv",
         files={
             model: f"prefixkv_{model.replace('llava-', 'llava-v')}_{{F}}.json" for model in BOTH

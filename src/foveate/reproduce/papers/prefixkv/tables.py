@@ -22,7 +22,7 @@ from foveate.reproduce.papers.prefixkv.shared import (
     SEVEN,
     WEIGHTS,
 )
-from foveate.reproduce.trials import Arm, Batch, Column, Grid, Throughput, View
+from foveate.reproduce.trials import Arm, Batch, Column, GridTrial, ThroughputTrial, ViewTrial
 
 
 def _both(task: str) -> tuple[Column, ...]:
@@ -39,7 +39,7 @@ EXPERIMENTS = (
         data=MM_VET,
         metric="cumulative priority, Gini coefficient",
         budgets="none",
-        trial=View(
+        trial=ViewTrial(
             each=("mm_vet",),
             charts=("How concentrated attention is", "Gini coefficient of each layer"),
             samples=1,
@@ -59,7 +59,7 @@ EXPERIMENTS = (
         data="LLaVA-Description, 1,000 samples (L143)",
         metric="perplexity, ROUGE-L to the full cache's answer",
         budgets=", ".join(BUDGETS),
-        trial=Grid(
+        trial=GridTrial(
             title="Table 1: LLaVA-Description",
             arms=(*BASELINES, PYRAMID, OURS, PUBLISHED),
             across=_both("llava_description"),
@@ -81,7 +81,7 @@ EXPERIMENTS = (
         data=MM_VET,
         metric="perplexity, ROUGE-L to the full cache's answer",
         budgets=", ".join(BUDGETS),
-        trial=Grid(
+        trial=GridTrial(
             title="Table 2: MM-Vet",
             arms=(*BASELINES, PYRAMID, OURS, PUBLISHED),
             across=_both("mm_vet"),
@@ -101,7 +101,7 @@ EXPERIMENTS = (
         data="prompts of 1,024 and 624 tokens, 512 and 256 new ones (L166)",
         metric="seconds, tokens a second",
         budgets="20%, 40%, 60%, 80%",
-        trial=Throughput(
+        trial=ThroughputTrial(
             title="Table 3: batches at full load",
             batches=(
                 Batch(

@@ -9,25 +9,25 @@ from typing import Any
 
 from transformers import DynamicCache
 
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
 
 
 @contextmanager
-def borrowed(cache: DynamicCache, state: CacheState, again: Again) -> Iterator[None]:
+def restored_after(cache: DynamicCache, state: CacheState, reread: RereadPass) -> Iterator[None]:
     """Whatever is read inside, the cache holds what it held, also after an exception."""
     layers, held = foveate_layers(cache), _layers(cache)
     own, pads, end = [layer.pairs for layer in layers], state.pads, layers[0].seen
     others = [(place, layer) for place, layer in enumerate(held) if layer not in layers]
     try:
-        state.again = again
+        state.reread = reread
         for layer in layers:
-            layer.borrow()
+            layer.use_copy()
         for place, other in others:
             held[place] = copy.deepcopy(other)
         yield
     finally:
-        state.again = None
+        state.reread = None
         for layer, pairs in zip(layers, own, strict=True):
             layer.give_back(pairs, end)
         for place, other in others:
@@ -36,5 +36,5 @@ def borrowed(cache: DynamicCache, state: CacheState, again: Again) -> Iterator[N
 
 
 def _layers(cache: DynamicCache) -> list[Any]:
-    found: list[Any] = cache.layers
-    return found
+    layers: list[Any] = cache.layers
+    return layers

@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf.borrowed import borrowed
 from foveate.backends.hf.internals import CACHE
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
+from foveate.backends.hf.temporary_passes import restored_after
 from foveate.core.policy import Policy
 from foveate.errors import InvalidInput
 
@@ -30,7 +30,7 @@ class Said(NamedTuple):
 
     tokens: Int[Tensor, "b t"]
     real: Bool[Tensor, "b t"]
-    asked: int
+    question_tokens: int
 
 
 class Asker(NamedTuple):
@@ -93,9 +93,9 @@ class Asker(NamedTuple):
         """
         rows = foveate_layers(cache)[0].pairs.counts.shape[0]
         tokens = self._question(text).expand(rows, -1)
-        with borrowed(cache, state, Again(None)):
+        with restored_after(cache, state, RereadPass(None)):
             said = self.answered(tokens, longest, cache, state, start)
-        if said.tokens.shape[1] == said.asked:
+        if said.tokens.shape[1] == said.question_tokens:
             logging.getLogger("foveate").warning(
                 "the model answers %r with nothing, so the question alone is read after the "
                 "prompt, which tells little. Ask something else (asks=...).",
@@ -108,7 +108,7 @@ class Asker(NamedTuple):
     ) -> None:
         columns = torch.arange(said.tokens.shape[1], device=said.tokens.device)
         order = _lengths(cache, state, said.real)[:, None] + columns
-        with borrowed(cache, state, Again(order.masked_fill(~said.real, -1))):
+        with restored_after(cache, state, RereadPass(order.masked_fill(~said.real, -1))):
             self.follow(said.tokens, cache, state, start)
 
     def answered(
@@ -120,9 +120,9 @@ class Asker(NamedTuple):
         start: Tensor | None,
     ) -> Said:
         """A question, and what the model says to it: greedy, every row until it ends by itself. It
-        stays in the cache, which is one that is borrowed.
+        stays in the cache, which is restored afterwards.
         """
-        asked = tokens.shape[1]
+        question_tokens = tokens.shape[1]
         real, stop = torch.ones_like(tokens, dtype=torch.bool), sorted(ends(self.model))
         logits = self.follow(tokens, cache, state, start)[:, -1]
         for count in range(longest):
@@ -135,7 +135,7 @@ class Asker(NamedTuple):
             if count < longest - 1:
                 after = None if start is None else start + tokens.shape[1] - 1
                 logits = self.follow(new, cache, state, after)[:, -1]
-        return Said(tokens, real, asked)
+        return Said(tokens, real, question_tokens)
 
     def follow(
         self, tokens: Int[Tensor, "b t"], cache: DynamicCache, state: CacheState, at: Tensor | None
@@ -174,8 +174,8 @@ class Asker(NamedTuple):
 
 def ends(model: PreTrainedModel) -> set[int]:
     """The tokens that end an answer."""
-    found = getattr(model.generation_config, "eos_token_id", None)
-    return set(found) if isinstance(found, list) else set() if found is None else {int(found)}
+    eos = getattr(model.generation_config, "eos_token_id", None)
+    return set(eos) if isinstance(eos, list) else set() if eos is None else {int(eos)}
 
 
 def _lengths(cache: DynamicCache, state: CacheState, like: Bool[Tensor, "b t"]) -> Int[Tensor, "b"]:

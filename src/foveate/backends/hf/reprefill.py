@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from foveate.backends.hf import cutting
-from foveate.backends.hf.asked import Asker
 from foveate.backends.hf.attention.masks import as_bool
-from foveate.backends.hf.borrowed import borrowed
+from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.internals import CACHE_NAMES
 from foveate.backends.hf.looking_back import look_back
-from foveate.backends.hf.state import Again, CacheState
+from foveate.backends.hf.state import CacheState, RereadPass
 from foveate.backends.hf.support import foveate_layers
+from foveate.backends.hf.temporary_passes import restored_after
 from foveate.core.policy import Policy
 from foveate.errors import MissingModality, UnsupportedModel
 
@@ -32,7 +32,7 @@ _OUTPUTS = ("output_attentions", "output_hidden_states", "return_dict", "use_cac
 _EMBEDS, _MASK, _POSITIONS = "inputs_embeds", "attention_mask", "position_ids"
 
 
-class Given(NamedTuple):
+class PassInputs(NamedTuple):
     """What a decoder was given in one pass of a prompt, and the column at which it begins.
 
     Where not all of its tokens were computed by all layers, ``columns`` [b, s] are those of the
@@ -45,7 +45,7 @@ class Given(NamedTuple):
     columns: Int[Tensor, "b s"] | None = None
 
     @classmethod
-    def of(cls, first: int, inputs: Inputs) -> Given:
+    def of(cls, first: int, inputs: Inputs) -> PassInputs:
         """Without the cache, and what is asked of the output."""
         left_out = (*CACHE_NAMES, *_OUTPUTS)
         some = {n: x for n, x in inputs.items() if x is not None and n not in left_out}
@@ -68,7 +68,7 @@ class Given(NamedTuple):
         given = self.inputs.get(_EMBEDS, self.inputs.get("input_ids"))
         return 1 if given is None else int(given.shape[0])
 
-    def parts(self, chunk: int, borders: Sequence[int] = ()) -> Iterator[Given]:
+    def parts(self, chunk: int, borders: Sequence[int] = ()) -> Iterator[PassInputs]:
         """The pass in pieces of at most ``chunk`` tokens, none of them across a border (a column).
 
         Raises:
@@ -84,11 +84,11 @@ class Given(NamedTuple):
         for start, end in _spans([0, *inside, self.length], chunk):
             some = slice(start, end)
             pieces = {name: self._piece(name, x, some) for name, x in self.inputs.items()}
-            yield Given(self.first + start, pieces)
+            yield PassInputs(self.first + start, pieces)
 
     def _computed_parts(
         self, columns: Int[Tensor, "b s"], chunk: int, borders: Sequence[int]
-    ) -> Iterator[Given]:
+    ) -> Iterator[PassInputs]:
         """The same of what was computed: pieces are of the columns that were given, so that those
         of all rows end alike.
         """
@@ -99,7 +99,7 @@ class Given(NamedTuple):
             if bool(stays.any()):
                 yield self.only(stays)
 
-    def only(self, stays: Bool[Tensor, "b s"]) -> Given:
+    def only(self, stays: Bool[Tensor, "b s"]) -> PassInputs:
         """Some of the tokens that were computed alone."""
         columns = self.own_columns
         order = stays.long().argsort(dim=1, stable=True)[:, -int(stays.sum(-1).max()) :]
@@ -109,7 +109,7 @@ class Given(NamedTuple):
         hidden = self.inputs[_EMBEDS]
         hidden = hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2]))
         cut = cutting.at_places(self.inputs, hidden, order, left)
-        return Given(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
+        return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
 
     @property
     def own_columns(self) -> Int[Tensor, "b s"]:
@@ -154,12 +154,12 @@ def note_pass(state: CacheState, seen: int, inputs: Inputs) -> None:
     """Keeps a pass of a prompt that its policy, or a recording's, may read again. Of one after
     which something else is read, where the latest pass stood is all there is to know.
     """
-    score, given = state.policy.reads_again, Given.of(seen, inputs)
+    score, given = state.policy.reads_again, PassInputs.of(seen, inputs)
     if score is None or score.reading.prompt:
         state.passes.append(given)
         return
     places = {name: x for name, x in given.inputs.items() if name == _POSITIONS}
-    state.passes = [Given(seen, places)]
+    state.passes = [PassInputs(seen, places)]
 
 
 def note_computed(
@@ -177,12 +177,12 @@ def note_computed(
     if not state.passes or (score is not None and not score.reading.prompt):
         return
     last = state.passes[-1]
-    inputs = {**Given.of(last.first, door).inputs, _EMBEDS: hidden}
+    inputs = {**PassInputs.of(last.first, door).inputs, _EMBEDS: hidden}
     if places is not None:
         hidden = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[2]))
         inputs = cutting.at_places(inputs, hidden, places, columns)
     inputs.pop("input_ids", None)
-    state.passes[-1] = Given(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
+    state.passes[-1] = PassInputs(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
     state.pads_told = True  # by the whole prompt: below, masks have gaps
 
 
@@ -217,7 +217,7 @@ def read_again(reader: Rereader, cache: DynamicCache, state: CacheState) -> None
             borders = image_borders(state) if reading.by_image else ()
             for part in (part for given in passes for part in given.parts(reading.chunk, borders)):
                 inputs = _after(part, passes, end, state)
-                with borrowed(cache, state, Again(_order(part, state))):
+                with restored_after(cache, state, RereadPass(_order(part, state))):
                     reader.decoder(**inputs, **{reader.argument: cache}, use_cache=True)
         if reader.asker is not None:
             for text in reading.asks:
@@ -249,14 +249,14 @@ def image_borders(state: CacheState) -> tuple[int, ...]:
     return tuple((changes.nonzero()[:, 0] + 1).tolist())
 
 
-def _order(part: Given, state: CacheState) -> Tensor:
+def _order(part: PassInputs, state: CacheState) -> Tensor:
     """Where the tokens of a piece stand in their rows' prompts; -1 for padding."""
     columns = part.own_columns
     pads = 0 if state.pads is None else state.pads.to(part.device)[:, None]
     return torch.where(columns < 0, -1, columns - pads).clamp_min(-1)
 
 
-def _start(passes: Sequence[Given], tokens: int | None = None) -> Tensor | None:
+def _start(passes: Sequence[PassInputs], tokens: int | None = None) -> Tensor | None:
     """The position that comes after the prompt, or its first ``tokens``, as [b, 1] or [axes, b, 1],
     if any were given.
     """
@@ -269,7 +269,9 @@ def _start(passes: Sequence[Given], tokens: int | None = None) -> Tensor | None:
     return latest if latest.ndim == 2 else latest.expand(given[0].shape[0], -1, -1)
 
 
-def _after(part: Given, passes: Sequence[Given], end: int, state: CacheState) -> dict[str, Any]:
+def _after(
+    part: PassInputs, passes: Sequence[PassInputs], end: int, state: CacheState
+) -> dict[str, Any]:
     """A piece of the prompt as inputs that come after its ``end`` tokens."""
     inputs = dict(part.inputs)
     if crossed := [name for name in inputs if name.startswith("cross_attention")]:
@@ -297,11 +299,11 @@ def _latest(positions: Sequence[Tensor]) -> Tensor:
 
 def _over_axes(positions: Tensor, how: str) -> Tensor:
     """Per row, as [b, 1] or [1, b, 1]."""
-    found: Tensor = getattr(positions, how)(-1, keepdim=True)
-    return found if found.ndim == 2 else getattr(found, how)(0, keepdim=True)
+    extremes: Tensor = getattr(positions, how)(-1, keepdim=True)
+    return extremes if extremes.ndim == 2 else getattr(extremes, how)(0, keepdim=True)
 
 
-def _mask(part: Given, last: Any, end: int) -> Any:
+def _mask(part: PassInputs, last: Any, end: int) -> Any:
     """Of the piece over the whole prompt, as its last token sees it, and over itself."""
     mask, own = part.inputs[_MASK], slice(part.first, part.first + part.length)
     if isinstance(mask, dict) and all(each is None for each in mask.values()):
@@ -314,7 +316,9 @@ def _mask(part: Given, last: Any, end: int) -> Any:
     return torch.cat([seen, mask[..., own]], dim=-1)
 
 
-def _mask_of_computed(part: Given, columns: Int[Tensor, "b s"], end: int, state: CacheState) -> Any:
+def _mask_of_computed(
+    part: PassInputs, columns: Int[Tensor, "b s"], end: int, state: CacheState
+) -> Any:
     """The same of a piece of which some tokens were not computed: what its tokens see of it, and
     all of the prompt that is no padding.
     """

@@ -6,7 +6,7 @@ from transformers import DynamicCache
 
 import foveate
 from foveate.backends.hf import branch, record
-from foveate.backends.hf.asked import Asker
+from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.record import chosen
 from foveate.errors import InvalidInput, InvalidParameter
