@@ -35,6 +35,8 @@ def arguments(**changes):
         "prefill_context_parallel_size": 1,
         "enable_dbo": False,
         "ubatch_size": 0,
+        "disable_chunked_mm_input": False,
+        "kv_cache_dtype": "auto",
     }
     return SimpleNamespace(**plain | changes)
 
@@ -87,6 +89,7 @@ def test_an_engine_that_nobody_asks_foveate_for_is_vllms_own():
             r"--kv-transfer-config \(X\): a KV",
         ),
         ({"speculative_config": {"model": "m"}}, ENVIRON, r"by 'm' \(--speculative-config\)"),
+        ({"spec_method": "ngram"}, {"FOVEATE_POLICY": "rkv:budget=64"}, "compresses again"),
         ({"spec_method": "eagle", "spec_model": "m"}, ENVIRON, r"by 'eagle' \(--spec-method\)"),
     ],
 )

@@ -63,7 +63,7 @@ def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | N
     settings = settings_from(args.additional_config, environ)
     for option, name in CLASSES.items():
         _name(args, option, name)
-    check_given(args)
+    check_given(args, settings.policies)
     args.additional_config = with_policy(args.additional_config, settings)
     return settings
 

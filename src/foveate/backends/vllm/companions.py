@@ -17,10 +17,11 @@ _ORDER = "reads and writes blocks in the order of tokens, and a compressed promp
 _LEAVE = "Leave it out, or serve without a policy"
 
 
-def check_given(args: Any) -> None:
+def check_given(args: Any, policies: Sequence[Policy]) -> None:
     """Refuses, by the options that were given, what vLLM makes something else of, or checks first.
 
     ``args`` are vLLM's ``EngineArgs``: nothing has been looked at yet, no model and no connector.
+    vLLM looks at a model in a process of its own, which takes longer than all else before a start.
 
     Raises:
         UnsupportedEngine: the message names the option as it was given.
@@ -34,6 +35,12 @@ def check_given(args: Any) -> None:
     )
     ubatching = bool(args.enable_dbo) or args.ubatch_size > 1
     _refuse(refused | _split(args, ubatching))
+    _refuse_with_boundaries(
+        policies,
+        drafts=method is not None,
+        whole_images=args.disable_chunked_mm_input,
+        coded=args.kv_cache_dtype != "auto",
+    )
 
 
 def _connector(transfer: Any) -> str:
@@ -132,15 +139,26 @@ def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
     Raises:
         UnsupportedEngine: the message names the setting.
     """
+    _refuse_with_boundaries(
+        policies,
+        drafts=config.speculative_config is not None,
+        whole_images=config.scheduler_config.disable_chunked_mm_input,
+        coded=config.cache_config.cache_dtype != "auto",
+    )
+
+
+def _refuse_with_boundaries(
+    policies: Sequence[Policy], *, drafts: bool, whole_images: bool, coded: bool
+) -> None:
     recompressing = [policy for policy in policies if policy.when.decodes or policy.when.reads]
     if not recompressing:
         return
     refused = {
         "speculative decoding (--speculative-config, --spec-method), whose drafts may be taken "
-        "back after a boundary": config.speculative_config is not None,
+        "back after a boundary": drafts,
         "images that are read in one piece (--disable-chunked-mm-input), as boundaries may lie "
-        "within them": config.scheduler_config.disable_chunked_mm_input,
-        "a cache of codes (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
+        "within them": whole_images,
+        "a cache of codes (--kv-cache-dtype)": coded,
     }
     for what, reason in refused.items():
         if reason:
