@@ -73,7 +73,7 @@ def counted(name: str) -> float:
     from prometheus_client import REGISTRY
 
     return sum(
-        sample.value
+        float(sample.value)
         for family in REGISTRY.collect()
         if family.name == name
         for sample in family.samples
