@@ -143,7 +143,7 @@ def main() -> None:
     if given.draw:
         stored = json.loads((RESULTS / f"{NAME}.json").read_text())
         moments = {name: [Moment(*one) for one in each] for name, each in stored.items()}
-        (RESULTS / f"{NAME}.svg").write_text(draw(moments))
+        (RESULTS / f"{NAME}.svg").write_text(draw(moments), encoding="utf-8")
         return
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_CI_ENV": "1"}
     with tempfile.TemporaryDirectory() as folder:
