@@ -23,7 +23,7 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget, EvenPruning, Moment, ReadsGradients
+from foveate.core.protocols import EvenPruning, Moment, ReadsGradients
 from foveate.core.shedding import shed, to_the_right
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
@@ -221,7 +221,6 @@ class PromptReading:
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
         self._waiting: list[Scored] = []
-        self._given = policy
 
     def completed(self, layer: Layer) -> dict[int, Kept]:
         """What is kept once a layer has been read in a single pass; see :meth:`read`."""
@@ -229,7 +228,12 @@ class PromptReading:
         return self.read(layer, Pass.of(seen, 0, seen), layer.slots.available)
 
     def read(
-        self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], *, budget: Budget | None = None
+        self,
+        layer: Layer,
+        at: Pass,
+        stored: Int[Tensor, "b h"],
+        *,
+        rebudgeted: Policy | None = None,
     ) -> dict[int, Kept]:
         """Shows a pass of a layer to the policy.
 
@@ -239,7 +243,7 @@ class PromptReading:
                 ``state`` and ``earlier`` are filled in here.
             at: where the pass stands.
             stored: pairs that each KV head holds.
-            budget: stands in for the policy's at this layer.
+            rebudgeted: the policy with another budget, for this layer.
 
         Returns:
             By ordinal, the layers that hold less from now on, or that are to be stored now: at
@@ -264,7 +268,7 @@ class PromptReading:
         if not unfinished and layer.ordinal == 0:
             _refuse_empty_rows(layer)
         if at.phase is Phase.FINISHING:
-            if budget is None and layer.ordinal == 0:  # otherwise the engine has worked it out
+            if rebudgeted is None and layer.ordinal == 0:  # otherwise the engine has worked it out
                 self._note_asked(layer, at)
             memory.finished = at.seen
             memory.tokens = None if policy.grows else layer.slots.tokens
@@ -273,7 +277,7 @@ class PromptReading:
         if policy.reads_again and not self._stays_whole(layer):
             memory.unread = _without_pairs(layer, max(1, wanted))
             return {}
-        return self._compressed(layer, budget, at.seen, wanted)
+        return self._compressed(layer, rebudgeted, at.seen, wanted)
 
     @property
     def waits(self) -> bool:
@@ -449,9 +453,9 @@ class PromptReading:
         return Moment(completed, stored, seen, length, kept)
 
     def _compressed(
-        self, layer: Layer, budget: Budget | None, seen: int, queries: int | None
+        self, layer: Layer, rebudgeted: Policy | None, seen: int, queries: int | None
     ) -> dict[int, Kept]:
-        policy = self._with(budget)
+        policy = self.policy if rebudgeted is None else rebudgeted
         before = self.layers[layer.ordinal].kept is not None
         scored = score(self.policy, layer, recompressed=before, queries=queries)
         notes = scored.scores.notes if scored else {}
@@ -477,16 +481,6 @@ class PromptReading:
             if policy.when.decodes:
                 _ = memory.kept_by_each  # asked now, and not while decoding
         return kept_by_layer
-
-    def _with(self, budget: Budget | None) -> Policy:
-        """The policy with a budget that stands in for its own: made once for all layers that are
-        given the same, as a policy looks at all of its stages when it is made.
-        """
-        if budget is None:
-            return self.policy
-        if self._given.budget != budget:
-            self._given = replace(self.policy, budget=budget)
-        return self._given
 
     def _all_together(
         self, layer: Layer, scored: Scored | None, within: Bytes | None

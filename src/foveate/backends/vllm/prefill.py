@@ -86,7 +86,8 @@ def after_pass(
     each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
     stored = layer.slots.available
-    kept_by_row = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
+    policy = prompt.under(given)
+    kept_by_row = prompt.reading.read(layer, _at(row), stored, rebudgeted=policy).get(ordinal)
     if kept_by_row is None or not any(cell.gap > cell.before for cell in cells):
         return None
     kept = [

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from foveate.backends.vllm.orders import Order
 from foveate.core.policy import Policy
+from foveate.core.protocols import Budget
 from foveate.core.reading import PromptReading
 from foveate.core.tensors import image_index, spot_index
 from foveate.stages.when import OverBudget
@@ -31,6 +32,7 @@ class RequestPrompt:
     kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
     # the same of layers that are compressed again, where their pairs are
     places: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)
+    policies: dict[Budget, Policy] = field(default_factory=dict)  # by the budget that blocks leave
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "n"] = image_index(self.vision[None])[0]
@@ -40,6 +42,14 @@ class RequestPrompt:
     def length(self) -> int:
         """Tokens that are compressed."""
         return self.order.length
+
+    def under(self, budget: Budget) -> Policy:
+        """The policy with that budget, which has a hash. Made once for all layers that keep alike,
+        as a policy looks at all of its stages when it is made.
+        """
+        if budget not in self.policies:
+            self.policies[budget] = replace(self.policy, budget=budget)
+        return self.policies[budget]
 
     @property
     def goes_on(self) -> bool:
