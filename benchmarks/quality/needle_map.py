@@ -1,7 +1,7 @@
 """A page among many, all with the same fields: which can still be asked for, by their number and
 by the place of the one that is asked for.
 
-    python -m benchmarks.quality.needle_map [--each 3] [--budget 10%]
+    python -m benchmarks.quality.needle_map [--each 1] [--budget 10%]
 
 The question is not known when the cache is compressed. Asks the demo model, which writes answers
 down one by one under benchmarks/runs/needle_map, and goes on where it was broken off. Writes
@@ -55,8 +55,12 @@ def ask(each: int, specs: Sequence[str]) -> None:
 
 
 def drawn(answers: Sequence[Mapping[str, Any]]) -> str:
-    """The maps, of the full cache first."""
-    scored = [{**row, "score": row["right"]} for row in answers if "right" in row]
+    """The maps, of the full cache first; methods by their names alone, which fit above a map."""
+    scored = [
+        {**row, "score": row["right"], "spec": row["spec"].partition(":")[0]}
+        for row in answers
+        if "right" in row
+    ]
     scored.sort(key=lambda row: row["spec"] != FULL)
     (figure,) = heat_maps(scored)
     return figure.svg
@@ -91,7 +95,7 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
 def main() -> None:
     """Asks, and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--each", type=int, default=3, help="questions of each cell")
+    parser.add_argument("--each", type=int, default=1, help="questions of each cell")
     parser.add_argument("--budget", default="10%")
     a = parser.parse_args()
     ask(a.each, contenders(METHODS, [a.budget]))

@@ -261,6 +261,10 @@ def filled(name, value):
     return lambda note, tensors: tensors[name].fill_(value)
 
 
+def dropped(name, rows, tokens):
+    return lambda note, tensors: tensors.update({name: torch.zeros(rows, tokens).bool()})
+
+
 def noted(**seen):
     return lambda note, tensors: note.update(seen=json.dumps({**json.loads(note["seen"]), **seen}))
 
@@ -281,6 +285,9 @@ def noted(**seen):
         (lambda note, tensors: tensors.pop("pads"), "'pads'"),
         (lambda note, tensors: tensors.update({"9.k": tensors["0.k"]}), "'9.k' belongs to no"),
         (lambda note, tensors: tensors.update({"0.x": tensors["0.k"]}), "'x', which belongs to"),
+        (dropped("dropped.1", 3, 80), "'dropped.1' is not one truth value"),
+        (dropped("dropped.1", 2, 81), "'dropped.1' is not one truth value"),
+        (dropped("dropped.-1", 2, 80), "'dropped.-1' is not one truth value"),
         (lambda note, tensors: note.update(seen="{"), "its note 'seen' is '{'"),
         (lambda note, tensors: note.update(seen="[]"), "its note 'seen'"),
         (noted(**{"0": [80]}), "says \\[80\\] of layer 0"),

@@ -23,7 +23,7 @@ from foveate.core.storage import NarrowPairs
 from foveate.methods.cam import MergeFollowing
 from foveate.methods.think import DropChannels
 from foveate.stages.merge import MergeNearest
-from tests.jitter import other_side
+from tests.jitter import WIDER, other_side
 from tests.literal import cam, lookm, prefixkv
 
 
@@ -46,6 +46,7 @@ class Event(NamedTuple):
 
 _events: list[Event] = []
 _hidden: dict[int, Tensor] = {}  # of each layer, columns that no query sees there, bool [b, n]
+_tied: set[int] = set()  # rows in which some key merges into either of two, by rounding
 _keys: dict[int, Tensor] = {}  # of the latest pass, by layer; held, so that no address comes twice
 
 
@@ -107,11 +108,41 @@ def _merged(event: Event, layer: int, key: Tensor, value: Tensor) -> tuple[Tenso
         if layer in _hidden:  # what was never computed is merged into nothing
             some = some[~_hidden[layer][row, pad : event.end]]
         kept = [head.nonzero()[:, 0].tolist() for head in event.kept[layer][row, :, some]]
+        if getattr(event.merge, "by", "") == "cosine" and margin(key[row, :, some], kept) < NEAR:
+            _tied.add(row)
         k, v = event.merge(key[row, :, some], value[row, :, some], kept)
         for head, columns in enumerate(kept):
             at = some[columns]
             key[row, head, at], value[row, head, at] = k[head].to(key), v[head].to(value)
     return key, value
+
+
+NEAR = 2e-6 + WIDER
+"""Of two cosines between keys, which may be the higher one on another CPU."""
+
+
+def margin(k: Tensor, kept: list[list[int]]) -> float:
+    """By how much the nearest kept key is nearer than the second, at least, of all that are not
+    kept; k [h, n, d]. Two are equally near where keys are alike but for their rotation, and one
+    that is not kept stands in the middle between two kept ones: as ends of lines do in layer 0.
+    """
+    least = math.inf
+    for unit, columns in zip(torch.nn.functional.normalize(k.double(), dim=-1), kept, strict=True):
+        gone = torch.ones(len(unit), dtype=torch.bool)
+        gone[columns] = False
+        if bool(gone.any()) and len(columns) > 1:
+            best = (unit[gone] @ unit[columns].T).topk(2).values
+            least = min(least, float((best[:, 0] - best[:, 1]).min()))
+    return least
+
+
+def tied_rows(rows: int) -> Tensor:
+    """Of the latest run on the full cache, the rows [b] in which rounding decides what is merged
+    into what.
+    """
+    found = torch.zeros(rows, dtype=torch.bool)
+    found[sorted(_tied)] = True
+    return found
 
 
 def _narrowed(event: Event, layer: int, key: Tensor) -> Tensor:
@@ -156,6 +187,7 @@ def oracle(
     AttentionInterface.get_interface = get_interface
     _events[:] = events
     _hidden.update(hidden or {})
+    _tied.clear()
     try:
         with other_side():
             yield
@@ -220,4 +252,5 @@ def literal_merge(stage: object) -> Callable[..., tuple[Tensor, Tensor]] | None:
                 into.append(merged[0])
         return found
 
+    merge.by = stage.by  # type: ignore[attr-defined]
     return merge

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,13 +15,13 @@ from transformers import PreTrainedModel
 import foveate
 from foveate.backends.hf.attention.computed import dropped_before
 from foveate.backends.hf.decoder import find, layer_stacks
-from foveate.backends.hf.internals import CACHE
+from foveate.backends.hf.internals import CACHE, CACHE_NAMES
 from foveate.backends.hf.support import text_config
 from foveate.core.prunes import prunes
 from foveate.core.pruning import EnteringTokens, Pruned
 from tests.conformance import compare
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
-from tests.conformance.oracle import Event, oracle
+from tests.conformance.oracle import Event, oracle, tied_rows
 
 BATCHES = {"alone": (40,), "left-padded": (23, 31, 40)}
 
@@ -62,9 +62,9 @@ Rows = dict[int, list[tuple[Tensor, Tensor, Tensor]]]
 
 
 @contextmanager
-def taking_over(stage: Any, pads: Tensor) -> Iterator[Rows]:
+def taking_over(stage: Any, pads: Tensor | Callable[[], Tensor]) -> Iterator[Rows]:
     """Notes the states that a prune stage has tokens go on with, where these are not their own;
-    ``pads`` is the padding in front of each row.
+    ``pads`` is the padding in front of each row, or says of a pass what its columns lack.
     """
     found: Rows = {}
     own = type(stage).__call__
@@ -74,7 +74,8 @@ def taking_over(stage: Any, pads: Tensor) -> Iterator[Rows]:
         if chosen.hidden is not None:
             other = (chosen.hidden != tokens.hidden).any(-1) & chosen.goes_on & tokens.vision
             rows, places = other.nonzero(as_tuple=True)
-            columns = tokens.pos[rows, places] + pads[rows]
+            more = pads() if callable(pads) else pads
+            columns = tokens.pos[rows, places] + more[rows]
             states = chosen.hidden[rows, places].clone()
             found.setdefault(tokens.layer, []).append((rows, columns, states))
         return chosen
@@ -88,30 +89,37 @@ def taking_over(stage: Any, pads: Tensor) -> Iterator[Rows]:
 
 @contextmanager
 def given(model: PreTrainedModel, rows: Rows) -> Iterator[None]:
-    """Inside, the stock model reads its prompt with these states in the place of tokens' own."""
+    """Inside, the stock model reads its prompt with these states in the place of tokens' own, at
+    once or pass by pass.
+    """
     config = text_config(model)
     layers, decoder = model.get_submodule(layer_stacks(model, config)[0]), find(model, config)[0]
+
+    first = 0  # the column at which a pass begins
 
     def states(hidden: Tensor, some: Any) -> Tensor:
         hidden = hidden.clone()
         for row, column, state in some:
-            hidden[row, column] = state
+            here = (column >= first) & (column < first + hidden.shape[1])
+            hidden[row[here], column[here] - first] = state[here]
         return hidden
 
     def at_door(module: Any, args: Any, kwargs: Any) -> Any:
-        embeds = kwargs["inputs_embeds"]
-        if embeds is None or embeds.shape[1] == 1:
+        nonlocal first
+        caches = [kwargs[name] for name in CACHE_NAMES if kwargs.get(name) is not None]
+        first = caches[0].get_seq_length() if caches else 0
+        embeds = kwargs.get("inputs_embeds")
+        if embeds is None or 0 not in rows:
             return None
         return args, {**kwargs, "inputs_embeds": states(embeds, rows[0])}
 
     def before(some: Any, module: Any, args: Any) -> Any:
-        return None if args[0].shape[1] == 1 else (states(args[0], some), *args[1:])
+        return (states(args[0], some), *args[1:])
 
     with ExitStack() as undo:
+        undo.callback(decoder.register_forward_pre_hook(at_door, with_kwargs=True).remove)
         for layer, some in rows.items():
-            if not layer:
-                undo.callback(decoder.register_forward_pre_hook(at_door, with_kwargs=True).remove)
-            else:
+            if layer:
                 hook = partial(before, some)
                 undo.callback(layers[layer].register_forward_pre_hook(hook).remove)
         yield
@@ -148,7 +156,8 @@ def check_pruned(
     model: PreTrainedModel, policy: foveate.Policy, inputs: dict[str, Tensor], **how: Any
 ) -> Read:
     """``generate`` equals that of the stock model, from which keys are hidden and evicted, and
-    which is given the states with which tokens took over others.
+    which is given the states with which tokens took over others; but for rows in which what is
+    evicted has two kept keys that are equally near, and rounding decides into which it merges.
     """
     settings = {**GREEDY, **how}
     pads = (inputs["attention_mask"] == 0).sum(-1)
@@ -164,7 +173,9 @@ def check_pruned(
         check_held(read)
     with oracle(model, *read.events, hidden=read.hidden), given(model, read.rows):
         theirs = model.generate(**inputs, **settings)
-    assert difference(ours, theirs) <= TOLERANCE
+    tied = tied_rows(len(ours.logits[0]))
+    assert not bool(tied.all()), "two kept keys are equally near in every row"
+    assert difference(ours, theirs, ~tied) <= TOLERANCE
     return read
 
 

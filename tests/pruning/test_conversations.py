@@ -1,68 +1,136 @@
-"""Chats and streams whose images are pruned: the stock model, without what was dropped or left."""
+"""Chats and streams whose images are pruned: the stock model, without what was dropped or left,
+and with what took over others in its place.
+"""
+
+from contextlib import contextmanager
 
 import pytest
 import torch
 
 import foveate
-from foveate.backends.hf.support import foveate_layers
-from foveate.core.pruning import EnteringTokens
-from foveate.core.spec import make_stage
-from foveate.stream import Stream
-from tests import zoo
+from foveate.backends.hf.support import known_state
+from foveate.errors import InvalidParameter
+from foveate.stream import Offload, Stream
 from tests.chat.conversations import TURNS, Record
 from tests.chat.families import PROCESSORS, talker
 from tests.conformance.compare import TOLERANCE
+from tests.pairs import by_turns
 from tests.stream.test_stream import ASKED, full_cache, seen_by, soon, whole
 from tests.stream.watching import logits_of, watched
 
-from .compare import hidden_of
+from .compare import given, hidden_of, taking_over
 
 __all__ = ["soon"]  # a fixture: columns are counted anew as soon as a few are held by nobody
 
-CUTS = ("random.prune(keep=30%)", "fastv.prune(layer=1,keep=30%)")
+CUTS = {
+    "drawn": "random.prune(keep=30%)",
+    "chosen while reading": "fastv.prune(layer=1,keep=30%)",
+    "merged": "visionzip.prune(keep=50%,contextual=0.4)",
+    "recycled": "sparsevlm.prune(at=1|2,keep=50%|20%)",
+}
 
 
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize("name", [name for name in PROCESSORS if name != "gemma3"])
-def test_a_chat_in_which_every_image_is_pruned(name, cut):
+@by_turns(
+    rounds=2,
+    name=[name for name in PROCESSORS if name != "gemma3"],
+    cut=CUTS,
+    behind=["snapkv:budget=60%,window=4", "adakv:budget=60%,window=4", "h2o:budget=60%"],
+    loaded={"at once": False, "loaded": True},
+)
+def test_a_chat_in_which_every_image_is_pruned(name, cut, behind, loaded, tmp_path):
     who, record = talker(name), Record()
-    chat = foveate.Chat(who.model, who.processor, f"{cut}+snapkv:budget=60%,window=4")
-    with record.listening():
+    chat = foveate.Chat(who.model, who.processor, f"{cut}+{behind}")
+    with record.listening(), taking_over(chat.policy.prune, torch.zeros(1, dtype=int)) as rows:
         for number in range(len(TURNS)):
+            if loaded and number == 3:
+                path = chat.save(tmp_path / "chat.safetensors")
+                chat = foveate.Chat.load(path, who.model, who.processor)
             record.say(chat, number)
     hidden = hidden_of(chat._now.cache)
-    assert record.differs(who, chat, masked=True, hidden=hidden) <= TOLERANCE
+    with given(who.model, rows):
+        assert record.differs(who, chat, masked=True, hidden=hidden) <= TOLERANCE
     assert record.differs(who, chat, masked=True) > 100 * TOLERANCE
+    if rows:
+        assert record.differs(who, chat, masked=True, hidden=hidden) > 10 * TOLERANCE
 
 
-def dropped_by_spacing(ids, keep):
-    """Of a chunk's ids, those that are dropped; nothing else of it matters to that."""
-    visual = ids == zoo.IMAGE
-    tokens = EnteringTokens(
-        layer=0,
-        depth=3,
-        hidden=torch.zeros(*ids.shape, 1),
-        pos=torch.arange(ids.shape[1])[None],
-        image=torch.where(visual, 0, -1),
-        spot=torch.where(visual, visual.cumsum(-1) - 1, -1),
-        given=visual.sum(-1),
-    )
-    return visual & ~make_stage("spatial_prune", {"keep": keep})(tokens).goes_on
+@contextmanager
+def dropped_by(stage, before):
+    """Before which layer which columns of a stream are dropped, as the stage says; ``before``
+    tells how many tokens are counted no more.
+    """
+    found, own = {}, type(stage).__call__
+
+    def noting(self, tokens):
+        chosen = own(self, tokens)
+        gone = tokens.vision & ~chosen.goes_on
+        found.setdefault(tokens.layer, []).append(tokens.pos[gone] + before())
+        return chosen
+
+    type(stage).__call__ = noting
+    try:
+        yield found
+    finally:
+        type(stage).__call__ = own
 
 
-def test_a_stream_whose_frames_are_pruned(monkeypatch):
-    model, (processor, how), chunks = seen_by("llava")
-    policy = "spatial.prune(keep=40%)+snapkv:budget=20,window=4"
-    stream = Stream(model, processor, policy, every=6, **how)
-    with watched(monkeypatch, stream) as watch, logits_of(model) as ours:
-        for chunk in chunks:
-            watch.note(stream.see(chunk).seen)
+def hidden_in(dropped, layers, length):
+    """Of each layer, which of so many columns it never computed."""
+    hidden = {}
+    for layer in layers:
+        columns = [one for first, each in dropped.items() if first <= layer for one in each]
+        hidden[layer] = torch.zeros(1, length, dtype=torch.bool)
+        if columns:
+            hidden[layer][0, torch.cat(columns)] = True
+    return hidden
+
+
+@by_turns(
+    family=["llava", "qwen2_vl"],
+    cut={**CUTS, "spaced": "spatial.prune(keep=40%)"},
+    policy=[
+        "snapkv:budget=20,window=4",
+        "adakv:budget=24,window=4",
+        "infinipotv:budget=24",
+        "hermes:budget=24,proxy=questions",
+        "streammem:budget=24,prototypes=false,proxy=abc",
+    ],
+    left={"": False, "loaded": True},
+)
+def test_a_stream_whose_frames_are_pruned(family, cut, policy, left, monkeypatch, tmp_path):
+    model, (processor, how), chunks = seen_by(family)
+    stream = Stream(model, processor, f"{cut}+{policy}", every=6, **how)
+    at_hand = [stream]
+
+    def forgotten():
+        return known_state(at_hand[0]._cache).forgotten
+
+    stage = stream.policy.prune
+    with (
+        watched(monkeypatch, stream) as watch,
+        logits_of(model) as ours,
+        taking_over(stage, lambda: torch.tensor([forgotten()])) as rows,
+        dropped_by(stage, forgotten) as dropped,
+    ):
+        for number, chunk in enumerate(chunks):
+            if left and number == 7:
+                path = stream.save(tmp_path / "stream.safetensors")
+                stream = watch.stream = at_hand[0] = Stream.load(path, model, processor)
+            held = stream.see(chunk)
+            watch.note(held.seen)
+            assert held.bytes <= held.peak <= held.bound
         answer = stream.ask("why", **ASKED)
     parts = whole(stream, chunks, "why")
-    hidden = torch.cat([dropped_by_spacing(part["input_ids"], "40%") for part in parts], dim=1)
-    layers = [layer.model_index for layer in foveate_layers(stream._cache)]
-    theirs = full_cache(
-        model, parts, answer.ids, watch.events, hidden=dict.fromkeys(layers, hidden)
-    )
+    length = sum(part["input_ids"].shape[1] for part in parts)
+    hidden = hidden_in(dropped, watch.events[0].kept, length)
+    with given(model, rows):
+        theirs = full_cache(model, parts, answer.ids, watch.events, hidden=hidden)
+    assert forgotten() > length // 4
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_frames_that_come_back_are_not_pruned():
+    model, (processor, how), _ = seen_by("llava")
+    with pytest.raises(InvalidParameter, match="offload"):
+        Stream(model, processor, f"{CUTS['drawn']}+snapkv:budget=20", offload=Offload(), **how)

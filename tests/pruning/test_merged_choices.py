@@ -59,6 +59,28 @@ def test_visionzip_counts_each_image_by_itself():
             assert found == best(tokens.tower.paid[row].tolist(), count, part)
 
 
+def test_visionzip_leaves_ends_of_lines_until_all_that_patches_make_goes_on():
+    tokens, ends = looked_at(), [10, 14, 18]
+    tokens.tower.paid[:, ends] = -torch.inf
+    for keep, patches, line_ends in (("50%", 6, []), ("84%", 9, [10]), ("100%", 9, ends)):
+        chosen = make_stage("visionzip_prune", {"keep": keep, "contextual": 0.34})(tokens)
+        for row in range(2):
+            found = [j for j in VISUAL if chosen.goes_on[row, j]]
+            assert [j for j in found if j in ends] == line_ends
+            assert len(found) == patches + len(line_ends)
+        assert (chosen.hidden is None) == (keep != "50%")
+        if chosen.hidden is not None:  # they are merged into nothing, and nothing into them
+            others = tokens.hidden.clone()
+            others[:, ends] += 1
+            assert torch.equal(
+                make_stage("visionzip_prune", {"keep": keep, "contextual": 0.34})(
+                    replace(tokens, hidden=others)
+                ).hidden[:, VISUAL[0] : 10],
+                chosen.hidden[:, VISUAL[0] : 10],
+            )
+            assert torch.equal(chosen.hidden[:, ends], tokens.hidden[:, ends])
+
+
 def rated_by(tokens, row):
     """The words behind the image that are like it, more than the average."""
     words, logits = range(19, LENGTH), tokens.hidden[row] @ tokens.hidden[row].T

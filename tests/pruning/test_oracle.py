@@ -176,15 +176,29 @@ def test_chunks_of_which_one_is_all_visual(family, cut, behind):
     assert float((ours - theirs).abs().max()) <= TOLERANCE
 
 
-@by_turns(6, family=["llava", "qwen2_vl", "qwen3_vl"], cut=CUTS, behind=BEHIND)
+TAKING_OVER = {
+    "merged": "visionzip.prune(keep=60%,contextual=0.4)",
+    "recycled": "sparsevlm.prune(at=1|2,keep=50%|20%)",
+}
+NOTHING_EVICTED = {"softmax-n": "csp:budget=95%"}  # whose n is of what was evicted
+
+
+@by_turns(
+    6,
+    family=["llava", "qwen2_vl", "qwen3_vl"],
+    cut={**CUTS, **TAKING_OVER},
+    behind={**BEHIND, **NOTHING_EVICTED},
+)
 def test_saved_forked_and_fixed_caches_answer_alike(family, cut, behind, tmp_path):
     model, context = zoo.build(family), zoo.prompt(family, lengths=(23, 31))
     question = zoo.extend(family, context, new_text=1, seed=1).cached
     with foveate.compress(model, f"{cut}+{behind}") as session:
         cache = session.prefill(**context)
-        path = session.save(tmp_path / "context.safetensors")
+        path, computed = session.save(tmp_path / "context.safetensors"), session.computed_share()
         forked = model.generate(**question, **{CACHE: session.fork(cache)}, **GREEDY)
-        loaded = model.generate(**question, **{CACHE: session.load(path)}, **GREEDY)
+        held = session.load(path)
+        assert torch.equal(session.computed_share(), computed)
+        loaded = model.generate(**question, **{CACHE: held}, **GREEDY)
         assert difference(loaded, forked) == 0
         if foveate.policy(behind).when.decodes:
             return

@@ -18,6 +18,7 @@ from tests import zoo
 from tests.conformance.compare import TOLERANCE
 from tests.pairs import by_turns
 
+from .compare import BATCHES
 from .test_oracle import CUTS
 
 AFTER = ["full", "snapkv:budget=60%,window=4", "h2o:budget=60%", "kvzip:budget=60%"]
@@ -69,6 +70,28 @@ def test_the_lens_shows_what_was_kept_of_what_was_computed():
     assert not bool(layers[1:, :, never].any())
     assert bool(dropping.scores.view(3, 2, 40)[1:, :, never].isnan().all())
     assert not torch.equal(keeping.kept, dropping.kept)
+    assert torch.equal(dropping.computed.view(3, 2, 40).float().mean((0, 1)), computed[0])
+    assert keeping.computed is None
+
+
+@by_turns(family=["llava", "qwen2_vl"], cut=CUTS, behind=AFTER, lengths=BATCHES)
+def test_every_token_was_kept_evicted_or_not_computed(family, cut, behind, lengths):
+    model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
+    with compress(model, f"{cut}+{behind}") as session:
+        session.prefill(**inputs)
+        held = (session.held_share() * inputs["attention_mask"]).sum(-1)
+        stats = session.stats
+    kept = torch.stack([layer.kept for layer in stats.layers]).float().mean((0, 2))
+    assert torch.allclose(kept, held)
+    for layer in stats.layers:
+        dropped = torch.zeros(len(lengths), 1) if layer.dropped is None else layer.dropped[:, None]
+        whole = layer.kept + layer.evicted + dropped
+        assert torch.equal(whole, torch.tensor(lengths)[:, None].expand_as(whole).to(whole))
+        assert bool((layer.evicted >= 0).all())
+        if behind == "full":
+            assert not bool(layer.evicted.any())
+        said = f"evicted {layer.evicted.tolist()}, not computed {dropped[:, 0].tolist()}"
+        assert (said in str(stats)) == (layer.dropped is not None)
 
 
 def test_patches_that_were_dropped_are_crossed_on_the_picture():

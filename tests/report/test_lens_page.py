@@ -218,6 +218,50 @@ def test_pointing_and_focus_tell_place_and_score(
         assert re.fullmatch(r"kept by \d of 2 heads, mean score \S+", states[2])
 
 
+def test_what_was_not_computed_is_told_from_what_was_evicted(
+    lens: Path, tmp_path: Path, open_page: OpenPage
+) -> None:
+    inputs = zoo.prompt("llava", lengths=(60,), images=2)
+    images = [Image.new("RGB", (12, 12), shade) for shade in ("black", "white")]
+    method = "snapkv:window=4,budget=60%"
+    session = foveate.compress(zoo.build("llava"), f"fastv.prune(layer=1,keep=60%)+{method}")
+    made = foveate.lens(session, llava_processor(), inputs, images, methods=[method])
+    path = made.save(tmp_path / "pruned.html")
+    told = Told(path.read_text(encoding="utf-8"))
+    computed, kept = told.mask("computed", 0, 0)[2][0], told.mask("kept", 0, 0)[2][0]
+    fates = {
+        place: "not computed" if place not in computed else "kept" if place in kept else "evicted"
+        for part in told.data["parts"]
+        for place in part.get("places", ())
+    }
+    assert set(fates.values()) == {"kept", "evicted", "not computed"}
+    assert told.data["methods"][1]["computed"] is None
+    with open_page(path) as page:
+        page.wait_for_selector(READY)
+        page.locator("#layer").fill("2")
+        page.locator("#head").fill("0")
+        for place, fate in fates.items():
+            cell = page.locator(".method").first.locator(f"[data-at='{place}']")
+            cell.focus()
+            said, other = page.locator("#states dd").all_inner_texts()
+            assert said.partition(",")[0] == fate
+            assert other.partition(",")[0] in ("kept", "evicted")
+            drawn = cell.evaluate("(e) => getComputedStyle(e).getPropertyValue('--never')")
+            assert drawn == ("1" if fate == "not computed" else "0")
+        page.locator("#layer").fill("-1")
+        page.locator("#head").fill("-1")
+        never = next(place for place, fate in fates.items() if fate == "not computed")
+        page.locator(".method").first.locator(f"[data-at='{never}']").focus()
+        said = page.locator("#states dd").first.inner_text()
+        assert re.match(r"kept by \d of 6 heads, evicted by \d, not computed in 4", said)
+        never = sum(fate == "not computed" for fate in fates.values()) * 2 / 3
+        assert f"not computed: {never:.1f}" in page.locator(".sum").first.inner_text()
+        assert page.locator("#fates").is_visible()
+    with open_page(lens) as page:
+        page.wait_for_selector(READY)
+        assert page.locator("#fates").is_hidden()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "light"), (400, "dark")])
 def test_it_fits_and_can_be_read(lens: Path, open_page: OpenPage, width: int, scheme: str) -> None:
     with open_page(lens, width=width, scheme=scheme) as page:

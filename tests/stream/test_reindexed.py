@@ -34,7 +34,14 @@ def keys_at(model, parts, places):
 
 
 @pytest.mark.parametrize("family", ["qwen2_vl", "llava"])
-@pytest.mark.parametrize("policy", ["streaming_llm:budget=24", "adakv:budget=24,window=4"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "streaming_llm:budget=24",
+        "adakv:budget=24,window=4",
+        "spatial.prune(keep=40%)+adakv:budget=14,window=2",
+    ],
+)
 def test_turned_keys_are_those_at_the_new_positions(family, policy, monkeypatch):
     monkeypatch.setattr(module, "_FORGETS", 10**6)
     model, (processor, how), chunks = seen_by(family)

@@ -22,7 +22,8 @@ class TowerAttention(NamedTuple):
     """How the image tower looked at each visual token, in the layer whose output it gives to the
     decoder: what the token was ``paid`` there, the mean over heads of what the class token pays it
     or, in a tower without one, the mean over all queries of its image; and its ``keys``, the mean
-    over heads. A token that is made of several patches has their means. Zeros at text.
+    over heads. A token that is made of several patches has their means; one that is made of none,
+    as the end of a line of tiles, is paid -inf, and its key is zeros. Zeros at text.
     """
 
     paid: Float[Tensor, "b t"]

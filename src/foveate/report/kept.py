@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foveate.models.token_grids import Grid, ImageTokens
 from foveate.report.fog import canvas, lit
-from foveate.report.strips import FAINT, GAP, beside, stacked, text_strip
+from foveate.report.strips import FAINT, GAP, PAPER, beside, stacked, text_strip
 from foveate.report.views import View, views_of
 
 _WIDE = 916  # pixels of all images beside each other, where they fit
@@ -19,7 +19,10 @@ _LEAST, _MOST = 180, 420  # of one: its width, and at most its height
 _STEPS = (0, 10, 25, 50, 100)  # percent, in the legend
 _HAIR = 0.01  # of an image's length: less is not seen
 _HELD = "How many of the KV heads, over all layers, still hold the token of a patch."
-_DROPPED = "Crossed: dropped before all layers had computed its token."
+_DROPPED = (
+    "Crossed: not computed, as it was dropped before some layer. In fog without a cross: computed "
+    "by all layers, and evicted by the heads that do not hold it. Clear: kept."
+)
 _CUT = "Hatched: the processor cuts it off, and no token sees it."
 _PADDED = "Grey around an image: the processor adds it, and tokens see it."
 
@@ -96,7 +99,7 @@ def _legend(views: Sequence[View], wide: int, dropped: bool) -> list[tuple[int, 
         *([_PADDED] if padded else []),
     ]
     return [
-        (22, beside([_sample(percent) for percent in _STEPS], wide)),
+        (22, beside([*map(_sample, _STEPS), *([_crossed()] if dropped else [])], wide)),
         *((5 if i == 0 else 1, text_strip(line, 13, wide, FAINT)) for i, line in enumerate(lines)),
     ]
 
@@ -110,14 +113,33 @@ def _around(view: View) -> tuple[float, ...]:
 
 def _sample(percent: int) -> Image.Image:
     """A patch, a share of whose heads hold it: black on white beside white on black."""
-    image = Image.new("RGB", (96, 34), "white")
-    image.paste("black", (48, 0, 96, 34))
-    font = ImageFont.load_default(15)
+    image = _halves(96)
     for x, ink in ((24, "black"), (72, "white")):
-        ImageDraw.Draw(image).text((x, 17), f"{percent} %", fill=ink, font=font, anchor="mm")
-    return lit(
-        image,
-        Grid(1, 1, (0,)),
-        torch.full((1,), percent / 100, dtype=torch.float32, device="cpu"),
-        image.size,
-    )
+        _write(image, (x, 17), f"{percent} %", ink, "mm")
+    return _patch(image, percent / 100)
+
+
+def _crossed() -> Image.Image:
+    """One that was not computed, with its name beside it."""
+    patch = _patch(_halves(96), 0.0, computed=False)
+    image = Image.new("RGB", (96 + 112, 34), PAPER)
+    image.paste(patch, (0, 0))
+    _write(image, (106, 17), "not computed", "black", "lm")
+    return image
+
+
+def _write(image: Image.Image, at: tuple[int, int], text: str, ink: str, anchor: str) -> None:
+    font = ImageFont.load_default(15)
+    ImageDraw.Draw(image).text(at, text, fill=ink, font=font, anchor=anchor)
+
+
+def _halves(wide: int) -> Image.Image:
+    image = Image.new("RGB", (wide, 34), "white")
+    image.paste("black", (wide // 2, 0, wide, 34))
+    return image
+
+
+def _patch(image: Image.Image, held: float, computed: bool = True) -> Image.Image:
+    share = torch.full((1,), held, dtype=torch.float32, device="cpu")
+    whole = torch.tensor([computed], dtype=torch.bool, device="cpu")
+    return lit(image, Grid(1, 1, (0,)), share, image.size, whole)

@@ -10,6 +10,7 @@ from typing import Any
 from foveate.core.amount import Amount
 from foveate.core.parameters import shown
 from foveate.core.policy import Policy
+from foveate.core.spec import print_value
 from foveate.errors import InvalidBudget, InvalidParameter
 from foveate.stream.places import Positions
 
@@ -62,6 +63,12 @@ class Offload:
             raise InvalidParameter(
                 "frames that were offloaded come back at their true positions, and "
                 f'positions={positions!r} moves what is held. Use positions="true" with offload.'
+            )
+        if policy.prune is not None:
+            raise InvalidParameter(
+                f"prune={print_value(policy.prune)} has tokens of a frame that layers never "
+                "compute, and frames that were offloaded come back whole. Leave the prune stage "
+                "out of the policy, or offload=."
             )
         if policy.when.decodes:
             raise InvalidParameter(

@@ -63,7 +63,7 @@ class Stream(AbstractContextManager["Stream"]):
         InvalidBudget: a budget that is a share.
         InvalidParameter: a policy that needs its whole prompt, or cannot keep an opening; positions
             of another name; with ``offload``, reindexed ones, or a policy that compresses while it
-            answers.
+            answers or has a prune stage.
         InvalidInput: the chat template does not tell the words of a frame.
         UnsupportedModel: as for ``compress``; from the first frame on, where positions are
             reindexed or ``offload`` is given, a model that turns keys in a way that is not known.
@@ -240,6 +240,8 @@ class Stream(AbstractContextManager["Stream"]):
         with looked_at(cache, made if elsewhere else None):
             session.prefill(**chunk.inputs, **{CACHE: cache})
         layers, stay = foveate_layers(cache), None
+        for layer in layers:  # its prompt never ends, so empty slots would stay, and count
+            layer.settle()
         if layers[0].seen > max(layer.pairs.longest for layer in layers) + _FORGETS:
             stay = forget(cache)
         if elsewhere is not None:

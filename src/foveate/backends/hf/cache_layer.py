@@ -199,8 +199,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         return listed(held, k, v, own, computed.end)
 
     def settle(self) -> None:
-        """Once a prompt has been read of which some tokens were not computed: holds no empty slots,
-        which rows have that keep fewer tokens than others.
+        """Once a prompt, or a pass of one that never ends, has been read of which some tokens were
+        not computed: holds no empty slots, which rows and heads have that keep fewer than others.
         """
         pairs = self.pairs
         if self.state.dropped and isinstance(pairs, DensePairs) and pairs.mixed:
@@ -382,9 +382,12 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         """What was kept of the prompt; call it right after the pass that completed it."""
         pairs, finished = self.pairs, self.memory.finished
         kept = pairs.counts - (self.seen - finished)
-        if not pairs.compressed and self.state.pads is not None:
-            kept = kept - self.state.pads.to(kept.device)[:, None]
+        pads = self.state.pads
+        padding = torch.zeros_like(kept[:, 0]) if pads is None else pads.to(kept)
+        if not pairs.compressed:
+            kept = kept - padding[:, None]
         dropped = dropped_before(self.state.dropped, self.model_index, self.seen)
+        never = torch.zeros_like(padding) if dropped is None else dropped.sum(-1).to(kept)
         return LayerStats(
             layer=self.model_index,
             kept=kept,
@@ -393,7 +396,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             bytes_after=self.nbytes,
             compressed=pairs.compressed,
             seconds=self.watch.seconds,
-            dropped=None if dropped is None else dropped.sum(-1),
+            dropped=None if dropped is None else never,
+            evicted=(finished - padding - never)[:, None] - kept,
         )
 
     # Passes that do not stay

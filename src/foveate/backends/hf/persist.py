@@ -27,6 +27,11 @@ from foveate.core.protocols import Restores
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 
+DROPPED = "dropped."
+"""Before the number of a layer of the model: which tokens were dropped before it, and so are not
+computed from it on.
+"""
+
 HOST = "host_"
 """In the name of a tensor among ``state.extras`` that stays in main memory where it is loaded."""
 
@@ -109,6 +114,7 @@ def save(
         tensors["vision"] = state.vision
         if state.frames is not None:
             tensors["frames"] = state.frames
+    tensors |= {f"{DROPPED}{layer}": which for layer, which in state.dropped.items()}
     note = {
         "schema": SCHEMA,
         "model": model_fingerprint(model),
@@ -179,9 +185,24 @@ def _check_tensors(saved_cache: Saved, cache: DynamicCache, model: PreTrainedMod
         vision is None or frames.dtype != torch.bool or frames.shape != vision.shape
     ):
         saved_cache.refuse("its tensor 'frames' is not one truth value for each token")
+    used |= _check_dropped(saved_cache, pads.numel())
     others = [name for name in saved_cache.tensors if not name.startswith("extra.")]
     if unknown := sorted(set(others) - used):
         saved_cache.refuse(f"its tensor {unknown[0]!r} belongs to no layer of the model")
+
+
+def _check_dropped(saved_cache: Saved, rows: int) -> set[str]:
+    """The names of the tensors that say what was dropped, which fit the file's rows and tokens."""
+    most = max((each[0] for each in saved_cache.seen.values()), default=0)
+    dropped = {name: t for name, t in saved_cache.tensors.items() if name.startswith(DROPPED)}
+    for name, which in dropped.items():
+        flags = which.dtype == torch.bool and which.dim() == 2
+        fits = flags and len(which) == rows and which.shape[1] <= most
+        if not fits or not name.removeprefix(DROPPED).isdecimal():
+            saved_cache.refuse(
+                f"its tensor {name!r} is not one truth value for each token of each row"
+            )
+    return set(dropped)
 
 
 def _widths(model: PreTrainedModel) -> dict[int, dict[str, int]]:
@@ -200,6 +221,9 @@ def _fill(state: CacheState, tensors: dict[str, Tensor]) -> None:
     state.frames = tensors.get("frames")
     state.vision_known, state.awaiting = state.vision is not None, False
     state.extras = {k[6:]: v for k, v in tensors.items() if k.startswith("extra.")}
+    state.dropped = {
+        int(k.removeprefix(DROPPED)): v for k, v in tensors.items() if k.startswith(DROPPED)
+    }
     if (images := state.images()) is not None:
         for layer in state.layers:
             if (queries := layer.memory.queries) is not None:

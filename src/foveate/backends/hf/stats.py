@@ -20,7 +20,8 @@ class LayerStats:
     ``bytes_before`` is what the stock cache would hold of the tokens seen, ``bytes_after`` the
     tensors held right after compression, room to grow included. ``seconds`` went into the policy's
     stages; what the prompt's attention adds up on its way is not in them. ``dropped`` counts each
-    row's tokens that the layer never computed, [b]; None where it computed all.
+    row's tokens that the layer never computed, [b]; None where it computed all. ``evicted`` counts
+    the pairs that it computed and that are not kept, [b, h].
     """
 
     layer: int
@@ -31,6 +32,7 @@ class LayerStats:
     compressed: bool
     seconds: float
     dropped: Int[Tensor, "b"] | None = None
+    evicted: Int[Tensor, "b h"] | None = None
 
     @property
     def tokens(self) -> float:
@@ -127,9 +129,16 @@ class Stats:
         if (computed := self.computed) is not None:
             lines.append(f"  computed {float(computed.mean()):.1%} of the visual tokens")
         for layer in self.layers:
-            counts = layer.kept.tolist()
-            lines.append(f"  layer {layer.layer}: kept {counts if layer.compressed else 'all'}")
+            lines.append(f"  layer {layer.layer}: {_fates(layer)}")
         return "\n".join(lines)
+
+
+def _fates(layer: LayerStats) -> str:
+    """What became of a layer's tokens: kept, evicted, and, where some were, not computed."""
+    kept = f"kept {layer.kept.tolist() if layer.compressed or layer.dropped is not None else 'all'}"
+    if layer.dropped is None or layer.evicted is None:
+        return kept
+    return f"{kept}, evicted {layer.evicted.tolist()}, not computed {layer.dropped.tolist()}"
 
 
 class Stopwatch:

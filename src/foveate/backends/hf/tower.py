@@ -1,35 +1,27 @@
 """What a model's image tower pays its patches, for methods that choose visual tokens by it.
 
 The attention of one layer is looked at as it is asked for, whichever implementation computes it:
-that of the layer whose output the decoder is given (``vision_feature_layer``, or the last one). How
-patches become visual tokens is known of the families listed here; others are refused.
+that of the layer whose output the decoder is given (``vision_feature_layer``, or the last one).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from foveate.backends.hf.decoder import DecoderPath
 from foveate.backends.hf.interface import lookers
+from foveate.backends.hf.patch_tokens import PatchTokens
 from foveate.core.pruning import Prune, TowerAttention
 from foveate.core.spec import print_value
 from foveate.errors import UnsupportedModel
 
-ONE_EACH = ("llava", "vipllava", "paligemma")
-"""A patch is a token."""
-IN_SQUARES = ("internvl", "idefics3", "smolvlm", "foveate_mobilevlm_v2")
-"""A square of patches is, of a square image."""
-IN_RUNS = ("qwen2_vl", "qwen3_vl", "qwen3_vl_moe")
-"""Patches that follow each other are."""
-_KNOWN = (*ONE_EACH, *IN_SQUARES, *IN_RUNS)
 _CLASS = ("clip_vision_model", "internvl_vision")
 """Towers with a class token in front of an image's patches."""
 ROWS = 512  # of attention that are worked out at a time
@@ -81,14 +73,13 @@ class Tower:
 
     def __init__(self, model: PreTrainedModel, place: DecoderPath, stage: Prune | None):
         config = model.config
-        self.said, self.in_squares = print_value(stage), config.model_type in IN_SQUARES
-        self.each = _patches_of_a_token(config) if config.model_type in _KNOWN else 0
-        self.layers = _layers(model, place)
-        if not self.each or not self.layers:
-            raise self._refused(
-                f"how patches become tokens is not known of this {config.model_type} (it is of "
-                f"{', '.join(sorted(_KNOWN))})"
-            )
+        self.said, self.tokens = print_value(stage), PatchTokens(model)
+        stacks = _stacks(model, place)
+        index = _index(getattr(config, "vision_feature_layer", -1))
+        self.layers = [stack[index] for _, stack in stacks]
+        self.module = stacks[0][0] if stacks else None
+        if self.tokens.unknown or not self.layers:
+            raise self._refused(self.tokens.unknown or "this model's has no layers that are known")
         whole = getattr(config, "vision_feature_select_strategy", "default") == "full"
         self.by_class = config.vision_config.model_type in _CLASS and not whole
         self._calls: list[TowerCall] = []
@@ -102,6 +93,7 @@ class Tower:
     def follow(self, undo: ExitStack) -> None:
         """From now on it looks, until it is undone."""
         undo.callback(self._calls.clear)
+        self.tokens.follow(undo, self.module)
         for layer in self.layers:
             undo.callback(layer.register_forward_pre_hook(self._begins).remove)
             for part in layer.modules():
@@ -110,6 +102,7 @@ class Tower:
 
     def _begins(self, layer: nn.Module, args: Any) -> None:
         self._calls.clear()  # of images that nothing was made of
+        self.tokens.forget()
 
     @torch.no_grad()
     def _look(self, q: Tensor, k: Tensor, mask: Any, kwargs: Mapping[str, Any]) -> None:
@@ -129,35 +122,23 @@ class Tower:
         """
         calls = list(self._calls)
         self._calls.clear()
-        made = [self.patches(one) for one in calls]
-        tokens, wanted = sum(map(len, made)), int(vision.sum())
+        joined, of_patches = self.tokens.joined([self._said_of(one) for one in calls])
+        tokens, wanted = len(joined), int(vision.sum())
         times = wanted // tokens if tokens else 0
         once = vision[:: max(1, times)]
         if times * tokens != wanted or not torch.equal(once.repeat_interleave(times, 0), vision):
             raise self._refused(
                 f"it has just seen images of {tokens} visual tokens, where this pass has {wanted}: "
-                "the tower has to see a pass's images, all in one call, in the call of the model"
+                "the tower has to see a pass's images, all in one call, in the call of the model; "
+                "and of a model that packs tiles, images alone and no videos, whose frames it pools"
             )
-        paid = [one.paid(self.by_class).flatten()[of] for one, of in zip(calls, made, strict=True)]
-        keys = [
-            one.k.float().mean(1).flatten(0, 1)[of] for one, of in zip(calls, made, strict=True)
-        ]
-        return TowerAttention(*(_at(once, torch.cat(each).mean(1), times) for each in (paid, keys)))
+        paid = joined[:, 0].masked_fill(~of_patches, -torch.inf)
+        return TowerAttention(*(_at(once, each, times) for each in (paid, joined[:, 1:])))
 
-    def patches(self, call: TowerCall) -> Int[Tensor, "v p"]:
-        """Which patches, of all images of a call one after another, each token is made of; those of
-        no token are none.
-        """
-        n, t = call.q.shape[0], call.q.shape[2]
-        place = torch.arange(n * t, device=call.q.device).view(n, t)[:, int(self.by_class) :]
-        side, cell = math.isqrt(place.shape[1]), math.isqrt(self.each)
-        if place.shape[1] % self.each or (
-            self.in_squares and (side**2 != place.shape[1] or side % cell)
-        ):
-            return place.new_zeros(0, self.each)
-        if self.in_squares:
-            place = place.view(n, side // cell, cell, side // cell, cell).transpose(2, 3)
-        return place.reshape(-1, self.each)
+    def _said_of(self, call: TowerCall) -> Float[Tensor, "n p c"]:
+        """Of each patch of a call: what it is paid, then the mean of its keys over heads."""
+        keys = call.k.float().mean(1)
+        return torch.cat([call.paid(self.by_class)[..., None], keys], -1)[:, int(self.by_class) :]
 
 
 def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
@@ -168,32 +149,20 @@ def _at(vision: Bool[Tensor, "b t"], values: Tensor, times: int) -> Tensor:
     return placed.repeat_interleave(times, 0)
 
 
-def _patches_of_a_token(config: Any) -> int:
-    """How many they are, by the configuration; 0 where that says nothing that is known."""
-    vision, kind = config.vision_config, config.model_type
-    if kind in ONE_EACH:
-        return 1
-    if kind in IN_RUNS:
-        return int(vision.spatial_merge_size) ** 2
-    if kind == "internvl":
-        return int(round(1 / config.downsample_ratio) ** 2)
-    if hasattr(config, "scale_factor"):
-        return int(config.scale_factor) ** 2
-    side = vision.image_size // vision.patch_size
-    return 0 if side % config.projector_grid else (side // config.projector_grid) ** 2
-
-
-def _layers(model: PreTrainedModel, place: DecoderPath) -> list[nn.Module]:
-    """The layers of that index, of all lists of modules outside the decoder that have as many as
-    the tower has layers; attention is asked for in one of them.
+def _stacks(model: PreTrainedModel, place: DecoderPath) -> list[tuple[nn.Module, nn.ModuleList]]:
+    """The lists of modules outside the decoder that have as many as the tower has layers, where
+    these have attention; each behind the module that it is a part of.
     """
     vision = getattr(model.config, "vision_config", None)
     depth = getattr(vision, "num_hidden_layers", None) or getattr(vision, "depth", 0)
     own = {id(part) for part in place.decoder.modules()}
-    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
-    index = _index(getattr(model.config, "vision_feature_layer", -1))
-    stacks = [part for part in stacks if len(part) == depth and id(part) not in own]
-    return [part[index] for part in stacks if depth and _attends(part[index])]
+    return [
+        (owner, part)
+        for owner in model.modules()
+        for part in owner.children()
+        if isinstance(part, nn.ModuleList) and id(part) not in own
+        if depth and len(part) == depth and _attends(part[-1])
+    ]
 
 
 def _attends(layer: nn.Module) -> bool:

@@ -7,8 +7,9 @@ most like theirs, and their mean is added to it: the contextual ones.
 
 Departs from the release in: tokens are merged as the decoder reads them, behind the projector,
 where the release merges before it; what goes on keeps its position, where the release numbers it
-anew, contextual tokens last; and the class token, which it lets through, is no token of the prompt
-here.
+anew, contextual tokens last; the class token, which it lets through, is no token of the prompt
+here; and of an image in tiles (LLaVA-NeXT) overview and tiles share one count, where it keeps
+the same number of each. Ends of lines, which no patch makes, come last, as it leaves them out.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class VisionZipPrune:
     """Visual tokens that the image tower attends to most, and others merged into a few.
 
     ``contextual`` is the share of what goes on that others are merged into: 10 of 64 tokens in the
-    paper. ``keep`` is a share of each image.
+    paper. ``keep`` is a share of each image; of one in tiles, ends of lines go on where there is
+    room for all that patches make.
 
     Source: VisionZip (arXiv:2412.04467), section 3 and the release.
     """
@@ -73,7 +75,11 @@ class VisionZipPrune:
         seen, hidden = tokens.seen(), tokens.hidden.clone()
         goes_on, changed = torch.zeros_like(tokens.vision), False
         for row, at in _images(tokens):
-            count = int(going_on(share(self.keep), at.new_tensor([len(at)])))
+            wanted = int(going_on(share(self.keep), at.new_tensor([len(at)])))
+            of_patches = seen.paid[row, at] > -torch.inf
+            line_ends, at = at[~of_patches], at[of_patches]
+            count = min(wanted, len(at))
+            goes_on[row, line_ends[: wanted - count]] = True
             merged = int(count * self.contextual)
             dominant = seen.paid[row, at].topk(count - merged).indices
             goes_on[row, at[dominant]] = True

@@ -21,12 +21,15 @@ class Choice(NamedTuple):
     """What one policy keeps: a row is a KV head, layer after layer; t counts tokens.
 
     ``scores`` are as in :class:`foveate.Kept`: +inf where a token is protected, NaN where nothing
-    was scored: everything fits the budget, or the layer never computed the token.
+    was scored: everything fits the budget, or the layer never computed the token. ``computed`` is
+    True where it did, which tells what was evicted from what was dropped; None where all layers
+    computed all tokens.
     """
 
     policy: Policy
     kept: Bool[Tensor, "r t"]
     scores: Float[Tensor, "r t"]
+    computed: Bool[Tensor, "r t"] | None = None
 
 
 class LensPrompt(NamedTuple):
@@ -85,7 +88,12 @@ def _choice(block: Session, recording: Recording) -> Choice:
     pos, t = [layer.pos[0] for layer in recording.layers], recording.tokens
     masks = [_of_tokens(one.mask[0], at, t, False) for one, at in zip(kept, pos, strict=True)]
     scores_of = [_of_tokens(one[0], at, t, torch.nan) for one, at in zip(scores, pos, strict=True)]
-    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(scores_of).cpu())
+    computed = None
+    if block.policy.prune is not None:
+        whole = [torch.ones_like(at, dtype=torch.bool) for at in pos]
+        there = [_of_tokens(one, at, t, False) for one, at in zip(whole, pos, strict=True)]
+        computed = torch.cat(there).cpu()
+    return Choice(block.policy, torch.cat(masks).cpu(), torch.cat(scores_of).cpu(), computed)
 
 
 def _of_tokens(

@@ -7,6 +7,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from foveate.eval.contenders import budget_of, label
 from foveate.report.lens.answers import Answers, LensAnswer
 from foveate.report.lens.chosen import Choice, LensPrompt
@@ -56,9 +58,10 @@ def page_data(
 ) -> dict[str, Any]:
     """All that the page shows.
 
-    ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`): ``kept`` and
-    ``protected`` say where a method's planes begin in it, ``scores`` where a choice's table does;
-    None where nothing was scored. ``answer`` is None where nobody was asked.
+    ``packet`` holds masks and scores (:mod:`foveate.report.lens.packed`): ``kept``, ``protected``
+    and ``computed`` say where a method's planes begin in it, ``scores`` where a choice's table
+    does; None where nothing was scored. ``computed`` is None where all layers computed all tokens,
+    ``answer`` where nobody was asked.
     """
     packet = Packet()
     methods = [
@@ -93,6 +96,7 @@ def _method(
         "protected": [
             packet.add(plane) for plane in planes([c.scores.isposinf() for c in choices])
         ],
+        "computed": _computed(choices, packet),
         "choices": [
             {
                 "spec": choice.policy.spec,
@@ -103,6 +107,13 @@ def _method(
             for step, (choice, place) in enumerate(zip(choices, which, strict=True))
         ],
     }
+
+
+def _computed(choices: Sequence[Choice], packet: Packet) -> list[int] | None:
+    if all(choice.computed is None for choice in choices):
+        return None
+    masks = [torch.ones_like(c.kept) if c.computed is None else c.computed for c in choices]
+    return [packet.add(plane) for plane in planes(masks)]
 
 
 def _answer(answer: LensAnswer) -> dict[str, Any]:

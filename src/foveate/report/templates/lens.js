@@ -40,12 +40,16 @@
     return (packet[start + row * data.tokens + token] >> (number & 7)) & 1;
   }
 
-  function counted(panel, chosen) {
+  // Of each token: by which share of these heads it is kept, or its layer computed it
+  function shareOf(panel, masks, chosen) {
     const counts = new Float64Array(data.tokens);
     for (const row of chosen)
-      for (let token = 0; token < data.tokens; token++) counts[token] += bit(panel, "kept", row, token);
-    return counts;
+      for (let token = 0; token < data.tokens; token++) counts[token] += bit(panel, masks, row, token);
+    return counts.map((count) => (chosen.length ? count / chosen.length : 0));
   }
+
+  const neverComputed = (panel, chosen) => (panel.computed && chosen.length
+    ? shareOf(panel, "computed", chosen).map((share) => 1 - share) : new Float64Array(data.tokens));
 
   function score(start, row, token) {
     const code = packet[start + 8 * rows + row * data.tokens + token];
@@ -59,8 +63,11 @@
   function said(panel, token) {
     const chosen = chosenRows(), many = chosen.length;
     const kept = Math.round(panel.held[token] * many);
-    const state = many === 1 ? (kept ? "kept" : "evicted") : `kept by ${kept} of ${many} heads`;
-    return `${state}, ${worth(panel, chosen, token)}`;
+    const never = Math.round(panel.never[token] * many);
+    if (never === many) return "not computed";
+    if (many === 1) return `${kept ? "kept" : "evicted"}, ${worth(panel, chosen, token)}`;
+    const rest = never ? `, evicted by ${many - kept - never}, not computed in ${never}` : "";
+    return `kept by ${kept} of ${many} heads${rest}, ${worth(panel, chosen, token)}`;
   }
 
   function worth(panel, chosen, token) {
@@ -93,7 +100,11 @@
     const { budget } = choiceOf(panel);
     const asked = budget ? `Budget ${budget}. ` : "";
     const whole = `${of(all, " tokens")} (${percent(mean(all) / all.length)})`;
-    return `${asked}Keeps ${whole}${many > 1 ? " per head, on average" : ""}${split}.`;
+    const never = panel.never.reduce((total, share) => total + share, 0);
+    const kept = mean(all), digits = many > 1 ? 1 : 0;
+    const rest = panel.computed ? ` Evicted: ${(all.length - kept - never).toFixed(digits)}; ` +
+      `not computed: ${never.toFixed(digits)}.` : "";
+    return `${asked}Keeps ${whole}${many > 1 ? " per head, on average" : ""}${split}.${rest}`;
   }
 
   // How much each layer keeps, of the heads that are looked at
@@ -141,13 +152,14 @@
   function update() {
     const chosen = chosenRows();
     for (const panel of panels) {
-      const counts = counted(panel, chosen);
-      panel.held = counts.map((count) => (chosen.length ? count / chosen.length : 0));
+      panel.held = shareOf(panel, "kept", chosen);
+      panel.never = neverComputed(panel, chosen);
       panel.held.forEach((share, token) => {
-        const element = panel.tokens[token];
-        if (element.dataset.held === String(share)) return;
-        element.dataset.held = share;
+        const element = panel.tokens[token], never = panel.never[token];
+        if (element.dataset.held === `${share} ${never}`) return;
+        element.dataset.held = `${share} ${never}`;
         element.style.setProperty("--held", share);
+        element.style.setProperty("--never", never);
       });
       panel.line.textContent = sum(panel);
       profile(panel);
@@ -251,7 +263,7 @@
     at("methods").append(make("section", { class: "method", "aria-label": method.name },
       make("h2", {}, method.name), line, make("div", { class: "profile" }, bars, range), shown, answer, prompt));
     at("states").append(make("div", {}, make("dt", { title: method.name }, method.name), state));
-    const panel = { ...method, tokens, line, state, answer, prompt, bars, range, film, held: [] };
+    const panel = { ...method, tokens, line, state, answer, prompt, bars, range, film, held: [], never: [] };
     panels.push(panel);
     listen(panel);
     [...film.children].forEach((bar, place) => bar.addEventListener("click", () =>
@@ -347,6 +359,7 @@
     if (data.answer) at("answer").append(...words(data.answer));
     at("answer").hidden = !data.answer;
     at("film").hidden = !data.frames.length;
+    at("fates").hidden = !data.methods.some((method) => method.computed);
     at("budget").closest(".slider").hidden = at("budget").disabled;
     at("desk").hidden = at("legend").hidden = false;
     update();
