@@ -116,7 +116,7 @@ test-vllm-0.33: $(VLLM_READY) .venv-vllm-0.33/.ready
 		tests/serving/test_gpu_contract.py tests/backends/vllm \
 		tests/serving/test_rewriting.py tests/serving/test_requests.py \
 		tests/serving/test_robust.py tests/serving/test_orders.py \
-		tests/serving/test_runner_v2.py
+		tests/serving/test_beginnings.py tests/serving/test_runner_v2.py
 
 # Pages are tested in Chromium, which no Python package brings. It is installed where that needs no
 # question; elsewhere its tests are skipped, and say how to get it.

@@ -37,6 +37,9 @@ def tensors_of(method, heads, channels, query_heads=None):
     """Those of one layer, of a method whose profile holds tensors: any numbers."""
     if method == "q_filters":
         return {"filters": torch.randn(heads, channels)}
+    if method == "kvzap":
+        of_pairs = {name: torch.randn(heads, channels) for name in ("of_key", "of_value")}
+        return {**of_pairs, "offset": torch.randn(heads) - 4}
     hq, pairs = query_heads or heads, channels // 2
     return {
         "centre": torch.randn(hq, channels),

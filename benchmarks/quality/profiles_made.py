@@ -1,4 +1,4 @@
-"""Profiles of the demo model that `quality.py` needs, made where they are missing: minutes."""
+"""Profiles that benchmarks of quality need, made where they are missing: minutes."""
 
 from __future__ import annotations
 
@@ -9,31 +9,43 @@ from typing import Any
 from foveate.backends.hf.calibrate import calibrate
 from foveate.cli.contexts import contexts
 from foveate.cli.prompt import QUESTION, passages
-from foveate.eval.model import Loaded, load
+from foveate.eval.model import READS, SEES, Loaded, load
 from foveate.eval.prompt import read
 
 PROFILES = "benchmarks/profiles"
 FILTERS = f"{PROFILES}/q_filters.safetensors"
+KVZAP = f"{PROFILES}/kvzap.safetensors"
+TRIATTENTION = f"{PROFILES}/triattention.safetensors"
 STATISTICS = "benchmarks/runs/profiles/expected_attention.safetensors"  # 4.5 MB
+OF_TEXTS = "benchmarks/runs/profiles"
+KVZAP_OF_TEXTS = f"{OF_TEXTS}/kvzap_smollm2.safetensors"
+TRIATTENTION_OF_TEXTS = f"{OF_TEXTS}/triattention_smollm2.safetensors"
 PAGES, TEXTS = 24, 10
+MADE = {
+    SEES: (FILTERS, KVZAP, STATISTICS, TRIATTENTION),
+    READS: (KVZAP_OF_TEXTS, TRIATTENTION_OF_TEXTS),
+}
+ON_PAGES = ("q_filters", "kvzap")
 
 
-def make_missing() -> None:
-    """Query filters from drawn pages, of other seeds than the questions; statistics of queries from
-    passages of a text, as they are measured where positions count the tokens.
+def make_missing(model: str = SEES) -> None:
+    """Those of a model that comes with Foveate. Query filters and KVzap's maps are measured on
+    drawn pages, or a manual's where it reads alone, of other seeds than the questions; queries'
+    statistics and centres on passages of a text, as positions have to count the tokens.
     """
-    missing = [path for path in (FILTERS, STATISTICS) if not Path(path).exists()]
+    missing = [path for path in MADE[model] if not Path(path).exists()]
     if not missing:
         return
-    loaded = load("demo")
+    loaded = load(model)
     for path in missing:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
-        calibrate(loaded.model, Path(path).stem, _prompts(loaded, path)).save(Path(path))
+        method = Path(path).stem.removesuffix("_smollm2")
+        calibrate(loaded.model, method, _prompts(loaded, method)).save(Path(path))
 
 
-def _prompts(loaded: Loaded, path: str) -> Iterator[Mapping[str, Any]]:
-    if path == FILTERS:
-        for context in contexts(True, PAGES):
+def _prompts(loaded: Loaded, method: str) -> Iterator[Mapping[str, Any]]:
+    if method in ON_PAGES:
+        for context in contexts(loaded.sees, PAGES):
             yield context.tokenized(loaded)[0].inputs
     else:
         for text in passages(TEXTS):

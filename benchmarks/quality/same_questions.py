@@ -12,7 +12,7 @@ from pathlib import Path
 
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
-from benchmarks.quality.profiles_made import FILTERS, PROFILES, STATISTICS
+from benchmarks.quality.profiles_made import FILTERS, KVZAP, PROFILES, STATISTICS, TRIATTENTION
 from foveate.core import lines
 from foveate.eval.contenders import contenders
 from foveate.eval.executors import versions
@@ -35,6 +35,8 @@ METHODS = (  # prompts are short: windows are a quarter of the budget, or what e
     "select=top_k(sinks=4,recent=0.25)",
     f"q_filters:profile={FILTERS},recent=0.25",
     f"expected_attention:profile={STATISTICS}",
+    f"kvzap:profile={KVZAP}",
+    f"triattention:profile={TRIATTENTION},recent=0.25",
     "recommended",
     "kvzip",
     "mixkv(window=0.25)+adakv",
@@ -78,6 +80,7 @@ METHODS = (  # prompts are short: windows are a quarter of the budget, or what e
     "tgv_kv",
     "think:window=4",
     "tova",
+    "vase:window=0.25,sinks=1",
     "vl_cache",
     "vnorm:recent=0.25",
 )

@@ -139,12 +139,14 @@ def decoding(llm: Any, seed: int) -> tuple[float, float]:
 def first_token(llm: Any, prompt: list[int], **extra: Any) -> tuple[float, int]:
     """Seconds to the first token of a request alone, and how many of its tokens were shared."""
     front, start = llm.llm_engine, time.perf_counter()
-    front.add_request(str(start), {"prompt_token_ids": prompt}, greedy(1, **extra))
-    shared = 0
+    front.add_request(str(start), {"prompt_token_ids": prompt}, greedy(2, **extra))
+    outputs: list[Any] = []
+    while not outputs:
+        outputs = front.step()
+    seconds = time.perf_counter() - start
     while front.has_unfinished_requests():
-        for output in front.step():
-            shared = output.num_cached_tokens
-    return time.perf_counter() - start, shared
+        front.step()
+    return seconds, outputs[0].num_cached_tokens
 
 
 def tiers_table(model: str, profile: str, rounds: int) -> list[str]:

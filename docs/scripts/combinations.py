@@ -56,13 +56,15 @@ PROFILES = {
     "head_levels": "recommended",
     "query_filter": "q_filters",
     "distance_preference": "triattention",
+    "surrogate_score": "kvzap",
 }
 PACKAGES = ("foveate.core.", "foveate.stages.", "foveate.methods.")
 ELSEWHERE = {  # what cannot be tried on tensors, at a given budget
     "kvpress",  # needs the package
     "pseudo_questions",  # needs the model
     "reconstruction",  # needs the model
-    "each_head",  # has no total
+    "above_threshold",  # has no total
+    "each_head",  # likewise
     *(one.stage_name for one in PRUNES.values()),  # say what is computed, beside every combination
     "chat_attention",  # needs the model
     "with_prototypes",  # goes with chat_attention alone
@@ -72,6 +74,11 @@ INNER = STAGES["window_attention"](window=4)
 
 
 TENSORS = {  # of a profile
+    "kvzap": {
+        "of_key": torch.eye(8)[:HEADS],
+        "of_value": torch.eye(8)[:HEADS],
+        "offset": torch.zeros(HEADS),
+    },
     "q_filters": {"filters": torch.eye(8)[:HEADS]},
     "recommended": {
         "of_key": torch.eye(8)[:HEADS],

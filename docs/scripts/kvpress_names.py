@@ -105,7 +105,12 @@ PRESSES = (
         GUARANTEED,
     ),
     same("CriticalKVPress(SnapKVPress(0.8))", "criticalkv:budget=20%,window=64"),
-    none("DMSPress", "a threshold keeps what it keeps; budgets here are exact"),
+    same(
+        "DMSPress(KnormPress(), threshold=-4, sliding_window_size=128, decoding=True)",
+        "knorm:recent=128,budget=above_threshold(threshold=-4),when=over_budget",
+        "of any score; without `when` only the prompt, as with `decoding=False`. What kvpress "
+        "hides is gone here",
+    ),
     near(
         "DecodingPress(KnormPress(), compression_interval=512, target_size=2048)",
         "knorm:budget=2048,when=over_budget(every=512)",
@@ -146,17 +151,18 @@ PRESSES = (
     none("KVPressTextGenerationPipeline", "`foveate.Pipeline`, as above"),
     none("KVgradPress", "no backward pass through the prompt"),
     near(
-        "KVzapPress(...)",
-        "recommended:budget=20%,profile=recommended.safetensors",
-        "the same idea, a second reading foretold from each pair: linear maps of keys and values "
-        "that `foveate calibrate recommended` fits on your model in minutes, where kvpress loads "
-        "networks of hidden states that were trained for some models",
+        "KVzapPress(...) in DMSPress(threshold=-4)",
+        "kvzap:threshold=-4,profile=kvzap.safetensors",
+        "the same threshold and window on scores that `foveate calibrate kvzap` fits on your model "
+        "in minutes: linear maps of a head's own keys and values, where kvpress loads networks of "
+        "hidden states that were trained for some models",
     ),
     near(
         "KVzipPress(0.8)",
         "kvzip:budget=20%,sinks=4",
         "the same score and one ranking. No instruction stands before the second reading, pieces "
-        "are `chunk` tokens long, and images are read again, too; only what is kept is stored",
+        "are `chunk` tokens long, and images are read again, too; only what is kept is stored. "
+        "`kvzip_plus_normalization=True` is `by=contribution`",
     ),
     same("KeyDiffPress(0.8)", "keydiff:budget=20%"),
     none(

@@ -27,6 +27,7 @@ OPTIONS = (
     "requests",
     "sharing",
     "boundaries",
+    "beginnings",
     "robust",
     "runner_v2",
     "async",

@@ -9,6 +9,8 @@ import foveate
 from foveate.backends.hf.internals import CACHE
 from foveate.backends.hf.support import foveate_layers
 from tests import zoo
+from tests.conformance.compare import GREEDY, TOLERANCE, difference, recorded
+from tests.conformance.oracle import oracle
 
 SPEC = "full:when=answer_budget(tokens=5,recent=2)"
 
@@ -45,3 +47,17 @@ def test_a_prompt_that_is_kept_whole_stays_and_the_answer_is_bounded(lengths):
     real = inputs["attention_mask"][0].bool()
     alone = {name: t[:1, real] for name, t in inputs.items()}
     assert answered(model, alone, ids)[1] == [layer[:1] for layer in layers]
+
+
+@pytest.mark.parametrize("prompt", ["full:", "random:budget=60%,"])
+@pytest.mark.parametrize("by", ["random", "age"])
+def test_it_answers_as_with_what_has_left_masked(prompt, by):
+    model, inputs = zoo.build("llama"), zoo.prompt("llama", lengths=(23, 40))
+    policy = foveate.policy(f"{prompt}when=answer_budget(tokens=5,recent=2,by={by})")
+    settings = {**GREEDY, "max_new_tokens": 12}
+    with foveate.compress(model, policy), recorded(model, policy) as events:
+        ours = model.generate(**inputs, **settings)
+    assert not any(bool(kept[..., 40:].all()) for kept in events[-1].kept.values())
+    with oracle(model, *events):
+        theirs = model.generate(**inputs, **settings)
+    assert difference(ours, theirs) <= TOLERANCE

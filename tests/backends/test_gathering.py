@@ -20,7 +20,7 @@ from tests.jitter import other_side
 LAYERS, HEADS = 3, 2  # of the tiny models
 TEXTS = [zoo.prompt("llama", seed=1), zoo.prompt("llama", lengths=(33,), seed=2)]
 PADDED = [zoo.prompt("llama", lengths=(23, 40), seed=3)]
-GATHERED = ("q_filters", "expected_attention")
+GATHERED = ("q_filters", "expected_attention", "kvzap")
 
 
 def rows_of(model, prompts):

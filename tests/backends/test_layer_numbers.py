@@ -65,8 +65,8 @@ def test_a_served_layer_has_the_number_in_its_name(names, number):
     prompts = Prompts(offer, ordinals, SimpleNamespace(device="cpu"))
     vision = torch.zeros(n, dtype=torch.bool)
     prompt = RequestPrompt("a", Order(n, n), POLICY, vision, PromptReading(POLICY, len(names)))
-    read = {"start": 0, "computed": 0, "new": n, "table": torch.arange(2)}
-    row = Row(prompt, before=0, gap=0, until=n, kept=n, budget=8, **read)
+    table, read = torch.arange(2), {"start": 0, "computed": 0, "new": n}
+    row = Row(prompt, 0, 0, until=n, kept=n, budget=8, **read, table=table, written=table)
     pairs = torch.randn(1, 2, n, 4), torch.randn(1, 2, n, 4)
 
     def complete(place):

@@ -32,7 +32,7 @@ def test_generate_refuses_it_and_leaves_the_model_as_it_was(broken, spec):
     model.generate(**PROMPT, **GREEDY)
 
 
-@pytest.mark.parametrize("method", ["q_filters", "expected_attention", "recommended"])
+@pytest.mark.parametrize("method", ["q_filters", "expected_attention", "kvzap", "recommended"])
 def test_so_does_calibrate(broken, method):
     name, model = broken
     with pytest.raises(InvalidInput, match=f"the {name} of layer 1 hold NaN or infinity"):

@@ -358,7 +358,7 @@ def test_images_that_are_a_text_instead_of_a_list_are_refused_by_the_number_of_t
     assert f"{path}, line 1: " in refused(result)
 
 
-@pytest.mark.parametrize("method", ["q_filters", "expected_attention", "recommended"])
+@pytest.mark.parametrize("method", ["q_filters", "expected_attention", "kvzap", "recommended"])
 def test_profiles_of_tensors_are_made_by_name_and_read_by_run(
     foveate: Foveate, as_json: Read, llama: Path, prompts: Prompts, tmp_path: Path, method: str
 ) -> None:
@@ -368,7 +368,8 @@ def test_profiles_of_tensors_are_made_by_name_and_read_by_run(
     assert result.exit_code == 0, (result.stderr, result.exception)
     head, count, says, *_ = result.stdout.splitlines()
     assert (head, count) == (f"{out}: {method} on {llama.name},", "3 layers, 4 prompts")
-    assert says.startswith("fitted to damage" if method == "recommended" else "of each layer: ")
+    fitted = {"recommended": "fitted to damage", "kvzap": "fitted to contribution"}
+    assert says.startswith(fitted.get(method, "of each layer: "))
     spec = f"{method}:profile={out},budget=50%"
     asked = ("run", "--model", llama, "--prompt", WORDS, "--max-new-tokens", 2)
     rows = as_json(*asked, "--method", spec)["rows"]

@@ -29,10 +29,12 @@ WINDOWED = (
     "snapkv",
     "think",
 )
-# tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py
+# tests/backends/test_head_tables.py, tests/methods/test_stored.py, test_duo_attention.py and
+# test_kvzap.py
 CALIBRATED = {
     "duo_attention",
     "headkv",
+    "kvzap",
     "kvzip",
     "q_filters",
     "sparsemm",

@@ -146,10 +146,9 @@ def test_a_layer_with_a_budget_of_its_own_does_not_wait_for_the_others():
     first, last = layers_of(made.layers)
     policy = foveate.policy("prefixkv:budget=6,when=after_prefill")
     assert policy.scope == "model"
-    reading = PromptReading(policy, 2)
-    mine = replace(policy, budget=foveate.policy("knorm:budget=5").budget)
+    reading, mine = PromptReading(policy, 2), foveate.policy("knorm:budget=5").budget
     for layer in (first, last):
-        found = reading.read(layer, Pass.of(12, 0, 12), layer.slots.available, rebudgeted=mine)
+        found = reading.read(layer, Pass.of(12, 0, 12), layer.slots.available, budget=mine)
         assert list(found) == [layer.ordinal]
     together = PromptReading(policy, 2)
     assert together.completed(first) == {}

@@ -8,6 +8,7 @@ from hypothesis import example, given, reject
 from hypothesis import strategies as st
 
 import foveate
+from foveate.core.gathering import GATHERINGS
 from foveate.core.profile import Profile
 from foveate.core.protocols import AfterPrefill, FullPrecision, NoMerge, Softmax
 from foveate.errors import InvalidBudget, InvalidParameter, InvalidSpec, UnknownMethod
@@ -103,7 +104,7 @@ def assert_reads_back(policy):
     assert again.name == policy.name
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS_PROFILE - {"q_filters", "triattention"}))
+@pytest.mark.parametrize("name", sorted(NEEDS_PROFILE - {*GATHERINGS}))
 def test_a_spec_with_a_profile_reads_back(name, tmp_path):
     path = Profile(
         method=name, model="", layers=2, samples=1, budget="", by_layer=[[1.0, 2.0], [3.0, 4.0]]
@@ -121,6 +122,9 @@ def test_a_spec_with_a_profile_of_tensors_reads_back(tmp_path):
     assert_reads_back(made)
     path = saved_tensors(tmp_path, "triattention", [tensors_of("triattention", 2, 4)])
     assert_reads_back(foveate.triattention(budget="10%", profile=str(path), recent=3))
+    path = saved_tensors(tmp_path, "kvzap", [tensors_of("kvzap", 2, 4)])
+    for keeps in ({"threshold": -3.5}, {"budget": "10%"}, {}):
+        assert_reads_back(foveate.kvzap(profile=str(path), recent=3, **keeps))
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

@@ -36,6 +36,11 @@ SPECS = [press.spec for press in PRESSES if press.spec]
 QUOTED = re.findall(r"`([a-z_0-9]+\+[a-z_0-9+.]+)`", PAGE)
 
 TENSORS = {
+    "kvzap": {
+        "of_key.0": torch.ones(2, 8),
+        "of_value.0": torch.ones(2, 8),
+        "offset.0": torch.zeros(2),
+    },
     "q_filters": {"filters.0": torch.ones(2, 8)},
     "recommended": {
         "of_key.0": torch.ones(2, 8),

@@ -6,11 +6,15 @@ from typing import Any, NamedTuple
 
 import kvpress
 import torch
+from kvpress.presses.kvzap_press import KVzapConfig, KVzapModel
 from kvpress_model import GROUPS, HEADS, LAYERS, SIZE, TOKENS, Pass
+from transformers import LlamaForCausalLM
 
 RATIO = {"compression_ratio": 0.6}  # of 61 tokens 24 stay
 FINCH_WINDOW = 8  # tokens of the question, which otherwise a delimiter tells
 DUO_SINKS, DUO_RECENT = 4, 9
+ANSWERING, FIRST = ("decoding", "dms_decoding"), 24
+"""Presses that are given so many tokens as a prompt, and the others as an answer."""
 
 
 class Press(NamedTuple):
@@ -74,11 +78,17 @@ PRESSES = {
     "duo_attention": Press("DuoAttentionPress", {"head_compression_ratio": 0.5}),
     "think": Press("ThinKPress", {"key_channel_compression_ratio": 0.4, "window_size": 8}),
     "dms": Press("DMSPress", {"threshold": -4.0, "sliding_window_size": 8}, KNORM),
+    "dms_decoding": Press(
+        "DMSPress", {"threshold": -4.0, "sliding_window_size": 8, "decoding": True}, KNORM
+    ),
     "decoding": Press(
         "DecodingPress",
-        {"compression_interval": 4, "target_size": 24},
+        {"compression_interval": 4, "target_size": FIRST},
         Press("KnormPress", {}),
         "base_press",
+    ),
+    "kvzap_unrotated": Press(
+        "DMSPress", {"threshold": -4.0, "sliding_window_size": 8}, Press("KVzapPress", {})
     ),
     "kvzip": ranking("KVzipPress"),
     "kvzip_layerwise": ranking("KVzipPress", layerwise=True),
@@ -87,9 +97,11 @@ PRESSES = {
 }
 
 
-def prepared(name: str, press: Any) -> Pass:
+def prepared(name: str, press: Any, model: LlamaForCausalLM) -> Pass:
     """Gives a press what it would load or be told, and returns that."""
     generator = torch.Generator().manual_seed(2)
+    if name.startswith("kvzap"):
+        return with_surrogate(press.press, model, generator)
     if name == "qfilter":
         filters = torch.randn(LAYERS, HEADS, SIZE, generator=generator)
         press.load_q_filters = lambda _: filters
@@ -106,3 +118,25 @@ def prepared(name: str, press: Any) -> Pass:
     if name.startswith("finch"):
         press.window_size, press.delimiter_token_id = FINCH_WINDOW, -1
     return {}
+
+
+def with_surrogate(press: Any, model: LlamaForCausalLM, generator: torch.Generator) -> Pass:
+    """Gives KVzap linear maps of hidden states that look at a head's own key and value alone: maps
+    of these, behind the projections that make them.
+    """
+    of_key, of_value = torch.randn(2, LAYERS, HEADS, SIZE, generator=generator) / 4
+    offset = torch.randn(LAYERS, HEADS, generator=generator) - 4
+    hidden = model.config.hidden_size
+    press.post_init_from_model = lambda _: None
+    press.kvzap_model = KVzapModel(
+        KVzapConfig(input_dim=hidden, output_dim=HEADS, hidden_dim=None, n_modules=LAYERS)
+    )
+    for i, layer in enumerate(model.model.layers):
+        keys, values = (
+            projection.weight.view(HEADS, SIZE, hidden)
+            for projection in (layer.self_attn.k_proj, layer.self_attn.v_proj)
+        )
+        linear = press.kvzap_model.layers[i]
+        seen = (of_key[i, :, None] @ keys + of_value[i, :, None] @ values)[:, 0]
+        linear.weight.data, linear.bias.data = seen, offset[i]
+    return {"of_key": of_key, "of_value": of_value, "offset": offset}

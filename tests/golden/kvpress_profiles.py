@@ -27,7 +27,7 @@ def written(row: Row, folder: str) -> str:
         named = TENSORS[row.profile](given)
         layers = len(next(iter(named.values())))
         note = {key: str(value) for key, value in about.items()}
-        note |= {"schema": SCHEMA, "layers": str(layers)}
+        note |= {"schema": SCHEMA, "layers": str(layers), "target": row.target}
         save_file(
             {f"{k}.{i}": t[i].contiguous() for k, t in named.items() for i in range(layers)},
             path,
@@ -39,6 +39,11 @@ def written(row: Row, folder: str) -> str:
 def filters(given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Which kvpress has with the opposite sign."""
     return {"filters": -given["filters"]}
+
+
+def surrogate(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The maps of keys and values that kvpress's maps of hidden states were made of."""
+    return {name: given[name] for name in ("of_key", "of_value", "offset")}
 
 
 def statistics(given: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -63,4 +68,9 @@ def rotation(layers: int) -> dict[str, Tensor]:
     return {"frequencies": angles.repeat(layers, 1), "pairs": pairs.repeat(layers, 1, 1)}
 
 
-TENSORS = {"filters": filters, "statistics": statistics, "own_statistics": own_statistics}
+TENSORS = {
+    "filters": filters,
+    "statistics": statistics,
+    "own_statistics": own_statistics,
+    "surrogate": surrogate,
+}

@@ -41,7 +41,7 @@ from kvpress_model import (
     unrotated,
     watched,
 )
-from kvpress_presses import PRESSES, prepared
+from kvpress_presses import ANSWERING, FIRST, PRESSES, prepared
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import DynamicCache, LlamaForCausalLM
@@ -92,12 +92,11 @@ def read(model: LlamaForCausalLM, cache: DynamicCache, first: int) -> None:
         )
 
 
-def token_by_token(seen: list[Pass], cache: DynamicCache) -> Pass:
+def token_by_token(seen: list[Pass], model: LlamaForCausalLM, cache: DynamicCache) -> Pass:
     """Keys and values as they came, and which are left in the end."""
     passes = [together(seen[i : i + LAYERS], "k", "v") for i in range(0, len(seen), LAYERS)]
     k, v = (torch.cat([one[name] for one in passes], 2) for name in "kv")
-    left = torch.stack([layer.values[0] for layer in cache.layers])
-    return {"k": k, "v": v, "kept": (v[:, :, :, None] == left[:, :, None]).all(-1).any(-1)}
+    return {"k": k, "v": v, "kept": kept(model, cache, v)}
 
 
 def kept(model: LlamaForCausalLM, cache: DynamicCache, values: Tensor) -> Tensor:
@@ -116,7 +115,7 @@ def kept(model: LlamaForCausalLM, cache: DynamicCache, values: Tensor) -> Tensor
 def recorded(name: str, model: LlamaForCausalLM) -> Pass:
     """What one press makes of the prompt."""
     press, cache = PRESSES[name].made(), DynamicCache()
-    out = prepared(name, press)
+    out = prepared(name, press, model)
     with ExitStack() as stack:
         if name == "observed_attention":
             stack.enter_context(eager(model))
@@ -130,9 +129,9 @@ def recorded(name: str, model: LlamaForCausalLM) -> Pass:
         if name.startswith("kvzip"):
             noted_reconstruction(press, out)
         with torch.no_grad(), press(model):
-            read(model, cache, TOKENS if name != "decoding" else press.target_size)
-    if name == "decoding":
-        return token_by_token(seen, cache)
+            read(model, cache, FIRST if name in ANSWERING else TOKENS)
+    if name in ANSWERING:
+        return token_by_token(seen, model, cache)
     prompt, later = seen[:LAYERS], seen[LAYERS:]
     if len(scores) == LAYERS:  # those that score in parts keep what says all
         out["scores"] = torch.cat(scores)

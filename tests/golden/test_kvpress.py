@@ -59,7 +59,7 @@ def test_scores_are_those_of_kvpress(row):
         both = free & turned.isfinite()
         assert_close(ours.scores[0][both], turned[both], rtol=1e-4, atol=row.tolerance)
         assert int(both.sum()) > both.numel() // 2
-        for head in (~free).any(-1).nonzero()[:, 0]:
+        for head in (~free).any(-1).nonzero()[:, 0] if row.marked else ():
             assert scores[head][~free[head]].min() >= scores[head][free[head]].max()
 
 
@@ -115,8 +115,8 @@ def fed(policy, k, v, passes, prompt):
         layer.update(k[None, :, some], v[None, :, some])
         attend(layer, ModelAttention(plain=nothing, masked=nothing), k[None, :, some], None, 1.0)
         first += size
-    held = torch.zeros(k.shape[:2], dtype=torch.bool)
-    return held.scatter(1, layer.pairs.columns[0], True)
+    held = torch.zeros(k.shape[0], first + 1, dtype=torch.bool)
+    return held.scatter(1, layer.pairs.columns[0] % (first + 1), True)[:, :first]  # -1: no pair
 
 
 def test_blocks_are_a_prompt_read_in_chunks():
@@ -131,6 +131,16 @@ def test_decoding_keeps_to_its_size():
     policy = foveate.policy("knorm:budget=24,when=over_budget(every=4)")
     for k, v, kept in zip(given["k"], given["v"], given["kept"], strict=True):
         assert torch.equal(fed(policy, k, v, [24] + [1] * 37, 24), kept)
+
+
+def test_a_threshold_goes_on_while_decoding():
+    """Of the prompt and of the answer some leave."""
+    given, _ = load("kvpress_dms_decoding")
+    policy = foveate.policy("knorm:recent=8,budget=above_threshold(threshold=-4),when=over_budget")
+    for k, v, kept in zip(given["k"], given["v"], given["kept"], strict=True):
+        assert torch.equal(fed(policy, k, v, [24] + [1] * 37, 24), kept)
+        assert bool((kept[:, :24].sum(-1) < 24).any())
+        assert bool((kept[:, 24:].sum(-1) < 37).any())
 
 
 def test_think_drops_the_channels_that_kvpress_drops():
@@ -149,16 +159,20 @@ def test_think_drops_the_channels_that_kvpress_drops():
         assert torch.equal(v, layer.v)
 
 
-def test_a_second_reading_counts_as_in_kvpress():
+@pytest.mark.parametrize(("press", "by"), [("kvzip", "attention"), ("kvzip_plus", "contribution")])
+def test_a_second_reading_counts_as_in_kvpress(press, by):
     """Their replay, fed to our score; theirs marks its four sinks. In chunks theirs attends to one
     part of the prompt at a time, and ours to all of it.
     """
-    given, (theirs, _) = load("kvpress_inputs")[0], load("kvpress_kvzip")
-    tokens = given["k"].shape[2]
+    given, (theirs, _) = load("kvpress_inputs")[0], load(f"kvpress_{press}")
+    (tokens, size), score = given["k"].shape[2:], Reconstruction(by=by)
     for layer, expected in zip(layers_of(layers_in(given)), theirs["scores"], strict=True):
         q, k, v = (theirs[f"replay0_{x}"][layer.ordinal][None] for x in "qkv")
         pos = torch.arange(tokens + q.shape[2])
         slots = Slots(pos=pos.expand(1, 2, -1), q_pos=pos[None, tokens:])
         k, v = torch.cat([layer.k, k], 2), torch.cat([layer.v, v], 2)
-        state = Reconstruction().again(replace(layer, q=q, k=k, v=v, slots=slots))
+        weight = given["o_proj"][layer.ordinal].T.reshape(layer.q.shape[1], size, -1)
+        norm = theirs["replay0_norm"][layer.ordinal][None]
+        layer = replace(layer, q=q, k=k, v=v, slots=slots)
+        state = score.again(replace(layer, output_weight=weight, residual_norm=norm))
         assert_close(state["reconstruction"][0, :, 4:], expected[:, 4:])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.core.gathering import GATHERINGS
 from foveate.core.profile import Profile
 from tests.profiles import saved_tensors, tensors_of
 
@@ -30,7 +31,7 @@ def written(name, tmp_path):
     parameters = foveate.METHODS[name].parameters
     if "profile" not in parameters or parameters["profile"].default is None:
         return name
-    if name in ("q_filters", "triattention"):
+    if name in GATHERINGS:
         path = saved_tensors(tmp_path, name, [tensors_of(name, HEADS, 8, 4)] * LAYERS)
         return f"{name}(profile='{path}')"
     profile = Profile(

@@ -16,6 +16,7 @@ from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.vllm.shares import Rooms
 from foveate.backends.vllm.tiers import room_of
 from foveate.core import reading
+from foveate.core.amount import Amount
 from foveate.core.pipeline import keep
 from foveate.stages.when import OverBudget
 from tests.jitter import other_side
@@ -61,6 +62,8 @@ def following(kept):
     def follow(choice, place):
         one, own = choice.scored[place], choice.kept[place]
         at = one.layer.ordinal, int(one.layer.slots.lengths[0])
+        if bool(own.mask.all()):
+            return own  # nothing leaves, as where a prompt ends soon after a boundary
         made[at] = 0
         if at not in kept:
             return own
@@ -76,6 +79,24 @@ def following(kept):
         yield made
 
 
+@contextmanager
+def budgets_of(boundaries):
+    """Inside, a prompt keeps whole blocks at the boundaries within it, and at its end what these
+    leave of it.
+    """
+    plain = reading.PromptReading.with_budget
+
+    def with_budget(self, slots, at, *more):
+        within = boundaries.every.reading and at.phase is reading.Phase.READING
+        kept = boundaries.within if within else boundaries.kept
+        if self.policy.amount != Amount.of(kept):
+            self.policy = self.policy.but(budget=kept)
+        return plain(self, slots, at, *more)
+
+    with mock.patch.object(reading.PromptReading, "with_budget", with_budget):
+        yield
+
+
 @torch.no_grad()
 def answered(model, policy, answer, kept, boundaries, inputs=None):
     """Log-probabilities [tokens, vocabulary] of an answer that vLLM gave, and the choices that were
@@ -89,7 +110,7 @@ def answered(model, policy, answer, kept, boundaries, inputs=None):
     with foveate.compress(model, policy, vision=seen) as session, other_side():
         session.expect(length)
         cache = DynamicCache(config=model.config.get_text_config())
-        with following(kept) as made:
+        with budgets_of(boundaries), following(kept) as made:
             for first, last in pairwise([*ends, length]):
                 out = model(**read(first, last), **{CACHE: cache}, use_cache=True)
             for place in range(length, length + len(answer.tokens)):

@@ -100,7 +100,7 @@ def ordering(settings, rooms, block):
 
     def order(prompt):
         plan = offer.plan(None, prompt)
-        return Order.of(plan._replace(shares={0: kept.share(plan.key)}), prompt)
+        return Order.of(plan._replace(shares={0: kept.share(plan.key)}), prompt, 100)
 
     return order
 

@@ -285,6 +285,31 @@ def test_managers_remember_and_share_through_these_methods():
     assert parameters(manager.add_local_computed_blocks)[1:3] == given
 
 
+def test_blocks_are_replaced_through_these_methods():
+    """vLLM asks how many blocks are needed, and where there are as many lets them be taken."""
+    from vllm.v1.core.block_pool import BlockPool
+    from vllm.v1.core.kv_cache_coordinator import KVCacheCoordinator
+    from vllm.v1.core.kv_cache_manager import KVCacheManager
+
+    manager, request = vllm_api.FullAttentionManager, ["self", "request_id"]
+    computed = ["total_computed_tokens", "num_local_computed_tokens", "num_tokens_main_model"]
+    assert parameters(manager.get_num_blocks_to_allocate)[:7] == [
+        *(*request, "num_tokens", "new_computed_blocks", *computed),
+    ]
+    tokens = ["num_tokens", "num_tokens_main_model"]
+    assert parameters(manager.allocate_new_blocks) == [*request, *tokens]
+    assert "apply_admission_cap=apply" in inspect.getsource(
+        KVCacheCoordinator.get_num_blocks_to_allocate
+    )
+    assert parameters(manager.pop_blocks_for_free) == request
+    assert "self.pop_blocks_for_free(request_id)" in inspect.getsource(manager.free)
+    steps = inspect.getsource(KVCacheManager.allocate_slots)
+    assert steps.rindex("get_num_blocks_to_allocate(") < steps.index("allocate_new_blocks(")
+    assert parameters(BlockPool.get_new_blocks)[:2] == ["self", "num_blocks"]
+    assert parameters(BlockPool._maybe_evict_cached_block) == ["self", "block"]
+    assert parameters(BlockPool.free_blocks)[:2] == ["self", "ordered_blocks"]
+
+
 def test_requests_come_in_through_this_method():
     plain = inspect.unwrap(vllm_api.InputProcessor.process_inputs)
     assert {"request_id", "prompt", "params", "resumable"} <= set(

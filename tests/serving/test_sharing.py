@@ -1,6 +1,7 @@
 """What requests share: the beginning of their prompts, whole, and contexts that they declare."""
 
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from foveate.backends.vllm.gap import Room
@@ -71,9 +72,20 @@ def test_requests_at_once_share_with_each_other_and_with_whole_ones(llama, model
 def test_a_score_over_all_queries_reads_all_of_its_prompt(llama, model):
     with engine(llama, H2O, enable_prefix_caching=True) as llm:
         found = one_by_one(llm, questions())
+        once = one_by_one(llm, questions()[:1] * 2, tokens=1)
     assert [one.shared for one in found] == [[0]] * 3
     for one in found:
         check(model, one, [H2O])
+    check_not_compressed(once[1], found[0])
+
+
+def check_not_compressed(once, served):
+    """A request that ends with its prompt is answered alike, and all of its blocks are shared."""
+    ((mine,), (theirs,)) = once.answers, served.answers
+    assert not once.kept
+    assert once.shared == [(len(mine.prompt) - 1) // BLOCK * BLOCK]
+    assert mine.tokens == theirs.tokens[:1]
+    torch.testing.assert_close(mine.logprobs, theirs.logprobs[:1], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(("policy", "tokens"), [(SNAPKV, 8), (H2O, 1), ("lookm:budget=25%", 8)])

@@ -45,13 +45,16 @@ from foveate.eval.contenders import BUDGET_BY_DEFAULT
 from foveate.eval.head_samples import generated, shown
 from foveate.eval.model import READS, SEES, DeviceMap, load
 
+DRAWN = ("kvzap", "recommended")
+"""Methods that read a prompt a second time to be calibrated: many kinds of prompts tell more."""
+
 
 def calibrate(
     spec: Annotated[
         str,
         typer.Argument(
-            help="recommended, prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters or "
-            "expected_attention."
+            help="recommended, kvzap, prefixkv:budget=20%, mixkv, headkv, sparsemm, q_filters, "
+            "triattention or expected_attention."
         ),
     ],
     out: Annotated[
@@ -66,8 +69,8 @@ def calibrate(
             help='JSON lines, {"prompt": TEXT, "images": [FILE, ...], "videos": [FILE, ...]} each; '
             'for recommended with "questions", texts that follow the prompt; for scores of heads '
             'images, with "answer" and "spans". [default: passages of a text that comes with '
-            "Foveate; for scores of heads questions about drawn documents; for recommended drawn "
-            "pages, or a manual's text for a model that reads]",
+            "Foveate; for scores of heads questions about drawn documents; for recommended and "
+            "kvzap drawn pages, or a manual's text for a model that reads]",
         ),
     ] = None,
     samples: Annotated[
@@ -75,7 +78,8 @@ def calibrate(
         typer.Option(
             metavar="N",
             min=1,
-            help=f"The most prompts that are read. [default: 10; for recommended {SAMPLES}]",
+            help="The most prompts that are read. "
+            f"[default: 10; for recommended and kvzap {SAMPLES}]",
             show_default=False,
         ),
     ] = None,
@@ -144,7 +148,7 @@ def calibrate(
             path.parent.mkdir(parents=shared, exist_ok=True)
     check_writable("profile", "--out", path)
     progress = path.with_name(f"{path.name}.part")
-    draws = prompts is None and not video and name == "recommended"
+    draws = prompts is None and not video and name in DRAWN
     if video and (prompts or of_heads):
         raise InvalidInput(
             "--video is read alone, for profiles of no heads: leave it out, or name videos in "

@@ -17,6 +17,7 @@ from foveate.methods.recommended.head_levels import HeadLevels
 FITTED = {
     "answers": "damage to heads' outputs, and to the model's own answers",
     "damage": "damage to heads' outputs; answers could not be measured",
+    "contribution": "contribution to the residual stream, as KVzip+ counts it",
     "attention": "attention; the output projections could not be read",
 }
 LENGTH = 1000  # tokens of the prompt that a profile's shares are told of

@@ -126,7 +126,8 @@ class Policy:
                 f"budget {self.amount}: {self.budget!r} has no total, as every head keeps what "
                 "holds a share of its own importance. Give an auto amount, such as auto(0.98)."
             )
-        if auto and (rule.reads or self.compresses_again):
+        absolute = trait(self.budget, "absolute")
+        if auto and not absolute and (rule.reads or self.compresses_again):
             raise InvalidBudget(
                 f"budget {self.amount} follows from the scores of a whole prompt, and {rule!r} "
                 "compresses again as tokens arrive, to a size that has to be known. Give a share "

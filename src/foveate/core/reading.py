@@ -23,7 +23,7 @@ from foveate.core.byte_budget import Bytes
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
-from foveate.core.protocols import EvenPruning, Moment, ReadsGradients
+from foveate.core.protocols import Budget, EvenPruning, Moment, ReadsGradients
 from foveate.core.shedding import shed, to_the_right
 from foveate.core.slots import Slots
 from foveate.core.storage import Form, Pairs
@@ -218,6 +218,7 @@ class PromptReading:
         self.forms = None if forms is None else tuple(forms)
         self.requested: Int[Tensor, "b"] | None = None
         self._bytes: Bytes | None = None
+        self._instead: Policy | None = None
         self.layers = [Remembered() for _ in range(depth)]
         self.notes: list[Mapping[str, Tensor]] = []
         self._waiting: list[Scored] = []
@@ -228,12 +229,7 @@ class PromptReading:
         return self.read(layer, Pass.of(seen, 0, seen), layer.slots.available)
 
     def read(
-        self,
-        layer: Layer,
-        at: Pass,
-        stored: Int[Tensor, "b h"],
-        *,
-        rebudgeted: Policy | None = None,
+        self, layer: Layer, at: Pass, stored: Int[Tensor, "b h"], *, budget: Budget | None = None
     ) -> dict[int, Kept]:
         """Shows a pass of a layer to the policy.
 
@@ -243,7 +239,7 @@ class PromptReading:
                 ``state`` and ``earlier`` are filled in here.
             at: where the pass stands.
             stored: pairs that each KV head holds.
-            rebudgeted: the policy with another budget, for this layer.
+            budget: stands in for the policy's at this layer.
 
         Returns:
             By ordinal, the layers that hold less from now on, or that are to be stored now: at
@@ -268,7 +264,7 @@ class PromptReading:
         if not unfinished and layer.ordinal == 0:
             _refuse_empty_rows(layer)
         if at.phase is Phase.FINISHING:
-            if rebudgeted is None and layer.ordinal == 0:  # otherwise the engine has worked it out
+            if budget is None and layer.ordinal == 0:  # otherwise the engine has worked it out
                 self._note_asked(layer, at)
             memory.finished = at.seen
             memory.tokens = None if policy.grows else layer.slots.tokens
@@ -277,7 +273,7 @@ class PromptReading:
         if policy.reads_again and not self._stays_whole(layer):
             memory.unread = _without_pairs(layer, max(1, wanted))
             return {}
-        return self._compressed(layer, rebudgeted, at.seen, wanted)
+        return self._compressed(layer, budget, at.seen, wanted)
 
     @property
     def waits(self) -> bool:
@@ -453,9 +449,9 @@ class PromptReading:
         return Moment(completed, stored, seen, length, kept)
 
     def _compressed(
-        self, layer: Layer, rebudgeted: Policy | None, seen: int, queries: int | None
+        self, layer: Layer, budget: Budget | None, seen: int, queries: int | None
     ) -> dict[int, Kept]:
-        policy = self.policy if rebudgeted is None else rebudgeted
+        policy = self.policy if budget is None else self._under(budget)
         before = self.layers[layer.ordinal].kept is not None
         scored = score(self.policy, layer, recompressed=before, queries=queries)
         notes = scored.scores.notes if scored else {}
@@ -481,6 +477,14 @@ class PromptReading:
             if policy.when.decodes:
                 _ = memory.kept_by_each  # asked now, and not while decoding
         return kept_by_layer
+
+    def _under(self, budget: Budget) -> Policy:
+        """The policy with another budget: one object for all layers of which it is the same, as
+        what a policy knows of its stages is asked once for each.
+        """
+        if self._instead is None or self._instead.budget != budget:
+            self._instead = replace(self.policy, budget=budget)
+        return self._instead
 
     def _all_together(
         self, layer: Layer, scored: Scored | None, within: Bytes | None

@@ -24,6 +24,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
         "head_by_head": False,  # what it decides of a KV head follows from that head alone, so that
         # workers that hold some heads each agree
         # A budget
+        "absolute": False,  # one that is EachByItself: whether it keeps a pair follows from that
+        # pair's score alone, so that it may be asked again as tokens arrive
         "steady": False,  # heads that kept the same number keep it again whenever their layer is
         # compressed later
         # A selection

@@ -31,6 +31,7 @@ from foveate.methods.keydiff import keydiff as keydiff
 from foveate.methods.keyformer import keyformer as keyformer
 from foveate.methods.kivi import kivi as kivi
 from foveate.methods.knorm import knorm as knorm
+from foveate.methods.kvzap import kvzap as kvzap
 from foveate.methods.kvzip import kvzip as kvzip
 from foveate.methods.lagkv import lagkv as lagkv
 from foveate.methods.leverage import leverage as leverage

@@ -14,6 +14,9 @@ by one (``pieces="images"``); and what the model itself says after its full cach
 prompt or beside it (``reads``): questions and answers of its own, answers to questions that are
 given (``asks``), or a transcript.
 
+``by="contribution"`` is KVzip+, of the paper on KVzap (arXiv:2601.07891): attention counts times
+the length of the value, after the output projection, over that of what it is added to.
+
 Ours too: ``by="damage"``, which ranks pairs by what heads' outputs would lose with them, as a share
 of the residual stream, squared and added up, instead of by the most attention
 (``stages/score/damage.py``).
@@ -92,8 +95,9 @@ def kvzip(
     is read again; ``reads`` what is: the "prompt", the model's own "answers" or "transcript", or
     "prompt_and_answers", "prompt_and_transcript". The model's own need
     ``compress(..., tokenizer=...)``; what it is asked may be given in ``asks``, with "|" between
-    questions. ``by`` says what is added up of a pair: the most attention that it is paid, or
-    ("damage") the squares of what every head's output would lose with it.
+    questions. ``by`` says what counts of a pair: the most attention that it is paid, the most that
+    it contributes with it ("contribution", KVzip+), or ("damage") the sum of the squares of what
+    every head's output would lose with it.
 
     Args:
         heads: One ranking over all heads and layers, or the same number in each.
@@ -103,7 +107,7 @@ def kvzip(
         reads: What is read again: the prompt, or what the model says of it.
         asks: What the model is asked for answers to read again; | between questions.
         longest: The most tokens of what the model itself says.
-        by: The most attention, or the sum of squared damage to heads' outputs.
+        by: The most attention, the most contribution, or the squared damage to heads' outputs.
 
     Defaults:
         `chunk`: 2,000 tokens in the release; `sinks`: here (there the system prompt, in kvpress 4)

@@ -20,26 +20,31 @@ BLOCK, TOTAL = 4, 60
 RULES = [NEVER, *(Every(n, *when) for n in (4, 12) for when in ((1, 0), (0, 1), (1, 1)))]
 
 
-def by_rule(length, kept, every):
-    """What ``OverBudget`` says once each token has come, and the prompt's end."""
+def by_rule(length, kept, every, within):
+    """What ``OverBudget`` says once each token has come, and the prompt's end: where something
+    leaves, and how much stays.
+    """
     stored, ends = 0, []
     for seen in range(1, TOTAL + 1):
         stored += 1
         goes_on = every.tokens and (every.reading if seen < length else every.answering)
-        if seen == length or (goes_on and stored - kept >= every.tokens):
-            ends += [seen] if stored > kept else []
-            stored = min(stored, kept)
+        stays = within if goes_on and seen < length else kept
+        if seen == length or (goes_on and stored - stays >= every.tokens):
+            ends += [(seen, stays)] if stored > stays else []
+            stored = min(stored, stays)
     return ends
 
 
 def every_case():
     """Prompts that leave whole blocks, those that just fit, and those that leave room."""
-    for length, blocks, every in product(range(1, 40), range(6), RULES):
-        yield (
-            Boundaries(length, length - blocks * BLOCK, every)
-            if blocks * BLOCK < length
-            else (Boundaries(length, length + 3 * blocks if every.answering else length, every))
-        )
+    for length, blocks, every, more in product(range(1, 40), range(6), RULES, range(BLOCK)):
+        kept = length - blocks * BLOCK
+        if kept <= 0:
+            kept = length + 3 * blocks if every.answering else length
+        wanted = max(1, kept - more) if kept <= length else kept
+        within = -(-wanted // BLOCK) * BLOCK if every.reading else 0
+        if not more or within != -(-kept // BLOCK) * BLOCK:
+            yield Boundaries(length, kept, every, within)
 
 
 def walked(boundaries, end):
@@ -52,11 +57,24 @@ def walked(boundaries, end):
 def test_requests_are_compressed_where_the_rule_says():
     for boundaries in every_case():
         ends = by_rule(*boundaries)
-        walk = walked(boundaries, TOTAL)
-        assert [end for end in walk if end > boundaries.kept] == ends, boundaries
+        assert {end for end, _ in ends} <= set(walked(boundaries, TOTAL)), boundaries
         for seen in range(TOTAL):
-            last = max((end for end in ends if end <= seen), default=boundaries.kept)
-            assert boundaries.gap(seen, BLOCK) * BLOCK == last - boundaries.kept, boundaries
+            last, stays = max((one for one in ends if one[0] <= seen), default=(0, 0))
+            assert boundaries.gap(seen, BLOCK) * BLOCK == last - stays, (boundaries, seen)
+
+
+def test_within_prompts_boundaries_follow_from_what_comes_before_them():
+    """Of prompts of any length, so that those that begin alike come to the same."""
+    policy = foveate.policy("knorm:budget=7,when=over_budget(every=9,reading=true)")
+    rooms = Rooms((room_of(policy),), BLOCK)
+    for length in range(1, 100):
+        boundaries = rooms.own(length).boundaries(length)
+        walk = [end for end in walked(boundaries, length) if end < length]
+        assert walk == list(range(20, length, 12))
+        for tokens in range(length + 3):
+            assert list(boundaries.begins(tokens)) == [end for end in walk[::-1] if end <= tokens]
+        for end in walk:
+            assert boundaries.stays(end) == 8
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 3])
@@ -79,7 +97,7 @@ def test_no_request_holds_more_than_its_peak(ahead):
 
 def test_what_is_remembered_is_never_moved_to():
     for boundaries in every_case():
-        moved = [end - boundaries.kept for end in by_rule(*boundaries)]
+        moved = [end - stays for end, stays in by_rule(*boundaries)]
         assert boundaries.untouched == min([boundaries.length, *moved]), boundaries
 
 

@@ -7,20 +7,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from functools import cached_property
-from hashlib import sha256
 from typing import Any
 
 import torch
 
 from foveate.backends.vllm.gap import Room
+from foveate.backends.vllm.naming import Naming
 from foveate.backends.vllm.plans import Plan
+from foveate.backends.vllm.replacing import Replacing
 from foveate.backends.vllm.shares import Rooms
 from foveate.backends.vllm.vllm_api import (
     FullAttentionManager,
     FullAttentionSpec,
     KVCacheSpec,
     KVQuantMode,
-    make_block_hash_with_group_id,
 )
 from foveate.errors import UnsupportedEngine
 
@@ -91,7 +91,7 @@ def asking(plan: Plan) -> Iterator[None]:
         ASKING.reset(token)
 
 
-class CompressedManager(FullAttentionManager):
+class CompressedManager(Naming, Replacing, FullAttentionManager):
     """Gives the blocks of a prompt's gap back to the pool, once they can be read no more.
 
     Blocks are shared between requests as vLLM shares them, but for those that a compressed prompt
@@ -127,6 +127,7 @@ class CompressedManager(FullAttentionManager):
         num_prompt_tokens: int | None = None,
     ) -> None:
         """Called before every step; ``processed_computed_tokens`` counts no token in flight."""
+        self.let_go(request_id, processed_computed_tokens)
         plan = self.plans.get(request_id)
         boundaries = None if plan is None else plan.boundaries(self.kv_cache_group_id)
         if boundaries is not None and request_id in self.req_to_blocks:
@@ -134,14 +135,21 @@ class CompressedManager(FullAttentionManager):
             self._remove_blocks_in_range(request_id, 0, gap)
 
     def get_num_blocks_to_allocate(
-        self, request_id: str, num_tokens: int, *args: Any, **options: Any
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Sequence[Any],
+        *args: Any,
+        **options: Any,
     ) -> int:
         """VLLM's. Where it asks whether all of a prompt will fit, that is as much as is held at
-        once.
+        once, behind the gap with which it starts.
         """
         if options.get("apply_admission_cap") and request_id in self.plans:
-            num_tokens = min(num_tokens, self.most(self.plans[request_id], num_tokens))
-        return int(super().get_num_blocks_to_allocate(request_id, num_tokens, *args, **options))
+            gap = sum(block.is_null for block in new_computed_blocks) * self.block_size
+            num_tokens = min(num_tokens, gap + self.most(self.plans[request_id], num_tokens))
+        plain = super().get_num_blocks_to_allocate
+        return int(plain(request_id, num_tokens, new_computed_blocks, *args, **options))
 
     def most(self, plan: Plan, tokens: int) -> int:
         """The most slots that a request holds at once on its way to so many tokens."""
@@ -179,42 +187,6 @@ class CompressedManager(FullAttentionManager):
         gap = len(new_computed_blocks) - len(held)
         self.req_to_blocks[request_id][:0] = [self._null_block] * gap
         self.num_cached_block[request_id] += gap
-
-    def compressed_context(self, hashes: Sequence[bytes], plan: Plan) -> list[Any] | None:
-        """The blocks of a compressed context that another request has left; None if any is gone.
-
-        ``hashes`` are those of the request's blocks, each of all tokens up to its end.
-        """
-        hit_blocks: list[Any] = []
-        for _, name in self._names(hashes, plan):
-            blocks = self.block_pool.get_cached_block(name, [self.kv_cache_group_id])
-            if blocks is None:
-                return None
-            hit_blocks += blocks
-        return [self._null_block] * plan.gap(self.kv_cache_group_id) + hit_blocks
-
-    def remember_context(self, request_id: str, hashes: Sequence[bytes], plan: Plan) -> None:
-        """Names the blocks of a context by it and by the policy.
-
-        Only when they have been compressed: nobody may read them before.
-        """
-        blocks = self.req_to_blocks[request_id]
-        for place, name in self._names(hashes, plan):
-            block = blocks[place]
-            if block.is_null or block.block_hash is not None:
-                continue  # it came with that name
-            known = make_block_hash_with_group_id(name, self.kv_cache_group_id)
-            end = (place + 1) * self.block_size
-            self.block_pool._insert_block_hash(known, block, num_tokens=end)
-
-    def _names(self, hashes: Sequence[bytes], plan: Plan) -> Iterator[tuple[int, bytes]]:
-        """The blocks that a context stays in, and their names; where it stays whole, vLLM's own."""
-        size, gap = self.block_pool.hash_block_size, plan.gap(self.kv_cache_group_id)
-        whole = hashes[plan.length // size - 1]
-        for place in range(gap, plan.length // self.block_size):
-            key = f"foveate {plan.policy} {plan.length} {place} ".encode()
-            plain = hashes[(place + 1) * self.block_size // size - 1]
-            yield place, sha256(key + whole).digest() if gap else plain
 
 
 def compressible(spec: KVCacheSpec) -> bool:

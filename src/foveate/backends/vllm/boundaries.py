@@ -4,7 +4,7 @@ Without more that is the prompt's end. Under ``when=over_budget(every=N)`` heads
 are compressed whenever they hold N more, while the prompt is read (``reading=true``), while it is
 answered, or both, N rounded up to whole blocks:
 
-    reading      K + N, K + 2 N, ... < P, and at P           P: tokens of the prompt
+    reading      J + N, J + 2 N, ... < P, and at P           P: tokens of the prompt
     answering    P + N, P + 2 N, ...                         K + N, ... if all of the prompt stays
 
 At a boundary c the K pairs that stay move into the slots [c - K, c), and the blocks before these,
@@ -12,6 +12,10 @@ the gap, go back to the pool. So the gap follows from how many tokens have been 
 grows, and later tokens are written where vLLM writes them anyway. Steps end at boundaries, so that
 a pass sees every token under the gap of the boundary before it, and a request that was preempted
 comes to the same state again.
+
+At the prompt's end K depends on where P stands in its block, as whole blocks leave. Before it J
+pairs stay, the budget in whole blocks. So these boundaries, and what is kept at them, follow from
+the tokens before them and not from the prompt's length: prompts that begin alike come to the same.
 
 Everything here is a pure function of lengths and configuration, as in ``gap``.
 """
@@ -50,12 +54,14 @@ NEVER = Every()
 
 class Boundaries(NamedTuple):
     """Those of a request, of whose prompt the first ``length`` tokens are compressed: at each of
-    them ``kept`` pairs stay per KV head, or all if there are not more.
+    them ``kept`` pairs stay per KV head, or all if there are not more; at those within the prompt
+    ``within``, which are whole blocks.
     """
 
     length: int
     kept: int
     every: Every = NEVER
+    within: int = 0
 
     def after(self, tokens: int) -> int | None:
         """The next boundary once so many tokens have been computed; None if there is none."""
@@ -63,15 +69,26 @@ class Boundaries(NamedTuple):
             return self._following(self._answers_from, tokens) if self.every.answering else None
         if not self.every.reading:
             return self.length
-        return min(self.length, self._following(self.kept, tokens))
+        return min(self.length, self._following(self.within, tokens))
 
     def reached(self, tokens: int) -> int:
-        """The last boundary among the first ``tokens``; before there is one, ``kept``."""
+        """The last boundary among the first ``tokens``; before there is one, what stays at it."""
         if tokens >= self.length:
             origin, goes_on = self._answers_from, self.every.answering
         else:
-            origin, goes_on = self.kept, self.every.reading
+            origin, goes_on = self.stays(tokens), self.every.reading
         return self._following(origin, tokens) - self.every.tokens if goes_on else origin
+
+    def stays(self, tokens: int) -> int:
+        """How many pairs stay at a boundary after so many tokens, if there are more."""
+        return self.within if self.every.reading and tokens < self.length else self.kept
+
+    def begins(self, tokens: int) -> range:
+        """The boundaries within the prompt up to so many tokens, the last one first."""
+        first, every = self.within + self.every.tokens, self.every.tokens
+        if not self.every.reading or (most := min(tokens, self.length - 1)) < first:
+            return range(0)
+        return range(first, most + 1, every)[::-1]
 
     @property
     def _ends_with_prompt(self) -> bool:
@@ -91,15 +108,15 @@ class Boundaries(NamedTuple):
         """How many of the first blocks, of ``block`` slots, a request holds no longer once so many
         tokens have been processed.
         """
-        return max(0, self.reached(tokens) - self.kept) // block
+        return max(0, self.reached(tokens) - self.stays(tokens)) // block
 
     @property
     def untouched(self) -> int:
         """How many of the first tokens lie where nothing is ever moved to."""
         first = self.after(0)
-        if first is None or first <= self.kept:
+        if first is None or first <= self.stays(first):
             return self.length
-        return min(self.length, first - self.kept)
+        return min(self.length, first - self.stays(first))
 
     def peak(self, tokens: int, ahead: int) -> int:
         """The most slots that are held at once on the way to so many tokens, from a whole block on,
@@ -109,7 +126,7 @@ class Boundaries(NamedTuple):
         answered = tokens - read
         room = self.kept + self.every.tokens
         if self.every.reading:
-            read = min(read, room + (ahead - 1) * self.every.tokens)
+            read = min(read, self.within + ahead * self.every.tokens)
         if answered:
             rest = self.kept + answered if self.kept < self.length else tokens
             read = max(read, min(rest, room) if self.every.answering else rest) + ahead

@@ -23,6 +23,7 @@ COUNTERS = {
     "foveate:prompt_tokens": "Tokens of these prompts.",
     "foveate:kept_tokens": "Tokens kept of them, per KV head, on average over compressed layers.",
     "foveate:freed_blocks": "Blocks that compressed prompts gave back to the pool.",
+    "foveate:tokens_not_read": "Tokens of prompts that the pool had compressed, so not read.",
     "foveate:compress_seconds": "Time spent on scoring, selecting and moving pairs, in seconds.",
 }
 
@@ -38,8 +39,10 @@ class Metrics:
         self._cells = cells
         self._counters = {name: c.labels(model, str(engine)) for name, c in _counters().items()}
 
-    def count(self, completed: Iterable[Order], seconds: float) -> None:
-        """One step: the prompts that it completed, and time compressing."""
+    def count(self, completed: Iterable[Order], seconds: float, not_read: int) -> None:
+        """One step: the prompts that it completed, time compressing, and of the requests that began
+        in it the tokens that were not read.
+        """
         depth = sum(self._cells.values())
         for order in completed:
             left = sum(
@@ -50,6 +53,7 @@ class Metrics:
             self._add("prompt_tokens", order.prompt)
             self._add("kept_tokens", order.prompt - left / depth)
             self._add("freed_blocks", sum(share.gap for share in order.shares.values()))
+        self._add("tokens_not_read", not_read)
         self._add("compress_seconds", seconds)
 
     def _add(self, name: str, amount: int | float) -> None:

@@ -8,10 +8,11 @@ that are another's by then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from foveate.backends.vllm.plans import Plan
+from foveate.backends.vllm.replacing import Replacement
 from foveate.backends.vllm.shares import Share
 from foveate.core.amount import Amount
 
@@ -21,7 +22,8 @@ _FIELD = "foveate_orders"
 class Order(NamedTuple):
     """Of a prompt of ``prompt`` tokens the first ``length`` are compressed, by the engine's policy
     with the number ``chosen`` at that ``amount``, which reads as ``spec``; ``shares`` is what each
-    KV cache group under policies keeps, by its number. Without shares all is kept.
+    KV cache group under policies keeps, by its number. Without shares all is kept. No more than
+    ``end`` tokens are ever computed, and what would be kept at the last of them is read by none.
     """
 
     prompt: int
@@ -30,24 +32,34 @@ class Order(NamedTuple):
     amount: Amount | None = None
     spec: str = ""
     shares: Mapping[int, Share] = {}
+    end: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan, prompt: int) -> Order:
-        """What a plan means to workers."""
+    def of(cls, plan: Plan, prompt: int, answer: int) -> Order:
+        """What a plan means to workers, for a prompt and an answer of so many tokens at most."""
         if plan.policy is None:
             return cls(prompt, plan.length)
-        policy = plan.policy
-        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), dict(plan.shares))
+        policy, shares = plan.policy, dict(plan.shares)
+        end = None if plan.context else prompt + answer - 1  # others read what a context keeps
+        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), shares, end)
 
 
 class Orders(NamedTuple):
     """With one step: those of the requests that ``begin`` in it, new ones and preempted ones; and
     of these, and of requests of which the scheduler has freed blocks, the first block that it
-    ``holds`` in each KV cache group under policies.
+    ``holds`` in each KV cache group under policies. Of those that begin behind what another request
+    has left compressed, ``starts`` is the number of its snapshot. ``saves`` are the numbers of
+    snapshots to be made of requests after the step, and ``drops`` those that nobody needs any more.
+    ``replaced`` are blocks that a request writes to instead of some that others may read, by KV
+    cache group and place.
     """
 
     begin: Mapping[str, Order] = {}
     holds: Mapping[str, Mapping[int, int]] = {}
+    starts: Mapping[str, int] = {}
+    saves: Mapping[str, int] = {}
+    drops: Sequence[int] = ()
+    replaced: Mapping[str, Mapping[int, Mapping[int, Replacement]]] = {}
 
     def send(self, output: Any) -> None:
         """With vLLM's ``SchedulerOutput``, which reaches every worker as it is."""

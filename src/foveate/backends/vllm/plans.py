@@ -100,7 +100,7 @@ class Plan(NamedTuple):
             return 0
         share = self.shares[group]
         first = share.boundaries(self.length).after(0) or self.length
-        queries = self.policy.score.queries(share.budget)
+        queries = self.policy.score.queries(share.budget_at(first, self.length))
         return max(0, min(self.remembered(group), first - queries))
 
 

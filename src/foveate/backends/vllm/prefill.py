@@ -86,8 +86,7 @@ def after_pass(
     each = tuple(cell.kept for cell in cells for _ in range(heads))
     given = Given(amount=prompt.policy.amount, tokens=each)
     stored = layer.slots.available
-    policy = prompt.under(given)
-    kept_by_row = prompt.reading.read(layer, _at(row), stored, rebudgeted=policy).get(ordinal)
+    kept_by_row = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
     if kept_by_row is None or not any(cell.gap > cell.before for cell in cells):
         return None
     kept = [
@@ -122,12 +121,27 @@ def _layer(
         q=q,
         k=k,
         v=v,
-        slots=_slots(row, k, row.prompt.places.get(ordinal)),
+        slots=_slots_of(prompts, row, k, ordinal),
         scale=scale,
         ordinal=ordinal,
         model_index=prompts.model_indices[ordinal],
         depth=len(prompts.ordinals),
     )
+
+
+def _slots_of(prompts: Prompts, row: Row, k: Float[Tensor, "1 h n d"], ordinal: int) -> Slots:
+    """The slots of a request in a pass, which are one object for all layers that hold the same: as
+    long as nothing has left, these are all. Nobody needs them after the last layer.
+    """
+    prompt, places = row.prompt, row.prompt.places.get(ordinal)
+    if places is not None:
+        return _slots(row, k, places)
+    key = (row.computed, row.end, row.budget, *k.shape[1:3])
+    made = prompt.slots
+    if made is None or made[0] != key:
+        made = key, _slots(row, k, None)
+    prompt.slots = None if ordinal == len(prompts.ordinals) - 1 else made
+    return made[1]
 
 
 def _slots(row: Row, k: Float[Tensor, "1 h n d"], places: Int[Tensor, "h k"] | None) -> Slots:

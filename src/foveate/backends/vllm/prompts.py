@@ -14,6 +14,7 @@ from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.rows import RequestPrompt, in_blocks, visual
 from foveate.backends.vllm.shares import Share
+from foveate.backends.vllm.snapshots import Snapshots
 from foveate.core.reading import Pass, Phase, PromptReading
 
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
@@ -47,10 +48,13 @@ class Prompts:
         self.reading = False  # whether a policy is to see what this pass reads
         self.seconds = 0.0  # spent on compressing, since they were taken last
         self.held = RequestBooks()
+        self.snapshots = Snapshots()
+        self.not_read = 0  # tokens in front of which this pass's new requests start compressed
         self._offer, self._runner = offer, runner
         self._asked: dict[str, ScheduledRequest] = {}
         self._known: dict[str, RequestPrompt] = {}
         self._fails: set[str] = set()
+        self._saves: Mapping[str, int] = {}
         self._serving = False
 
     @contextmanager
@@ -63,6 +67,7 @@ class Prompts:
         try:
             self._serving = True
             yield
+            self._save()
         finally:
             self._serving = self.reading = False
 
@@ -110,16 +115,18 @@ class Prompts:
     def seen(self, name: str, share: Share, computed: int, new: int) -> int | None:
         """The next boundary of a request in a pass that adds ``new`` tokens to ``computed``, if its
         policy is to see the pass: all that read its prompt, and of its answer those whose queries,
-        or sums, a score asks for at the boundary.
+        or sums, a score asks for at the boundary. None before one at which the request ends.
         """
         order = self.order(name)
         until = None if order is None else share.boundaries(order.length).after(computed)
-        if order is None or until is None or share.budget >= until:
+        if order is None or until is None or (order.end is not None and until >= order.end):
+            return None
+        if (budget := share.budget_at(until, order.length)) >= until:
             return None
         if until <= order.length:
             return until
         policy = self.prompt(name).policy
-        queries = max(1, policy.score.queries(share.budget))
+        queries = max(1, policy.score.queries(budget))
         return until if policy.running or computed + new > until - queries else None
 
     def fail(self, name: str, why: str) -> None:
@@ -151,6 +158,33 @@ class Prompts:
             self._asked[new.req_id] = ScheduledRequest(order, self._follows(order), new.mm_features)
         self.held.learn(output, orders)
         self.completed = list(self._completed(output))
+        for name, number in orders.starts.items():
+            self._start(name, number)
+        self.snapshots.drop(orders.drops)
+        self._saves = orders.saves
+        self.not_read = sum(self._not_read(name, orders) for name in orders.begin)
+
+    def _not_read(self, name: str, orders: Orders) -> int:
+        """How many tokens of a request that begins have been read and compressed for another."""
+        order, shared = orders.begin.get(name), self.held.shared(name)
+        context = order is not None and 0 < order.length <= shared
+        return shared if context or name in orders.starts else 0
+
+    def _start(self, name: str, number: int) -> None:
+        """Lets a request begin where the snapshot of that number was made."""
+        if self.order(name) is None:
+            return  # it is barred
+        prompt = self.prompt(name)
+        if not self.snapshots.restore(number, prompt, self._runner.device):
+            self.fail(name, f"no snapshot {number} is here of what it begins with.")
+        if self.records:
+            prompt.kept = {ordinal: list(each) for ordinal, each in prompt.places.items()}
+
+    def _save(self) -> None:
+        """Makes the snapshots that the scheduler wants of this pass."""
+        for name, number in self._saves.items():
+            if name not in self._fails and name in self._known:
+                self.snapshots.save(number, self._known[name])
 
     def _follows(self, order: Order | None) -> bool:
         if order is None or order.chosen is None:

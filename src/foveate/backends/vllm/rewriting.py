@@ -4,7 +4,7 @@ something would be read that the scheduler does not hold for its request.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,7 +89,8 @@ class Rewriting:
         plain = super().build  # type: ignore[misc]
         if not isinstance(spec, CompressedSpec):
             return plain(common_prefix_len, common, fast_build)
-        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size)
+        common, written = tables_of(self.prompts, common, self.group)
+        rows, gaps, barred = rows_of(self.prompts, common, self.group, spec.block_size, written)
         if self.buffers is None:
             self.buffers = Buffers(self.vllm_config.scheduler_config.max_num_seqs)
         gathered = rewritten(common, gaps, spec.block_size, self.buffers, barred)
@@ -153,7 +154,7 @@ def later_tokens(
     read = [row.computed + row.new for row in rows]
     ends = torch.tensor(read, dtype=common.seq_lens.dtype, device=here)
     gaps = [row.gap for row in rows]
-    seen, lengths = view(torch.stack([row.table for row in rows]), ends.to(device), gaps, block)
+    seen, lengths = view(torch.stack([row.written for row in rows]), ends.to(device), gaps, block)
     known = ends - ends.new_tensor(gaps) * block
     return tokens, build(
         CommonAttentionMetadata(
@@ -172,8 +173,45 @@ def later_tokens(
     )
 
 
+def tables_of(
+    prompts: Prompts | None, common: CommonAttentionMetadata, group: int
+) -> tuple[CommonAttentionMetadata, Int[Tensor, "r c"]]:
+    """The metadata with the block table that the pass reads, and the one that it writes to."""
+    table = common.block_table_tensor
+    if prompts is None:
+        return common, table
+    held, names = prompts.held, prompts.rows(common)
+    own = {
+        row: blocks
+        for row, name in enumerate(names)
+        if name is not None and (blocks := held.own(name, group))
+    }
+    if not own:
+        return common, table
+    written = with_blocks(table, own)
+    read = {row: held.still_read(names[row] or "", group) for row in own}
+    return common.replace(block_table_tensor=with_blocks(written, read)), written
+
+
+def with_blocks(
+    table: Int[Tensor, "r c"], blocks: Mapping[int, Mapping[int, int]]
+) -> Int[Tensor, "r c"]:
+    """The block table with other numbers in some rows, at some places."""
+    each = [(row, *one) for row, mine in blocks.items() for one in mine.items()]
+    if not each:
+        return table
+    rows, places, numbers = torch.tensor(each, dtype=torch.long, device=table.device).T
+    table = table.clone()
+    table[rows, places] = numbers.to(table.dtype)
+    return table
+
+
 def rows_of(
-    prompts: Prompts | None, common: CommonAttentionMetadata, group: int, block: int
+    prompts: Prompts | None,
+    common: CommonAttentionMetadata,
+    group: int,
+    block: int,
+    written: Int[Tensor, "r c"],
 ) -> tuple[list[Row], list[int], list[int]]:
     """The rows whose prompt this pass reads, every row's gap as attention is to see it now, and
     which rows would read what the scheduler does not hold for their request.
@@ -203,10 +241,9 @@ def rows_of(
         until = prompts.seen(name, share, end - new, new)
         if until is not None:
             gap, table = boundaries.gap(until, block), common.block_table_tensor[place]
-            kept, now = until - gap * block, (start, end - new, new, table)
-            rows.append(
-                Row(prompts.prompt(name), gaps[place], gap, until, kept, share.budget, *now)
-            )
+            kept, budget = until - gap * block, share.budget_at(until, order.length)
+            now = (start, end - new, new, table, written[place])
+            rows.append(Row(prompts.prompt(name), gaps[place], gap, until, kept, budget, *now))
     return rows, gaps, barred
 
 
@@ -228,5 +265,5 @@ def wrong(
         return f"{end} tokens would be read in a pass that has to end at {until}"
     moved, before = None, boundaries.gap(computed, block)
     if until is not None and (gap := boundaries.gap(until, block)) > before:
-        moved = prompts.held.moves(name, gap * block)
+        moved = prompts.held.moves(name, group, gap, block)
     return prompts.held.reads(name, group, before, end, block) or moved

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from foveate.backends.vllm.orders import Order
 from foveate.core.policy import Policy
-from foveate.core.protocols import Budget
 from foveate.core.reading import PromptReading
+from foveate.core.slots import Slots
 from foveate.core.tensors import image_index, spot_index
 from foveate.stages.when import OverBudget
 
@@ -32,7 +32,7 @@ class RequestPrompt:
     kept: dict[int, list[Int[Tensor, "k"]]] = field(default_factory=dict)  # positions by layer
     # the same of layers that are compressed again, where their pairs are
     places: dict[int, Int[Tensor, "h k"]] = field(default_factory=dict)
-    policies: dict[Budget, Policy] = field(default_factory=dict)  # by the budget that blocks leave
+    slots: tuple[tuple[int, ...], Slots] | None = None  # of this pass, and what they go by
 
     def __post_init__(self) -> None:
         self.image: Int[Tensor, "n"] = image_index(self.vision[None])[0]
@@ -43,14 +43,6 @@ class RequestPrompt:
         """Tokens that are compressed."""
         return self.order.length
 
-    def under(self, budget: Budget) -> Policy:
-        """The policy with that budget, which has a hash. Made once for all layers that keep alike,
-        as a policy looks at all of its stages when it is made.
-        """
-        if budget not in self.policies:
-            self.policies[budget] = replace(self.policy, budget=budget)
-        return self.policies[budget]
-
     @property
     def goes_on(self) -> bool:
         """Whether it is compressed at more than its prompt's end."""
@@ -60,7 +52,8 @@ class RequestPrompt:
 class Row(NamedTuple):
     """A request in a pass that adds ``new`` tokens to ``computed``; its queries start at ``start``
     of the pass's. ``table`` is its whole row of a group's block table, without whose first
-    ``before`` blocks it is seen. Its next boundary is ``until`` so many tokens: then it leaves its
+    ``before`` blocks it is seen, and ``written`` the same where pairs that stay move to. Its next
+    boundary is ``until`` so many tokens: then it leaves its
     first ``gap`` blocks, and ``kept`` tokens stay, per KV head. ``budget`` is what scores are told
     of.
     """
@@ -75,6 +68,7 @@ class Row(NamedTuple):
     computed: int
     new: int
     table: Int[Tensor, "c"]
+    written: Int[Tensor, "c"]
 
     @property
     def end(self) -> int:

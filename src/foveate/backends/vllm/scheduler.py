@@ -2,7 +2,8 @@
 
 Of a prompt that is compressed at its end, the blocks of the gap are shared, uncompressed, as long
 as the pool has them: they are vLLM's own prefix cache. Of a context that is compressed for itself,
-also what is kept of it is, by requests that declare the same context, policy and budget.
+also what is kept of it is, by requests that declare the same context, policy and budget; and of
+prompts that are compressed while they are read, what is kept at their boundaries (``beginnings``).
 
 Steps of a request that is compressed more than once end at its boundaries (``boundaries``), and
 one that would hold more at once than the pool has fails, or answers no further than that.
@@ -14,9 +15,11 @@ from bisect import bisect_right
 from math import lcm
 from typing import Any
 
+from foveate.backends.vllm.beginnings import Beginnings
 from foveate.backends.vllm.blocks import CompressedManager, asking
 from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer, Plan
+from foveate.backends.vllm.replacing import Replacement
 from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
 from foveate.errors import FoveateError
@@ -46,7 +49,10 @@ class Planning:
         for manager in self._compressed:
             manager.plans, manager.freed = self.plans, self._freed
             manager.ahead = config.max_concurrent_batches
+            manager.groups = len(self._compressed)
         self._most_blocks = self.kv_cache_manager.block_pool.num_gpu_blocks - 1  # one is the null
+        self._beginnings = Beginnings(self._compressed, self._most_blocks)
+        self._starts: dict[str, int] = {}
         self._goes_on = self.offer.goes_on
         # vLLM asks where a step has to end for layers with states, which are none of ours
         self.need_mamba_block_aligned_split |= self._goes_on
@@ -80,12 +86,36 @@ class Planning:
                 name: {one.kv_cache_group_id: one.holds(name) for one in self._compressed}
                 for name in self._freed.union(begin)
             },
+            {name: self._starts.pop(name) for name in begin if name in self._starts},
+            self._reached(output),
+            self._beginnings.take_dropped(),
+            self._replaced(output),
         ).send(output)
         self._freed.clear()
         return output
 
+    def _reached(self, output: Any) -> dict[str, int]:
+        """Of which requests of a step workers are to make a snapshot, and under which number."""
+        if not self._goes_on or not self._shares_contexts:
+            return {}
+        each = {
+            name: self._beginnings.reached(self.requests[name], self.plans[name])
+            for name in output.num_scheduled_tokens
+        }
+        return {name: number for name, number in each.items() if number is not None}
+
+    def _replaced(self, output: Any) -> dict[str, dict[int, dict[int, Replacement]]]:
+        """The blocks that a step's requests write to instead of others, by group and place."""
+        each: dict[str, dict[int, dict[int, Replacement]]] = {}
+        for manager in self._compressed:
+            for name, blocks in manager.take_replacements().items():
+                if name in output.num_scheduled_tokens:
+                    each.setdefault(name, {})[manager.kv_cache_group_id] = blocks
+        return each
+
     def _order(self, name: str) -> Order:
-        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
+        request = self.requests[name]
+        return Order.of(self.plans[name], request.num_prompt_tokens, request.max_tokens)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
@@ -93,6 +123,9 @@ class Planning:
         """
         failed = getattr(model_runner_output, "foveate_failed", ())
         self.encoder_cache_mismatch_reqs.update(name for name in failed if name in self.requests)
+        for name, number in Orders.sent(scheduler_output).saves.items():
+            gone = name not in self.requests  # as one that failed in the step before
+            self._beginnings.settle(number, failed=gone or name in failed)
         for name, new in scheduler_output.num_scheduled_tokens.items():
             if name not in failed:
                 self._remember(name, new)
@@ -111,6 +144,9 @@ class Planning:
         if plan.key is None:
             return plan, ""
         shares = {one.kv_cache_group_id: one.rooms.share(plan.key) for one in self._compressed}
+        reading = any(share.every.reading for share in shares.values())
+        if request.max_tokens == 1 and not plan.context and not reading:
+            return plan, ""  # it ends with its prompt: nobody would read what is kept
         return plan._replace(shares=shares), ""
 
     def _fitted(self, request: Any) -> str:
@@ -151,7 +187,8 @@ class Planning:
         return num_new_tokens if stop is None else min(num_new_tokens, stop - start)
 
     def _shared_prefix(self, request: Any, *most: int | None) -> Any:
-        """What a request finds in the pool: a compressed context, or else blocks of its prompt.
+        """What a request finds in the pool: a compressed context, or what another has kept of the
+        same beginning, or else blocks of its prompt.
 
         vLLM 0.33 may say how many tokens at ``most``; else it is all but the last, whose logits are
         wanted.
@@ -160,6 +197,12 @@ class Planning:
         enabled = self.kv_cache_manager.prefix_cache_lookup_enabled(request)
         limits = [request.num_tokens - 1, *(limit for limit in most if limit is not None)]
         fits = 0 < plan.length <= min(limits)
+        self._starts.pop(request.request_id, None)
+        shared = enabled and plan.goes_on and self._shares_contexts
+        if shared and (longest := self._beginnings.longest(request, plan, min(limits))):
+            beginning, blocks = longest
+            self._starts[request.request_id] = beginning.number
+            return self.kv_cache_manager.create_kv_cache_blocks(blocks), beginning.tokens, 0
         if enabled and plan.context and self._shares_contexts and fits:
             hits = [one.compressed_context(request.block_hashes, plan) for one in self._compressed]
             if all(blocks is not None for blocks in hits):
@@ -182,6 +225,7 @@ class Planning:
     def _free_request(self, request: Any, *args: Any, **options: Any) -> Any:
         freed = super()._free_request(request, *args, **options)  # type: ignore[misc]
         self.plans.pop(request.request_id, None)
+        self._starts.pop(request.request_id, None)
         return freed
 
 

@@ -15,17 +15,24 @@ Key = tuple[int, Amount, int]
 
 class Share(NamedTuple):
     """A prompt leaves its first ``gap`` blocks; ``kept`` of its tokens stay, per KV head. Scores
-    and selections are told of ``budget``. ``every`` is in whole blocks.
+    and selections are told of ``budget``; at boundaries within the prompt ``within`` stay, and that
+    is the budget. ``every`` is in whole blocks.
     """
 
     gap: int
     kept: int
     budget: int
     every: Every = NEVER
+    within: int = 0
 
     def boundaries(self, length: int) -> Boundaries:
         """Where a request is compressed of whose prompt so many tokens are."""
-        return Boundaries(length, self.budget if self.every.tokens else self.kept, self.every)
+        kept = self.budget if self.every.tokens else self.kept
+        return Boundaries(length, kept, self.every, self.within)
+
+    def budget_at(self, boundary: int, length: int) -> int:
+        """What scores and selections are told of at a boundary of a prompt of so many tokens."""
+        return self.within if self.every.reading and boundary < length else self.budget
 
 
 class Rooms:
@@ -49,4 +56,6 @@ class Rooms:
 
     def _of(self, room: Room, length: int) -> Share:
         gap, every = room.gap(length, self.block), room.every.in_blocks(self.block)
-        return Share(gap, length - gap * self.block, room.budget(length, self.block), every)
+        within = -(-room.wanted(length) // self.block) * self.block if every.reading else 0
+        kept, budget = length - gap * self.block, room.budget(length, self.block)
+        return Share(gap, kept, budget, every, within)

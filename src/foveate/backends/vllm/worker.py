@@ -185,7 +185,8 @@ class Serving:
             if self.prompts.reading:
                 among_workers(self.prompts, list(scheduler_output.num_scheduled_tokens))
         if self.metrics is not None:
-            self.metrics.count(self.prompts.completed, self.prompts.take_seconds())
+            prompts = self.prompts
+            self.metrics.count(prompts.completed, prompts.take_seconds(), prompts.not_read)
         return self._telling(result)
 
     def sample_tokens(self, *args: Any, **options: Any) -> Any:

@@ -14,6 +14,7 @@ from foveate.core.protocols import Score
 from foveate.methods.recommended.foretold import FACTS, facts
 from foveate.methods.recommended.head_levels import levels
 from foveate.methods.recommended.worth import TARGETS, answered, watched, worth
+from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
 
 RIDGE = 0.01
@@ -53,27 +54,10 @@ class SecondReading:
         }
 
     def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
-        """Every feature is scaled to its deviation before small weights are preferred."""
-        products, weighted = sums["products"], sums["told"]
-        count = products[:, :1, :1]
-        mean = products[:, :1] / count
-        scale = (products.diagonal(dim1=1, dim2=2)[:, None] / count - mean.square()).clamp_min(
-            1e-12
-        )
-        scale = scale.sqrt()
-        scale[..., 0], mean[..., 0] = 1.0, 0.0
-        centred = products - mean.transpose(1, 2) @ products[:, :1]
-        centred = centred - centred[:, :, :1] @ mean
-        goal = weighted - (mean.transpose(1, 2) @ weighted[:, :1, None])[..., 0]
-        matrix = centred / (scale.transpose(1, 2) @ scale)
-        ridge = RIDGE * torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-        ridge[0, 0] = 0.0
-        matrix = matrix + count * ridge
-        weights = torch.linalg.solve(matrix, goal / scale[:, 0]) / scale[:, 0]
-        offset = weights[:, 0] - (weights * mean[:, 0]).sum(-1)
-        first, last = 1 + FACTS, 1 + FACTS + len(sums["of_key"])
+        weights, offset = ridge_regression(sums["products"], sums["told"], RIDGE)
+        last = FACTS + len(sums["of_key"])
         of_facts, of_key, of_value = (
-            weights[:, a:b] for a, b in ((1, first), (first, last), (last, None))
+            weights[:, a:b] for a, b in ((0, FACTS), (FACTS, last), (last, None))
         )
         parts = {"of_facts": of_facts, "of_key": of_key, "of_value": of_value, "offset": offset}
         parts["levels"] = sums["levels"] / sums["prompts"]

@@ -1,10 +1,10 @@
 """Budgets: how many slots each KV head of each layer keeps."""
 
 from foveate.stages.budget.head_table import HeadTable
-from foveate.stages.budget.one_ranking import EachHead, OneRanking
+from foveate.stages.budget.one_ranking import AboveThreshold, EachHead, OneRanking
 from foveate.stages.budget.shares import LayerShares, Uniform
 from foveate.stages.moved import moved
 
-__all__ = ["EachHead", "HeadTable", "LayerShares", "OneRanking", "Uniform"]
+__all__ = ["AboveThreshold", "EachHead", "HeadTable", "LayerShares", "OneRanking", "Uniform"]
 
 __getattr__ = moved(__name__, HeadLevels="foveate.methods.recommended.head_levels")

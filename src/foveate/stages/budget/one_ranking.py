@@ -1,9 +1,12 @@
-"""Budgets that follow from the scores alone: one ranking of all pairs, or each head by itself."""
+"""Budgets that follow from the scores alone: one ranking of all pairs, each head by itself, or each
+pair by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
 from jaxtyping import Int
@@ -11,12 +14,18 @@ from torch import Tensor
 
 from foveate.core.amount import Amount, AmountLike
 from foveate.core.layer import Scored
-from foveate.core.parameters import Share
+from foveate.core.parameters import Range, Share
 from foveate.core.protocols import Scope
 from foveate.core.spec import stage
 from foveate.core.threshold import matters
+from foveate.errors import InvalidBudget
 from foveate.stages.budget.exact import filled
 from foveate.stages.select import highest
+
+Threshold = Annotated[float, Range(-1_000_000, 1_000_000)]
+"""The lowest score that is kept."""
+EVERYTHING = Amount.of("auto(100%,floor=1)")
+"""What is above a threshold, without limits."""
 
 
 @stage("one_ranking")
@@ -128,3 +137,40 @@ class EachHead:
         self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
     ) -> list[Int[Tensor, "b h"]]:
         return [self.holding(one, float(Amount.of(self.amount).value)) for one in scored]
+
+
+@stage("above_threshold")
+@dataclass(frozen=True, kw_only=True)
+class AboveThreshold:
+    """Every head keeps the pairs whose score is ``threshold`` or more, and what is always kept: how
+    many, the prompt says. For scores that mean the same in every prompt, such as those of
+    ``kvzap``. The amount's floor and cap bound each head; the share in it is all.
+
+    Source: KVzap (arXiv:2601.07891), and DMSPress of kvpress.
+
+    Raises:
+        InvalidBudget: an amount that is not auto(100%), with or without limits.
+    """
+
+    absolute: ClassVar[bool] = True
+    threshold: Threshold
+    amount: AmountLike = EVERYTHING
+    scope: Scope = field(default="layer", init=False)
+
+    def __post_init__(self) -> None:
+        amount = Amount.of(self.amount)
+        if amount.kind != "auto" or amount.value != 1:
+            raise InvalidBudget(
+                f"budget {amount}: what a threshold keeps is no share and no number. Leave the "
+                "amount out, or give limits: auto(100%, floor=1, cap=50%)."
+            )
+        object.__setattr__(self, "amount", amount)
+
+    def holding(self, one: Scored, share: float) -> Int[Tensor, "b h"]:
+        """How many pairs of each head are kept: protected ones have infinite scores."""
+        return (one.scores.values >= self.threshold).sum(-1)
+
+    def __call__(
+        self, scored: Sequence[Scored], tokens: Int[Tensor, "b"]
+    ) -> list[Int[Tensor, "b h"]]:
+        return [self.holding(one, 1.0) for one in scored]

@@ -2,7 +2,7 @@
 
 A head whose pair j goes shares its attention out anew, and its output moves by
 ``a / (1 - a) * (v_j - o)``: Foveate's own measure of a pair, beside the attention a that it is
-paid (KVzip).
+paid (KVzip), and what the pair itself adds with it (KVzip+).
 """
 
 from __future__ import annotations
@@ -30,6 +30,36 @@ def squared_damage(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
     Raises:
         InvalidInput: the layer came without them.
     """
+    v, gram, of_values, norms = _projected(layer)
+    for some, paid in rows(layer):
+        out = paid @ v[:, :, None]
+        turned = out @ gram
+        square = (turned @ v[:, :, None].mT).mul_(-2).add_(of_values[..., None, :])
+        square = square.add_((turned * out).sum(-1, keepdim=True)).clamp_min_(0)
+        norm = norms[:, some]
+        yield square.mul_(_odds(paid).square_()).div_(norm.square()[:, None, None, :, None])
+
+
+def contribution(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
+    """``a * |W_o v_j| / |x|`` of some queries at a time, in the letters and under the conditions of
+    :func:`squared_damage`: how much of what a head adds to the residual stream is pair j's.
+
+    Source: KVzap (arXiv:2601.07891), section on KVzip+.
+
+    Raises:
+        InvalidInput: the layer came without its output projection or the residual stream.
+    """
+    _, _, of_values, norms = _projected(layer)
+    length = of_values.clamp_min(0).sqrt()[..., None, :]
+    for some, paid in rows(layer):
+        yield paid.mul_(length).div_(norms[:, some][:, None, None, :, None])
+
+
+def _projected(layer: Layer) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Values [b h n e], the products of each query head's output projection with itself
+    [h g e e], the squared lengths of projected values [b h g n], and norms of the residual stream
+    [b m].
+    """
     if layer.output_weight is None or layer.residual_norm is None:
         raise InvalidInput(
             f"layer {layer.number} came without its output projection or the residual stream, by "
@@ -39,13 +69,7 @@ def squared_damage(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
     weight = layer.output_weight.to(v.device).float().view(h, layer.groups, v.shape[-1], -1)
     gram = weight @ weight.mT  # |W x|^2 = x' G x, with far fewer numbers than W x
     of_values = ((v[:, :, None] @ gram) * v[:, :, None]).sum(-1)
-    for some, paid in rows(layer):
-        out = paid @ v[:, :, None]
-        turned = out @ gram
-        square = (turned @ v[:, :, None].mT).mul_(-2).add_(of_values[..., None, :])
-        square = square.add_((turned * out).sum(-1, keepdim=True)).clamp_min_(0)
-        norm = layer.residual_norm[:, some].to(v.device).float().clamp_min(LEAST)
-        yield square.mul_(_odds(paid).square_()).div_(norm.square()[:, None, None, :, None])
+    return v, gram, of_values, layer.residual_norm.to(v.device).float().clamp_min(LEAST)
 
 
 def answer_damage(layer: Layer, gradient: Float[Tensor, "b m hq e"]) -> Float[Tensor, "b h n"]:

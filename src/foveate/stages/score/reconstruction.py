@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -17,14 +17,14 @@ from foveate.core.parameters import Count, Positive
 from foveate.core.protocols import Rereading
 from foveate.core.spec import stage
 from foveate.errors import InvalidParameter
-from foveate.stages.score.damage import squared_damage
+from foveate.stages.score.damage import contribution, squared_damage
 from foveate.stages.score.rows import rows
 
 NOTED = "reconstruction"
 Reads = Literal["prompt", "answers", "transcript", "prompt_and_answers", "prompt_and_transcript"]
 Pieces = Literal["tokens", "images"]
 Over = Literal["prompt", "piece"]
-By = Literal["attention", "damage"]
+By = Literal["attention", "contribution", "damage"]
 ASKED = {
     "answers": "Ask short questions about all of the above, and answer each of them.",
     "transcript": "Repeat all of the above, word by word.",
@@ -36,8 +36,9 @@ ASKED = {
 @dataclass(frozen=True, kw_only=True)
 class Reconstruction:
     """The most attention that a token of the second reading pays to each slot, over its query heads
-    and tokens; or by="damage" the sum of the squares of what its heads' outputs would lose with it,
-    as a share of the residual stream (:func:`squared_damage`).
+    and tokens; by="contribution" the same of that attention times the length of its projected
+    value, as a share of the residual stream (KVzip+, :func:`contribution`); or by="damage" the sum
+    of the squares of what its heads' outputs would lose with it (:func:`squared_damage`).
 
     Args:
         chunk: the most tokens of the prompt that are read again at a time.
@@ -48,10 +49,11 @@ class Reconstruction:
         reads: the prompt, or what the model answers after it ("answers", "transcript"), or both.
         asks: what the model is asked, instead of :data:`ASKED`; "|" stands between questions.
         longest: the most tokens of an answer.
-        by: the most attention, or the sum of squared damage.
+        by: the most attention, the most contribution, or the sum of squared damage.
 
     Source: KVzip (arXiv:2505.23416), section 3.2 and 3.3, eq. 2; ``over="piece"`` is its chunked
-    scoring. ``by="damage"`` is Foveate's own.
+    scoring; ``by="contribution"`` is KVzip+ of KVzap (arXiv:2601.07891). ``by="damage"`` is
+    Foveate's own.
 
     Raises:
         InvalidParameter: ``asks`` without words, or where nothing is asked.
@@ -94,13 +96,13 @@ class Reconstruction:
 
     @property
     def reads_output_weight(self) -> bool:
-        """What a head's output loses counts after its projection."""
-        return self.by == "damage"
+        """What a head's output loses, or has of a pair, counts after its projection."""
+        return self.by != "attention"
 
     @property
     def reads_residual_norm(self) -> bool:
         """And beside what it is added to."""
-        return self.by == "damage"
+        return self.by != "attention"
 
     def queries(self, tokens: int) -> int:
         return 0
@@ -115,7 +117,8 @@ class Reconstruction:
             if self.by == "damage":
                 total = reduce(add, (x[..., :prompt].sum((2, 3)) for x in squared_damage(shown)))
                 return {NOTED: total + layer.state[NOTED] if NOTED in layer.state else total}
-            most = reduce(torch.maximum, (_most(paid, prompt) for _, paid in rows(shown)))
+            paid = contribution(shown) if self.by == "contribution" else _paid(shown)
+            most = reduce(torch.maximum, (x[..., :prompt].amax((2, 3)) for x in paid))
         if NOTED in layer.state:
             most = torch.maximum(most, layer.state[NOTED])
         return {NOTED: most}
@@ -142,5 +145,5 @@ def _texts(asks: str) -> tuple[str, ...]:
     return tuple(text.strip() for text in asks.split("|") if text.strip())
 
 
-def _most(paid: Float[Tensor, "b h g r s"], prompt: int) -> Float[Tensor, "b h n"]:
-    return paid[..., :prompt].amax((2, 3))
+def _paid(layer: Layer) -> Iterator[Float[Tensor, "b h g r n"]]:
+    return (paid for _, paid in rows(layer))

@@ -1,0 +1,173 @@
+"""KVzap: KVzip's score, foretold by a small map that was fitted once, and a threshold on it.
+
+KVzip reads a prompt twice. KVzap learns what that would say: of each pair the logarithm of KVzip+'s
+score, the most that any token of the second reading draws of it. So nothing is read again, a score
+does not depend on what else is held, and it means the same in every prompt: pairs at or above
+``threshold`` stay, and the last ``recent`` tokens. How many that is the prompt says, head by head.
+With ``when=over_budget(every=64)`` the same goes on while an answer grows. With a ``budget``
+instead, one ranking of all heads says what each keeps.
+
+Departs from the authors' code in what the map reads: there the layer's hidden states, here the
+head's own key and value, which are what a cache holds of them (the key turned by its position); it
+is linear, where theirs may have a hidden layer; and ``foveate calibrate kvzap`` fits it by ridge
+regression on the prompts that it is given, in minutes, where theirs were trained on 1.2 million
+samples for some models. Which thresholds suit is thus a question of the profile. Their threshold
+hides pairs that stay in memory; here they go. The first ``sinks`` tokens stay.
+
+A model whose output projection cannot be read gets a profile of KVzip's own score, the attention
+alone: its target is then "attention".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from foveate.core.amount import Amount
+from foveate.core.gathering import GATHERINGS, Asked, Sums
+from foveate.core.layer import Layer, Scores
+from foveate.core.method import Paper, method
+from foveate.core.parameters import Count, Recent
+from foveate.core.policy import Policy
+from foveate.core.protocols import Budget, Score
+from foveate.core.spec import stage
+from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.errors import InvalidParameter
+from foveate.ops.ridge import ridge_regression
+from foveate.ops.rotation import Rotation
+from foveate.stages.budget import AboveThreshold, OneRanking
+from foveate.stages.budget.one_ranking import Threshold
+from foveate.stages.score.reconstruction import NOTED, Reconstruction
+from foveate.stages.select import TopK
+
+SLIDING_WINDOW = 128
+"""The last tokens that a threshold leaves."""
+RIDGE = 0.01
+LEAST = 1e-6
+"""The least score that is told apart from none, as it has a logarithm."""
+
+
+@stage("surrogate_score")
+@dataclass(frozen=True, kw_only=True)
+class SurrogateScore:
+    """The logarithm of what KVzip+ would say of each pair, by the linear maps of a ``profile``, one
+    for each KV head, of its key and value [d + e]; in float32. Its exponential is the importance.
+
+    Source: KVzap (arXiv:2601.07891), the linear form, of pairs instead of hidden states.
+    """
+
+    profile: str
+
+    def __post_init__(self) -> None:
+        _ = self.calibrated
+
+    @property
+    def calibrated(self) -> TensorProfile:
+        """The profile in use."""
+        return load_tensors(self.profile, "kvzap")
+
+    def queries(self, tokens: int) -> int:
+        return 0
+
+    def __call__(self, layer: Layer) -> Scores:
+        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
+        of_key, of_value, offset = self.calibrated.of(
+            layer, of_key=(h, d), of_value=(h, e), offset=(h,)
+        )
+        values = offset[:, None] + (layer.k.float() @ of_key[..., None])[..., 0]
+        values = values + (layer.v.float() @ of_value[..., None])[..., 0]
+        return Scores(values, {"importance": values.exp()})
+
+
+class SurrogateFit:
+    """Ridge regression, head by head, of the logarithm of KVzip+'s score on keys and values: sums
+    of products over all pairs of all prompts.
+
+    Source: KVzap (arXiv:2601.07891), which trains on mean squared error.
+    """
+
+    turns_back: ClassVar[bool] = False
+    watched: ClassVar[Score | None] = None
+    targets: ClassVar[tuple[str, ...]] = ("contribution", "attention")
+    names: ClassVar[tuple[str, ...]] = ("of_key", "of_value", "offset")
+
+    def watching(self, target: str, questions: Asked) -> Score:
+        return Reconstruction(by="attention" if target == "attention" else "contribution")
+
+    def reached(self, target: str, sums: Sums) -> str:
+        return target
+
+    def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
+        real, score = layer.valid[..., None], layer.state[NOTED].clamp_min(LEAST).log()
+        pairs = torch.cat([torch.ones_like(score)[..., None], layer.k, layer.v], dim=-1)
+        pairs = pairs.masked_fill(~real, 0.0).double().transpose(0, 1).flatten(1, 2)
+        goals = score.masked_fill(~layer.valid, 0.0).double().transpose(0, 1).flatten(1)
+        return {
+            "products": pairs.mT @ pairs,
+            "goals": (pairs.mT @ goals[..., None])[..., 0],
+            "of_key": score.new_zeros(layer.k.shape[-1]),  # for its length
+        }
+
+    def finish(self, sums: Sums, rotation: Rotation | None) -> Mapping[str, Tensor]:
+        weights, offset = ridge_regression(sums["products"], sums["goals"], RIDGE)
+        of_key, of_value = weights.float().tensor_split([len(sums["of_key"])], dim=1)
+        return {"of_key": of_key, "of_value": of_value, "offset": offset.float()}
+
+
+GATHERINGS["kvzap"] = SurrogateFit()
+
+
+@method(
+    Paper(
+        title="KVzap: Fast, Adaptive, and Faithful KV Cache Pruning",
+        authors=("J{\\'e}gou, Simon", "Jeblick, Maximilian"),
+        year=2026,
+        venue="arXiv",
+        key="jegou2026kvzap",
+        arxiv="2601.07891",
+        code="https://github.com/NVIDIA/kvpress",
+    ),
+    adds=("score", "budget", "select"),
+)
+def kvzap(
+    *,
+    profile: str,
+    budget: Amount | None = None,
+    threshold: Threshold | None = None,
+    sinks: Count = 1,
+    recent: Recent | None = None,
+) -> Policy:
+    """Keeps pairs whose score, foretold from the pair alone, is above a threshold, or the best.
+
+    Either a ``threshold`` says what is kept (-4 if there is neither), and the last 128 tokens; or a
+    ``budget``, by one ranking of all heads.
+
+    Args:
+        threshold: The lowest logarithm of a score that is kept.
+        recent: The last tokens, always kept; by default 128 beside a threshold, else none.
+
+    Raises:
+        InvalidParameter: a budget beside a threshold.
+
+    Defaults:
+        kvpress's examples, which have no `sinks`
+    """
+    if budget is not None and threshold is not None:
+        raise InvalidParameter(
+            f"budget={budget} says how many pairs are kept, and threshold={threshold} which, "
+            "however many. Give one of them."
+        )
+    keeps: Budget = AboveThreshold(threshold=-4.0 if threshold is None else threshold)
+    if budget is not None:
+        keeps = OneRanking(amount=budget)
+    if recent is None:
+        recent = SLIDING_WINDOW if budget is None else 0
+    return Policy(
+        score=SurrogateScore(profile=profile),
+        budget=keeps,
+        select=TopK(sinks=sinks, recent=recent),
+    )

@@ -1,0 +1,158 @@
+"""Prompts that begin alike: what one has left compressed, another starts behind."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import foveate
+from tests.serving.engine import check_alike, engine, greedy, prompts, serve
+from tests.serving.following import recorded, same
+from tests.serving.prometheus import foveate_metrics, of_this_process
+from tests.serving.test_boundaries import REST, drawn
+from tests.serving.test_images import chat, noise
+from tests.serving.test_options import adapter, finished
+from tests.serving.tiny import QWEN_IMAGE
+from tests.serving.tiny_text import VOCABULARY
+
+EVERY = "when=over_budget(every=64,reading=true)"
+KEYS, WINDOW, SUMS, MERGED = (
+    f"knorm:budget=64,{EVERY}",
+    f"snapkv:budget=150,window=8,{EVERY}",  # 160 in whole blocks: more than come between boundaries
+    f"h2o:budget=100,{EVERY}",
+    f"lookm:budget=50,{EVERY}",
+)
+POLICIES = (KEYS, WINDOW, SUMS, MERGED)
+COMMON, ENDS = 300, (90, 37, 15)  # with boundaries after 128, 192 and 256 tokens
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder):
+    return tiny_folder("llama")
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return AutoModelForCausalLM.from_pretrained(folder).eval()
+
+
+@pytest.fixture(scope="module")
+def llm(folder):
+    options = {"policies": POLICIES[1:], "enable_prefix_caching": True, "max_model_len": 512}
+    with engine(folder, KEYS, **options) as made:
+        yield made
+
+
+def alike():
+    """Prompts that have their first tokens in common."""
+    (common,) = drawn([COMMON])
+    ends = prompts(ENDS, seed=1)
+    return [common + [3 + token % (VOCABULARY - 3) for token in end] for end in ends]
+
+
+def one_by_one(llm, given, spec, salts, tokens=70):
+    """What each is answered, and keeps at boundaries; one after the other, so that each may start
+    where another of the same salt has been.
+    """
+    served = []
+    for prompt, salt in zip(given, salts, strict=True):
+        one = {"prompt_token_ids": prompt, "cache_salt": salt}
+        with recorded() as kept:
+            answer = serve(llm, [one], tokens, asked=[{"foveate_policy": spec}])
+        served.append((answer, kept[0]))
+    return served
+
+
+@pytest.mark.parametrize(("spec", "last"), zip(POLICIES, (256, 288, 256, 256), strict=True))
+def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, spec, last):
+    """Prompts that begin alike | share | what is kept, under
+    `when=over_budget(every=N,reading=true)`
+    """
+    given = alike()
+    alone = one_by_one(llm, given, spec, [f"{spec} {number}" for number in range(3)])
+    shared = one_by_one(llm, given, spec, [spec] * 3)
+    assert [one.shared for one, _ in alone] == [[0], [0], [0]]
+    starts = [one.shared[0] for one, _ in shared]
+    assert starts == [0, last, last]
+    for start, (mine, kept), (theirs, every) in zip(starts, shared, alone, strict=True):
+        before = {at: heads for at, heads in every.items() if at[1] <= start}
+        assert kept.keys() | before.keys() == every.keys()
+        for at, heads in kept.items():
+            assert all(map(torch.equal, heads, every[at])), (spec, at)
+        (answer,) = mine.answers
+        assert answer.tokens == theirs.answers[0].tokens
+        torch.testing.assert_close(answer.logprobs, theirs.answers[0].logprobs, rtol=0, atol=1e-4)
+        same(model, spec, answer, before | kept)
+    assert mine.idle == 63
+    at_once = serve(llm, salted(given, spec), 70, asked=[{"foveate_policy": spec}] * 3)
+    assert min(at_once.shared) == last  # each writes to blocks of its own
+    check_alike([one.answers[0].tokens for one, _ in alone], at_once)
+    assert at_once.idle == 63
+
+
+@pytest.mark.slow
+def test_every_policy_that_is_served_so_shares_exactly(folder):
+    specs = [f"{name}:budget=64,{EVERY}" for name in REST]
+    options = {"policies": specs[1:], "enable_prefix_caching": True, "max_model_len": 512}
+    with engine(folder, specs[0], **options) as llm:
+        for spec in specs:
+            alone = one_by_one(llm, alike()[1:], spec, [f"{spec} 1", f"{spec} 2"], tokens=4)
+            shared = one_by_one(llm, alike()[1:], spec, [spec] * 2, tokens=4)
+            fits = foveate.policy(spec).score.queries(64) <= 64  # of those between boundaries
+            assert (shared[1][0].shared[0] in (192, 256)) == fits, spec
+            for (mine, kept), (theirs, every) in zip(shared, alone, strict=True):
+                assert all(all(map(torch.equal, heads, every[at])) for at, heads in kept.items()), (
+                    spec
+                )
+                ((answer,), (right,)) = mine.answers, theirs.answers
+                torch.testing.assert_close(answer.logprobs, right.logprobs, rtol=0, atol=1e-4)
+
+
+def salted(given, salt):
+    return [{"prompt_token_ids": prompt, "cache_salt": salt} for prompt in given]
+
+
+def test_another_salt_policy_or_budget_shares_nothing_compressed(llm):
+    """The first 64 tokens lie there whole, for all."""
+    given = salted(alike()[:1], "mine")
+    (yours,) = salted(alike()[:1], "yours")
+    keys = {"foveate_policy": KEYS}
+    assert serve(llm, given, 2, asked=[keys]).shared == [0]
+    others = [{"foveate_policy": WINDOW}, keys | {"foveate_budget": 96}, {"foveate_policy": SUMS}]
+    whole = [serve(llm, given, 2, asked=[other]).shared for other in others]
+    assert whole == [[64], [64], [0]]  # sums need every query
+    assert serve(llm, [yours], 2, asked=[keys]).shared == [0]
+    before = foveate_metrics(of_this_process())["tokens_not_read"]
+    assert serve(llm, given, 2, asked=[keys]).shared == [384]
+    assert foveate_metrics(of_this_process())["tokens_not_read"] == before + 384
+
+
+def test_another_image_of_the_same_size_shares_nothing_of_it(tiny_folder):
+    more = {"skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 1, "video": 0}}
+    spec = f"mixkv:budget=48,window=8,{EVERY}"
+
+    def shows(seed):
+        picture = noise(seed, 420, 280)
+        return {"prompt": chat(QWEN_IMAGE, 1), "multi_modal_data": {"image": [picture]}}
+
+    with engine(tiny_folder("qwen2_vl"), spec, enable_prefix_caching=True, **more) as llm:
+        first, other, second = (serve(llm, [shows(seed)], 8) for seed in (0, 1, 0))
+    assert (first.shared, other.shared, second.shared) == ([0], [0], [128])
+    assert second.answers[0].tokens == first.answers[0].tokens != other.answers[0].tokens
+    close = {"rtol": 0, "atol": 1e-4}
+    torch.testing.assert_close(second.answers[0].logprobs, first.answers[0].logprobs, **close)
+
+
+def test_another_adapter_shares_nothing(llama, tmp_path):
+    from vllm.lora.request import LoRARequest
+
+    adapter(tmp_path)
+    (prompt,) = prompts([300])
+    options = {"enable_prefix_caching": True, "max_lora_rank": 8, "max_loras": 2}
+    with engine(llama, KEYS, enable_lora=True, **options) as llm:
+        shared = []
+        for name, mine in enumerate([True, False, True, False]):
+            with_it = LoRARequest("mine", 1, str(tmp_path)) if mine else None
+            given = {"prompt_token_ids": prompt}, greedy(2)
+            llm.llm_engine.add_request(str(name), *given, lora_request=with_it)
+            shared.append(finished(llm)[str(name)].num_cached_tokens)
+    assert shared == [0, 0, 256, 256]
