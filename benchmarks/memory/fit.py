@@ -38,7 +38,7 @@ from foveate.backends.hf.decoder import find
 from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.backends.hf.support import text_config
 from foveate.bench import processor
-from foveate.bench.memory import CLEAR, freed_at_once, resident
+from foveate.bench.memory import CLEAR, freed_at_once, in_use, resident
 from foveate.eval.hardware import versions
 from foveate.memory import Request
 from foveate.memory.attention import using
@@ -156,10 +156,10 @@ def peaks(
         marks.clear()
         hook = decoder.register_forward_pre_hook(mark)
         CLEAR.write_text("5")
-        before = resident("VmRSS")
+        before = in_use()
         cache = read()
         hook.remove()
-        pairs = resident("VmRSS") - before
+        pairs = in_use() - before
         del cache
     tower, prefill = (each - before for each in marks)
     return held, tower, prefill - pairs, pairs
@@ -168,9 +168,9 @@ def peaks(
 def grown(make: Callable[[], PreTrainedModel]) -> tuple[PreTrainedModel, int]:
     """What is made, and by how much it makes the process larger."""
     with freed_at_once():
-        before = resident("VmRSS")
+        before = in_use()
         made = make()
-        return made, resident("VmRSS") - before
+        return made, in_use() - before
 
 
 def drawn(sample: Sample) -> PreTrainedModel:
@@ -178,6 +178,7 @@ def drawn(sample: Sample) -> PreTrainedModel:
     auto: Any = AutoModelForImageTextToText
     with no_init_weights():
         model: PreTrainedModel = auto.from_config(sample.config, dtype=torch.float32)
+    model.tie_weights()  # which goes with the initialisation
     for weight in model.parameters():
         weight.uniform_(-0.02, 0.02)
     return model.eval()  # type: ignore[no-untyped-call, no-any-return]

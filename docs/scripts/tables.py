@@ -70,6 +70,24 @@ def prunes() -> str:
     return "\n".join(rows)
 
 
+def one_budget() -> str:
+    """What the parts of one budget leave of the answers, alone and together, as stack.md has it."""
+    results = json.loads((ROOT / "benchmarks" / "results" / "stack.json").read_text())
+    shares = list(next(iter(results.values()))["pairs alone"])
+    heads = [f"{protocol}, {share}" for protocol in results for share in shares]
+    rows = [f"| right answers at | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for name in next(iter(results.values())):
+        cells = [results[protocol][name].get(s, {}) for protocol in results for s in shares]
+        if name == "full":
+            cells = [results[protocol][name]["100%"] for protocol in results for _ in shares]
+        rows.append(f"| {name} | {' | '.join(map(_right, cells))} |")
+    return "\n".join(rows)
+
+
+def _right(one: dict[str, float]) -> str:
+    return f"{one['right']:.0%}" if one else "-"
+
+
 def _field(one: dataclasses.Field[Any]) -> str:
     missing = one.default is dataclasses.MISSING
     return f"{one.name}=..." if missing else f"{one.name}={print_value(one.default)}"
@@ -325,7 +343,7 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
     },
     ROOT / "docs" / "index.md": {"landing": landing},
     ROOT / "docs" / "methods.md": {"methods": methods},
-    ROOT / "docs" / "howto" / "pruning.md": {"prunes": prunes},
+    ROOT / "docs" / "howto" / "pruning.md": {"one_budget": one_budget, "prunes": prunes},
     ROOT / "docs" / "coming_from_kvpress.md": {"presses": kvpress_names.table},
     ROOT / "docs" / "serving.md": {"options": models.options},
     ROOT / "docs" / "served_methods.md": {

@@ -119,6 +119,15 @@ def test_what_show_prints_in_full_is_a_spec_of_the_same_policy(as_json: Callable
     assert shown["paper"].startswith("H2O: Heavy-Hitter Oracle")
 
 
+def test_show_says_what_is_left_to_one_budget(as_json: Callable[..., Any]) -> None:
+    spec = "fastv.prune(keep=auto)+snapkv+kivi(bits=auto):budget=10%"
+    shown = as_json("show", spec)
+    assert shown["spec"] == spec
+    assert shown["divided"] == ["keep", "bits"]
+    assert shown["stages"]["store"].startswith("kivi(bits=auto,")
+    assert as_json("show", "snapkv:budget=10%")["divided"] == []
+
+
 def test_show_knows_policies_without_a_paper(foveate: Foveate) -> None:
     result = foveate("show", "policy:score=recency(),budget=uniform(amount=8),select=top_k()")
     assert result.exit_code == 0

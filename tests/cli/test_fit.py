@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from foveate.report.memory_bars import memory_picture
+from tests import zoo
 
 from .conftest import Foveate
 
@@ -48,6 +49,28 @@ def test_a_video_is_read_as_frames_where_the_model_takes_none(
     asked = ("--video", "4s", "--fps", 1, "--size", "40x30", "--dtype", "float32")
     found = as_json("fit", llava, *asked, "--memory", "1GB")
     assert found["prompt"]["visual"] == 5 * 9
+
+
+def test_a_video_is_read_as_the_models_own_and_what_no_file_says_is_told(
+    foveate: Foveate, tmp_path: Path
+) -> None:
+    zoo.build("internvl").config.save_pretrained(tmp_path)
+    wanted = ("--video", "3s", "--frames", 8, "--size", "40x30", "--dtype", "float32")
+    done = foveate("fit", tmp_path, *wanted, "--memory", "1GB")
+    assert done.exit_code == 0, done.output
+    assert "72 of them visual" in done.stdout
+    assert "frames of 24x24, as by default" in " ".join(done.stdout.split())
+
+
+def test_what_a_prune_stage_leaves_of_the_prefill_is_said(
+    foveate: Foveate, as_json: Callable[..., Any], llava: Path
+) -> None:
+    wanted = ("fit", llava, *ASKED, "--memory", "1GB", "--policy", "spatial.prune(keep=50%)+full")
+    whole, pruned = as_json(*wanted)["caches"]
+    assert whole["prefill"] is None
+    assert pruned["cache"]["kept"] == 78 - 9
+    said = f"{pruned['prefill']['flops']:.0%} of the decoder's FLOPs"
+    assert said in " ".join(foveate(*wanted).stdout.split())
 
 
 @pytest.mark.parametrize(

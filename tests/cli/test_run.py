@@ -171,6 +171,7 @@ def test_json_holds_the_measured_rows(as_json: Read, llama: Path) -> None:
             "decode_ms_per_token",
             "first_divergence",
             "visual_computed",
+            "remaining",
         ]
         assert row["visual_computed"] is None  # nothing is pruned
         assert row["prefill_s"] > 0
@@ -315,6 +316,24 @@ def test_the_table_fits_the_terminal_and_holds_the_answers(
     assert "…" not in result.stdout
     assert "It is" not in result.stdout  # nothing is known of this question
     assert result.stderr == ""  # no progress bar where nobody sees it move
+
+
+def test_a_line_says_what_each_part_of_one_budget_leaves(
+    foveate: Foveate, as_json: Read, llava: Path, picture: Path
+) -> None:
+    spec = "divprune.prune(keep=auto)+snapkv+kivi(bits=auto,residual=2):budget=20%,window=2"
+    asked = ("run", "--model", llava, "--image", picture, "--prompt", WORDS, "--method", spec)
+    how = ("--max-new-tokens", 2, "--rounds", 1)
+    _, row = as_json(*asked, *how)["rows"]
+    left = row["remaining"]
+    assert round(left["computed"], 4) == row["visual_computed"] < 1
+    assert left["bytes"] <= 0.2
+    assert 4 <= left["bits"] < left["made"] == 32
+    said = " ".join(foveate(*asked, *how).stdout.split())
+
+    assert f"of {left['visual']} visual tokens computed ({left['computed']:.0%}, mean" in said
+    assert f"{left['pairs']:.1%} of the pairs held; {left['bits']:.1f} of 32 bits" in said
+    assert f"{left['bytes']:.1%} of the bytes; prefill in" in said
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,16 @@ from transformers import DynamicCache
 import foveate
 from foveate.backends.hf import compress
 from foveate.backends.hf.internals import CACHE
+from foveate.core.prunes import PRUNES, prunes
+from foveate.core.pruning import EnteringTokens, Pruned
 from foveate.errors import InvalidInput
 from foveate.memory import Engine, Request, cache, fit, frames_of, seconds_of, size_of
-from foveate.memory.inputs import Unknown, prompt
+from foveate.memory.inputs import prompt
 from foveate.memory.model import Bare, bare
 from foveate.memory.pool import pool
-from foveate.memory.trace import trace
+from foveate.memory.trace import pruned, trace
+from foveate.memory.unknown import Unknown
+from foveate.memory.videos import video
 from foveate.memory.weights import in_four_bits, weights
 from tests import zoo
 
@@ -37,6 +42,18 @@ STORES = (
 @pytest.fixture(scope="session")
 def made(llava: Path) -> Bare:
     return bare(str(llava), "float32")
+
+
+@prunes("test_third")
+@dataclass(frozen=True, kw_only=True)
+class EveryThird:
+    """Does not say how many go on."""
+
+    def layers(self, depth: int) -> tuple[int, ...]:
+        return (0,)
+
+    def __call__(self, tokens: EnteringTokens) -> Pruned:
+        return Pruned(tokens.vision & (tokens.spot % 3 == 0))
 
 
 def read(made: Bare, asked: Request) -> zoo.Inputs:
@@ -177,10 +194,95 @@ def test_without_a_processor_images_are_unknown_and_text_is_not(tmp_path: Path) 
     assert fit(str(tmp_path), Request(), GB, dtype="float32").fits
 
 
-def test_a_video_of_a_model_that_takes_videos_is_unknown(tmp_path: Path) -> None:
-    zoo.build("qwen2_vl").config.save_pretrained(tmp_path)
-    found = fit(str(tmp_path), Request(frames=4, size=(40, 30)), GB, dtype="float32")
-    assert "makes tokens of videos otherwise" in found.unknown["tower, prefill and cache"]
+def test_windows_hold_the_whole_prompt_until_an_answer_begins(tmp_path: Path) -> None:
+    model = zoo.build("gemma3")
+    model.config.save_pretrained(tmp_path)
+    traced = trace(bare(str(tmp_path), "float32"), Request(text=100))
+    held = DynamicCache(config=model.config.get_text_config())
+
+    def storages() -> list[int]:
+        layers = ((one.keys, one.values) for one in held.layers)
+        return [sum(t.untyped_storage().nbytes() for t in pairs) for pairs in layers]
+
+    ids = torch.ones(1, 100, dtype=torch.long)
+    types = torch.zeros_like(ids)
+    with torch.no_grad():
+        model(input_ids=ids, token_type_ids=types, **{CACHE: held})
+        assert list(traced.layers) == storages()
+        model(input_ids=ids[:, :1], token_type_ids=types[:, :1], **{CACHE: held})
+    assert list(traced.settled) == storages()
+    assert sum(traced.settled) < traced.cache
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "runs"),
+    [("qwen2_5_vl", 32, 1), ("qwen3_vl", 24, 4), ("llava_onevision", 9, 1), ("internvl", 72, 8)],
+)
+def test_a_video_is_read_by_models_that_take_videos(
+    name: str, tokens: int, runs: int, tmp_path: Path
+) -> None:
+    zoo.build(name).config.save_pretrained(tmp_path)
+    size = {"shortest_edge": 64, "longest_edge": 4000 if name == "qwen3_vl" else 800}
+    if "qwen" in name:
+        (tmp_path / "video_preprocessor_config.json").write_text(json.dumps({"size": size}))
+    made, asked = bare(str(tmp_path), "float32"), Request(frames=8, seconds=3.0, size=(168, 112))
+    clip, traced = video(made, asked), trace(made, asked)
+    assert (traced.visual, clip.runs) == (tokens, runs)
+    assert traced.tokens == asked.text + tokens + clip.words
+    assert (traced.assumed == "") == ("qwen" in name)
+
+
+def test_a_video_of_another_model_is_unknown_by_name(tmp_path: Path) -> None:
+    zoo.build("smolvlm").config.save_pretrained(tmp_path)
+    result = fit(str(tmp_path), Request(frames=4, size=(40, 30)), GB, dtype="float32")
+    assert "smolvlm makes tokens of a video" in result.unknown["tower, prefill and cache"]
+
+
+PRUNED = (
+    *(f"{name}.prune+full" for name in sorted(PRUNES) if not name.startswith(("sparse", "test"))),
+    "sparsevlm.prune(at=1|2,keep=50%|30%)+full",
+    "fastv.prune(layer=1,keep=50%)+snapkv:budget=70%,window=8",
+    "spatial.prune(keep=50%)+pyramidkv:budget=60%",
+    "spatial.prune(keep=50%)+kivi",
+    "fastv.prune(layer=1)+snapkv:budget=9KB,window=8",
+)
+
+
+@pytest.mark.parametrize("spec", PRUNED)
+def test_tokens_and_bytes_of_a_pruned_prompt_are_a_blocks(made: Bare, spec: str) -> None:
+    policy = foveate.policy(spec)
+    under = pruned(made, policy, trace(made, ASKED), ASKED)
+    with compress(zoo.fresh("llava"), policy) as session:
+        session.prefill(**read(made, ASKED))
+    dropped = [0 if one.dropped is None else int(one.dropped) for one in session.stats.layers]
+    assert [under.tokens - count for count in under.computed] == dropped
+    assert cache.under(policy, under, ASKED).prompt == session.stats.bytes_after
+
+
+def test_a_pruned_prefill_peaks_where_the_allocator_does(made: Bare) -> None:
+    asked = Request(images=150, size=(40, 30), text=250, attention="sdpa")
+    policy, given = foveate.policy("random.prune(keep=20%)+full"), read(made, asked)
+    whole = trace(made, asked)
+    under = pruned(made, policy, whole, asked)
+    with compress(zoo.fresh("llava"), policy) as session:
+        session.prefill(**given)
+        real = allocated(lambda: session.prefill(**given))
+    peak = under.peak(cache.under(policy, under, asked)) - given["pixel_values"].nbytes
+    assert peak == pytest.approx(real, rel=0.1)
+    assert peak < 0.6 * (whole.prefill - given["pixel_values"].nbytes)
+    layer = sum(under.computed) / (whole.tokens * len(under.computed))
+    assert under.flops is not None
+    assert whole.flops is not None
+    assert layer**2 < under.flops / whole.flops < layer  # between attention's share and matrices'
+
+
+def test_what_a_prune_stage_does_not_say_is_unknown(made: Bare, llava: Path) -> None:
+    with pytest.raises(Unknown, match=r"test_third_prune.*counts"):
+        pruned(made, replace(foveate.policy("full"), prune=EveryThird()), trace(made, ASKED), ASKED)
+    spec = "fastv.prune(layer=9,keep=50%)+recommended:budget=10%"
+    (_, one) = fit(str(llava), ASKED, GB, dtype="float32", policies=[spec]).caches
+    assert (one.cache, one.peak) == (None, None)
+    assert "before layer 9, and this model has the layers 0 to 2" in one.unknown
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,15 @@ def freed_at_once() -> Iterator[None]:
         libc.mallopt(M_TRIM_THRESHOLD, 2**26)
 
 
+def in_use() -> int:
+    """Bytes in main memory now, without garbage and without what glibc has for small tensors that
+    were freed, which it cannot give back by itself while one behind them lives. Linux with glibc.
+    """
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return resident("VmRSS")
+
+
 def resident(name: str) -> int:
     """Bytes in main memory, on Linux: now ("VmRSS"), or at the most ("VmHWM") since the process
     began or CLEAR was written to.

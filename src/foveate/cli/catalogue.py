@@ -154,6 +154,11 @@ def show(
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.pop("stages").items():
         grid.add_row(name, Text(value))
+    if facts["divided"]:
+        shares = " and ".join(facts["divided"])
+        grid.add_row(
+            "one budget", f"{shares}: divided by every prompt's length, docs/howto/pruning.md"
+        )
     grid.add_row("scope", f"{policy.scope}: {_SCOPES[policy.scope]}")
     grid.add_row("paper", Text(facts["paper"] or "none"))
     console.show(Text(policy.spec, style="bold"), grid)
@@ -165,6 +170,7 @@ def _facts_of_policy(policy: Policy) -> dict[str, Any]:
     return {
         "spec": policy.spec,
         "stages": {slot: in_full(getattr(policy, slot)) for slot in slots},
+        "divided": list(policy.left_open),
         "scope": policy.scope,
         "paper": "; ".join(paper.title for paper in papers) or None,
     }

@@ -68,6 +68,7 @@ def fit_into(
     request = Request(
         images=images,
         frames=_frames(video, fps, frames),
+        seconds=0.0 if video is None else seconds_of(video),
         size=None if size is None else size_of(size),
         text=text,
         answer=answer,
@@ -128,6 +129,7 @@ def _facts(fitted: Fit) -> dict[str, Any]:
             {**asdict(one), "cache": one.cache and one.cache._asdict()} for one in fitted.caches
         ],
         "changes": [asdict(one) for one in fitted.changes],
+        "assumed": traced and traced.assumed,
         "vllm": fitted.pool and asdict(fitted.pool),
         "unknown": fitted.unknown,
     }

@@ -21,10 +21,12 @@ def of(fitted: Fit, engine: Engine) -> list[RenderableType]:
     """Everything that was found, part by part."""
     parts: list[RenderableType] = [Text(title(fitted)), "", _parts(fitted), "", _verdict(fitted)]
     if fitted.caches:
-        parts += ["", _caches(fitted)]
+        parts += ["", _caches(fitted), *_notes(fitted)]
     if fitted.changes:
         parts += ["", _changes(fitted)]
     parts += _pool(fitted, engine)
+    if fitted.trace is not None and fitted.trace.assumed:
+        parts.append(Text(f"\nTaken as given: {fitted.trace.assumed}.", "yellow"))
     for part, why in fitted.unknown.items():
         parts.append(Text(f"\nUnknown, {part}: {why}.", "yellow"))
     return parts
@@ -121,12 +123,25 @@ def _caches(fitted: Fit) -> RenderableType:
     for one in fitted.caches:
         name = Text(broken(short(one.policy), 24))
         if one.cache is None or one.peak is None:
-            table.add_row(name, Text(f"unknown: {one.unknown or 'the weights'}"))
+            table.add_row(name, "unknown")
             continue
         held = one.cache
         sizes = map(gb, (held.reading, held.prompt, held.answer, one.peak))
         table.add_row(name, f"{held.kept:,}", *sizes, "yes" if one.peak <= fitted.memory else "no")
     return table
+
+
+def _notes(fitted: Fit) -> Iterator[Text]:
+    """Why a policy is unknown, and what those that leave visual tokens uncomputed make of the
+    prefill.
+    """
+    for one in fitted.caches:
+        if one.cache is None or one.peak is None:
+            yield Text(f"  {short(one.policy)}, unknown: {one.unknown or 'the weights'}", "yellow")
+        elif one.prefill is not None and fitted.trace is not None:
+            size, whole = gb(one.prefill.activations), gb(fitted.trace.activations)
+            share = f"{one.prefill.flops:.0%} of the decoder's FLOPs"
+            yield Text(f"  {short(one.policy)}: prefill {size} instead of {whole} GB, {share}")
 
 
 def _changes(fitted: Fit) -> RenderableType:

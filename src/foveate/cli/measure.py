@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
 from foveate.backends.hf import compress
+from foveate.backends.hf.remaining import Remaining
 from foveate.backends.hf.stats import now
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
@@ -29,6 +30,7 @@ class ComparisonRow:
     if the answer is one token long). ``first_divergence`` is the index of the first token that
     differs from the full cache's (None if none does). ``visual_computed`` is the share of the
     visual tokens that the layers computed, on average (None where the method drops none).
+    ``remaining`` is what each part of the policy leaves of the prompt.
     """
 
     method: str
@@ -41,6 +43,7 @@ class ComparisonRow:
     decode_ms_per_token: float | None
     first_divergence: int | None
     visual_computed: float | None = None
+    remaining: Remaining | None = None
 
 
 class Times(NamedTuple):
@@ -120,6 +123,7 @@ def measure(
         **_medians(turns),
         first_divergence=None,
         visual_computed=None if computed is None else round(float(computed.mean()), 4),
+        remaining=stats.remaining,
     )
     return Measured(row, ids, held, whole, turns)
 

@@ -25,10 +25,12 @@ def rendered(rows: Sequence[ComparisonRow], known: Known | None = None) -> Group
         numbers.add_column(header, justify="right", no_wrap=True)
     for row in rows:
         numbers.add_row(Text(broken(short(row.method))), *_numbers(row))
-    pruned = [_pruned(row, rows[0]) for row in rows if row.visual_computed is not None]
+    left = [
+        _left(row, rows[0]) for row in rows if _has_parts(row) or row.visual_computed is not None
+    ]
     if known is None:
-        return Group(numbers, *pruned, "", _answers(rows))
-    return Group(numbers, *pruned, "", _judged(rows, known), "", _legend(known))
+        return Group(numbers, *left, "", _answers(rows))
+    return Group(numbers, *left, "", _judged(rows, known), "", _legend(known))
 
 
 def broken(spec: str, width: int = 21) -> str:
@@ -43,12 +45,22 @@ def broken(spec: str, width: int = 21) -> str:
     return "\n".join(lines)
 
 
-def _pruned(row: ComparisonRow, full: ComparisonRow) -> Text:
-    """What a method saved by dropping visual tokens before they were computed."""
-    return Text(
-        f"{short(row.method)} computed {row.visual_computed:.0%} of the visual tokens: prefill in "
-        f"{row.prefill_s:.2f} s instead of {full.prefill_s:.2f} s"
-    )
+def _has_parts(row: ComparisonRow) -> bool:
+    """Whether a policy leaves less of a prompt in more than one way."""
+    return row.remaining is not None and len(row.remaining.parts) > 1
+
+
+def _left(row: ComparisonRow, full: ComparisonRow) -> Text:
+    """What each part of a policy left of the prompt, and what dropping visual tokens before they
+    were computed saved.
+    """
+    name = f"{short(row.method)} {row.budget or ''}".rstrip()
+    said = [str(row.remaining)] if _has_parts(row) else []
+    if row.visual_computed is not None and not said:
+        said = [f"{row.visual_computed:.0%} of the visual tokens computed"]
+    if row.visual_computed is not None:
+        said.append(f"prefill in {row.prefill_s:.2f} s instead of {full.prefill_s:.2f} s")
+    return Text(f"{name}: {'; '.join(said)}")
 
 
 def _table() -> Table:

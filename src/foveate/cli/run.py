@@ -148,7 +148,9 @@ def _print_json(
     if known is not None:
         result["evaluation"] = known.about()
     result["rows"] = [
-        asdict(row) | {"method": short(row.method)} | ({} if known is None else known.of(row))
+        asdict(row)
+        | {"method": short(row.method), "remaining": row.remaining and row.remaining._asdict()}
+        | ({} if known is None else known.of(row))
         for row in rows
     ]
     console.print_json(result)

@@ -18,6 +18,8 @@ from foveate.errors import InvalidBudget
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 LIMITS = {"floor": "5%", "cap": "100%"}
+AUTO = "auto"
+"""What a stage's own share is written as where one budget is to be divided among several."""
 Kind = Literal["fraction", "tokens", "bytes", "auto"]
 LEAST, LONGEST = Fraction(1, 10**9), 30  # share of a prompt, and letters of an amount
 MOST_BYTES = 2**50

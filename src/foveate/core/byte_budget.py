@@ -30,7 +30,7 @@ from foveate.core.protocols import (
 )
 from foveate.core.slots import Slots
 from foveate.core.storage.form import COLUMN, WHOLE, Form, whole_bytes
-from foveate.errors import InvalidBudget
+from foveate.errors import InvalidBudget, UnsupportedModel
 
 Counts = Sequence[Int[Tensor, "b h"]]
 
@@ -86,13 +86,15 @@ class Bytes:
     def _fits(self, tokens: int, lengths: list[int]) -> bool:
         return self.at(tokens, lengths) <= self.allowed
 
-    def at(self, tokens: int, lengths: list[int]) -> int:
+    def at(self, tokens: int, lengths: list[int], computed: Sequence[int] = ()) -> int:
         """Bytes of all layers at so many tokens per KV head, in rows that have as many, as far as
-        lengths tell.
+        lengths tell. ``computed`` are the most that each layer has of a row, where not all do.
         """
-        layers = enumerate(self._foreseen(tokens, lengths))
+        counts = self._foreseen(tokens, lengths)
+        if computed:
+            counts = [t.clamp_max(most) for t, most in zip(counts, computed, strict=True)]
         merged = not self.policy.beyond or tokens < max(lengths)  # or it stays whole until it grows
-        size = sum(self.of_layer(place, counts, merged) for place, counts in layers)
+        size = sum(self.of_layer(place, each, merged) for place, each in enumerate(counts))
         if self.policy.beyond and len(set(lengths)) > 1:  # rows that are not full yet are ragged
             size += sum(len(lengths) * form.heads + 1 for form in self.forms) * WHOLE
         return size
@@ -214,6 +216,16 @@ class Bytes:
     def _weigh(self, scored: Sequence[Scored], counts: Counts) -> int:
         layers = zip(scored, counts, strict=True)
         return sum(self.of_layer(one.layer.ordinal, each.cpu()) for one, each in layers)
+
+
+def check_form(expected: Form, actual: Form) -> None:
+    """Raises UnsupportedModel where pairs are others than those that bytes were worked out for."""
+    if actual != expected:
+        raise UnsupportedModel(
+            f"bytes were worked out for pairs of {expected}, as the model's configuration has "
+            f"them, and {actual} came. Write the shares out instead of auto, such as keep=50% and "
+            "bits=4."
+        )
 
 
 def _running(policy: Policy, form: Form) -> int:

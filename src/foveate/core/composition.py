@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from foveate.core.amount import Amount
+from foveate.core.amount import AUTO, Amount
+from foveate.core.dividing import check_one_budget
 from foveate.core.method import METHODS, Method, Paper
 from foveate.core.parameters import shown
 from foveate.core.policy import Origin, Policy, amount_of, with_amount
@@ -51,6 +52,11 @@ class Term(NamedTuple):
     arguments: Mapping[str, Any]
     text: str
 
+    def but(self, arguments: Mapping[str, Any]) -> Term:
+        """The same with other parameters of its own."""
+        name, given = self.text.partition("(")[0], print_arguments(arguments)
+        return self._replace(arguments=arguments, text=f"{name}({given})" if given else name)
+
 
 class PruneTerm(NamedTuple):
     """What stands before all methods of a sum: the stage that says which tokens are computed, and
@@ -60,6 +66,11 @@ class PruneTerm(NamedTuple):
     stage: Prune
     paper: Paper | None
     text: str
+
+    def but(self, stage: Prune) -> PruneTerm:
+        """The same way to prune with other parameters."""
+        name, given = self.text.partition("(")[0], print_value(stage).partition("(")[2]
+        return self._replace(stage=stage, text=f"{name}({given}")
 
 
 class Sum:
@@ -128,6 +139,22 @@ class Sum:
         ordered = {name: arguments[name] for name in self.parameters if name in arguments}
         prune = None if self.prune is None else self.prune.stage
         return replace(made, prune=prune, origin=Origin(self, ordered, {}))
+
+    def with_stages(
+        self, arguments: Mapping[str, Any], stages: Mapping[str, Any]
+    ) -> tuple[Sum, dict[str, Any]]:
+        """The sum and its arguments where what was ``auto`` is as in these stages."""
+        prune, terms, whole = self.prune, self.terms, dict(arguments)
+        if prune is not None and "prune" in stages:
+            prune = prune.but(stages["prune"])
+        if "store" in stages:  # one without bits is going to stand in the place of a method's
+            bits = {"bits": getattr(stages["store"], "bits", 8)}
+            terms = [
+                term.but({**term.arguments, **bits}) if _is_open(term.arguments) else term
+                for term in terms
+            ]
+            whole |= bits if _is_open(whole) else {}
+        return Sum(terms, prune), whole
 
     def _refuse_what_changes_nothing(self, arguments: Mapping[str, Any], made: Policy) -> None:
         """A parameter of a stage that another method's stage replaced would silently do nothing.
@@ -215,6 +242,10 @@ def _built(method: Method, arguments: Mapping[str, Any]) -> tuple[Policy, Amount
             raise
         amount = Amount.of(arguments["budget"])
         return method(**{**arguments, "budget": Amount.of("100%")}), amount
+
+
+def _is_open(arguments: Mapping[str, Any]) -> bool:
+    return arguments.get("bits") == AUTO
 
 
 def _otherwise(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -329,9 +360,17 @@ def policy(spec: Policy | str, **changes: Any) -> Policy:
         UnknownMethod: no method or stage of that name.
         InvalidSpec, InvalidParameter, InvalidBudget: the text does not parse, or a value is bad.
         InvalidSpec: neither a text nor a policy.
+        InvalidBudget: something is "auto", and there is no budget to divide.
     """
     if isinstance(spec, Policy):
-        return spec.but(**changes) if changes else spec
+        made = spec.but(**changes) if changes else spec
+    else:
+        made = _parsed(spec, changes)
+    check_one_budget(made)
+    return made
+
+
+def _parsed(spec: str, changes: dict[str, Any]) -> Policy:
     _check_text(spec)
     name, arguments = name_and_arguments(spec)
     if hasattr(arguments.get("budget"), "spec_name") and "budget" in changes:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Int
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
+from foveate.core.amount import AUTO, Amount, AmountLike
 from foveate.core.protocols import (
     AcrossLayers,
     AfterPrefill,
@@ -168,6 +168,14 @@ class Policy:
     def amount(self) -> Amount:
         """How much is kept."""
         return Amount.of(self.budget.amount)
+
+    @cached_property
+    def left_open(self) -> tuple[str, ...]:
+        """What it leaves to its budget to say (:mod:`foveate.core.dividing`): "keep", the share of
+        visual tokens that its prune stage has computed, and "bits", those of its store.
+        """
+        said = {"keep": self.prune, "bits": self.store}
+        return tuple(name for name, stage in said.items() if getattr(stage, name, None) == AUTO)
 
     def tokens(self, lengths: Int[Tensor, "b"], pair_bytes: int) -> Int[Tensor, "b"]:
         """Each row's budget, in tokens per KV head and layer.

@@ -5,15 +5,16 @@ and has no keys and values there; what stays keeps the position that it had.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from foveate.core.amount import Amount, AmountLike
+from foveate.core.amount import AUTO, Amount, AmountLike
 from foveate.core.layer import Layer
 from foveate.errors import InvalidBudget, InvalidParameter, UnsupportedModel
 
@@ -111,12 +112,35 @@ class Prune(Protocol):
     def __call__(self, tokens: EnteringTokens) -> Pruned: ...
 
 
+@runtime_checkable
+class ForeseeablePrune(Prune, Protocol):
+    """One whose numbers follow from lengths alone: ``counts`` has, for each of ``layers(depth)``,
+    how many visual tokens of a row go on into it, where its images have so many (0: text alone).
+    """
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]: ...
+
+
+def share_or_auto(keep: AmountLike) -> AmountLike:
+    """The share of visual tokens that goes on; "auto" where it follows from the policy's budget.
+
+    Raises:
+        InvalidParameter: it is neither.
+    """
+    return AUTO if keep == AUTO else share(keep)
+
+
 def share(keep: AmountLike) -> Amount:
     """The share of visual tokens that goes on.
 
     Raises:
         InvalidParameter: it is none.
     """
+    if keep == AUTO:
+        raise InvalidParameter(
+            "keep=auto is no share before a budget has been divided, and this stage or this "
+            "place divides none. Give a share, such as keep=50%."
+        )
     try:
         amount = Amount.of(keep)
     except InvalidBudget:
@@ -132,3 +156,8 @@ def share(keep: AmountLike) -> Amount:
 def going_on(keep: Amount, given: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
     """How many of so many visual tokens that is: rounded down, at least one, if there is one."""
     return keep.tokens(given, 0).minimum(given)
+
+
+def number_going_on(keep: Amount, given: int) -> int:
+    """The same of one row."""
+    return int(going_on(keep, torch.tensor([given], dtype=torch.long, device="cpu"))[0])

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from foveate.core import finite
 from foveate.core.budgeting import Budgeted, budgeted, raised, say_where_raised
-from foveate.core.byte_budget import Bytes
+from foveate.core.byte_budget import Bytes, check_form
 from foveate.core.layer import Layer, Scored
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
@@ -391,6 +391,8 @@ class PromptReading:
     def _within(self, columns: int, ordinal: int, form: Callable[[], Form]) -> Bytes:
         """The bytes of a budget in bytes."""
         forms = self.forms or (form(),) * self.depth
+        if self.forms is not None:
+            check_form(forms[ordinal], form())
         whole = self.layers[ordinal].kept is None
         bound = Bytes(self.policy, forms, columns, whole, self.strict)
         if bound != self._bytes:  # of the same ones, the same: they remember what they found

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from foveate.core.composition import policy as policy_of
+from foveate.core.dividing import divided
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, everything
 from foveate.core.policy import Policy
@@ -240,6 +241,8 @@ def compress_layers(policy: Policy, layers: Sequence[Layer], *, strict: bool = F
             "alone. Use foveate.compress(model, ...)."
         )
     forms = [Form.of(layer.q.shape[1], layer.k, layer.v) for layer in layers]
+    slots = layers[0].slots
+    policy = divided(policy, forms, slots.lengths.tolist(), slots.pos.shape[2])
     reading = PromptReading(policy, len(layers), forms=forms, strict=strict)
     kept_by_layer: dict[int, Kept] = {}
     for layer in layers:

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from foveate.backends.hf import Recording, record
+from foveate.backends.hf.dividing import divided_for
 from foveate.backends.hf.stats import now
 from foveate.core.policy import Policy
 from foveate.core.pruning import Prune
@@ -72,12 +73,13 @@ class Reading:
         return self._last[2]
 
     def policy(self, spec: str) -> Policy:
-        """The policy of a contender for this sample.
+        """The policy of a contender for this sample; one budget is divided for its prompt.
 
         Raises:
             InvalidInput: the oracle's, of a sample that does not say what shows the answer.
         """
-        return resolved(spec, self._evidence() if is_oracle(spec) else ())
+        policy = resolved(spec, self._evidence() if is_oracle(spec) else ())
+        return divided_for(self.loaded.model, policy, [self.cut])
 
     def _evidence(self) -> list[int]:
         """The tokens that show the answer, of those that are compressed."""

@@ -3,15 +3,16 @@ configuration, without its weights.
 """
 
 from foveate.memory.fit import Fit, Under, fit
-from foveate.memory.inputs import Unknown
 from foveate.memory.pool import Engine, Pool
 from foveate.memory.request import Request, frames_of, seconds_of, size_of
 from foveate.memory.trace import Trace
+from foveate.memory.unknown import Unknown
 
 __all__ = [
     "Engine",
     "Fit",
     "Pool",
+    "PrunedPrefill",
     "Request",
     "Trace",
     "Under",

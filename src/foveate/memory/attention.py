@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from foveate.memory.operators import FusedAttention, attended
+from foveate.memory.operators import FusedAttention
 from foveate.memory.request import AttentionName
 
 FLASH = "flash_attention_2"
 
 
 @contextmanager
-def using(model: PreTrainedModel, name: AttentionName | None) -> Iterator[None]:
-    """Inside, the model attends with that implementation, its tower too; None leaves its own.
+def using(model: PreTrainedModel, name: AttentionName | None) -> Iterator[FusedAttention]:
+    """Inside, the model attends with that implementation, its tower too; None leaves its own. What
+    fused kernels did is told.
 
     flash_attention_2 needs no package here: what its kernels return has the shape of SDPA's, and
     they take no mask.
@@ -26,17 +28,17 @@ def using(model: PreTrainedModel, name: AttentionName | None) -> Iterator[None]:
     configs = _configs(model.config)
     before = [getattr(config, "_attn_implementation_internal", None) for config in configs]
     functions = ALL_ATTENTION_FUNCTIONS._local_mapping
-    known = dict(functions)
+    known, fused = dict(functions), FusedAttention()
     with ExitStack() as undo:
         undo.callback(functions.update, known)
         undo.callback(functions.clear)
-        functions[FLASH] = _flash
+        functions[FLASH] = partial(_flash, fused)
         for config, old in zip(configs, before, strict=True):
             undo.callback(setattr, config, "_attn_implementation_internal", old)
             if name is not None:
                 config._attn_implementation_internal = name
-        undo.enter_context(FusedAttention())
-        yield
+        undo.enter_context(fused)
+        yield fused
 
 
 def _configs(config: Any) -> list[Any]:
@@ -45,6 +47,13 @@ def _configs(config: Any) -> list[Any]:
 
 
 def _flash(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any = None, **options: Any
+    fused: FusedAttention,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Any = None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    return attended(query, value).transpose(1, 2), None
+    causal = bool(getattr(module, "is_causal", False)) and query.shape[2] > 1
+    return fused.attended(query, value, causal=causal).transpose(1, 2), None

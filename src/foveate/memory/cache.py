@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from foveate.core.byte_budget import Bytes
+from foveate.core.dividing import divided
 from foveate.core.policy import Policy
 from foveate.core.protocols import Weighs
 from foveate.core.storage.dense import GROWTH
-from foveate.memory.inputs import Unknown
+from foveate.core.storage.form import COLUMN
 from foveate.memory.request import Request
 from foveate.memory.trace import Trace
+from foveate.memory.unknown import Unknown
 
 
 class Cache(NamedTuple):
@@ -34,8 +37,9 @@ class Cache(NamedTuple):
 
 
 def full(trace: Trace, request: Request) -> Cache:
-    """The stock cache. Layers with windows and states do not grow."""
-    rest = trace.cache + request.answer * _pair(trace) * request.batch
+    """The stock cache. Layers with windows and states do not grow; the former shrink."""
+    whole = trace.cache - _others(trace.layers, trace) + _others(trace.settled, trace)
+    rest = whole + request.answer * _pair(trace) * request.batch
     return Cache("full", trace.tokens, trace.cache, trace.cache, rest)
 
 
@@ -46,19 +50,43 @@ def under(policy: Policy, trace: Trace, request: Request) -> Cache:
         Unknown: a budget that follows from scores, or a store that does not say what it takes.
         InvalidBudget: bytes that hold no token.
     """
+    lengths = [trace.tokens] * request.batch
+    policy = divided(policy, tuple(trace.forms.values()), lengths, trace.tokens)
     if policy.amount.everything and policy.store.exact:
-        return full(trace, request)._replace(policy=policy.spec)
+        return _listed(full(trace, request), policy, trace, request)
     if policy.amount.kind == "auto":
         raise Unknown(f"budget {policy.amount} follows from the scores of each prompt")
     if not isinstance(policy.store, Weighs):
         raise Unknown(f"{policy.store!r} does not say how many bytes it takes")
     weighed = Bytes(policy, tuple(trace.forms.values()), trace.tokens)
-    lengths = [trace.tokens] * request.batch
     tokens = min(_tokens(policy, weighed, lengths), trace.tokens)
-    others = trace.cache - sum(trace.layers[place] for place in trace.forms)
-    held = weighed.at(tokens, lengths)
-    longer = others + _answered(policy, weighed, tokens, request, _pair(trace))
-    return Cache(policy.spec, tokens, _reading(policy, trace, held), others + held, longer)
+    others = _others(trace.layers, trace)
+    held = weighed.at(tokens, lengths, _computed(trace))
+    longer = _others(trace.settled, trace) + _answered(policy, weighed, tokens, request, trace)
+    kept = _kept(tokens, trace)
+    return Cache(policy.spec, kept, _reading(policy, trace, held), others + held, longer)
+
+
+def _listed(whole: Cache, policy: Policy, trace: Trace, request: Request) -> Cache:
+    """The stock cache; but layers that did not compute every token list the columns of theirs."""
+    columns = sum(
+        COLUMN * form.heads * count * request.batch
+        for form, count in zip(trace.forms.values(), _computed(trace), strict=False)
+        if count < trace.tokens
+    )
+    sizes = {name: getattr(whole, name) + columns for name in ("reading", "prompt", "answer")}
+    return whole._replace(policy=policy.spec, kept=_kept(trace.tokens, trace), **sizes)
+
+
+def _kept(tokens: int, trace: Trace) -> int:
+    """So many of every layer, or all that it computed, on average."""
+    each = [min(tokens, count) for count in _computed(trace)] or [tokens]
+    return round(sum(each) / len(each))
+
+
+def _computed(trace: Trace, more: int = 0) -> list[int]:
+    """Tokens that each layer which can be compressed has of a row; none where all compute all."""
+    return [trace.computed[place] + more for place in trace.forms] if trace.computed else []
 
 
 def _tokens(policy: Policy, weighed: Bytes, lengths: list[int]) -> int:
@@ -73,11 +101,11 @@ def _reading(policy: Policy, trace: Trace, held: int) -> int:
     if policy.scope == "model":
         return trace.cache
     largest = max(trace.layers[place] for place in trace.forms)
-    others = trace.cache - sum(trace.layers[place] for place in trace.forms)
+    others = _others(trace.layers, trace)
     return others + held + largest - held // len(trace.forms)
 
 
-def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, pair: int) -> int:
+def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, trace: Trace) -> int:
     """Behind the answer, which stays in full precision, with the most room that layers make for it.
     Rules that compress while decoding hold every head to what it kept, or to its share.
     """
@@ -87,11 +115,16 @@ def _answered(policy: Policy, weighed: Bytes, tokens: int, request: Request, pai
         lengths = [weighed.columns + request.answer] * request.batch
         rows = torch.tensor(lengths, dtype=torch.long, device="cpu")
         tokens = int(policy.tokens(rows, 0).max())
-    held = weighed.at(tokens, lengths)
+    held = weighed.at(tokens, lengths, _computed(trace, lengths[0] - weighed.columns))
     if policy.when.decodes and policy.amount.kind == "bytes":  # which bound the room as well
         return held
     room = max(GROWTH, (tokens + more) // 16)
-    return held + (more + room) * pair * request.batch
+    return held + (more + room) * _pair(trace) * request.batch
+
+
+def _others(sizes: Sequence[int], trace: Trace) -> int:
+    """Bytes of the layers that cannot be compressed: of windows, of states."""
+    return sum(size for place, size in enumerate(sizes) if place not in trace.forms)
 
 
 def _pair(trace: Trace) -> int:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
-from foveate.core.composition import policy as policy_of
-from foveate.core.policy import Policy
 from foveate.memory import cache
-from foveate.memory.inputs import Unknown
 from foveate.memory.model import Bare
 from foveate.memory.request import Request
 from foveate.memory.trace import Trace, trace
+from foveate.memory.unknown import Unknown
 from foveate.memory.weights import Weights, in_four_bits, weights
 
 CHUNK = 1024
-BY_DEFAULT = "recommended:budget=20%"
 _LEAST = 0.005  # of the peak: less is no reason to change anything
 
 
@@ -34,14 +31,16 @@ class Change:
 
 
 def changes(
-    bare: Bare, request: Request, held: Weights, traced: Trace, policies: Sequence[Policy]
+    bare: Bare, request: Request, held: Weights, traced: Trace, under: Mapping[str, int]
 ) -> tuple[Change, ...]:
-    """The changes that lower the peak, the largest saving first."""
+    """The changes that lower the peak, the largest saving first. ``under`` are the peaks under
+    policies, by their specs.
+    """
     peak = held.bytes + traced.peak(cache.full(traced, request))
     tried = (
         *_of_requests(bare, request, held, traced),
         *_of_weights(bare, request, held, traced),
-        *_of_caches(request, held, traced, policies or [policy_of(BY_DEFAULT)]),
+        *_of_caches(under),
     )
     tried_changes = [Change(what, option, least, peak - least) for what, option, least in tried]
     worth = [one for one in tried_changes if one.saves > _LEAST * peak]
@@ -104,16 +103,6 @@ def _of_weights(bare: Bare, request: Request, held: Weights, traced: Trace) -> I
     yield "linear layers in 4 bits (bitsandbytes, nf4)", "", left
 
 
-def _of_caches(
-    request: Request, held: Weights, traced: Trace, policies: Sequence[Policy]
-) -> Iterator[Tried]:
-    for policy in policies:
-        try:
-            caches = cache.under(policy, traced, request)
-        except Unknown:
-            continue
-        yield (
-            f"the policy {policy.spec}",
-            f"--policy {policy.spec}",
-            held.bytes + traced.peak(caches),
-        )
+def _of_caches(peaks: Mapping[str, int]) -> Iterator[Tried]:
+    for spec, peak in peaks.items():
+        yield f"the policy {spec}", f"--policy {spec}", peak

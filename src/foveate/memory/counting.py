@@ -17,10 +17,11 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from foveate.memory.operators import returned
+from foveate.memory.operators import FusedAttention, flops, returned
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 SMALL = 2**20  # numbers of a tensor that is made for real, at most
+COUNTS = 2**23  # the same of whole numbers: ids and positions of the longest prompts are looked at
 
 _aten = torch.ops.aten
 _FILLED = {
@@ -41,10 +42,16 @@ class Counting(TorchDispatchMode):
         peak: the most at once since :meth:`begin`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, fused: FusedAttention | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.live = self.peak = 0
+        self.live = self.peak = self._flops = 0
+        self._fused = fused
         self._known: dict[int, Any] = {}
+
+    @property
+    def flops(self) -> int:
+        """Operations of matrix products so far, those of fused attention with them."""
+        return self._flops + (0 if self._fused is None else self._fused.flops)
 
     def begin(self) -> None:
         """The peak begins anew, at what lives now."""
@@ -69,6 +76,7 @@ class Counting(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         out = self._run(func, args, kwargs or {})
+        self._flops += flops(func, args, kwargs or {}, out)
         self.count(one for one in tree_leaves(out) if isinstance(one, Tensor))
         return out
 
@@ -106,7 +114,8 @@ def _small_or_without(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return func(*args, **kwargs)
     made = [one for one in tree_leaves(shapes) if isinstance(one, Tensor)]
     written = func in _FILLED and any(one.is_floating_point() for one in made)
-    if written or sum(one.numel() for one in made) > SMALL:
+    whole = all(one.dtype in (torch.int32, torch.int64) for one in made)
+    if written or sum(one.numel() for one in made) > (COUNTS if whole else SMALL):
         return shapes
     return func(*args, **kwargs)
 

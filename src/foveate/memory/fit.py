@@ -8,26 +8,42 @@ from typing import Any
 
 from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
+from foveate.errors import InvalidParameter, UnsupportedModel
 from foveate.eval.model import DtypeName
 from foveate.memory import cache, changes
 from foveate.memory.cache import Cache
 from foveate.memory.changes import Change
-from foveate.memory.inputs import Unknown
 from foveate.memory.model import Bare, bare
 from foveate.memory.pool import Engine, Pool, pool
 from foveate.memory.request import Request
-from foveate.memory.trace import Trace, trace
+from foveate.memory.trace import Trace, pruned, trace
+from foveate.memory.unknown import Unknown
 from foveate.memory.weights import Weights, weights
+
+BY_DEFAULT = "recommended:budget=20%"
 
 
 @dataclass(frozen=True)
 class Under:
-    """The KV cache under a policy, and the peak of everything with it; or why that is unknown."""
+    """The KV cache under a policy, and the peak of everything with it; or why that is unknown.
+    ``prefill`` is there where the policy leaves visual tokens uncomputed.
+    """
 
     policy: str
     cache: Cache | None
     peak: int | None
     unknown: str = ""
+    prefill: PrunedPrefill | None = None
+
+
+@dataclass(frozen=True)
+class PrunedPrefill:
+    """The decoder's activations at its peak, in bytes, and its operations as a share of those of
+    the whole prompt, where some visual tokens are not computed.
+    """
+
+    activations: int
+    flops: float
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,7 @@ def fit(
     request: Request,
     memory: int,
     *,
-    policies: Sequence[Policy | str] = ("recommended:budget=20%",),
+    policies: Sequence[Policy | str] = (BY_DEFAULT,),
     dtype: DtypeName = "auto",
     engine: Engine | None = None,
     trust_remote_code: bool = False,
@@ -101,17 +117,18 @@ def fit(
     held, traced = _weights(made, unknown), _traced(made, request, unknown)
     if traced is None:
         return Fit(model, memory, request, held, None, (), None, (), None, unknown)
-    caches = [_full(held, traced, request)]
-    caches += [_under(policy, held, traced, request) for policy in chosen]
+    under = [_under(made, policy, held, traced, request) for policy in chosen]
+    usual = under or [_under(made, policy_of(BY_DEFAULT), held, traced, request)]
+    peaks = {one.policy: one.peak for one in usual if one.peak is not None}
     return Fit(
         model,
         memory,
         request,
         held,
         traced,
-        tuple(caches),
+        (_full(held, traced, request), *under),
         _logits(made, traced, request),
-        changes.changes(made, request, held, traced, chosen) if held else (),
+        changes.changes(made, request, held, traced, peaks) if held else (),
         _pool(engine, memory, held, traced, request, chosen, unknown),
         unknown,
     )
@@ -138,12 +155,19 @@ def _full(held: Weights | None, traced: Trace, request: Request) -> Under:
     return Under("full", whole, None if held is None else held.bytes + traced.peak(whole))
 
 
-def _under(policy: Policy, held: Weights | None, traced: Trace, request: Request) -> Under:
+def _under(
+    made: Bare, policy: Policy, held: Weights | None, traced: Trace, request: Request
+) -> Under:
     try:
-        caches = cache.under(policy, traced, request)
-    except Unknown as error:
+        under = pruned(made, policy, traced, request)
+        size = cache.under(policy, under, request)
+    except (Unknown, UnsupportedModel, InvalidParameter) as error:
         return Under(policy.spec, None, None, str(error))
-    return Under(policy.spec, caches, None if held is None else held.bytes + traced.peak(caches))
+    peak = None if held is None else held.bytes + under.peak(size)
+    prefill = None
+    if under is not traced and under.flops and traced.flops:
+        prefill = PrunedPrefill(under.activations, under.flops / traced.flops)
+    return Under(policy.spec, size, peak, prefill=prefill)
 
 
 def _logits(made: Bare, traced: Trace, request: Request) -> tuple[int, int] | None:

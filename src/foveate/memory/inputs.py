@@ -16,18 +16,14 @@ from foveate.backends.hf.modality import visual_token_ids
 from foveate.errors import InvalidInput
 from foveate.memory.model import Bare
 from foveate.memory.request import Request, Size
-
-Inputs = dict[str, Tensor]
+from foveate.memory.unknown import Unknown
+from foveate.memory.videos import Inputs, Video
 
 WORD = 1
 """A token of text: any that is no placeholder."""
 _TYPES = ("mm_token_type_ids", "token_type_ids")
 _TYPES_OF_ANSWERS = ("paligemma",)
 """Models whose types of tokens tell the answer from the prompt, and not images from text."""
-
-
-class Unknown(Exception):
-    """Something that cannot be known beforehand, with the reason."""
 
 
 def takes(function: Any, names: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,11 +47,7 @@ def pixels(bare: Bare, request: Request) -> Inputs:
             f"{bare.name} reads text only, and {request.shown} image(s) or frame(s) are asked for. "
             "Leave them out, or name a vision-language model."
         )
-    if request.frames and _takes_videos(bare.config):
-        raise Unknown(
-            f"{bare.config.model_type} makes tokens of videos otherwise than of images, and how "
-            "many is not known here; images=N asks about as many frames that are read as images"
-        )
+    request.check_between(request.shown)
     if isinstance(bare.processor, str):
         raise Unknown(bare.processor)
     one, two = (_of_blank(bare.processor, request.size, count) for count in (1, 2))
@@ -67,8 +59,8 @@ def pixels(bare: Bare, request: Request) -> Inputs:
     }
 
 
-def _takes_videos(config: PreTrainedConfig) -> bool:
-    """Whether its processor reads videos; for others their frames are images."""
+def takes_videos(config: PreTrainedConfig) -> bool:
+    """Whether the processor of these models reads videos; for others their frames are images."""
     names = ("video_token_id", "video_token_index")
     named = any(isinstance(getattr(config, name, None), int) for name in names)
     mapping: Any = video_processing_auto
@@ -99,14 +91,18 @@ def _many(one: Tensor, two: Tensor, request: Request, dtype: torch.dtype) -> Ten
     return one.repeat(repeats)
 
 
-def prompt(bare: Bare, request: Request, visual: int) -> Inputs:
-    """Ids [b, n], their mask and types: each image's ``visual`` tokens between those of text."""
+def prompt(bare: Bare, request: Request, visual: int, clip: Video | None = None) -> Inputs:
+    """Ids [b, n], their mask and types: the ``visual`` tokens of each image, or of each run of the
+    video's, between those of text.
+    """
+    words, runs = request.text, request.shown
+    if clip is not None:
+        words, runs = words + clip.words, clip.runs
     row: list[int] = []
-    if request.shown:
-        image = _image_id(bare)
-        between = request.text // (request.shown + 1)
-        row = ([WORD] * between + [image] * visual) * request.shown
-    row += [WORD] * (request.text - row.count(WORD))
+    if runs:
+        token = _image_id(bare) if clip is None else clip.token
+        row = ([WORD] * (words // (runs + 1)) + [token] * visual) * runs
+    row += [WORD] * (words - row.count(WORD))
     input_ids = torch.tensor([row] * request.batch, dtype=torch.long, device="cpu")
     made = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
     return made | _types(bare, input_ids)
@@ -114,15 +110,17 @@ def prompt(bare: Bare, request: Request, visual: int) -> Inputs:
 
 def _image_id(bare: Bare) -> int:
     names = ("image_token_id", "image_token_index")
-    candidates = [getattr(bare.config, name, None) for name in names]
-    ids = [one for one in candidates if isinstance(one, int)]
-    if not ids:
-        raise Unknown(f"{bare.config.model_type} names no placeholder of images")
-    return ids[0]
+    ids = [getattr(bare.config, name, None) for name in names]
+    for one in ids:
+        if isinstance(one, int):
+            return one
+    raise Unknown(f"{bare.config.model_type} names no placeholder of images")
 
 
 def _types(bare: Bare, ids: Tensor) -> Inputs:
+    """1 at images, 2 at videos."""
     visual = torch.isin(ids, ids.new_tensor(visual_token_ids(bare.config))).long()
+    visual[ids == getattr(bare.config, "video_token_id", -1)] = 2
     if bare.config.model_type in _TYPES_OF_ANSWERS:
         visual = torch.zeros_like(visual)
     named = takes(bare.model.forward, dict.fromkeys(_TYPES, visual))

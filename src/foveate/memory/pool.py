@@ -9,9 +9,9 @@ from foveate.backends.vllm.settings import check_policy
 from foveate.backends.vllm.tiers import MOST, rooms_of
 from foveate.core.policy import Policy
 from foveate.errors import FoveateError, InvalidInput
-from foveate.memory.inputs import Unknown
 from foveate.memory.request import Request
 from foveate.memory.trace import Trace
+from foveate.memory.unknown import Unknown
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ class Request:
     Attributes:
         images: of each row.
         frames: of each row's video; 0 without one.
+        seconds: how long the video is, which is written beside its frames by some processors.
         size: of every image and frame, before the processor; None where there are none.
         text: tokens of each row beside the visual ones, template included.
         answer: tokens of each row's answer.
@@ -32,6 +33,7 @@ class Request:
 
     images: int = 0
     frames: int = 0
+    seconds: float = 0.0
     size: Size | None = None
     text: int = 256
     answer: int = 256
@@ -49,12 +51,16 @@ class Request:
         if self.shown and (self.size is None or min(self.size) < 1):
             raise InvalidInput(
                 f"{self.shown} image(s) or frame(s) of size {self.size}: give their width and "
-                "height in pixels, such as 1436x717."
+                "height in pixels, such as --size 1436x717, or size=(1436, 717) in Python."
             )
-        if self.text <= self.shown:
+        self.check_between(self.images)
+
+    def check_between(self, shown: int) -> None:
+        """Raises InvalidInput where there is too little text to stand between so many images."""
+        if self.text <= shown:
             raise InvalidInput(
-                f"text={self.text} beside {self.shown} image(s) or frame(s): give more, as a token "
-                "of text stands between two of them, at least."
+                f"text={self.text} beside {shown} image(s) or frame(s) read as images: give "
+                f"{shown + 1} or more, as a token of text stands between two of them, at least."
             )
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -14,14 +15,18 @@ from transformers import DynamicCache
 from foveate.backends.hf.decoder import find
 from foveate.backends.hf.internals import CACHE, DynamicLayer, last_logits
 from foveate.backends.hf.support import compressible_layers, text_config
+from foveate.core.policy import Policy
 from foveate.core.storage.form import Form
 from foveate.errors import FoveateError
 from foveate.memory.attention import using
 from foveate.memory.counting import Counting
-from foveate.memory.inputs import WORD, Inputs, Unknown, pixels, prompt, takes
+from foveate.memory.inputs import WORD, pixels, prompt, takes, takes_videos
 from foveate.memory.model import Bare
+from foveate.memory.pruned import PrefillCut
 from foveate.memory.repeated import once
 from foveate.memory.request import Request
+from foveate.memory.unknown import Unknown
+from foveate.memory.videos import Inputs, video
 
 
 @runtime_checkable
@@ -48,8 +53,13 @@ class Trace:
         tower: until the decoder begins, pixels with it; 0 without images.
         prefill: from then on until the prompt is read, logits of its last token with it.
         step: in the decoding step behind the prompt.
+        flops: of the decoder while it reads the prompt; None in chunks.
         forms: of the layers that can be compressed, by their number.
-        layers: of each layer's cache behind the prompt.
+        layers: of each layer's cache behind the prompt: of one with a window all of the prompt, as
+            transformers cuts a view of that.
+        settled: the same behind the first token of the answer, when windows are copied.
+        computed: tokens of a row that each layer reads, where some are dropped before it.
+        assumed: of the video, what no file says and is taken by default.
     """
 
     tokens: int
@@ -59,6 +69,10 @@ class Trace:
     step: int
     forms: Mapping[int, Form]
     layers: tuple[int, ...]
+    settled: tuple[int, ...] = ()
+    flops: int | None = None
+    computed: tuple[int, ...] = ()
+    assumed: str = ""
 
     @property
     def cache(self) -> int:
@@ -78,15 +92,18 @@ class Trace:
 
 
 @torch.no_grad()
-def trace(bare: Bare, request: Request) -> Trace:
-    """Runs the model's code on the request, without numbers.
+def trace(bare: Bare, request: Request, policy: Policy | None = None) -> Trace:
+    """Runs the model's code on the request, without numbers; with the stage ``prune`` of a policy,
+    as many tokens go on into each layer as that says.
 
     Raises:
         Unknown: it looks at numbers that are not there, or nothing tells what it is to read.
+        FoveateError: visual tokens of this model cannot be dropped.
     """
-    with using(bare.model, request.attention):
+    cut = None if policy is None or policy.prune is None else PrefillCut.of(bare, policy)
+    with using(bare.model, request.attention) as fused:
         try:
-            return _trace(bare, request)
+            return _trace(bare, request, Counting(fused), cut)
         except (FoveateError, Unknown):
             raise
         except Exception as error:  # whatever the model's own code raises
@@ -97,31 +114,55 @@ def trace(bare: Bare, request: Request) -> Trace:
             ) from error
 
 
-def _trace(bare: Bare, request: Request) -> Trace:
-    counting = Counting()
+def pruned(bare: Bare, policy: Policy, whole: Trace, request: Request) -> Trace:
+    """The trace with the tokens alone that a policy computes; ``whole`` itself where that is all.
+    While answering, a step's own activations are those beside the full cache.
+    """
+    if policy.prune is None:
+        return whole
+    cut = trace(bare, request, policy)
+    sizes = zip(cut.layers, whole.settled, strict=True)
+    settled = [size if n in cut.forms else later for n, (size, later) in enumerate(sizes)]
+    return replace(cut, step=whole.step - whole.cache + cut.cache, settled=tuple(settled))
+
+
+def _trace(bare: Bare, request: Request, counting: Counting, cut: PrefillCut | None) -> Trace:
     counting.leave_out([*bare.model.parameters(), *bare.model.buffers()])
-    seen = pixels(bare, request)
+    clip = video(bare, request) if request.frames and takes_videos(bare.config) else None
+    seen = pixels(bare, request) if clip is None else clip.pixels
+    runs = request.shown if clip is None else clip.runs
     counting.count(seen.values())
     decoder = find(bare.model, text_config(bare.model)).decoder
+    work: int | None = None
+    computed: tuple[int, ...] = ()
     with once(bare.model, decoder, counting):
         features, tower = _features(bare, seen, counting)
         count = sum(one.numel() // one.shape[-1] for one in features)
-        visual = count // (request.batch * request.shown) if request.shown else 0
-        given = prompt(bare, request, visual)
+        visual = count // (request.batch * runs) if runs else 0
+        given = prompt(bare, request, visual, clip)
+        tokens = given["input_ids"].shape[1]
         cache = DynamicCache(config=text_config(bare.model))
-        if request.chunk is None or request.chunk >= given["input_ids"].shape[1]:
-            del features
-            tower, prefill = _whole(bare, {**given, **seen}, cache, decoder, counting)
-        else:
+        if request.chunk is not None and request.chunk < tokens:
+            if cut is not None:
+                raise Unknown("a prompt in chunks, of which each would be pruned by itself")
             prefill = _in_chunks(bare, given, cache, request.chunk, counting)
+        else:
+            del features
+            with nullcontext() if cut is None else cut.over(given["input_ids"], [visual] * runs):
+                tower, prefill, work = _whole(bare, {**given, **seen}, cache, decoder, counting)
+            computed = () if cut is None else cut.computed
     return Trace(
-        tokens=given["input_ids"].shape[1],
-        visual=visual * request.shown,
+        tokens=tokens,
+        visual=visual * runs,
         tower=tower if request.shown else 0,
         prefill=prefill,
-        layers=tuple(sum(one.nbytes for one in _tensors(layer)) for layer in cache.layers),
+        layers=tuple(_bytes(layer) for layer in cache.layers),
         forms=_forms(bare, cache),
-        step=_step(bare, request.batch, cache, counting),
+        step=0 if cut else _step(bare, request.batch, cache, counting),
+        settled=() if cut else tuple(_bytes(layer) for layer in cache.layers),
+        flops=work,
+        computed=computed,
+        assumed="" if clip is None else clip.assumed,
     )
 
 
@@ -129,24 +170,27 @@ def _features(bare: Bare, seen: Inputs, counting: Counting) -> tuple[list[Tensor
     """The visual tokens as the tower makes them, and its peak."""
     if not seen:
         return [], 0
-    see = getattr(bare.model, "get_image_features", None)
+    kind = "video" if "pixel_values_videos" in seen else "image"
+    see = getattr(bare.model, f"get_{kind}_features", None)
     if see is None:
         raise Unknown(f"{bare.config.model_type} does not say how it makes tokens of images")
     counting.begin()
     with counting:
         out = see(**takes(see, seen))
-    features = getattr(out, "pooler_output", out)
-    return [one for one in tree_leaves(features) if isinstance(one, Tensor)], counting.peak
+    made = getattr(out, "pooler_output", out)
+    return [one for one in tree_leaves(made) if isinstance(one, Tensor)], counting.peak
 
 
 def _whole(
     bare: Bare, given: Inputs, cache: Any, decoder: nn.Module, counting: Counting
-) -> tuple[int, int]:
-    """The prompt in one piece: the peaks before the decoder begins, and from then on."""
-    peaks: list[int] = []
+) -> tuple[int, int, int]:
+    """The prompt in one piece: the peaks before the decoder begins, and from then on, and the
+    operations from then on.
+    """
+    before: list[int] = []
 
     def mark(*_: Any) -> None:
-        peaks.append(counting.peak)
+        before.extend((counting.peak, counting.flops))
         counting.begin()
 
     hook = decoder.register_forward_pre_hook(mark)
@@ -156,7 +200,7 @@ def _whole(
             _called(bare, cache, **given)
     finally:
         hook.remove()
-    return peaks[0], counting.peak
+    return before[0], counting.peak, counting.flops - before[1]
 
 
 def _in_chunks(bare: Bare, given: Inputs, cache: Any, chunk: int, counting: Counting) -> int:
@@ -200,9 +244,11 @@ def _called(bare: Bare, cache: Any, **given: Any) -> Any:
     return bare.model(**given, **{CACHE: cache}, **last, use_cache=True)
 
 
-def _tensors(layer: Any) -> Iterator[Tensor]:
-    """What a layer of a cache holds: pairs, or states."""
-    return (one for one in tree_leaves(vars(layer)) if isinstance(one, Tensor) and one.is_meta)
+def _bytes(layer: Any) -> int:
+    """What a layer of a cache holds: pairs, or states; and all of what they are views of."""
+    tensors = (one for one in tree_leaves(vars(layer)) if isinstance(one, Tensor) and one.is_meta)
+    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
+    return sum(storages.values())
 
 
 def _forms(bare: Bare, cache: Any) -> dict[int, Form]:

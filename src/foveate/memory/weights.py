@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 
 from foveate.backends.hf.decoder import find
 from foveate.backends.hf.support import text_config
-from foveate.memory.inputs import Unknown
 from foveate.memory.model import Bare
+from foveate.memory.unknown import Unknown
 
 INDEX = "model.safetensors.index.json"
 _GROUP = 128  # weights that share a scale, where a configuration names no other number

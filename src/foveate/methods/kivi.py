@@ -35,13 +35,23 @@ from foveate.core.storage import (
     exact_bytes,
 )
 from foveate.core.storage.body import Body
-from foveate.errors import InvalidParameter, MissingModality
+from foveate.errors import InvalidParameter, MissingModality, UnsupportedPolicy
 from foveate.stages.budget import Uniform
 from foveate.stages.score import Recency
 from foveate.stages.select import TopK
 
-Bits = Literal[8, 4, 2, 1]
+BitsOrAuto = Literal[8, 4, 2, 1, "auto"]
 TextBits = Literal[8, 16]
+
+
+def _known(bits: BitsOrAuto) -> int:
+    """Raises UnsupportedPolicy where nothing has divided the budget that they are a part of."""
+    if bits == "auto":
+        raise UnsupportedPolicy(
+            "kivi(bits=auto) leaves its bits to the policy's budget, which is divided where a "
+            "model reads a prompt, and was not here. Write them out, such as kivi(bits=4)."
+        )
+    return bits
 
 
 @stage("kivi")
@@ -56,7 +66,7 @@ class Kivi:
     (arXiv:2502.14882).
     """
 
-    bits: Bits = 2
+    bits: BitsOrAuto = 2
     group: Positive = 32
     residual: Count = 128
     values: Along = "token"
@@ -65,7 +75,7 @@ class Kivi:
     @property
     def layout(self) -> CodeLayout:
         """How numbers become codes."""
-        return CodeLayout(self.bits, self.group, self.values)
+        return CodeLayout(_known(self.bits), self.group, self.values)
 
     def __call__(self, pairs: Pairs) -> Pairs:
         if isinstance(pairs, QuantisedPairs):
@@ -77,7 +87,8 @@ class Kivi:
         form, rest = held.form, held.counts.clamp_max(self.residual)
         coded = held.counts - rest
         pairs, number = int(coded.sum()), form.dtype.itemsize
-        codes = -(-form.key * self.bits // 8) + -(-form.value * self.bits // 8)
+        bits = _known(self.bits)
+        codes = -(-form.key * bits // 8) + -(-form.value * bits // 8)
         column = (torch.int16 if held.columns <= 2**15 else torch.int32).itemsize
         of_group = 2 * form.key * number + torch.int32.itemsize
         of_values = 2 * -(-form.value // self.group) * number
@@ -106,7 +117,7 @@ class KiviOfVisual:
     (arXiv:2502.14882), whose calibration of the logits is left out.
     """
 
-    bits: Bits = 2
+    bits: BitsOrAuto = 2
     group: Positive = 32
     residual: Count = 128
     values: Along = "channel"
@@ -116,7 +127,7 @@ class KiviOfVisual:
     @property
     def layout(self) -> CodeLayout:
         """How numbers of visual tokens become codes."""
-        return CodeLayout(self.bits, self.group, self.values)
+        return CodeLayout(_known(self.bits), self.group, self.values)
 
     @property
     def _of_text(self) -> Kivi | None:
@@ -168,7 +179,7 @@ class KiviOfVisual:
 )
 def kivi(
     *,
-    bits: Bits = 2,
+    bits: BitsOrAuto = 2,
     group: Positive = 32,
     residual: Count = 128,
     of: Literal["all", "visual"] = "all",
@@ -178,7 +189,7 @@ def kivi(
     """Holds all but the last pairs in few bits, or visual ones alone; adds to any method.
 
     Args:
-        bits: Bits of each number that is held.
+        bits: Bits of each number that is held; auto is what one budget leaves for them.
         group: Numbers that share a scale.
         residual: The newest pairs (of text, under `of=visual`), which are held as they are.
         of: Whose numbers, all tokens' or visual ones' alone.

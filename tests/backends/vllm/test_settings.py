@@ -92,6 +92,8 @@ def test_prefixkv_is_served_with_a_profile(tmp_path):
         ("csp:budget=20%,decode_n=1.0", "softmax"),
         ("csp:budget=20%,fill=false", "fewer tokens than its budget"),
         ("kivi", r"kivi\(.*form of its own"),
+        ("snapkv+kivi(bits=auto):budget=20%", "bits=auto divides one budget"),
+        ("fastv.prune(keep=auto)+snapkv:budget=20%", "keep=auto divides one budget"),
         ("think:budget=20%", r"channels\(.*form of its own"),
         ("lookm:budget=20%,protect_text=true", "protect_text"),
     ],

@@ -33,6 +33,7 @@ from foveate.core.storage import (
     Pairs,
     RewrittenPairs,
     Roomy,
+    bits_held,
     listed,
     store,
 )
@@ -387,6 +388,7 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
         if not pairs.compressed:
             kept = kept - padding[:, None]
         dropped = dropped_before(self.state.dropped, self.model_index, self.seen)
+        made = 8 * self.form(kept.shape[1]).dtype.itemsize
         never = torch.zeros_like(padding) if dropped is None else dropped.sum(-1).to(kept)
         return LayerStats(
             layer=self.model_index,
@@ -398,6 +400,8 @@ class FoveateLayer(DynamicLayer):  # type: ignore[no-untyped-call]
             seconds=self.watch.seconds,
             dropped=None if dropped is None else never,
             evicted=(finished - padding - never)[:, None] - kept,
+            bits=bits_held(pairs, made),
+            made=made,
         )
 
     # Passes that do not stay

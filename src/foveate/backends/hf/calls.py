@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf import fixed
+from foveate.backends.hf import cutting, fixed
 from foveate.backends.hf.checks import (
     CONTINUOUS,
     check_all_took_part,
@@ -28,6 +28,7 @@ from foveate.backends.hf.checks import (
     trains,
 )
 from foveate.backends.hf.decoder import find
+from foveate.backends.hf.dividing import divide_for_prompt
 from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.hooks import (
     forget_compiled,
@@ -410,6 +411,9 @@ class Calls:
             state.arm(end)
         if state.prompt_end is not None:
             state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
+        if end is not None and self.policy.left_open:
+            pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, given.device)
+            divide_for_prompt(self.model, state, [end - pad for pad in pads.tolist()], end)
         ids = kwargs.get("input_ids")
         vision = self._next.visual_tokens(call_inputs, state.prompt_end, seen, ids, given)
         frames = call_inputs.of_pass("frames", state.prompt_end, seen, given)
@@ -429,9 +433,9 @@ class Calls:
 
     def _relink(self, state: CacheState) -> None:
         if state.link is not self.link:
-            if state.link.open or state.policy != self.policy:
+            if state.link.open or state.given != self.policy:
                 raise UnsupportedCache(
-                    f"this cache was compressed under {state.policy} in another compress() block; "
+                    f"this cache was compressed under {state.given} in another compress() block; "
                     f"this block's policy is {self.policy}."
                 )
             state.link = self.link

@@ -30,6 +30,11 @@ def given_mask(kwargs: Mapping[str, Any]) -> Any:
     return mask.get("full_attention") if isinstance(mask, dict) else mask
 
 
+def without_padding(mask: Any) -> bool:
+    """Whether it is one over tokens alone [b, n] that hides none of them."""
+    return isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask != 0).all())
+
+
 def embedded(decoder: nn.Module, kwargs: Mapping[str, Any]) -> Float[Tensor, "b t c"]:
     """The embeddings that the decoder reads."""
     given = kwargs.get("inputs_embeds")

@@ -43,6 +43,11 @@ def endless(policy: Policy, every: int | None) -> Policy:
             f"budget {policy.amount} is a share of a prompt that never ends. Give a number of "
             "tokens (4096) or bytes (64MB)."
         )
+    if policy.left_open:
+        raise InvalidParameter(
+            f"{policy} divides one budget by a prompt's length, and this one never ends. Write its "
+            "shares out instead of auto, such as bits=4."
+        )
     score = policy.reads_again
     if (unable := score if score and score.reading.prompt else policy.prunes) is not None:
         raise InvalidParameter(

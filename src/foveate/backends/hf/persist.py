@@ -22,11 +22,14 @@ from foveate.backends.hf.saved import SCHEMA, UNSIGNED, Saved
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.support import foveate_layers
 from foveate.core import files
+from foveate.core.composition import policy as policy_of
 from foveate.core.policy import Policy
 from foveate.core.protocols import Restores
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs, RewrittenPairs, exact
 from foveate.errors import CacheMismatch, InvalidInput, UnsupportedCache
 
+SHARES = "shares"
+"""The note of the policy that says the shares that the one given left open."""
 DROPPED = "dropped."
 """Before the number of a layer of the model: which tokens were dropped before it, and so are not
 computed from it on.
@@ -119,6 +122,7 @@ def save(
         "schema": SCHEMA,
         "model": model_fingerprint(model),
         "policy": policy.spec,
+        **({} if state.policy == policy else {SHARES: state.policy.spec}),
         "tokenizer": tokenizer_fingerprint(tokenizer),
         "seen": json.dumps(seen),
     }
@@ -141,6 +145,11 @@ def load(
     """Fills a converted, empty cache from a file; not before all of it was checked."""
     saved_cache = saved.read(path)
     _check(path, saved_cache.note, model, policy, tokenizer)
+    if policy.left_open:
+        if SHARES not in saved_cache.note:
+            saved_cache.refuse("it does not say how its budget was divided")
+        policy = policy_of(saved_cache.note[SHARES])
+        foveate_layers(cache)[0].state.divide(policy, None)
     _check_tensors(saved_cache, cache, model)
     moved = {k: t if HOST in k else t.to(model.device) for k, t in saved_cache.tensors.items()}
     saved_cache = saved_cache._replace(tensors=moved)

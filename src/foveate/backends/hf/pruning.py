@@ -166,8 +166,9 @@ class Pruner:
         given = next(kwargs[name] for name in GIVEN if kwargs.get(name) is not None)
         rows, count = given.shape[:2]
         mask = cutting.given_mask(kwargs)
-        whole = state.shared.over_columns(mask, rows, count, first + count)
-        pads = state.facts(whole, (rows, count, first + count), given.device).pads
+        # where nothing is padded it says no more than None, whose square of places is never made
+        padded = None if cutting.without_padding(mask) else mask
+        pads = state.padding(padded, rows, first, count, given.device)
         columns = torch.arange(first, first + count, device=given.device).expand(rows, count)
         columns = columns.where(columns >= pads.to(columns.device)[:, None], -1)
         self._pass = at = PassToCut(state, first, columns, requested)
@@ -191,7 +192,7 @@ class Pruner:
         """Which places go on from a layer on, and their hidden states; None if all do."""
         looked = self.tower.of(at.vision) if self.tower is not None and layer == 0 else None
         tokens = at.tokens(layer, len(self.layers), hidden, looked)
-        chosen = self.stage(tokens)  # type: ignore[misc]
+        chosen = at.state.policy.prune(tokens)  # type: ignore[misc]
         at.notes = {**at.notes, **chosen.notes}
         stays = (at.columns >= 0) & (chosen.goes_on | at.must_go_on(tokens))
         states = hidden if chosen.hidden is None else chosen.hidden.to(hidden.dtype)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from foveate.backends.hf.dividing import divide_for_prompt
 from foveate.backends.hf.internals import CACHE, last_logits
 from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.positions import note_recorded
@@ -137,14 +138,17 @@ def branch(
             f"this prompt was recorded with another {type(recording.model).__name__} than the one "
             "of this block. Record it with this one."
         )
-    if recording.prune != session.policy.prune:
-        raise InvalidInput(
-            f"this prompt was recorded with prune={print_value(recording.prune)}, and the policy "
-            f"says prune={print_value(session.policy.prune)}: other tokens are computed. Record it "
-            "with record(..., prune=policy.prune)."
-        )
     cache = DynamicCache(config=session.model.config)
     state = convert(cache, text_config(session.model), session.policy, session.link)
+    if session.policy.left_open:
+        lengths = recording.layers[0].slots.lengths.tolist()
+        divide_for_prompt(session.model, state, lengths, recording.tokens)
+    if recording.prune != state.policy.prune:
+        raise InvalidInput(
+            f"this prompt was recorded with prune={print_value(recording.prune)}, and the policy "
+            f"says prune={print_value(state.policy.prune)}: other tokens are computed. Record it "
+            "with record(..., prune=policy.prune)."
+        )
     sources: list[Any] = recording.cache.layers
     mine = foveate_layers(cache)
     theirs = foveate_layers(recording.cache)

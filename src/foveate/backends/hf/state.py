@@ -19,6 +19,7 @@ from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
 from foveate.core.reading import OneNumber, PromptReading
 from foveate.core.slots import known_images
+from foveate.core.storage import Form
 from foveate.core.tensors import left_padding
 from foveate.errors import UnsupportedCache
 
@@ -106,11 +107,8 @@ class CacheState:
         shares_kv: bool = False,
         most_heads: int | None = None,
     ):
-        self.policy = policy
+        self.given = policy
         self.most_heads = None if shares_kv else most_heads  # of all layers: what others read stays
-        # found now, as a traced step could not: cached properties hold a lock until Python 3.12
-        self.rewrites = policy.rewrites
-        _ = policy.prunes, policy.compresses_again
         self.shares_kv = shares_kv  # whether other layers of the model read the pairs of some
         self.link = link
         self.depth = depth
@@ -119,6 +117,7 @@ class CacheState:
 
     def clear(self) -> None:
         """Forgets the conversation."""
+        self._follow(self.given)
         self.prompt_end: int | None = None  # column where the prompt ends; None: nothing to do
         self.awaiting = True  # the next pass begins a prompt that is to be compressed
         self.vision: Bool[Tensor, "b seen"] | None = None
@@ -147,6 +146,26 @@ class CacheState:
         )
         self.stats = Stats(self.policy.spec)
         self.shared = SharedByLayers()
+
+    def _follow(self, policy: Policy) -> None:
+        self.policy = policy
+        # found now, as a traced step could not: cached properties hold a lock until Python 3.12
+        self.rewrites = policy.rewrites
+        _ = policy.prunes, policy.compresses_again
+        for layer in self.layers:
+            layer.policy = policy
+
+    @property
+    def divided(self) -> bool:
+        """Whether its policy leaves nothing open."""
+        return not self.policy.left_open
+
+    def divide(self, policy: Policy, forms: tuple[Form, ...] | None) -> None:
+        """From now on the policy is this one, which says the shares that the one given leaves open,
+        for pairs of these forms; of the first prompt, as what is held stays as it is held.
+        """
+        self._follow(policy)
+        self.reading.policy, self.reading.forms = policy, forms
 
     def arm(self, end: int) -> None:
         """A prompt begins that is to be compressed, and ends at this column."""
@@ -205,6 +224,16 @@ class CacheState:
             facts = self.shared.read_facts(mask, shape, self.pads if complete else None, device)
             self.pads = facts.pads
         return facts
+
+    def padding(
+        self, mask: Tensor | None, rows: int, seen: int, new: int, device: torch.device
+    ) -> Int[Tensor, "b"]:
+        """The padding in front of each row, as the mask of the pass says that is about to be read:
+        ``new`` tokens after ``seen`` ones.
+        """
+        columns = seen + new
+        whole = self.shared.over_columns(mask, rows, new, columns)
+        return self.facts(whole, (rows, new, columns), device).pads
 
     def extend_vision(
         self, vision: Bool[Tensor, "b t"] | None, frames: Bool[Tensor, "b t"] | None = None

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from foveate.backends.hf.remaining import Remaining
+
 
 @dataclass
 class LayerStats:
@@ -21,7 +23,8 @@ class LayerStats:
     tensors held right after compression, room to grow included. ``seconds`` went into the policy's
     stages; what the prompt's attention adds up on its way is not in them. ``dropped`` counts each
     row's tokens that the layer never computed, [b]; None where it computed all. ``evicted`` counts
-    the pairs that it computed and that are not kept, [b, h].
+    the pairs that it computed and that are not kept, [b, h]. A number of a pair takes ``bits``, on
+    average over pairs and without scales; the model ``made`` it in so many.
     """
 
     layer: int
@@ -33,6 +36,8 @@ class LayerStats:
     seconds: float
     dropped: Int[Tensor, "b"] | None = None
     evicted: Int[Tensor, "b h"] | None = None
+    bits: float = 0.0
+    made: int = 0
 
     @property
     def tokens(self) -> float:
@@ -119,6 +124,23 @@ class Stats:
         """Seconds spent on scoring, selecting, merging and storing."""
         return sum(layer.seconds for layer in self.layers)
 
+    @property
+    def remaining(self) -> Remaining:
+        """What each part of the policy leaves of the prompt."""
+        layers, computed = self.layers, self.computed
+        pairs = [int(one.kept.sum()) for one in layers]
+        full = [one.kept.numel() * one.seen for one in layers]
+        bits = sum(one.bits * held for one, held in zip(layers, pairs, strict=True))
+        return Remaining(
+            visual=0 if self.visual is None else int(self.visual.sum()),
+            computed=1.0 if computed is None else float(computed.mean()),
+            pairs=sum(pairs) / max(1, sum(full)),
+            bits=bits / max(1, sum(pairs)),
+            made=max((one.made for one in layers), default=0),
+            bytes=self.bytes_after / max(1, self.bytes_before),
+            evicts=any(one.evicted is not None and bool((one.evicted > 0).any()) for one in layers),
+        )
+
     def __str__(self) -> str:
         share = self.bytes_after / self.bytes_before if self.bytes_before else 1.0
         lines = [
@@ -126,7 +148,9 @@ class Stats:
             f"{self.bytes_after / 2**20:.2f} of {self.bytes_before / 2**20:.2f} MiB "
             f"({share:.1%}), {self.seconds * 1e3:.1f} ms"
         ]
-        if (computed := self.computed) is not None:
+        if len((left := self.remaining).parts) > 1:
+            lines.append(f"  {left}")
+        elif (computed := self.computed) is not None:
             lines.append(f"  computed {float(computed.mean()):.1%} of the visual tokens")
         for layer in self.layers:
             lines.append(f"  layer {layer.layer}: {_fates(layer)}")

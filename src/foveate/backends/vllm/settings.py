@@ -128,6 +128,12 @@ def check_policy(policy: Policy) -> None:
         UnsupportedPolicy: another one; the message says which stage stands in the way.
         InvalidBudget: a budget in bytes.
     """
+    if policy.left_open:
+        raise _refused(
+            policy,
+            f"{policy.left_open[0]}=auto divides one budget in bytes, and vLLM's blocks hold whole "
+            "pairs of tokens that are all computed. Leave it out",
+        )
     _check_budget(policy)
     if policy.prune is not None:
         raise _refused(

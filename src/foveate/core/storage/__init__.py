@@ -18,6 +18,7 @@ from foveate.core.storage.pairs import Coded, Pairs, Renumbered, Roomy
 from foveate.core.storage.quantised import QuantisedPairs
 from foveate.core.storage.ragged import RaggedPairs, exact, only, store
 from foveate.core.storage.rewritten import RewrittenPairs, rewritten
+from foveate.core.storage.widths import bits_held
 
 __all__ = [
     "GROWTH",
@@ -35,6 +36,7 @@ __all__ = [
     "Renumbered",
     "RewrittenPairs",
     "Roomy",
+    "bits_held",
     "exact",
     "exact_bytes",
     "listed",

@@ -12,6 +12,7 @@ over that text, brought to [0, 1] within the row: every model has that.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,7 +23,14 @@ from torch import Tensor
 from foveate.core.amount import AmountLike
 from foveate.core.method import Paper
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import (
+    EnteringTokens,
+    Pruned,
+    going_on,
+    number_going_on,
+    share,
+    share_or_auto,
+)
 
 LEAST = 1e-6
 """Of relevance, and of what a token adds to the determinant: a token is never worth nothing."""
@@ -60,10 +68,13 @@ class CDPrunerPrune:
     keep: AmountLike = "11.1%"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         goes_on = torch.zeros_like(tokens.vision)

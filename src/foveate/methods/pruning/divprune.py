@@ -8,13 +8,21 @@ positions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from foveate.core.amount import AmountLike
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import (
+    EnteringTokens,
+    Pruned,
+    going_on,
+    number_going_on,
+    share,
+    share_or_auto,
+)
 from foveate.stages.farthest import spread
 
 
@@ -29,10 +37,13 @@ class DivPrunePrune:
     keep: AmountLike = "9.8%"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         counts, visual = going_on(share(self.keep), tokens.given), tokens.vision[:, None]

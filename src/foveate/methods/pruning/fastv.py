@@ -11,12 +11,13 @@ counts those of an answer from the number of tokens that are left.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.core.amount import AmountLike
 from foveate.core.parameters import Positive
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share, share_or_auto
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.one_ranking import By, received
 
@@ -36,10 +37,13 @@ class FastVPrune:
     by: By = "last"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (self.layer,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         paid = received(tokens.attended(), self.by).mean(1)[:, -tokens.pos.shape[1] :]

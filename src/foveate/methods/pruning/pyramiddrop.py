@@ -9,11 +9,12 @@ been made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.core.parameters import Positive, ShareBetween
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.one_ranking import paid_by_last
 
@@ -34,6 +35,10 @@ class PyramidDropPrune:
     def layers(self, depth: int) -> tuple[int, ...]:
         """The first layer of each part but the first; fewer where a model has few layers."""
         return tuple(sorted({part * depth // self.stages for part in range(1, self.stages)} - {0}))
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        parts = range(1, len(self.layers(depth)) + 1)
+        return tuple(number_going_on(share(self.ratio**part), sum(images)) for part in parts)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         paid = paid_by_last(tokens.attended()).mean(1)[:, -tokens.pos.shape[1] :]

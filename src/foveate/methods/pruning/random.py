@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foveate.core.amount import AmountLike
 from foveate.core.parameters import Seed
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share, share_or_auto
 from foveate.stages.pruned import highest_visual
 from foveate.stages.score.attention_free import uniform
 
@@ -24,10 +25,13 @@ class RandomPrune:
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (number_going_on(share(self.keep), sum(images)),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         return highest_visual(tokens, uniform(self.seed, tokens.pos), share(self.keep))

@@ -15,6 +15,7 @@ on, all do. Its second version (SparseVLM+), which recycles nothing, is not buil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +28,7 @@ from foveate.core.layer import Layer
 from foveate.core.method import Paper
 from foveate.core.parameters import Positive, Share
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, share
+from foveate.core.pruning import EnteringTokens, Pruned, number_going_on, share
 from foveate.errors import InvalidParameter
 from foveate.ops.window_attention import window_attention
 from foveate.stages.pruned import highest_visual
@@ -109,6 +110,14 @@ class SparseVLMPrune:
         """The first one too, where the raters are chosen."""
         return (0, *self._cuts())
 
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        left = [sum(images)]
+        for keep in self._shares():
+            best = min(number_going_on(keep, sum(images)), left[-1])
+            clustered = self._number_worth(left[-1] - best)
+            left.append(best + (clustered // self.to_one + 1 if clustered else 0))
+        return tuple(left)
+
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         if not tokens.layer:
             return Pruned(torch.ones_like(tokens.vision), notes={RATERS: raters(tokens)})
@@ -128,8 +137,12 @@ class SparseVLMPrune:
 
     def _worth(self, dropped: Tensor, paid: Float[Tensor, "t"]) -> Tensor:
         """Which of the places of what does not go on are recycled."""
-        count = min(len(dropped), int(len(dropped) * self.recycled) + 1)
+        count = self._number_worth(len(dropped))
         return dropped[paid[dropped].topk(count).indices.sort().values]
+
+    def _number_worth(self, dropped: int) -> int:
+        """How many of those that do not go on are clustered."""
+        return min(dropped, int(dropped * self.recycled) + 1) if self.recycled else 0
 
 
 def raters(tokens: EnteringTokens) -> Bool[Tensor, "b t"]:

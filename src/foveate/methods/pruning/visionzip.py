@@ -14,7 +14,7 @@ the same number of each. Ends of lines, which no patch makes, come last, as it l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +27,14 @@ from foveate.core.amount import AmountLike
 from foveate.core.method import Paper
 from foveate.core.parameters import ShareBelow
 from foveate.core.prunes import prunes
-from foveate.core.pruning import EnteringTokens, Pruned, going_on, share
+from foveate.core.pruning import (
+    EnteringTokens,
+    Pruned,
+    going_on,
+    number_going_on,
+    share,
+    share_or_auto,
+)
 
 
 @prunes(
@@ -66,10 +73,13 @@ class VisionZipPrune:
     contextual: ShareBelow = 0.15625
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keep", share(self.keep))
+        object.__setattr__(self, "keep", share_or_auto(self.keep))
 
     def layers(self, depth: int) -> tuple[int, ...]:
         return (0,)
+
+    def counts(self, depth: int, images: Sequence[int]) -> tuple[int, ...]:
+        return (sum(number_going_on(share(self.keep), count) for count in images),)
 
     def __call__(self, tokens: EnteringTokens) -> Pruned:
         seen, hidden = tokens.seen(), tokens.hidden.clone()

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from foveate.backends.hf import Recording, Session, chosen, compress, record
+from foveate.backends.hf.dividing import divided_for
 from foveate.backends.hf.support import compressible_layers, text_config
 from foveate.core.policy import Policy
 from foveate.core.pruning import Prune
@@ -57,7 +58,8 @@ class Readings:
 
     def of(self, policy: Policy) -> Recording:
         """The prompt as this policy reads it; read when it is asked for the first time."""
-        kind = policy.reads_column_sums, policy.prune
+        tokens = self.inputs["input_ids"].shape[1]
+        kind = policy.reads_column_sums, divided_for(self.model, policy, [tokens]).prune
         if kind not in self._read:
             sums, prune = kind
             self._read[kind] = record(self.model, sums=sums, prune=prune, **self.inputs)

@@ -1,0 +1,116 @@
+"""What ``stack.py`` asked, as tables and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from benchmarks.quality.stack_splits import NAMES, RESIDUAL, SHARES, Sizes, specs_at
+from benchmarks.written import demo
+from foveate.eval.reading import FULL, Protocol
+from foveate.eval.results import read
+from foveate.report.charts import axes, style, svg
+
+Answered = dict[str, dict[str, list[Mapping[str, Any]]]]
+"""Rows by split and share, as "10%"."""
+
+
+def answered(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> Answered:
+    """The rows of the questions that every split was asked; "full" has one list."""
+    answers: Answered = {name: {f"{share:.0%}": [] for share in SHARES} for name in NAMES}
+    answers[FULL] = {"100%": []}
+    for task in tasks:
+        by_sample: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for row in read(runs / protocol / task).rows:
+            by_sample.setdefault(row["sample"], {})[row["spec"]] = row
+        for mine in by_sample.values():
+            full = mine[FULL]
+            sizes = Sizes(full["tokens"], full["visual"])
+            specs = {share: specs_at(share, sizes) for share in SHARES}
+            if not all(spec in mine for named in specs.values() for spec in named.values()):
+                continue  # the run was broken off here
+            answers[FULL]["100%"].append(full)
+            for share, named in specs.items():
+                for name, spec in named.items():
+                    answers[name][f"{share:.0%}"].append(mine[spec])
+    return answers
+
+
+def measured(runs: Path, protocol: Protocol, tasks: Sequence[str]) -> dict[str, Any]:
+    """What each split did, by what it is called and by share; the full cache's has one, "100%"."""
+    return {
+        NAMES.get(name, name): {share: standing(some) for share, some in by_share.items()}
+        for name, by_share in answered(runs, protocol, tasks).items()
+    }
+
+
+def standing(some: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of one split at one share: how many were asked, how many answers are right, bytes held."""
+    rows = [row for row in some if "right" in row]
+    if not rows:
+        return {}
+    return {
+        "questions": len(rows),
+        "right": mean(row["right"] for row in rows),
+        "bytes": mean(row["kv_bytes"] / row["kv_bytes_full"] for row in rows),
+    }
+
+
+def page(measurements: Mapping[str, Any], tasks: Sequence[str]) -> str:
+    """The tables."""
+    lines = [
+        "# One budget: tokens, pairs, bits",
+        "",
+        f"The {demo()}, float32 (numbers of 32 bits), `recommended` with its profile; tasks: "
+        f"{', '.join(tasks)}. Right answers, letter by letter, and in parentheses the bytes held, "
+        "of the full cache's. A split that cannot be so small (a prompt whose text alone is more, "
+        "few bits that are too many) has fewer questions, as said, or none. `kivi` holds the last "
+        f"{RESIDUAL} pairs of a head as they came.",
+        "",
+        "![Right answers by split and share of the bytes](stack.svg)",
+        "",
+    ]
+    for protocol, table in measurements.items():
+        full = table[FULL]["100%"]
+        lines += [f"## {protocol}", ""]
+        lines += [f"{full['questions']} questions; the full cache: {full['right']:.0%} right.", ""]
+        lines += [f"| | {' | '.join(f'{share:.0%}' for share in SHARES)} |"]
+        lines += [f"|---|{'---|' * len(SHARES)}"]
+        for said in NAMES.values():
+            cells = (_cell(table[said][f"{s:.0%}"], full["questions"]) for s in SHARES)
+            lines.append(f"| {said} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(one: Mapping[str, float], all_asked: float) -> str:
+    if not one:
+        return "-"
+    some = "" if one["questions"] == all_asked else f" of {one['questions']}"
+    return f"{one['right']:.0%}{some} ({one['bytes']:.1%})"
+
+
+def plot(measurements: Mapping[str, Any]) -> str:
+    """Right answers against the bytes, a panel for each protocol, a line for each split."""
+    figure, panels = axes(columns=len(measurements), height=3.4)
+    for axis, (protocol, table) in zip(np.ravel(panels), measurements.items(), strict=True):
+        for place, said in enumerate(NAMES.values()):
+            cells = [one for one in table[said].values() if one]
+            x, y = [100 * c["bytes"] for c in cells], [100 * c["right"] for c in cells]
+            axis.plot(x, y, **style(place), markersize=4, linewidth=1.2, label=said)
+        axis.axhline(
+            100 * table[FULL]["100%"]["right"], color="#808080", linestyle="--", linewidth=1
+        )
+        axis.set(title=protocol, xscale="log", xlabel="KV bytes held, %", ylim=(0, 103))
+        axis.set_xticks([5, 10, 20], ["5", "10", "20"], minor=False)
+        axis.tick_params(which="minor", bottom=False, labelbottom=False)
+    first = np.ravel(panels)[0]
+    first.set(ylabel="right answers, %")
+    figure.legend(
+        *first.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7
+    )
+    return svg(figure)

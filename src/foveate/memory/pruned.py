@@ -1,0 +1,137 @@
+"""A prefill in which some visual tokens are not computed, run without numbers: as many go on into
+each layer as the stage ``prune`` of a policy says beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from foveate.backends.hf import cutting
+from foveate.backends.hf.decoder import find
+from foveate.backends.hf.hooks import wrap
+from foveate.backends.hf.modality import visual_token_ids
+from foveate.backends.hf.prunable import layers_of
+from foveate.backends.hf.support import text_config
+from foveate.backends.hf.tower import Tower, reads_tower
+from foveate.core.policy import Policy
+from foveate.core.pruning import ForeseeablePrune
+from foveate.core.spec import print_value
+from foveate.memory.model import Bare
+from foveate.memory.unknown import Unknown
+
+_MASK = "attention_mask"
+
+
+class PrefillCut:
+    """Cuts a prefill: text goes on, and the first ones of the visual tokens, as only their number
+    matters here. ``local`` are the places that go on, among those that the decoder has for itself.
+
+    Attributes:
+        computed: tokens of a row that each layer reads, once :meth:`over` was entered.
+    """
+
+    def __init__(self, bare: Bare, stage: ForeseeablePrune, layers: list[nn.Module]):
+        place = find(bare.model, text_config(bare.model))
+        self._decoder, self._config = place.decoder, bare.config
+        self._stage, self._layers = stage, layers
+        self._counts: dict[int, int] = {}
+        self._visual = torch.zeros(0, 0, dtype=torch.bool, device="cpu")
+        self._local: Int[Tensor, "b m"] | None = None
+        self._reads = False  # the prompt: a tower may be made of the decoder's own layers
+        self._known: cutting.Known = {}
+        self.computed: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, bare: Bare, policy: Policy) -> PrefillCut:
+        """That of a policy.
+
+        Raises:
+            Unknown: nothing but the scores of a prompt tells how many tokens go on.
+            UnsupportedModel, InvalidParameter: they cannot be dropped from this model.
+        """
+        stage = policy.prune
+        if not isinstance(stage, ForeseeablePrune):
+            said = print_value(stage)
+            raise Unknown(f"{said} does not say beforehand how many visual tokens go on (`counts`)")
+        place = find(bare.model, text_config(bare.model))
+        layers, _ = layers_of(bare.model, place, policy, stage)
+        if reads_tower(stage):
+            Tower(bare.model, place, stage)  # which refuses towers that it does not know
+        return cls(bare, stage, layers)
+
+    @contextmanager
+    def over(self, input_ids: Int[Tensor, "b t"], images: Sequence[int]) -> Iterator[None]:
+        """Inside, passes of a prompt with these ids, whose images have so many tokens, are cut."""
+        depth = len(self._layers)
+        cuts = zip(self._stage.layers(depth), self._stage.counts(depth, images), strict=True)
+        self._counts = dict(cuts) if sum(images) else {}
+        ids = input_ids.new_tensor(visual_token_ids(self._config))
+        self._visual, self._local, self._known = torch.isin(input_ids, ids), None, {}
+        self._reads = False
+        self.computed = tuple(self._numbers(input_ids.shape[1], sum(images)))
+        with ExitStack() as undo:
+            for index, module in enumerate(self._layers):
+                cut = partial(self._before_layer, index)
+                undo.callback(module.register_forward_pre_hook(cut, with_kwargs=True).remove)
+            hook = self._decoder.register_forward_pre_hook(self._at_door, with_kwargs=True)
+            undo.callback(hook.remove)
+            if hasattr(self._decoder, cutting.DEEPSTACK):
+                wrap(undo, self._decoder, cutting.DEEPSTACK, self._add_features)
+            yield
+
+    def _numbers(self, tokens: int, visual: int) -> Iterator[int]:
+        left = visual
+        for index in range(len(self._layers)):
+            left = min(left, self._counts.get(index, left))
+            yield tokens - visual + left
+
+    def _going_on(self, index: int) -> Int[Tensor, "b m"]:
+        """Which of the places go on into a layer; the others are forgotten."""
+        stays: Bool[Tensor, "b m"] = ~self._visual
+        stays |= self._visual.cumsum(-1) <= self._counts[index]
+        order = stays[0].nonzero()[:, 0].expand(len(stays), -1)
+        self._visual = self._visual.gather(1, order)
+        return order
+
+    def _at_door(self, decoder: nn.Module, args: Any, kwargs: dict[str, Any]) -> Any:
+        hidden = cutting.embedded(decoder, kwargs)
+        self._reads = hidden.shape[1] == self._visual.shape[1]
+        if not self._reads or 0 not in self._counts:
+            return None
+        order = self._going_on(0)
+        return args, {**cutting.at_places(kwargs, _at(hidden, order), order, order), _MASK: None}
+
+    def _before_layer(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        if not self._reads or not index:
+            return None
+        hidden, rest = cutting.named_states(module, args, kwargs)
+        if index in self._counts:
+            order = self._going_on(index)
+            hidden = _at(hidden, order)
+            self._local = order if self._local is None else self._local.gather(1, order)
+        if self._local is None:
+            return None
+        given = cutting.of_layer(rest, self._local, self._known)
+        mask, count = given.get(_MASK), hidden.shape[1]
+        if isinstance(mask, Tensor) and mask.ndim == 4:  # a view: the model's is there anyway
+            given[_MASK] = mask[:, :, :count, :count]
+        return (hidden,), given
+
+    def _add_features(
+        self, add: Any, hidden: Tensor, where: Tensor, features: Tensor, *more: Any
+    ) -> Any:
+        if self._local is not None:
+            where, features = cutting.features_of(where, features, self._local, self._local)
+        return add(hidden, where, features, *more)
+
+
+def _at(hidden: Tensor, order: Int[Tensor, "b m"]) -> Tensor:
+    """The hidden states at these places."""
+    return hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2]))
