@@ -28,3 +28,11 @@ def write_data(name: str, data: Any) -> None:
     """``results/NAME.json`` alone."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def write_part(name: str, part: str, text: str) -> None:
+    """What stands between ``<!-- PART -->`` and ``<!-- /PART -->`` in ``results/NAME.md``."""
+    page = RESULTS / f"{name}.md"
+    begin, end = f"<!-- {part} -->\n", f"\n<!-- /{part} -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(before + begin + text + end + rest.split(end)[1])

@@ -3,8 +3,9 @@
     python -m benchmarks.serving.serving [--rounds 3] [--write]
 
 Needs the environment of `make test-vllm`. A random Llama of 16 layers (8 query heads and 4 KV heads
-of 64) is served in float32; its answers mean nothing, its times do. ``--write`` puts the table into
-benchmarks/results/serving.md. Engines are measured in turn, ``rounds`` times: medians are told.
+of 64) is served in float32; its answers mean nothing, its times do. ``--write`` puts the tables
+into benchmarks/results/serving.md, where those of ``load`` and ``bounded`` stand as well. Engines
+are measured in turn, ``rounds`` times: medians are told.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.written import write_part
+
 LAYERS, HEADS, PROMPT, CONTEXT, REQUESTS, STEPS, BLOCK = 16, 4, 1024, 960, 8, 48, 32
 SNAPKV = "snapkv:budget=20%,window=32"
-RESULTS = Path(__file__).parents[1] / "results" / "serving.md"
 
 
 def made(folder: Path) -> tuple[str, str]:
@@ -58,8 +60,10 @@ def made(folder: Path) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def engine(model: str, policy: str | None, tiers: int = 8, caching: bool = False) -> Iterator[Any]:
-    """An engine in this process; stock without a policy."""
+def engine(
+    model: str, policy: str | None, tiers: int = 8, caching: bool = False, **options: Any
+) -> Iterator[Any]:
+    """An engine in this process; stock without a policy. ``options`` are vLLM's."""
     from vllm import LLM
 
     under: dict[str, Any] = (
@@ -71,21 +75,20 @@ def engine(model: str, policy: str | None, tiers: int = 8, caching: bool = False
             "additional_config": {"foveate": {"policy": policy, "tiers": tiers}},
         }
     )
-    llm = LLM(
-        model=model,
-        load_format="dummy",
-        skip_tokenizer_init=True,
-        dtype="float32",
-        enforce_eager=True,
-        enable_prefix_caching=caching,
-        block_size=BLOCK,
-        kv_cache_memory_bytes=2 << 30,
-        max_model_len=2 * PROMPT,
-        max_num_seqs=REQUESTS,
-        max_num_batched_tokens=2 * PROMPT,
-        disable_log_stats=True,
-        **under,
-    )
+    settings = {
+        "load_format": "dummy",
+        "skip_tokenizer_init": True,
+        "dtype": "float32",
+        "enforce_eager": True,
+        "enable_prefix_caching": caching,
+        "block_size": BLOCK,
+        "kv_cache_memory_bytes": 2 << 30,
+        "max_model_len": 2 * PROMPT,
+        "max_num_seqs": REQUESTS,
+        "max_num_batched_tokens": 2 * PROMPT,
+        "disable_log_stats": True,
+    }
+    llm = LLM(model=model, **settings | under | options)
     try:
         yield llm
     finally:
@@ -98,7 +101,7 @@ def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
     return [[draw.randrange(3, 4000) for _ in range(length)] for _ in range(count)]
 
 
-def asked(tokens: int, **extra: Any) -> Any:
+def greedy(tokens: int, **extra: Any) -> Any:
     """Greedy sampling of so many tokens."""
     from vllm import SamplingParams
 
@@ -119,7 +122,7 @@ def decoding(llm: Any, seed: int) -> tuple[float, float]:
     scheduler = front.engine_core.engine_core.scheduler
     pool, before = scheduler.kv_cache_manager.block_pool, 0
     for name, prompt in enumerate(prompts(REQUESTS, PROMPT, seed)):
-        front.add_request(f"{seed}-{name}", {"prompt_token_ids": prompt}, asked(STEPS))
+        front.add_request(f"{seed}-{name}", {"prompt_token_ids": prompt}, greedy(STEPS))
     while any(r.num_computed_tokens < PROMPT for r in scheduler.requests.values()):
         front.step()
     front.step()  # the one before which the blocks of the gaps are freed
@@ -136,7 +139,7 @@ def decoding(llm: Any, seed: int) -> tuple[float, float]:
 def first_token(llm: Any, prompt: list[int], **extra: Any) -> tuple[float, int]:
     """Seconds to the first token of a request alone, and how many of its tokens were shared."""
     front, start = llm.llm_engine, time.perf_counter()
-    front.add_request(str(start), {"prompt_token_ids": prompt}, asked(2, **extra))
+    front.add_request(str(start), {"prompt_token_ids": prompt}, greedy(2, **extra))
     outputs: list[Any] = []
     while not outputs:
         outputs = front.step()
@@ -212,26 +215,26 @@ def main() -> None:
     os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_CI_ENV": "1"}
     with tempfile.TemporaryDirectory() as folder:
         model, profile = made(Path(folder))
-        text = "\n".join(
-            [
-                "# Serving with vLLM on a CPU",
-                "",
+        parts = {
+            "tiers": [
                 f"A random Llama of {LAYERS} layers with {HEADS} KV heads; {REQUESTS} requests of "
                 f"{PROMPT} tokens and {STEPS} of answer; blocks of {BLOCK} tokens; medians of "
                 f"{given.rounds} rounds. "
                 "`python -m benchmarks.serving.serving --write` measures again.",
                 "",
                 *tiers_table(model, profile, given.rounds),
-                "",
+            ],
+            "sharing": [
                 f"A context of {CONTEXT} tokens and questions of {PROMPT - CONTEXT}, under "
                 f"`{SNAPKV}`: seconds to the first token.",
                 "",
                 *sharing_table(model, given.rounds),
-            ]
-        )
-    print(text)
-    if given.write:
-        RESULTS.write_text(text + "\n")
+            ],
+        }
+    for name, lines in parts.items():
+        print("\n".join(lines), end="\n\n")
+        if given.write:
+            write_part("serving", name, "\n".join(lines))
 
 
 if __name__ == "__main__":

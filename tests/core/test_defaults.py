@@ -116,6 +116,7 @@ IMPORTING = """
 import sys, torch
 torch.set_default_dtype(torch.bfloat16), torch.set_default_device("meta")
 import foveate, foveate.analysis, foveate.methods
+assert "torch._dynamo" not in sys.modules  # the compiler, which takes a second to import
 assert torch.get_default_dtype() == torch.bfloat16 and str(torch.get_default_device()) == "meta"
 torch.set_default_dtype(torch.float32), torch.set_default_device(None)
 k = torch.randn(1, 2, 40, 8, generator=torch.Generator().manual_seed(0))

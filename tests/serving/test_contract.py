@@ -125,6 +125,9 @@ def test_an_engines_arguments_are_activated_once_and_have_these_fields():
     arguments = vllm_api.EngineArgs
     names = {"additional_config", "kv_offloading_size", "kv_transfer_config", "scheduler_cls"}
     names |= {"spec_method", "spec_model", "speculative_config", "worker_cls"}
+    names |= {"pipeline_parallel_size", "enable_dbo", "ubatch_size"}
+    names |= {"disable_chunked_mm_input", "kv_cache_dtype"}
+    names |= {f"{way}_context_parallel_size" for way in ("decode", "prefill")}
     assert names <= {field.name for field in dataclasses.fields(arguments)}
     assert (arguments.worker_cls, arguments.scheduler_cls) == UNSET
     assert not hasattr(arguments.create_engine_config.__wrapped__, "__wrapped__")

@@ -4,11 +4,14 @@ import pytest
 
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
-from tests.serving.engine import check_alike, engine, prompts, serve
+from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.prometheus import foveate_metrics, of_all_processes, of_this_process
 
 POLICY = "mixkv:budget=25%,window=8"
+AGAIN = "snapkv:budget=64,window=8,when=over_budget(every=64,reading=true)"
 LENGTHS = (300, 135, 97, 20)
+SETTINGS = {"policies": [AGAIN], "max_num_batched_tokens": 128}
+ANSWERS = {POLICY: 12, AGAIN: 80}  # of which the second are compressed on their way
 ROOM = Room.of(Amount.of("25%"), 8)
 
 
@@ -25,11 +28,15 @@ def expected(lengths):
 
 @pytest.fixture(scope="module")
 def single(llama):
-    """The answers of an engine inside this process, and what its counters rose by."""
+    """The answers of an engine inside this process under both policies, and what its counters rose
+    by under the first.
+    """
     before = foveate_metrics(of_this_process())
-    with engine(llama, POLICY, max_num_batched_tokens=128) as llm:
-        served = serve(llm, prompts(LENGTHS), tokens=12)
-    after = foveate_metrics(of_this_process())
+    with engine(llama, POLICY, **SETTINGS) as llm:
+        served = {POLICY: serve(llm, prompts(LENGTHS), ANSWERS[POLICY])}
+        after = foveate_metrics(of_this_process())
+        chosen = [{"foveate_policy": AGAIN}] * len(LENGTHS)
+        served[AGAIN] = serve(llm, prompts(LENGTHS), ANSWERS[AGAIN], asked=chosen)
     return served, {name: value - before.get(name, 0.0) for name, value in after.items()}
 
 
@@ -50,23 +57,30 @@ def test_counters_of_one_process_say_what_was_kept_and_freed(single):
 def test_other_processes_answer_alike_and_their_counters_are_seen(
     llama, single, environ, options, monkeypatch, tmp_path
 ):
-    """Tensor parallelism, an engine in another process | work | policies that go head by head"""
-    from vllm import SamplingParams
-
+    """Tensor parallelism, an engine in another process | work | policies that go head by head, also
+    those that compress again
+    """
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
-    given = [{"prompt_token_ids": prompt} for prompt in prompts(LENGTHS)]
-    greedy = SamplingParams(temperature=0, max_tokens=12, detokenize=False, ignore_eos=True)
-    with engine(llama, POLICY, max_num_batched_tokens=128, **options) as llm:
+    with engine(llama, POLICY, **SETTINGS, **options) as llm:
         core = getattr(llm.llm_engine.engine_core, "engine_core", None)
         assert (core is None) == (not options)
         assert core is None or core.model_executor.world_size == 2
-        answers = llm.generate(given, greedy, use_tqdm=False)
+        answers = generated(llm, POLICY)
         found = foveate_metrics(of_all_processes(tmp_path))
+        again = generated(llm, AGAIN)
     served, _ = single
-    tokens = [list(answer.outputs[0].token_ids) for answer in answers]
-    check_alike(tokens, served)
+    check_alike(answers, served[POLICY])
+    check_alike(again, served[AGAIN])
     assert found.pop("compress_seconds") > 0
     assert found == pytest.approx(expected(LENGTHS))
+
+
+def generated(llm, policy):
+    """The tokens answered under one of the engine's policies."""
+    given = [{"prompt_token_ids": prompt} for prompt in prompts(LENGTHS)]
+    sampling = greedy(ANSWERS[policy], {"foveate_policy": policy})
+    answers = llm.generate(given, sampling, use_tqdm=False)
+    return [list(answer.outputs[0].token_ids) for answer in answers]

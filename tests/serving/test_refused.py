@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import BloomConfig, BloomForCausalLM, Gemma2Config, Gemma2ForCausalLM
 
 from foveate.backends.vllm.support import DECODER
-from foveate.errors import UnsupportedEngine
+from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 from tests.serving.engine import engine
 from tests.serving.server import MODULE, free_port
 
@@ -46,32 +47,87 @@ def test_models_whose_attention_the_scores_do_not_see_are_refused(
         pass
 
 
-DRAFT = {"method": "draft_model", "num_speculative_tokens": 2}
+AGAIN = "knorm:budget=64,when=over_budget(every=64)"
+ANSWERING = "rkv:budget=64,every=32"
+ORDER = r"reads and writes blocks in the order of tokens"
+DRAFTS = "the layers of drafts would be compressed as if they were the model's"
+TOKENS = "a worker holds some of a request's tokens"
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (
-            {"speculative_config": DRAFT},
-            r"by 'draft_model' \(--speculative-config\): the layers of",
-        ),
-        ({"spec_method": "ngram_gpu", "spec_tokens": 2}, r"by 'ngram_gpu' \(--spec-method\)"),
-        ({"kv_offloading_size": 1.0}, "--kv-offloading-size 1.0: offloading"),
-        ({"kv_transfer_config": {"kv_connector": "LMCacheConnectorV1"}}, "--kv-transfer-config"),
-        ({"pipeline_parallel_size": 2}, "--pipeline-parallel-size"),
-        ({"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}, "--worker-cls"),
-        ({"enable_prompt_embeds": True}, "--enable-prompt-embeds"),
-        ({"runner": "pooling"}, "--runner pooling"),
-    ],
-)
-def test_options_are_refused_by_the_names_that_were_given(llama, monkeypatch, options, said):
-    """The draft model is a real one, which vLLM takes; of connectors none is looked at."""
-    if "speculative_config" in options:
-        options = {"speculative_config": DRAFT | {"model": llama}}
+def connector(name, role="kv_both"):
+    from vllm.config import KVTransferConfig
+
+    return {"kv_transfer_config": KVTransferConfig(kv_connector=name, kv_role=role)}
+
+
+def drafts(method, **more):
+    return {"speculative_config": {"method": method, "num_speculative_tokens": 2} | more}
+
+
+def companions():
+    """Options, a sentence's beginning, and the policy that they stand beside."""
+    offloading = "--kv-offloading-size 1.0: offloading"
+    transfer = "--kv-transfer-config"
+    for backend in ("native", "lmcache"):
+        given = {"kv_offloading_size": 1.0, "kv_offloading_backend": backend}
+        yield given, f"{offloading} {ORDER}", POLICY
+    for name in ("OffloadingConnector", "LMCacheConnectorV1", "LMCacheMPConnector", "Other"):
+        yield connector(name), rf"{transfer} \({name}\): a KV connector {ORDER}", POLICY
+    for role in ("kv_producer", "kv_consumer"):
+        yield connector("NixlConnector", role), rf"{transfer} \(NixlConnector\)", POLICY
+    for method in ("draft_model", "eagle", "eagle3", "medusa", "mtp"):
+        said = rf"by '{method}' \(--speculative-config\): {DRAFTS}"
+        yield drafts(method, model="MODEL"), said, POLICY
+    yield drafts("suffix"), "by 'suffix' .* without a model 'ngram' is served", POLICY
+    yield {"spec_method": "ngram_gpu", "spec_tokens": 2}, r"'ngram_gpu' \(--spec-method\)", POLICY
+    for way in ("decode", "prefill"):
+        size = f"{way}_context_parallel_size"
+        said = rf"\(--{way}-context-parallel-size 2\): {TOKENS}"
+        yield {size: 2, "tensor_parallel_size": 2}, said, POLICY
+    yield {"pipeline_parallel_size": 2}, "--pipeline-parallel-size 2", POLICY
+    yield {"enable_dbo": True}, r"micro-batches \(--enable-dbo", POLICY
+    for policy in (AGAIN, ANSWERING):
+        for given in (drafts("ngram"), {"spec_method": "ngram", "spec_tokens": 2}):
+            yield given, "compresses again .* speculative decoding", policy
+        yield {"disable_chunked_mm_input": True}, "--disable-chunked-mm-input", policy
+        yield {"kv_cache_dtype": "fp8"}, r"a cache of codes \(--kv-cache-dtype\)", policy
+    yield {"worker_cls": "vllm.v1.worker.cpu_worker.CPUWorker"}, "--worker-cls", POLICY
+    yield {"enable_prompt_embeds": True}, "--enable-prompt-embeds", POLICY
+    yield {"runner": "pooling"}, "--runner pooling", POLICY
+    yield {"tensor_parallel_size": 2}, "Use --tensor-parallel-size 1", "tova:budget=25%"
+    yield {"tensor_parallel_size": 4}, "Use --tensor-parallel-size 2 at most", POLICY
+
+
+def test_every_companion_is_refused_by_its_name(llama, monkeypatch):
+    """Before anything is started, and as it was given; of connectors none is looked at, and none
+    of them is installed.
+    """
+    for options, said, policy in companions():
+        given = options.get("speculative_config") or {}
+        if given.get("model"):  # a real one, which vLLM takes
+            options = {"speculative_config": given | {"model": llama}}
+        monkeypatch.setenv("FOVEATE_POLICY", policy)
+        with pytest.raises((UnsupportedEngine, UnsupportedPolicy), match=said):
+            configuration(llama, **options)
+
+
+def test_the_page_says_of_each_what_happens():
+    text = (Path(__file__).parents[2] / "docs/serving.md").read_text()
+    table = text.split("<!-- companions -->")[1]
+    for options, *_ in companions():
+        for option in options.keys() - {"spec_tokens"}:
+            assert f"--{option.replace('_', '-')}" in table
+        transfer = options.get("kv_transfer_config")
+        assert transfer is None or transfer.kv_connector in f"{table} Other"
+
+
+def test_what_goes_with_a_policy_is_not_refused(llama, monkeypatch):
+    """Which the tests of ``test_options`` and ``test_processes`` then serve."""
     monkeypatch.setenv("FOVEATE_POLICY", POLICY)
-    with pytest.raises(UnsupportedEngine, match=said):
-        configuration(llama, **options)
+    configuration(llama, **drafts("ngram"))
+    configuration(llama, tensor_parallel_size=2)
+    monkeypatch.setenv("FOVEATE_POLICY", AGAIN)
+    configuration(llama, tensor_parallel_size=2)
 
 
 def configuration(model, **options):
@@ -102,10 +158,12 @@ def test_a_refusal_is_the_last_line_with_status_two(llama, module, environ, word
 
 
 def test_what_refusals_rely_on_is_there():
-    from vllm.config import ModelConfig
+    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig
     from vllm.v1.attention.backend import AttentionType
     from vllm.v1.core.sched.output import NewRequestData
 
+    assert "sliding_window" in CacheConfig.__annotations__
+    assert "disable_chunked_mm_input" in SchedulerConfig.__annotations__
     assert {"is_encoder_decoder", "is_mm_prefix_lm"} <= vars(ModelConfig).keys()
     assert "enable_prompt_embeds" in ModelConfig.__annotations__
     assert "req_id" in NewRequestData.__annotations__

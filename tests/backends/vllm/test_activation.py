@@ -7,6 +7,7 @@ import pytest
 
 from foveate.backends.vllm.activation import activate
 from foveate.backends.vllm.foreseen import check_foreseen
+from foveate.backends.vllm.gap import Room
 from foveate.backends.vllm.options import CLASSES, SCHEDULER, WORKER
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.settings import settings_from
@@ -29,6 +30,13 @@ def arguments(**changes):
         "speculative_config": None,
         "spec_method": None,
         "spec_model": None,
+        "pipeline_parallel_size": 1,
+        "decode_context_parallel_size": 1,
+        "prefill_context_parallel_size": 1,
+        "enable_dbo": False,
+        "ubatch_size": 0,
+        "disable_chunked_mm_input": False,
+        "kv_cache_dtype": "auto",
     }
     return SimpleNamespace(**plain | changes)
 
@@ -75,8 +83,13 @@ def test_an_engine_that_nobody_asks_foveate_for_is_vllms_own():
         ({"worker_cls": "my.Worker"}, ENVIRON, "--worker-cls 'my.Worker' beside a policy"),
         ({"scheduler_cls": "my.Own", "additional_config": OURS}, {}, "--scheduler-cls 'my.Own'"),
         ({"kv_offloading_size": 4.0}, ENVIRON, "--kv-offloading-size 4.0: offloading"),
-        ({"kv_transfer_config": {"kv_connector": "X"}}, ENVIRON, "--kv-transfer-config: a KV con"),
+        (
+            {"kv_transfer_config": {"kv_connector": "X"}},
+            ENVIRON,
+            r"--kv-transfer-config \(X\): a KV",
+        ),
         ({"speculative_config": {"model": "m"}}, ENVIRON, r"by 'm' \(--speculative-config\)"),
+        ({"spec_method": "ngram"}, {"FOVEATE_POLICY": "rkv:budget=64"}, "compresses again"),
         ({"spec_method": "eagle", "spec_model": "m"}, ENVIRON, r"by 'eagle' \(--spec-method\)"),
     ],
 )
@@ -117,11 +130,12 @@ def test_parts_of_one_setting_and_options_of_others_may_stand_more_than_once(mon
     assert activate(arguments(additional_config=OURS), {}) is not None
 
 
-def model(**changes):
+def model(window=None, one_kind=False, **changes):
     text = SimpleNamespace(**{"model_type": "llama"} | changes)
     return SimpleNamespace(
         model_config=SimpleNamespace(model="tiny", hf_text_config=text),
-        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=True),
+        cache_config=SimpleNamespace(sliding_window=window),
+        scheduler_config=SimpleNamespace(disable_hybrid_kv_cache_manager=one_kind),
     )
 
 
@@ -134,7 +148,8 @@ def model(**changes):
         ({"attn_logit_softcapping": 50.0}, "soft cap"),
         ({"model_type": "gpt_oss"}, "sinks"),
         ({"num_kv_shared_layers": 3}, "3 layers that read the cache of an earlier one"),
-        ({"layer_types": ["sliding_attention", "mamba"]}, "no layer that holds every token"),
+        ({"layer_types": ["sliding_attention", "mamba"]}, "no layer of this model holds"),
+        ({"window": 64}, "no layer of this model holds"),
     ],
 )
 def test_models_are_refused_by_their_configuration(changes, said):
@@ -144,16 +159,37 @@ def test_models_are_refused_by_their_configuration(changes, said):
         check_foreseen(model(**changes), policies)
 
 
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("pyramidkv:budget=20%", "a budget that differs by layer"),
+        ("rkv:budget=64", "compresses again as tokens come"),
+        (POLICY, "without --disable-hybrid"),
+    ],
+)
+def test_windows_are_seen_before_anything_starts(policy, said):
+    """Beside them all layers keep the same number, at the prompt's end; not where vLLM leaves the
+    windows out.
+    """
+    policies = settings_from({"foveate": {"policy": policy}}, {}).policies
+    turns = {"layer_types": ["sliding_attention", "full_attention"]}
+    one_kind = "--disable-hybrid" in said
+    with pytest.raises(UnsupportedEngine, match=said):
+        check_foreseen(model(one_kind=one_kind, **turns), policies)
+    check_foreseen(model(one_kind=one_kind, sliding_window=None, **turns), policies)
+
+
 def test_tiers_need_groups_of_several_kinds():
     policies = settings_from({"foveate": {"policy": "pyramidkv:budget=20%"}}, {}).policies
     with pytest.raises(UnsupportedEngine, match="without --disable-hybrid"):
-        check_foreseen(model(), policies)
+        check_foreseen(model(one_kind=True), policies)
 
 
 def test_a_context_too_short_for_a_block_to_become_free_is_said():
-    offer = Offer(settings_from(OURS, {}))
-    least = shortest(offer.policy(0, None), 128, 4096)
-    assert least == 256  # of which 51 are kept, and 205 are more than a block
+    offer, least = Offer(settings_from(OURS, {})), 256  # of which 205 leave, more than a block
+    room = Room.of(offer.policy(0, None).amount, 8)
+    assert shortest(room, 128, 4096) == least
+    assert shortest(room, 128, 255) is None
 
     def said(tokens, asked=None):
         return said_of(offer.plan({"foveate_context": tokens} | (asked or {}), 4096), 128, 4096)

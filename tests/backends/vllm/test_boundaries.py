@@ -8,10 +8,11 @@ import pytest
 
 import foveate
 from foveate.backends.vllm.boundaries import NEVER, Boundaries, Every
+from foveate.backends.vllm.companions import check_boundaries
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.settings import check_policy, settings_from
 from foveate.backends.vllm.shares import Rooms
-from foveate.backends.vllm.support import check_boundaries, check_layers
+from foveate.backends.vllm.support import check_layers
 from foveate.backends.vllm.tiers import room_of
 from foveate.errors import InvalidParameter, UnsupportedEngine, UnsupportedPolicy
 

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 import pytest
 
 import foveate
+from foveate.backends.vllm.companions import check_engine
 from foveate.backends.vllm.options import CLASSES, SCHEDULER
 from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.settings import check_policy, check_profiles, settings_from
-from foveate.backends.vllm.support import check_engine, check_layers
+from foveate.backends.vllm.support import check_layers
 from foveate.errors import (
     InvalidBudget,
     InvalidParameter,

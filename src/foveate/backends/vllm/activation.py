@@ -13,10 +13,11 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
 
+from foveate.backends.vllm.companions import check_boundaries, check_engine, check_given
 from foveate.backends.vllm.foreseen import check_foreseen
 from foveate.backends.vllm.options import CLASSES, HERE, check_once
 from foveate.backends.vllm.settings import VARIABLE, Settings, settings_from
-from foveate.backends.vllm.support import check_engine, check_given, check_model, check_parallel
+from foveate.backends.vllm.support import check_model, check_parallel
 from foveate.errors import InvalidParameter, UnsupportedEngine
 
 UNSET = ("auto", None)
@@ -62,7 +63,7 @@ def activate(args: Any, environ: Mapping[str, str] = os.environ) -> Settings | N
     settings = settings_from(args.additional_config, environ)
     for option, name in CLASSES.items():
         _name(args, option, name)
-    check_given(args)
+    check_given(args, settings.policies)
     args.additional_config = with_policy(args.additional_config, settings)
     return settings
 
@@ -120,6 +121,7 @@ def check(config: Any, settings: Settings) -> None:
     """
     check_engine(config)
     check_model(config.model_config)
+    check_boundaries(config, settings.policies)
     for policy in settings.policies:
         check_parallel(
             policy,

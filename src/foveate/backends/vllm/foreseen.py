@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from foveate.backends.vllm.boundaries import Every
 from foveate.backends.vllm.settings import check_profiles
-from foveate.backends.vllm.support import HYBRID
+from foveate.backends.vllm.support import check_layers
 from foveate.backends.vllm.tiers import shaping
 from foveate.core.policy import Policy
 from foveate.errors import UnsupportedEngine
@@ -18,7 +19,8 @@ from foveate.errors import UnsupportedEngine
 ALIBI = ("bloom",)
 SINKS = ("gpt_oss",)
 """Types of models whose every configuration has it."""
-PARTIAL = {"sliding_attention", "chunked_attention", "linear_attention", "mamba", "conv"}
+WINDOW = "sliding_attention"
+PARTIAL = {WINDOW, "chunked_attention", "linear_attention", "mamba", "conv"}
 """Kinds of layers that do not hold every token of a prompt."""
 
 
@@ -36,10 +38,30 @@ def check_foreseen(config: Any, policies: Sequence[Policy]) -> None:
                 f"{model.model} has {what}, which the scores and pages of Foveate's worker do not "
                 "model. This model cannot be compressed."
             )
-    if shaping(policies) is not None and config.scheduler_config.disable_hybrid_kv_cache_manager:
-        raise UnsupportedEngine(HYBRID)
+    kinds = _layers(config)
+    check_layers(
+        compressed=[kind for kind in kinds if kind not in PARTIAL],
+        others=[kind for kind in kinds if kind in PARTIAL],
+        sharing=(),
+        tiers=shaping(policies) is not None,
+        recompresses=any(Every.of(policy.when).tokens for policy in policies),
+        hybrid=not config.scheduler_config.disable_hybrid_kv_cache_manager,
+    )
     for policy in policies:
         check_profiles(policy, model.model)
+
+
+def _layers(config: Any) -> list[str]:
+    """The kinds of the model's layers, as far as its configuration tells them; without that, one
+    that holds every token.
+    """
+    text = config.model_config.hf_text_config
+    if config.cache_config.sliding_window is not None:  # vLLM's, where all layers have it
+        return [WINDOW]
+    kinds = list(getattr(text, "layer_types", None) or ("full_attention",))
+    if getattr(text, "sliding_window", 0) is None:  # --disable-sliding-window
+        return ["full_attention" if kind == WINDOW else kind for kind in kinds]
+    return kinds
 
 
 def _refused(text: Any) -> dict[str, Any]:
@@ -47,12 +69,10 @@ def _refused(text: Any) -> dict[str, Any]:
     kind = getattr(text, "model_type", "")
     attention = getattr(text, "attn_config", None)  # of MPT
     slopes = getattr(text, "alibi", False) or getattr(attention, "alibi", False)
-    layers = getattr(text, "layer_types", None) or ()
     sharing = getattr(text, "num_kv_shared_layers", 0)
     return {
         "a bias that grows with distance (ALiBi)": kind in ALIBI or slopes,
         "a soft cap of its attention's logits": getattr(text, "attn_logit_softcapping", None),
         "attention sinks": kind in SINKS,
         f"{sharing} layers that read the cache of an earlier one": sharing,
-        "no layer that holds every token of a prompt": layers and PARTIAL.issuperset(layers),
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from foveate.backends.vllm.gap import ProtectedTokens, Room
 from foveate.backends.vllm.plans import Plan
-from foveate.core.policy import Policy
 
 
 def said_of(plan: Plan, block: int, longest: int) -> str:
@@ -18,9 +19,10 @@ def said_of(plan: Plan, block: int, longest: int) -> str:
     """
     if not plan.context or plan.policy is None or plan.policy.amount.everything:
         return ""
-    least = shortest(plan.policy, block, longest)
-    if least is not None and plan.length >= least:
+    room = Room.of(plan.policy.amount, ProtectedTokens.of(plan.policy.select).tokens)
+    if room.gap(plan.length // block * block, block):
         return ""
+    least = shortest(room, block, longest)
     enough = f"from {least} tokens on" if least else f"at no length up to --max-model-len {longest}"
     return (
         f"foveate_context={plan.length} is too short: {plan.policy} frees a block of {block} "
@@ -28,10 +30,10 @@ def said_of(plan: Plan, block: int, longest: int) -> str:
     )
 
 
-def shortest(policy: Policy, block: int, longest: int) -> int | None:
+def shortest(room: Room, block: int, longest: int) -> int | None:
     """Tokens of the shortest context, in whole blocks, that a block becomes free of; None if there
-    is none up to the longest.
+    is none up to the longest. Longer ones never free less.
     """
-    room = Room.of(policy.amount, ProtectedTokens.of(policy.select).tokens)
     ends = range(block, longest + 1, block)
-    return next((length for length in ends if room.gap(length, block)), None)
+    first = bisect_left(ends, 1, key=lambda end: room.gap(end, block))
+    return ends[first] if first < len(ends) else None

@@ -1,12 +1,10 @@
-"""What cannot be served exactly inside vLLM, and why: settings, models, layers, several workers."""
+"""What cannot be served exactly inside vLLM, and why: models, layers, several workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from foveate.backends.vllm.codes import TYPES
-from foveate.backends.vllm.options import CLASSES, SCHEDULER
 from foveate.core.policy import Policy
 from foveate.core.protocols import ForeseeableByHead
 from foveate.core.spec import print_value
@@ -14,109 +12,10 @@ from foveate.core.traits import trait, wrapped
 from foveate.errors import UnsupportedEngine, UnsupportedPolicy
 
 DECODER = "decoder"
-NGRAM = ("ngram", "[ngram]")
 HYBRID = (
     "the layers of this model, or the budget, make KV cache groups of several kinds, and vLLM is "
     "told to make one of them. Start it without --disable-hybrid-kv-cache-manager."
 )
-_BLOCKS = "reads and writes blocks in the order of tokens, and a compressed prompt's are in another"
-_DRAFTS = "would be compressed as if they were the model's; 'ngram', which has none, is served"
-
-
-def check_given(args: Any) -> None:
-    """Refuses, by the options that were given, what vLLM makes something else of.
-
-    ``args`` are vLLM's ``EngineArgs``: nothing has been looked at yet, no model and no connector.
-
-    Raises:
-        UnsupportedEngine: the message names the option as it was given.
-    """
-    drafts = dict(args.speculative_config or {})
-    flags = {"method": "--spec-method", "model": "--spec-model"}
-    single = {name: getattr(args, f"spec_{name}") for name in flags}
-    drafts |= {name: value for name, value in single.items() if value is not None}
-    option = next((flags[name] for name in flags if single[name]), "--speculative-config")
-    by = drafts.get("method") or drafts.get("model")
-    refused = {
-        f"--kv-offloading-size {args.kv_offloading_size}: offloading {_BLOCKS}": (
-            args.kv_offloading_size is not None
-        ),
-        f"--kv-transfer-config: a KV connector {_BLOCKS}": args.kv_transfer_config is not None,
-        f"speculative decoding by {by!r} ({option}): the layers of drafts {_DRAFTS}": (
-            bool(drafts) and by not in NGRAM
-        ),
-    }
-    _refuse(refused)
-
-
-def _refuse(refused: Mapping[str, Any]) -> None:
-    for what, reason in refused.items():
-        if reason:
-            raise UnsupportedEngine(f"Foveate's worker cannot be combined with {what}.")
-
-
-def check_engine(config: Any) -> None:
-    """Refuses what compressed blocks cannot be combined with. ``config`` is a ``VllmConfig``.
-
-    Raises:
-        UnsupportedEngine: the message names the setting.
-    """
-    cache, parallel = config.cache_config, config.parallel_config
-    drafts = getattr(config.speculative_config, "method", None)
-    refused = {
-        f"a KV connector (--kv-transfer-config, --kv-offloading-size): it {_BLOCKS}": (
-            config.kv_transfer_config is not None
-        ),
-        f"speculative decoding by {drafts!r}: the layers of drafts {_DRAFTS}": (
-            drafts not in (None, "ngram")
-        ),
-        "pipeline parallelism (--pipeline-parallel-size)": parallel.pipeline_parallel_size > 1,
-        "decode context parallelism (--decode-context-parallel-size)": (
-            parallel.decode_context_parallel_size > 1
-        ),
-        "prefill context parallelism (--prefill-context-parallel-size)": (
-            parallel.prefill_context_parallel_size > 1
-        ),
-        "micro-batches (--enable-dbo, --ubatch-size)": parallel.use_ubatching,
-        "latent attention (MLA)": config.model_config.use_mla,
-        f"a KV cache of {cache.cache_dtype!r}; codes of 'fp8' are served (--kv-cache-dtype)": (
-            cache.cache_dtype not in ("auto", *TYPES)
-        ),
-        "codes in some layers only (--kv-cache-dtype-skip-layers)": bool(
-            cache.kv_cache_dtype_skip_layers
-        ),
-    }
-    _refuse(refused)
-    if "foveate" not in str(config.scheduler_config.scheduler_cls):
-        raise UnsupportedEngine(
-            "Foveate's worker needs Foveate's scheduler, which tells it which blocks are free. "
-            f"Start vLLM with {SCHEDULER} {CLASSES[SCHEDULER]}, or by 'foveate serve'."
-        )
-
-
-def check_boundaries(config: Any, policies: Sequence[Policy]) -> None:
-    """Refuses what does not go with policies that compress again (``when=over_budget``).
-    ``config`` is a ``VllmConfig``.
-
-    Raises:
-        UnsupportedEngine: the message names the setting.
-    """
-    recompressing = [policy for policy in policies if policy.when.decodes or policy.when.reads]
-    if not recompressing:
-        return
-    refused = {
-        "speculative decoding (--speculative-config), whose drafts may be taken back after a "
-        "boundary": config.speculative_config is not None,
-        "images that are read in one piece (--disable-chunked-mm-input), as boundaries may lie "
-        "within them": config.scheduler_config.disable_chunked_mm_input,
-        "a cache of codes (--kv-cache-dtype)": config.cache_config.cache_dtype != "auto",
-    }
-    for what, reason in refused.items():
-        if reason:
-            raise UnsupportedEngine(
-                f"{recompressing[0]} compresses again as tokens come, and cannot be combined "
-                f"with {what}. Leave that out, or choose when=after_prefill."
-            )
 
 
 def check_layers(

@@ -13,6 +13,7 @@ from foveate.backends.vllm.blocks import (
     compressible,
     holds_compressed,
 )
+from foveate.backends.vllm.companions import check_boundaries, check_engine
 from foveate.backends.vllm.graphs import without_full_graphs
 from foveate.backends.vllm.heads import head_names, split
 from foveate.backends.vllm.metrics import Metrics, seen_at
@@ -23,8 +24,6 @@ from foveate.backends.vllm.rewriting import Rewriting
 from foveate.backends.vllm.settings import check_profiles, settings_from
 from foveate.backends.vllm.support import (
     check_attention,
-    check_boundaries,
-    check_engine,
     check_layers,
     check_model,
     check_parallel,

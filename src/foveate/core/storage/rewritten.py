@@ -10,6 +10,7 @@ from copy import copy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 from foveate.core.storage.dense import GROWTH, DensePairs, Padded
 
@@ -113,7 +114,8 @@ class RewrittenPairs:
         self.free = self.order.pop(index)
         self._columns[:, :, self.free] = -1
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    # torch.compiler.disable would import the compiler here, a second for whoever imports Foveate
+    @_disable_dynamo
     def append(self, k: Float[Tensor, "b h 1 d"], v: Float[Tensor, "b h 1 e"]) -> None:
         """Adds the next column, in the free slot or behind."""
         self._own()
