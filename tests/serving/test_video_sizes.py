@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from transformers import (
     GotOcr2ImageProcessor,
     InternVLConfig,
@@ -21,6 +21,8 @@ from transformers import (
     InternVLVideoProcessor,
     LlavaOnevisionConfig,
     LlavaOnevisionVideoProcessor,
+    PreTrainedConfig,
+    PreTrainedModel,
     Qwen2_5_VLConfig,
     Qwen2VLConfig,
     Qwen2VLImageProcessor,
@@ -59,9 +61,16 @@ CLIPS = ((8, 168, 112), (5, 1280, 720), (4, 37, 20), (2, 30, 900), (7, 56, 56))
 """Frames, width and height."""
 
 
+class ConfigAlone(PreTrainedModel):
+    """Nothing of a model but its config: all that sizes go by."""
+
+    def __init__(self, config: PreTrainedConfig) -> None:
+        nn.Module.__init__(self)
+        self.config = config
+
+
 def sized(family: str, folder: Path, count: int, width: int, height: int) -> Video:
-    config = KINDS[family][0]()
-    made: Any = SimpleNamespace(config=config)
+    made = ConfigAlone(KINDS[family][0]())
     asked = Request(frames=count, seconds=30.0, size=(width, height))
     return video(Bare(family, made, torch.float32, "", folder), asked)
 
