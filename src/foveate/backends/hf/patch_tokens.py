@@ -88,9 +88,9 @@ class PatchTokens:
         given = {**named(tower.forward, args), **kwargs}
         self._grids = given["grid_thw"].tolist()
 
-    def joined(self, values: Sequence[Float[Tensor, "n t c"]]) -> Joined:
-        """What is said of all tokens, given what is said of the patches of each call of attention;
-        of none where it does not come out even.
+    def joined(self, values: Sequence[Float[Tensor, "_ _ c"]]) -> Joined:
+        """What is said of all tokens, given what is said of the patches of each call of attention,
+        whose images may differ in size; of none where it does not come out even.
         """
         if self.kind in PACKED:
             return self._packed(torch.cat(list(values))) if values else _NONE
