@@ -152,7 +152,7 @@ PRESSES = (
     none("KVgradPress", "no backward pass through the prompt"),
     near(
         "KVzapPress(...) in DMSPress(threshold=-4)",
-        "kvzap:threshold=-4,profile=kvzap.safetensors",
+        "kvzap:threshold=-4.0,profile=kvzap.safetensors",
         "the same threshold and window on scores that `foveate calibrate kvzap` fits on your model "
         "in minutes: linear maps of a head's own keys and values, where kvpress loads networks of "
         "hidden states that were trained for some models",
