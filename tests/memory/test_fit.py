@@ -290,7 +290,7 @@ def test_what_a_prune_stage_does_not_say_is_unknown(made: Bare, llava: Path) -> 
     [
         (lambda: size_of("12"), "size '12'"),
         (lambda: seconds_of("soon"), "video 'soon'"),
-        (lambda: frames_of(9, 0), "fps=0"),
+        (lambda: frames_of(9.0, 0.0), "fps=0"),
         (lambda: Request(images=1), "1 image"),
         (lambda: Request(images=300, size=(9, 9)), "text=256 beside 300"),
         (lambda: Request(batch=0), "batch=0"),
@@ -305,4 +305,4 @@ def test_bad_input_is_named(wrong: object, said: str) -> None:
 
 def test_durations_and_frames() -> None:
     assert [seconds_of(one) for one in ("1h", "1.5min", "90s", "7")] == [3600, 90, 90, 7]
-    assert (frames_of(3600, 1), size_of("1436x717")) == (3601, (1436, 717))
+    assert (frames_of(3600.0, 1.0), size_of("1436x717")) == (3601, (1436, 717))

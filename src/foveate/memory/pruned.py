@@ -106,7 +106,10 @@ class PrefillCut:
         if not self._reads or 0 not in self._counts:
             return None
         order = self._going_on(0)
-        return args, {**cutting.at_places(kwargs, _at(hidden, order), order, order), _MASK: None}
+        return args, {
+            **cutting.at_places(kwargs, cutting.states_at(hidden, order), order, order),
+            _MASK: None,
+        }
 
     def _before_layer(self, index: int, module: nn.Module, args: Any, kwargs: Any) -> Any:
         if not self._reads or not index:
@@ -114,7 +117,7 @@ class PrefillCut:
         hidden, rest = cutting.named_states(module, args, kwargs)
         if index in self._counts:
             order = self._going_on(index)
-            hidden = _at(hidden, order)
+            hidden = cutting.states_at(hidden, order)
             self._local = order if self._local is None else self._local.gather(1, order)
         if self._local is None:
             return None
@@ -130,8 +133,3 @@ class PrefillCut:
         if self._local is not None:
             where, features = cutting.features_of(where, features, self._local, self._local)
         return add(hidden, where, features, *more)
-
-
-def _at(hidden: Tensor, order: Int[Tensor, "b m"]) -> Tensor:
-    """The hidden states at these places."""
-    return hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2]))

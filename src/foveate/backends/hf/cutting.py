@@ -35,6 +35,11 @@ def without_padding(mask: Any) -> bool:
     return isinstance(mask, Tensor) and mask.ndim == 2 and bool((mask != 0).all())
 
 
+def states_at(hidden: Float[Tensor, "b n c"], places: Int[Tensor, "b m"]) -> Float[Tensor, "b m c"]:
+    """The hidden states at these places of each row."""
+    return hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[2]))
+
+
 def embedded(decoder: nn.Module, kwargs: Mapping[str, Any]) -> Float[Tensor, "b t c"]:
     """The embeddings that the decoder reads."""
     given = kwargs.get("inputs_embeds")

@@ -200,7 +200,7 @@ class Pruner:
             return None
         at.requested.check(stays)
         order = at.keep(layer, stays)
-        return order, states.gather(1, order[..., None].expand(-1, -1, states.shape[2]))
+        return order, cutting.states_at(states, order)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()

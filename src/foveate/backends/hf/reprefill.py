@@ -107,7 +107,7 @@ class PassInputs(NamedTuple):
         order = order.where(real, _first_of(stays))  # no position of its own where there is none
         left = columns.gather(1, order).masked_fill(~real, -1)
         hidden = self.inputs[_EMBEDS]
-        hidden = hidden.gather(1, order[..., None].expand(-1, -1, hidden.shape[2]))
+        hidden = cutting.states_at(hidden, order)
         cut = cutting.at_places(self.inputs, hidden, order, left)
         return PassInputs(self.first, {**cut, _MASK: self.inputs.get(_MASK)}, left)
 
@@ -179,7 +179,7 @@ def note_computed(
     last = state.passes[-1]
     inputs = {**PassInputs.of(last.first, door).inputs, _EMBEDS: hidden}
     if places is not None:
-        hidden = hidden.gather(1, places[..., None].expand(-1, -1, hidden.shape[2]))
+        hidden = cutting.states_at(hidden, places)
         inputs = cutting.at_places(inputs, hidden, places, columns)
     inputs.pop("input_ids", None)
     state.passes[-1] = PassInputs(last.first, {**inputs, _MASK: last.inputs.get(_MASK)}, columns)
