@@ -19,11 +19,11 @@ from foveate.backends.hf.internals import DynamicLayer
 from foveate.backends.hf.projection import output_weight
 from foveate.backends.hf.state import CacheState
 from foveate.backends.hf.stats import LayerStats, Stopwatch
+from foveate.core.between_passes import Pass, Remembered
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept, bytes_of_pairs
 from foveate.core.policy import Policy
 from foveate.core.protocols import NoMerge
-from foveate.core.reading import Pass, Remembered
 from foveate.core.storage import (
     Coded,
     DensePairs,

@@ -14,10 +14,11 @@ from foveate.backends.hf.attention.computed import Computed, Images
 from foveate.backends.hf.attention.masks import MaskFacts
 from foveate.backends.hf.shared import SharedByLayers
 from foveate.backends.hf.stats import Stats
+from foveate.core.between_passes import OneNumber
 from foveate.core.layer import Layer
 from foveate.core.pipeline import Kept
 from foveate.core.policy import Policy
-from foveate.core.reading import OneNumber, PromptReading
+from foveate.core.reading import PromptReading
 from foveate.core.slots import known_images
 from foveate.core.storage import Form
 from foveate.core.tensors import left_padding

@@ -32,8 +32,8 @@ from foveate.backends.hf.attention.by_products import (
 from foveate.backends.hf.attention.dispatch import Queries, attended, in_blocks, wanted
 from foveate.backends.hf.attention.gradients import refused
 from foveate.backends.hf.cache_layer import FoveateLayer, is_whole
+from foveate.core.between_passes import Phase
 from foveate.core.layer import Layer
-from foveate.core.reading import Phase
 from foveate.core.slots import Slots
 from foveate.core.storage import DensePairs, RewrittenPairs, rewritten
 from foveate.errors import UnsupportedCache

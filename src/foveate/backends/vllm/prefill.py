@@ -16,9 +16,9 @@ from foveate.backends.vllm.prompts import Prompts
 from foveate.backends.vllm.rows import Row
 from foveate.core import pipeline
 from foveate.core.amount import Amount
+from foveate.core.between_passes import Pass, Phase, Remembered
 from foveate.core.layer import Layer, Scored
 from foveate.core.protocols import Scope
-from foveate.core.reading import Pass, Phase, Remembered
 from foveate.core.slots import Slots
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]

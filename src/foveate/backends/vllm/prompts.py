@@ -15,7 +15,8 @@ from foveate.backends.vllm.plans import Offer
 from foveate.backends.vllm.rows import RequestPrompt, in_blocks, visual
 from foveate.backends.vllm.shares import Share
 from foveate.backends.vllm.snapshots import Snapshots
-from foveate.core.reading import Pass, Phase, PromptReading
+from foveate.core.between_passes import Pass, Phase
+from foveate.core.reading import PromptReading
 
 logger = logging.getLogger("vllm.foveate.prompts")  # vLLM prints what is below its own name
 

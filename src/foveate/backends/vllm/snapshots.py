@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from foveate.backends.vllm.rows import RequestPrompt
-from foveate.core.reading import Remembered
+from foveate.core.between_passes import Remembered
 
 
 class LayerSnapshot(NamedTuple):

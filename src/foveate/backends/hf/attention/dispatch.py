@@ -24,9 +24,9 @@ from foveate.backends.hf.attention.by_products import (
 from foveate.backends.hf.attention.computed import Computed
 from foveate.backends.hf.attention.grouped import apart, folded, folds, head_by_head
 from foveate.backends.hf.attention.masks import MaskFacts, for_model, over_slots
+from foveate.core.between_passes import Pass
 from foveate.core.layer import Layer
 from foveate.core.policy import Policy
-from foveate.core.reading import Pass
 from foveate.core.storage import DensePairs, Pairs, QuantisedPairs, RaggedPairs, RewrittenPairs
 from foveate.errors import UnsupportedModel
 from foveate.ops.choice import chosen
