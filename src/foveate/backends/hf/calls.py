@@ -47,6 +47,7 @@ from foveate.backends.hf.internals import (
 )
 from foveate.backends.hf.modality import starts_in_runs
 from foveate.backends.hf.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
+from foveate.backends.hf.pass_notes import PassNotes
 from foveate.backends.hf.projection import (
     output_projections,
     residual_norm,
