@@ -23,7 +23,7 @@ import torch
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality import board_page
 from benchmarks.quality.asking import rows
-from benchmarks.quality.profiles_made import PROFILES, make_missing
+from benchmarks.quality.profiles_made import KVZAP, PROFILES, TRIATTENTION, make_missing
 from benchmarks.quality.same_questions import HEADS
 from benchmarks.written import RESULTS, demo
 from foveate.backends.hf.persist import model_fingerprint
@@ -46,6 +46,8 @@ METHODS = (  # those of the papers, then the best of the leaderboard, then what 
     f"recommended:profile={PROFILES}/recommended.safetensors",
     "recommended",
     "kvzip",
+    f"kvzap:profile={KVZAP}",
+    f"triattention:profile={TRIATTENTION},recent=0.25",
     f"keydiff(recent=0.25)+headkv.budget({HEADS})",
     f"headkv:{HEADS},window=0.25",
     f"sparsemm:profile={PROFILES}/sparsemm.json,window=0.25",

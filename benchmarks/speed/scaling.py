@@ -1,6 +1,7 @@
-"""How the time per token grows with the prompt and with the budget, beside what reading costs.
+r"""How the time per token grows with the prompt and with the budget, beside what reading costs.
 
-    python -m benchmarks.speed.scaling [--tokens 1024 4096 16384 65536 131072] [--at 32768]
+    python -m benchmarks.speed.scaling [--tokens 1024 4096 16384 65536 131072] [--at 32768] \
+        [--only decoding]     keeps the prefills of the last run
 
 SmolLM2-135M-Instruct's shape in float32. A decoding step reads all weights once and all kept pairs
 once, so bytes over the machine's measured reading speed bound it from below; what a stock step over
@@ -14,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
+from typing import Any
 
 import torch
 from rich.progress import track
@@ -30,7 +33,7 @@ from foveate.backends.hf.support import foveate_layers
 from foveate.bench import of_model, processor
 from foveate.bench.timing import Prefill, prefills, seconds
 from foveate.core.storage import DensePairs, Pairs, RaggedPairs
-from foveate.eval.model import load
+from foveate.eval.model import Loaded, load
 from foveate.report.charts import axes, svg
 
 BUDGETS = (1.0, 0.5, 0.2, 0.1, 0.05)
@@ -38,6 +41,8 @@ READ = ("snapkv", "h2o")  # the last queries alone, and all of them
 READ_TOKENS, READ_LAYERS = (1024, 4096, 8192, 16384, 32768), 3
 CPU = torch.device("cpu")
 TOKEN = torch.tensor([[17]])
+Reads = Mapping[int, Mapping[str, Prefill]]
+"""Prefills by tokens and policy."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +143,7 @@ def plot(
     by_tokens: Sequence[Step],
     by_budget: Sequence[Step],
     at: int,
-    read: Mapping[int, Mapping[str, Prefill]],
+    read: Reads,
 ) -> str:
     """Time a token against the prompt's length, and against the budget, bounds dashed; the
     prefill's time against the prompt's length.
@@ -175,6 +180,83 @@ def plot(
     return svg(figure)
 
 
+def steps(a: argparse.Namespace, model: PreTrainedModel, speed: float) -> list[list[Step]]:
+    """Decoding steps by the prompt, and by the budget."""
+    forms = [
+        (n, kept, heads)
+        for n in a.tokens
+        for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))
+    ]
+    wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
+    made = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
+    return [made[: len(forms)], made[len(forms) :]]
+
+
+def reads(loaded: Loaded, rounds: int) -> Reads:
+    """Prefills by the prompt, of a few layers."""
+    policies = [foveate.policy(spec, budget="20%") for spec in READ]
+    few = replace(loaded, model=shallow(loaded.model, READ_LAYERS))
+    read = {}
+    for n in track(READ_TOKENS, "prefill"):
+        with torch.no_grad():
+            of = prefills(of_model(few, n), policies, rounds, lambda: None)
+            read[n] = dict(zip(READ, of.values(), strict=True))
+    return read
+
+
+def earlier_reads(machine: str) -> Reads:
+    """Those of the last run, if it was on this machine."""
+    last = json.loads((RESULTS / "scaling.json").read_text())
+    if last["machine"] != machine:
+        raise SystemExit(f"The prefills were measured on {last['machine']}, and this is {machine}.")
+    return {
+        int(n): {spec: Prefill(**one) for spec, one in of.items()}
+        for n, of in last["prefill"].items()
+    }
+
+
+def page(data: Mapping[str, Any], at: int, found: Sequence[Sequence[Step]], read: Reads) -> str:
+    """All of it, in Markdown."""
+    by_tokens, by_budget = found
+    rest_ms = data["without_pairs_ms"]
+    return "\n".join(
+        [
+            "# How costs grow",
+            "",
+            f"SmolLM2-135M's shape, float32, {data['threads']} threads of {data['machine']}, torch "
+            f"{data['torch']}, which reads {data['bytes_per_s'] / 1e9:.1f} GB/s here. The bound is "
+            "what reading all weights and all kept pairs once takes at that speed. A step of the "
+            f"stock model over a single pair takes {rest_ms:.1f} ms: the last two columns are what "
+            "is beyond it, and that to the time in which the pairs can be read. Ragged heads keep "
+            "50, 100 and 150 % of the mean.",
+            "",
+            "![Time per token, and its bound](scaling.svg)",
+            "",
+            "## Decoding against the prompt",
+            "",
+            *table(by_tokens, rest_ms),
+            "",
+            f"## Decoding against the budget, {at:,} tokens",
+            "",
+            *table(by_budget, rest_ms),
+            "",
+            "## Prefill against the prompt",
+            "",
+            f"{READ_LAYERS} of the model's layers, all of which cost the same: time under the "
+            "policy (20 % kept) over the stock prefill's, which is given in seconds.",
+            "",
+            f"| tokens | stock, s | {' | '.join(READ)} |",
+            f"|---|---|{'---|' * len(READ)}",
+            *(
+                f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
+                f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |"
+                for n, of in read.items()
+            ),
+            "",
+        ]
+    )
+
+
 def main() -> None:
     """Measures, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -182,75 +264,25 @@ def main() -> None:
     parser.add_argument("--at", type=int, default=32768, help="the prompt of all budgets")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=2, help="of prefills")
+    parser.add_argument("--only", choices=["decoding"], help="keep the prefills of the last run")
     a = parser.parse_args()
-    loaded = load("smollm2")
-    model, speed = loaded.model, reading_speed()
-    forms = [
-        (n, kept, heads)
-        for n in a.tokens
-        for kept, heads in ((1.0, "dense"), (0.2, "dense"), (0.2, "ragged"))
-    ]
-    wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
-    rest_ms = without_pairs(model, 2 * a.steps)
-    found = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
-    by_tokens, by_budget = found[: len(forms)], found[len(forms) :]
-    policies = [foveate.policy(spec, budget="20%") for spec in READ]
-    read = {}
-    few = replace(loaded, model=shallow(model, READ_LAYERS))
-    for n in track(READ_TOKENS, "prefill"):
-        with torch.no_grad():
-            of = prefills(of_model(few, n), policies, a.rounds, lambda: None)
-            read[n] = dict(zip(READ, of.values(), strict=True))
-    machine = processor(torch.device("cpu"))
-    lines = [
-        "# How costs grow",
-        "",
-        f"SmolLM2-135M's shape, float32, {torch.get_num_threads()} threads of {machine}"
-        f", torch {torch.__version__}, which reads {speed / 1e9:.1f} GB/s here. The bound is what "
-        "reading all weights and all kept pairs once takes at that speed. A step of the stock "
-        f"model over a single pair takes {rest_ms:.1f} ms: the last two columns are what is beyond "
-        "it, and that to the time in which the pairs can be read. Ragged heads keep 50, 100 and "
-        "150 % of the mean.",
-        "",
-        "![Time per token, and its bound](scaling.svg)",
-        "",
-        "## Decoding against the prompt",
-        "",
-        *table(by_tokens, rest_ms),
-        "",
-        f"## Decoding against the budget, {a.at:,} tokens",
-        "",
-        *table(by_budget, rest_ms),
-        "",
-        "## Prefill against the prompt",
-        "",
-        f"{READ_LAYERS} of the model's layers, all of which cost the same: time under the policy "
-        "(20 % kept) over the stock prefill's, which is given in seconds.",
-        "",
-        f"| tokens | stock, s | {' | '.join(READ)} |",
-        f"|---|---|{'---|' * len(READ)}",
-        *(
-            f"| {n:,} | {next(iter(of.values())).alone:.2f} | "
-            f"{' | '.join(f'{one.ratio:.3f}' for one in of.values())} |"
-            for n, of in read.items()
-        ),
-        "",
-    ]
-    write(
-        "scaling",
-        "\n".join(lines),
-        {
-            "by_tokens": [asdict(s) for s in by_tokens],
-            "by_budget": [asdict(s) for s in by_budget],
-            "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
-            "without_pairs_ms": rest_ms,
-            "bytes_per_s": speed,
-            "machine": machine,
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-        },
-    )
-    (RESULTS / "scaling.svg").write_text(plot(by_tokens, by_budget, a.at, read), encoding="utf-8")
+    loaded, speed, machine = load("smollm2"), reading_speed(), processor(torch.device("cpu"))
+    rest_ms = without_pairs(loaded.model, 2 * a.steps)
+    found = steps(a, loaded.model, speed)
+    read = earlier_reads(machine) if a.only else reads(loaded, a.rounds)
+    by_tokens, by_budget = ([asdict(s) for s in some] for some in found)
+    data = {
+        "by_tokens": by_tokens,
+        "by_budget": by_budget,
+        "prefill": {n: {spec: p._asdict() for spec, p in of.items()} for n, of in read.items()},
+        "without_pairs_ms": rest_ms,
+        "bytes_per_s": speed,
+        "machine": machine,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+    write("scaling", page(data, a.at, found, read), data)
+    (RESULTS / "scaling.svg").write_text(plot(*found, a.at, read), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,12 @@ def boards() -> dict[str, Board]:
     return found
 
 
+def with_power(protocol: str) -> str:
+    """The board of many questions under a protocol: its tables, as its benchmark wrote them."""
+    page = (ROOT / "benchmarks" / "results" / "board.md").read_text(encoding="utf-8")
+    return page.partition(f"## {protocol.capitalize()}\n")[2].partition("\n## ")[0].strip()
+
+
 def not_measured() -> list[str]:
     """The methods that no row names and no reason: such as one that was added since."""
     rows = " ".join(name(row["method"]) for board in boards().values() for row in board["methods"])

@@ -363,6 +363,8 @@ TABLES: dict[Path, dict[str, Callable[[], str]]] = {
         "measured": leaderboard.measured,
         "aware": partial(leaderboard.table, "query-aware"),
         "agnostic": partial(leaderboard.table, "query-agnostic"),
+        "board_aware": partial(leaderboard.with_power, "query-aware"),
+        "board_agnostic": partial(leaderboard.with_power, "query-agnostic"),
         "refused": leaderboard.refused,
     },
     ROOT / "docs" / "evaluation.md": {"tasks": tasks, "benchmarks": benchmarks, "forms": forms},

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.eval_frame import OptimizedModule
 
 import foveate
-from foveate.backends.hf import calls
+from foveate.backends.hf import calls, pass_notes
 from foveate.backends.hf.internals import CACHE, DynamicLayer
 from foveate.errors import UnsupportedModel
 from tests import zoo
@@ -116,17 +116,22 @@ def test_a_fault_on_the_way_out_does_not_stop_the_other_steps(place, model, unto
 
 
 @pytest.mark.parametrize(
-    "name", ["_through_outer", "_through", "_begin", "_read", "_after", "_generate", "_prepare"]
+    ("of", "name"),
+    [
+        *((calls.Calls, name) for name in ("_through_outer", "_through", "_read")),
+        *((calls.Calls, name) for name in ("_generate", "_prepare")),
+        *((pass_notes.PassNotes, name) for name in ("begin", "after")),
+    ],
 )
-def test_a_fault_in_any_call_leaves_the_model_as_it_was(name, model, untouched, monkeypatch):
-    works = getattr(calls.Calls, name)
+def test_a_fault_in_any_call_leaves_the_model_as_it_was(of, name, model, untouched, monkeypatch):
+    works = getattr(of, name)
 
     def fails(*args, **kwargs):
         works(*args, **kwargs)
         raise Fault(name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(calls.Calls, name, fails)
+        patched.setattr(of, name, fails)
         with pytest.raises(Fault), foveate.compress(model, SPEC):
             answers(model, zoo.prompt("llama"))
     untouched()

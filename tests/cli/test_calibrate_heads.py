@@ -75,12 +75,11 @@ def test_the_file_is_one_that_run_accepts(
 
 
 def test_a_text_in_the_prompt_stands_on_the_tokens_that_hold_it(llama: Path, write: Write) -> None:
-    from foveate.cli.heads import from_file
-    from foveate.cli.prompt import Which
+    from foveate.cli.prompt import Which, samples_of
 
     entry = {"prompt": TEXT, "spans": [{"text": "these words"}, {"text": "looked at?"}]}
     loaded = load(str(llama))
-    (asked,) = from_file(write(entry), Which(10))
+    (asked,) = samples_of(write(entry), Which(10))
     ids = shown(loaded, asked).inputs["input_ids"][0].tolist()
     for text, where in shown(loaded, asked).spans:
         held = loaded.tokenizer.decode([ids[place] for place in where])
@@ -107,13 +106,12 @@ def test_generated_documents_show_their_lines_where_they_stand(method: str) -> N
 
 
 def test_spans_on_images_are_visual_tokens(llava: Path, picture: Path, write: Write) -> None:
-    from foveate.cli.heads import from_file
-    from foveate.cli.prompt import Which
+    from foveate.cli.prompt import Which, samples_of
 
     right = {"text": "blue", "image": 1, "box": [28, 0, 40, 30]}
     entry = {"prompt": "Which?", "images": [str(picture)] * 2, "answer": "blue", "spans": [right]}
     loaded = load(str(llava))
-    (asked,) = from_file(write(entry), Which(10), outside=True)
+    (asked,) = samples_of(write(entry), Which(10), outside=True)
     inputs = shown(loaded, asked).inputs
     visual = torch.nonzero(inputs["input_ids"][0] == loaded.model.config.image_token_id)[:, 0]
     ((_, where),) = shown(loaded, asked).spans

@@ -11,7 +11,7 @@ import foveate
 from foveate.backends.hf import installed_profile
 from foveate.backends.hf.support import model_name
 from foveate.backends.hf.weights import weights_digest
-from foveate.cli.share import share
+from foveate.cli.profiles import share
 from foveate.core import installed
 from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, ProfileMismatch

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from foveate.cli.calibrate import _asked
-from foveate.cli.heads import from_file
-from foveate.cli.prompt import Which
+from foveate.cli.prompt import Which, samples_of
 from foveate.data import Record, decode_image, read_video
 from foveate.data.folder import Folder
 from foveate.data.images import FORMATS
@@ -277,7 +276,7 @@ def test_prompts_files(folder: Path, data: st.DataObject) -> None:
     path = folder / "prompts.jsonl"
     path.write_bytes(data.draw(damaged(f"{line}\r\n{json.dumps(PROMPT)}".encode(encoding))))
     refused_or(lambda: _asked(path, Which(9)))
-    refused_or(lambda: list(from_file(path, Which(9))))
+    refused_or(lambda: list(samples_of(path, Which(9))))
 
 
 # ------------------------------------------------------------------- parquet

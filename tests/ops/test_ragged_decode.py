@@ -90,6 +90,25 @@ def test_flash_attention_gives_the_same(lengths, threads, g, n, monkeypatch):
     assert_close(ours.double(), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_that_share_a_head_give_the_same(threads, dtype, monkeypatch):
+    """Lengths that can be shared out, that leave some pairs over, and that are too few to."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(flash, "FEW", 0)
+    monkeypatch.setattr(flash, "MANY", 0)
+    lengths, parts = [[600, 601], [5, 1100]], []
+    attended = flash._in_parts
+    monkeypatch.setattr(flash, "_in_parts", lambda *a: parts.append(a) or attended(*a))
+    bodies, arguments = case(lengths, t=7, g=3, d=8, e=8, dtype=dtype)
+    ours = flash.ragged_decode(*arguments, 0.35, 2.0)
+    q, *_, tail_k, tail_v = arguments
+    expected = literal(q, bodies, tail_k, tail_v, 0.35, 2.0)
+    assert len(parts) == 1
+    assert ours.dtype == dtype
+    assert_close(ours.double(), expected, rtol=1e-5, atol=4 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("e", [12, 16])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_comes_back_in_its_own_type_and_close(dtype, e):

@@ -12,8 +12,7 @@ from foveate.errors import InvalidInput
 from foveate.eval.prompt import read
 from foveate.reproduce import EXPERIMENTS, find_experiments
 from foveate.reproduce.lab import Lab
-from foveate.reproduce.models import MODELS
-from foveate.reproduce.place import Place
+from foveate.reproduce.models import MODELS, Place
 from tests.zoo.directory import save_llava
 
 LLAVA = {name for name, model in MODELS.items() if model.pad_images}

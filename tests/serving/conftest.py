@@ -65,3 +65,11 @@ def tiny_folder(tmp_path_factory):
         return made[name]
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def model(llama):
+    """The model of the folder ``llama``, in transformers."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(llama).eval()

@@ -2,17 +2,16 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import foveate
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
 from tests.serving.following import recorded, same
 from tests.serving.prometheus import foveate_metrics, of_this_process
-from tests.serving.test_boundaries import REST, drawn
+from tests.serving.test_boundaries import REST
 from tests.serving.test_images import chat, noise
 from tests.serving.test_options import adapter, finished
 from tests.serving.tiny import QWEN_IMAGE
-from tests.serving.tiny_text import VOCABULARY
+from tests.serving.tiny_text import drawn
 
 EVERY = "when=over_budget(every=64,reading=true)"
 KEYS, WINDOW, SUMS, MERGED = (
@@ -25,28 +24,22 @@ POLICIES = (KEYS, WINDOW, SUMS, MERGED)
 COMMON, ENDS = 300, (90, 37, 15)  # with boundaries after 128, 192 and 256 tokens
 
 
-@pytest.fixture(scope="module")
-def folder(tiny_folder):
+@pytest.fixture(scope="session")
+def llama(tiny_folder):
     return tiny_folder("llama")
 
 
 @pytest.fixture(scope="module")
-def model(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).eval()
-
-
-@pytest.fixture(scope="module")
-def llm(folder):
+def llm(llama):
     options = {"policies": POLICIES[1:], "enable_prefix_caching": True, "max_model_len": 512}
-    with engine(folder, KEYS, **options) as made:
+    with engine(llama, KEYS, **options) as made:
         yield made
 
 
 def alike():
     """Prompts that have their first tokens in common."""
     (common,) = drawn([COMMON])
-    ends = prompts(ENDS, seed=1)
-    return [common + [3 + token % (VOCABULARY - 3) for token in end] for end in ends]
+    return [common + end for end in drawn(ENDS, seed=1)]
 
 
 def one_by_one(llm, given, spec, salts, tokens=70):
@@ -90,10 +83,10 @@ def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, 
 
 
 @pytest.mark.slow
-def test_every_policy_that_is_served_so_shares_exactly(folder):
+def test_every_policy_that_is_served_so_shares_exactly(llama):
     specs = [f"{name}:budget=64,{EVERY}" for name in REST]
     options = {"policies": specs[1:], "enable_prefix_caching": True, "max_model_len": 512}
-    with engine(folder, specs[0], **options) as llm:
+    with engine(llama, specs[0], **options) as llm:
         for spec in specs:
             alone = one_by_one(llm, alike()[1:], spec, [f"{spec} 1", f"{spec} 2"], tokens=4)
             shared = one_by_one(llm, alike()[1:], spec, [spec] * 2, tokens=4)

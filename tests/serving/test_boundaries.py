@@ -5,15 +5,15 @@ answers that stay bounded.
 import random
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from tests.answers import certain
 from tests.serving import tiny
-from tests.serving.engine import Traffic, check_alike, engine, greedy, prompts, serve
+from tests.serving.engine import Traffic, check_alike, engine, greedy, serve
 from tests.serving.following import NOISE, recorded, same
 from tests.serving.test_images import prompts as shown
 from tests.serving.test_random import held
-from tests.serving.tiny_text import VOCABULARY
+from tests.serving.tiny_text import drawn
 from tests.serving.v2_interpreted import asynchronous
 
 BLOCK = 32
@@ -37,24 +37,15 @@ SIZES = {"max_model_len": 512, "num_gpu_blocks_override": 9}  # of which 8 hold 
 AHEAD = SIZES | {"async_scheduling": True, "enable_prefix_caching": True}
 
 
-def drawn(lengths):
-    return [[3 + token % (VOCABULARY - 3) for token in prompt] for prompt in prompts(lengths)]
-
-
-@pytest.fixture(scope="module")
-def folder(tiny_folder):
+@pytest.fixture(scope="session")
+def llama(tiny_folder):
     return tiny_folder("llama")
 
 
 @pytest.fixture(scope="module")
-def model(folder):
-    return AutoModelForCausalLM.from_pretrained(folder).eval()
-
-
-@pytest.fixture(scope="module")
-def llm(folder):
+def llm(llama):
     given = {"policies": POLICIES[1:], "enable_prefix_caching": True}
-    with engine(folder, KEYS, **given, **SIZES) as made:
+    with engine(llama, KEYS, **given, **SIZES) as made:
         yield made
 
 
@@ -163,7 +154,7 @@ def test_boundaries_within_images_equal_the_transformers_backend(tiny_folder):
     every = "when=over_budget(every=32,reading=true,answering=false)"
     specs = [f"{name}:budget=48,{every}" for name in ("mixkv", "lookm", "david")]
     more = {"skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 2, "video": 0}}
-    with recorded() as kept, engine(folder, specs[0], policies=specs, **SIZES, **more) as llm:
+    with recorded() as kept, engine(llama, specs[0], policies=specs, **SIZES, **more) as llm:
         asked = [{"foveate_policy": spec} for spec in specs]
         answers = serve(llm, given, 40, asked=asked).answers
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
@@ -176,32 +167,32 @@ def test_boundaries_within_images_equal_the_transformers_backend(tiny_folder):
 
 
 @pytest.mark.slow
-def test_every_policy_that_is_served_again_equals_the_transformers_backend(folder, model):
+def test_every_policy_that_is_served_again_equals_the_transformers_backend(llama, model):
     specs = [f"{name}:budget=64,{BOTH}" for name in REST]
-    with recorded() as kept, engine(folder, specs[0], policies=specs[1:], **SIZES) as llm:
+    with recorded() as kept, engine(llama, specs[0], policies=specs[1:], **SIZES) as llm:
         asked = [{"foveate_policy": spec} for spec in specs]
         answers = serve(llm, drawn([200] * len(specs)), 70, asked=asked).answers
     for name, (spec, answer) in enumerate(zip(specs, answers, strict=True)):
         assert same(model, spec, answer, kept[name]) == [128, 192, 264], spec
 
 
-def test_stock_vllm_does_not_start(folder):
+def test_stock_vllm_does_not_start(llama):
     small = {"max_model_len": 512, "kv_cache_memory_bytes": 9 * 2 * 2 * 2 * BLOCK * 32 * 4}
     with (
         pytest.raises(ValueError, match="To serve at least one request"),
-        engine(folder, num_gpu_blocks_override=None, **small),
+        engine(llama, num_gpu_blocks_override=None, **small),
     ):
         pass
-    with engine(folder, KEYS, num_gpu_blocks_override=None, **small) as llm:
+    with engine(llama, KEYS, num_gpu_blocks_override=None, **small) as llm:
         pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
         assert pool.num_gpu_blocks == 9
 
 
-def test_nothing_is_freed_that_a_step_in_flight_reads(folder, model):
+def test_nothing_is_freed_that_a_step_in_flight_reads(llama, model):
     with (
         recorded() as kept,
         asynchronous(),
-        engine(folder, KEYS, policies=POLICIES[1:], **AHEAD) as llm,
+        engine(llama, KEYS, policies=POLICIES[1:], **AHEAD) as llm,
     ):
         asked = [{"foveate_policy": spec} for spec in POLICIES]
         served = serve(llm, drawn(LENGTHS), 100, asked=asked)

@@ -5,7 +5,6 @@ written out in PyTorch, everything else is what runs on a GPU. No GPU has seen i
 from unittest import mock
 
 import pytest
-from transformers import AutoModelForCausalLM
 
 from foveate.backends.vllm.gpu import FoveateFlash
 from foveate.backends.vllm.vllm_api import CUDAGraphMode, flash_attention
@@ -15,11 +14,6 @@ from tests.serving.test_llama import check_against_transformers
 
 LENGTHS = (150, 97, 40)
 SIZES = {"block_size": 16, "max_model_len": 256}
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 def test_keeping_everything_is_stock_flash_attn(llama):

@@ -6,7 +6,6 @@ from unittest import mock
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import foveate
 from foveate.backends.vllm.gap import Room
@@ -20,11 +19,6 @@ QUARTER, WHOLE = "snapkv:budget=25%,window=8", "snapkv:budget=100%,window=8"
 PLATFORMS = {"cpu": (codes.on_cpu, 32), "gpu": (codes.on_gpu, 16)}
 NOISE = 0.1  # of log-probabilities: noise can make a number the next code
 MERGED = 0.5  # the mean of two codes often lies halfway between two others
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 def served(llama, platform, policy, kind="fp8", **options):

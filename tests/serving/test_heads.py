@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import foveate
 from foveate.backends.vllm.tiers import rooms_of
@@ -14,11 +13,6 @@ LENGTHS = (300, 333, 64, 511)
 NOISE = 1e-3
 LONGEST, LAYERS, HEADS = 1024, 4, 2
 SCORES = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]  # strong heads stand in every layer
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 @pytest.fixture(scope="module")

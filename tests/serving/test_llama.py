@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import foveate
 from foveate.backends.vllm.gap import Room
@@ -43,11 +42,6 @@ def test_blocks_of_the_gap_are_free_after_the_prefill(stock, quarter):
     assert stock.free[0] == quarter.free[0]
     assert quarter.free[1] - stock.free[1] == sum(freed)
     assert quarter.idle == stock.idle == 63  # all but the null block
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 def check_against_transformers(model, policy, served, block=32):

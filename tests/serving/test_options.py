@@ -29,11 +29,6 @@ POLICY = "snapkv:budget=25%,window=8"
 LENGTHS = (300, 135)
 
 
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
-
-
 def kept(length):
     """What the policy keeps of a prompt."""
     policy = foveate.policy(POLICY)

@@ -27,11 +27,6 @@ POLICY, WINDOW = "knorm:budget=25%", "snapkv:budget=25%,window=8"
 LENGTHS = (300, 135, 97)
 
 
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
-
-
 def test_a_context_ends_where_the_scheduler_says(tiny_folder):
     """Text-only Gemma 4: the first KV cache group has blocks of 64 tokens, which 192 of 230 would
     fill, and the compressed one of 32.

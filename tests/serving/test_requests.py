@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 import foveate
 from foveate.backends.vllm.gap import Room
@@ -21,11 +20,6 @@ ASKED = (  # by each request, and what it then is under
 )
 LENGTHS = (300, 135, 200, 97, 180, 160, 120)
 NOISE = 1e-3
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 def check(model, served, policies, contexts=None, block=32):

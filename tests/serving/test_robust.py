@@ -4,7 +4,6 @@ from collections import deque
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from foveate.backends.vllm import attention
 from tests.serving.engine import check_alike, engine, greedy, prompts, serve
@@ -13,11 +12,6 @@ from tests.serving.test_requests import check
 POLICY = "snapkv:budget=25%,window=8"
 LENGTHS = (300, 135, 97)
 POISON = 2  # a token that no drawn prompt has
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 def reasons(llm, given, tokens=6, asked=None):

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
@@ -15,11 +14,6 @@ SNAPKV, H2O, PYRAMID = (
     "h2o:budget=25%",
     "pyramidkv:budget=25%,window=8",
 )
-
-
-@pytest.fixture(scope="module")
-def model(llama):
-    return AutoModelForCausalLM.from_pretrained(llama).eval()
 
 
 def questions(count=3, length=40):

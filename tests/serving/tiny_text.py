@@ -3,6 +3,8 @@
 import torch
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig, LlamaConfig, LlamaForCausalLM
 
+from tests.serving.engine import prompts
+
 VOCABULARY = 64
 SIZES = {
     "vocab_size": VOCABULARY,
@@ -17,6 +19,11 @@ SIZES = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+
+
+def drawn(lengths, seed=0):
+    """Prompts of the few tokens that these models know."""
+    return [[3 + token % (VOCABULARY - 3) for token in one] for one in prompts(lengths, seed)]
 
 
 def llama(folder):

@@ -17,8 +17,8 @@ from foveate.cli import console, options
 from foveate.cli.beside import profile_place
 from foveate.cli.contexts import SAMPLES, contexts, of_record
 from foveate.cli.findings import of_profile
-from foveate.cli.heads import from_file
 from foveate.cli.options import model_option
+from foveate.cli.profiles import share
 from foveate.cli.prompt import (
     DESCRIBE,
     QUESTION,
@@ -27,9 +27,9 @@ from foveate.cli.prompt import (
     clips_of,
     passages,
     prompts_of,
+    samples_of,
     words_of,
 )
-from foveate.cli.share import share
 from foveate.core import files
 from foveate.core.composition import find, name_and_arguments
 from foveate.core.composition import policy as policy_of
@@ -166,7 +166,7 @@ def calibrate(
         prompt_list = list(range(samples))
     elif of_heads:
         prompt_list = list(
-            from_file(prompts, which, outside=allow_outside)
+            samples_of(prompts, which, outside=allow_outside)
             if prompts
             else generated(name, samples)
         )

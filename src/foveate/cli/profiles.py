@@ -1,19 +1,23 @@
-"""``foveate profiles``: which are installed, for which models; installing others."""
+"""``foveate profiles``: which are installed, for which models; installing others; the folder that
+``foveate calibrate --share`` writes to hand one on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from foveate.cli import console
 from foveate.cli.findings import FITTED
-from foveate.core import installed
-from foveate.core.installed import Installed
+from foveate.core import installed, manifest
+from foveate.core.installed import MANIFEST, SCHEMA, Installed
+from foveate.core.profile import Profile
 from foveate.core.tensor_profile import TensorProfile
 from foveate.errors import FoveateError, InvalidInput, suggest
+from foveate.eval.executors import versions
 
 ACTIONS = ("list", "install", "remove")
 
@@ -100,3 +104,34 @@ def _show(action: str, entries: Sequence[Installed]) -> None:
             typer.echo(f"  fitted to {fitted}")
         if action != "remove":
             typer.echo(f"  {row['path']}")
+
+
+def share(profile: Profile | TensorProfile, path: Path, prompts: Path | None) -> Path:
+    """Writes the manifest of a profile that lies at ``path``, beside it: whose it is, on which
+    weights and prompts it was measured, and by which versions, so that whoever has the model can
+    make it again and compare.
+
+    Args:
+        profile: as it was saved.
+        path: of its file.
+        prompts: the file that they came from; None for those that come with Foveate.
+
+    Raises:
+        CannotWrite: the disk is full, or the folder is not to be written to.
+    """
+    said: dict[str, Any] = {
+        "schema": SCHEMA,
+        "method": profile.method,
+        "model": profile.model,
+        "weights": profile.weights,
+        "layers": profile.layers,
+        "budget": profile.budget,
+        "prompts": {"count": profile.samples, "from": "drawn"},
+        "versions": versions(),
+    }
+    if prompts is not None:
+        said["prompts"] |= {"from": prompts.name, **manifest.measured(prompts)}
+    if isinstance(profile, TensorProfile):
+        said["target"] = profile.target
+        said["prompts"]["digest"] = profile.prompts
+    return manifest.write(path.with_name(MANIFEST), said, (path.name,))

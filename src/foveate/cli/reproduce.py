@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from foveate.cli import console, options, reproduce_check, reproduce_list, reproduce_plan
+from foveate.cli import console, options, reproduce_tables
 from foveate.cli.eval import REFUSED
 from foveate.cli.findings import counted, of_page
 from foveate.cli.telling import Teller
@@ -120,15 +120,15 @@ def reproduce(
     names = ids or []
     if checked is not None:
         checks = check(find_experiments(names or ["all"]), checked, outside=allow_outside)
-        reproduce_check.tell(list(checks), json)
+        reproduce_tables.show_check(list(checks), json)
         return
     if not names and (merged or planned):
         raise InvalidInput("--merge and --plan are of experiments: give their ids, or all.")
     if listed or not names:
-        reproduce_list.tell(names, json)
+        reproduce_tables.show_list(names, json)
         return
     if names == [one for one in names if one in FACTS]:
-        reproduce_list.facts(names)
+        reproduce_tables.facts(names)
         return
     if stand_in and (model or judge or device_map):
         raise InvalidInput(
@@ -160,7 +160,7 @@ def reproduce(
     if planned:
         with console.progress(hidden=json, lines=False):  # what loads a model is quiet
             left = costs(lab)
-        reproduce_plan.tell(left, json)
+        reproduce_tables.show_plan(left, json)
         return
     with lab:
         if merged:
@@ -184,14 +184,14 @@ def _merge(lab: Lab, folders: Sequence[Path]) -> None:
     merge(lab, folders)
     lab.rows.sort()
     _write(lab, Done())
-    typer.echo(reproduce_plan.rest(costs(lab)), err=True)
+    typer.echo(reproduce_tables.rest(costs(lab)), err=True)
 
 
 def _perform(lab: Lab, json: bool) -> None:
     """Runs them one after the other, and writes the page."""
     with console.progress(hidden=json, lines=False) as bars:  # it has lines of its own
         if not json:
-            typer.echo(reproduce_plan.summary(costs(lab)), err=True)
+            typer.echo(reproduce_tables.summary(costs(lab)), err=True)
         done = perform(lab, Teller(bars, quiet=json))
     _write(lab, done)
     for name, why in done.missing.items():

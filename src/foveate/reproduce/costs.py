@@ -16,8 +16,8 @@ from foveate.eval.model import Loaded, outline
 from foveate.eval.prompt import read
 from foveate.reproduce.ask import Ask
 from foveate.reproduce.lab import Lab
+from foveate.reproduce.models import Place
 from foveate.reproduce.perform import planned
-from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Done, Step
 from foveate.reproduce.setting import Setting
 from foveate.reproduce.trials.answers import missing, unprepared

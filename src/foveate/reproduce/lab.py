@@ -16,12 +16,10 @@ from foveate.eval.executors import Executor, Name, find_executor, versions
 from foveate.eval.held import Key
 from foveate.eval.judge import Judge
 from foveate.eval.model import DeviceMap, Loaded
-from foveate.reproduce.ask import WHOLE, Ask, Asked, Part, keys
+from foveate.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part, digests, keys, note_drawn
 from foveate.reproduce.calibrations import CalibrationRun
-from foveate.reproduce.drawn import Drawn, digests, note_drawn
 from foveate.reproduce.experiment import Experiment
-from foveate.reproduce.models import MODELS, places, stand_ins
-from foveate.reproduce.place import Place
+from foveate.reproduce.models import MODELS, Place, places, stand_ins
 from foveate.reproduce.progress import Step
 from foveate.reproduce.published import PublishedProfile
 from foveate.reproduce.registry import EXPERIMENTS

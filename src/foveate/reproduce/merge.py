@@ -12,10 +12,10 @@ from foveate.eval.bundle import Bundle, read_bundle
 from foveate.eval.held import HeldRows, Key, key_of
 from foveate.eval.results import CONFIGURATION, UNSAID
 from foveate.report.parts import answers_differ, same_question
-from foveate.reproduce.drawn import drawn, note_drawn
+from foveate.reproduce.ask import drawn, note_drawn
 from foveate.reproduce.lab import Lab
+from foveate.reproduce.models import Place
 from foveate.reproduce.perform import planned
-from foveate.reproduce.place import Place
 from foveate.reproduce.progress import Done
 
 VERSIONS = ("foveate", "torch", "transformers")

@@ -16,7 +16,7 @@ from foveate.eval.held import key_of
 from foveate.reproduce.ask import Ask, Asked
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.lab import Lab
-from foveate.reproduce.place import Place
+from foveate.reproduce.models import Place
 from foveate.reproduce.progress import Done, Meter, Step, Tell
 from foveate.reproduce.trials.answers import calibrate, jobs, unprepared
 

@@ -10,7 +10,7 @@ from foveate.eval.bundle import seal
 from foveate.eval.held import HeldRows, key_of
 from foveate.eval.reading import FULL
 from foveate.eval.results import CONFIGURATION, Results, held, read
-from foveate.reproduce.place import Place
+from foveate.reproduce.models import Place
 
 
 class Rows:

@@ -16,9 +16,8 @@ from foveate.eval.model import Loaded
 from foveate.eval.sample import AS_THEY_ARE, Sample, Task
 from foveate.eval.tasks import find_task
 from foveate.reproduce import small
-from foveate.reproduce.ask import WHOLE, Ask, Asked, Part
+from foveate.reproduce.ask import WHOLE, Ask, Asked, Drawn, Part
 from foveate.reproduce.calibrations import CalibrationRun
-from foveate.reproduce.drawn import Drawn
 from foveate.reproduce.published import PublishedProfile
 
 Say = Callable[[str], None]

@@ -14,13 +14,11 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 
-from foveate.backends.hf import cutting, fixed
+from foveate.backends.hf import fixed
 from foveate.backends.hf.checks import (
     CONTINUOUS,
-    check_all_took_part,
     check_cached,
     check_helpers,
-    check_rows,
     check_settings,
     check_tokens,
     refuse_continuous,
@@ -28,12 +26,10 @@ from foveate.backends.hf.checks import (
     trains,
 )
 from foveate.backends.hf.decoder import find
-from foveate.backends.hf.dividing import divide_for_prompt
 from foveate.backends.hf.follow_up import Asker
 from foveate.backends.hf.hooks import (
     forget_compiled,
     named,
-    note_offsets,
     put,
     restore_offsets,
     wrap,
@@ -47,12 +43,11 @@ from foveate.backends.hf.internals import (
     cache_argument,
     given_cache,
     name_cache,
-    rope_offsets,
     take_cache,
 )
-from foveate.backends.hf.later_turns import LaterTurns
 from foveate.backends.hf.modality import starts_in_runs
 from foveate.backends.hf.next_prompt import CallInputs, Declared, GenerateCall, NextPrompt
+from foveate.backends.hf.pass_notes import PassNotes
 from foveate.backends.hf.projection import (
     output_projections,
     residual_norm,
@@ -60,22 +55,18 @@ from foveate.backends.hf.projection import (
 )
 from foveate.backends.hf.prunable import RequestedOutputs
 from foveate.backends.hf.pruning import Pruner
-from foveate.backends.hf.reprefill import Rereader, keeps_passes, note_pass, read_again
-from foveate.backends.hf.state import CacheState, Link, Ongoing
-from foveate.backends.hf.stats import Stats, counted
+from foveate.backends.hf.state import CacheState, Link
 from foveate.backends.hf.support import (
     check_attention,
     compressible_layers,
-    convert,
     foveate_layers,
     known_state,
     state_of,
     text_config,
 )
 from foveate.backends.hf.turns import Call, CallTurn
-from foveate.backends.hf.undone import ModuleStates
 from foveate.core.policy import Policy
-from foveate.errors import UnsupportedCache, UnsupportedModel
+from foveate.errors import UnsupportedModel
 
 
 class Calls:
@@ -95,9 +86,8 @@ class Calls:
         asker: Asker | None = None,
         strict: bool = False,
     ):
-        self.model, self.policy, self.asker = model, policy, asker
+        self.model, self.policy = model, policy
         self.link = Link(strict)
-        self.cache: DynamicCache | None = None
         self._next = NextPrompt(model.config, vision)
         self._config = text_config(model)
         self._place = find(model, self._config)
@@ -108,13 +98,14 @@ class Calls:
         if policy.reads_residual_norm:
             places = compressible_layers(self._config)
             self._readers = residual_readers(self._place.decoder, places)
-        self._offsets = rope_offsets(model)
-        self._turns = LaterTurns(self._offsets, self._place)
         self._pruner = Pruner(model, self._place, policy)
         self.prefills = False  # whether nobody looks at more logits than the last token's
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
         self._turn = CallTurn()
+        self._notes = PassNotes(
+            model, self._place, policy, self._next, self.link, asker, self._turn
+        )
         self._inputs = CallInputs()  # by the innermost call
         self._undo = ExitStack()
 
@@ -145,7 +136,7 @@ class Calls:
                     wrap(undo, module, "generate", self._generate)
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
                 put(undo, module, "__deepcopy__", partial(self._copied, module))
-            self._turns.follow(undo)
+            self._notes.turns.follow(undo)
             self._pruner.follow(undo)
             accept_both_names(undo)
             self._undo = undo.pop_all()
@@ -185,10 +176,24 @@ class Calls:
         """Declares the length of the prompt that comes next, unless ``generate`` does."""
         self._next.expected = Declared(tokens)
 
+    @property
+    def cache(self) -> DynamicCache | None:
+        """That of the latest prompt."""
+        return self._notes.latest
+
+    @cache.setter
+    def cache(self, cache: DynamicCache | None) -> None:
+        self._notes.latest = cache
+
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one."""
-        self.cache = cache
-        _note_stats(cache)
+        self._notes.adopt(cache)
+
+    def read_again(self, cache: DynamicCache) -> None:
+        """Where the policy asks for it: feeds a prompt that was read once more. The model's modules
+        are afterwards as they were.
+        """
+        self._notes.read_again(cache)
 
     # Around generate
 
@@ -210,7 +215,7 @@ class Calls:
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
-            restore_offsets(self._offsets, state)
+            restore_offsets(self._notes.offsets, state)
         if call_inputs.of("generation").generation is not None:  # a model inside this one
             return generate(*args, **kwargs)
         call_inputs.generation = GenerateCall()
@@ -304,8 +309,8 @@ class Calls:
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
             if (state := _any_state(cache)) is not None:
-                restore_offsets(self._offsets, state)
-            given = self._turns.placed(cache, given)
+                restore_offsets(self._notes.offsets, state)
+            given = self._notes.turns.placed(cache, given)
             args, kwargs = (), given
             if cache is not None:
                 kwargs[cache_argument(module)] = cache
@@ -332,17 +337,17 @@ class Calls:
         kwargs[self._argument] = cache
         self._pruner.leave()
         if _reads_again(call_inputs, cache):
-            return self._read(call, forward, self._turns.behind_forgotten(cache, kwargs))
-        ongoing = self._begin(call, call_inputs, cache, given, kwargs)
+            return self._read(call, forward, self._notes.turns.behind_forgotten(cache, kwargs))
+        ongoing = self._notes.begin(call, call_inputs, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
-        kwargs = self._turns.behind_forgotten(cache, kwargs)
+        kwargs = self._notes.turns.behind_forgotten(cache, kwargs)
         door = self._pruned(call_inputs, cache, kwargs)
         output = self._read(call, forward, door)
         if fixed.state_of(cache) is None:
             self._pruner.note(known_state(cache), door)
             self._pruner.leave()
-            self._after(call_inputs, cache, kwargs)
+            self._notes.after(call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.finish()
         return self._left(decoder, output)
@@ -388,100 +393,6 @@ class Calls:
                 "whole model, or copy before the block is entered."
             )
 
-    def _begin(
-        self,
-        call: Call | None,
-        call_inputs: CallInputs,
-        cache: Any,
-        given: Tensor,
-        kwargs: dict[str, Any],
-    ) -> Ongoing | None:
-        """What the cache has to know of a pass."""
-        if (at_hand := fixed.state_of(cache)) is not None:
-            self._relink(at_hand)
-            ongoing = _begun(call, at_hand)
-            restore_offsets(self._offsets, at_hand)
-            return ongoing
-        state, (rows, count) = self._converted(cache), given.shape[:2]
-        ongoing, first = _begun(call, state), foveate_layers(cache)[0]
-        seen = first.seen
-        if seen and count > 1:
-            check_rows(first.pairs.counts.shape[0], rows)
-        if (end := self._next.end(call_inputs, ongoing, state, seen, count)) is not None:
-            state.arm(end)
-        if state.prompt_end is not None:
-            state.note_padding(kwargs.get("attention_mask"), rows, seen + count)
-        if end is not None and self.policy.left_open:
-            pads = state.padding(cutting.given_mask(kwargs), rows, seen, count, given.device)
-            divide_for_prompt(self.model, state, [end - pad for pad in pads.tolist()], end)
-        ids = kwargs.get("input_ids")
-        vision = self._next.visual_tokens(call_inputs, state.prompt_end, seen, ids, given)
-        frames = call_inputs.of_pass("frames", state.prompt_end, seen, given)
-        state.extend_vision(vision, None if vision is None else frames)
-        if keeps_passes(self.policy) and state.prompt_end is not None:
-            note_pass(state, seen, kwargs)
-        if seen and self._place.decoder is self.model:
-            restore_offsets(self._offsets, state)
-        return ongoing
-
-    def _converted(self, cache: Any) -> CacheState:
-        state = state_of(cache)
-        if state is None:
-            return convert(cache, self._config, self.policy, self.link)
-        self._relink(state)
-        return state
-
-    def _relink(self, state: CacheState) -> None:
-        if state.link is not self.link:
-            if state.link.open or state.given != self.policy:
-                raise UnsupportedCache(
-                    f"this cache was compressed under {state.given} in another compress() block; "
-                    f"this block's policy is {self.policy}."
-                )
-            state.link = self.link
-
-    def _after(self, call_inputs: CallInputs, cache: DynamicCache, kwargs: dict[str, Any]) -> None:
-        state, layers = known_state(cache), foveate_layers(cache)
-        check_all_took_part(self.model, layers)
-        state.computed = state.before = None
-        if state.prompt_end is not None:
-            self.read_again(cache)
-        if state.prompt_end is not None and not layers[-1].armed:
-            for layer in layers:
-                layer.settle()
-            _note_stats(cache)
-            state.prompt_end = None
-        note_offsets(self._offsets, state)
-        self._turns.note(state, layers[0].seen, kwargs)
-        self._turns.note_places(state, layers[0].seen, kwargs)
-        generation = call_inputs.of("generation").generation
-        if generation is None or generation.is_about(cache):
-            self.cache = cache
-
-    def read_again(self, cache: DynamicCache) -> None:
-        """Where the policy asks for it: feeds a prompt that was read once more. The model's modules
-        are afterwards as they were.
-        """
-        state = known_state(cache)
-        if not state.reading.waits:
-            return
-        call = self._turn.take(sys._getframe())
-        try:
-            call.undo, call.inputs.rereads = ModuleStates(self.model), state
-            read_again(Rereader(self._place.decoder, self._argument, self.asker), cache, state)
-        finally:
-            call.end()
-
-
-def _begun(call: Call | None, state: CacheState) -> Ongoing | None:
-    """The pass that a cache takes part in from now on; not noted in what is traced, whose effects
-    come all at once.
-    """
-    if call is None:
-        return None
-    call.undo = ongoing = state.begin()
-    return ongoing
-
 
 def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
     """Whether a pass is one in which a prompt is read again."""
@@ -496,14 +407,3 @@ def _reads_again(call_inputs: CallInputs, cache: object) -> bool:
 def _any_state(cache: object) -> CacheState | None:
     """Of a compressed cache, or of a fixed one."""
     return state_of(cache) or fixed.state_of(cache)
-
-
-def _note_stats(cache: DynamicCache) -> None:
-    """What was kept of the prompt that has just been read."""
-    state, layers = known_state(cache), foveate_layers(cache)
-    for layer in layers:
-        layer.cut_to_bytes()
-    requested = state.reading.requested
-    noted = counted(state.reading.notes)
-    of_layers = [layer.stats() for layer in layers]
-    state.stats = Stats(state.policy.spec, of_layers, requested, noted, state.visual_given())
