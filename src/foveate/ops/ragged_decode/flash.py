@@ -18,9 +18,10 @@ _attention = torch._scaled_dot_product_flash_attention_for_cpu
 
 # pairs of all heads times the numbers of a KV head's queries; below, one call is faster
 FEW = 2**17
-# the same; from here on several threads share a head: measured with two, .9 to .6 of the time of a
-# head for each, and 1.1 to 1.2 at three quarters of it
-MANY = 2**22
+# the same; from here on several threads share a head. With two, whole steps of 32k to 128k tokens
+# take .95 to .6 of the time of a head for each, of 16k .98, since pairs come from memory and are
+# read once; where they lie in a cache, attention alone is slower below twice this, up to 1.15
+MANY = 2**21
 SHORT = 64  # pairs for each thread: of fewer, a head is one thread's
 
 Part = tuple[Float[Tensor, "heads 1 g e"], Float[Tensor, "heads 1 g"]]
