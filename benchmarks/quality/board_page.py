@@ -92,14 +92,14 @@ def table(asked: Board) -> str:
         behind = mean_difference([a - b for a, b in zip(mine, best, strict=True)])
         cells = [
             "" if reference else str(place),
-            f"`{without_folders(method)}`",
+            _name(method),
             _share(estimate(mine)),
             "" if reference or place == 1 else _signed(behind),
             *(f"{mean(right(found[method][task])):.2f}" for task in tasks),
             "" if method == FULL else _cost(asked, method),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    left = [f"`{without_folders(m)}`" for m in found if refused(found[m])]
+    left = [_name(m) for m in found if refused(found[m])]
     return "\n".join([*lines, *([f"\nRefused: {', '.join(left)}."] if left else [])])
 
 
@@ -126,6 +126,13 @@ def _wins(mine: list[float], theirs: list[float]) -> str:
 def _cost(asked: Board, method: str) -> str:
     costs = (cost for methods in asked.values() for cost in methods[method]["cost"])
     return f"{100 * median(costs):.1f} %"
+
+
+def _name(method: str) -> str:
+    """The spec, but for a policy that is put together by hand."""
+    if "best_heads" in method:
+        return "`duo_attention` with HeadKV's scores"
+    return f"`{without_folders(method)}`"
 
 
 def _short(method: str) -> str:

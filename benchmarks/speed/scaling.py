@@ -180,7 +180,9 @@ def plot(
     return svg(figure)
 
 
-def steps(a: argparse.Namespace, model: PreTrainedModel, speed: float) -> list[list[Step]]:
+def steps(
+    a: argparse.Namespace, model: PreTrainedModel, speed: float
+) -> tuple[list[Step], list[Step]]:
     """Decoding steps by the prompt, and by the budget."""
     forms = [
         (n, kept, heads)
@@ -189,7 +191,7 @@ def steps(a: argparse.Namespace, model: PreTrainedModel, speed: float) -> list[l
     ]
     wide = [(a.at, kept, heads) for heads in ("dense", "ragged") for kept in BUDGETS]
     made = [step(model, *form, a.steps, speed) for form in track(forms + wide, "decoding")]
-    return [made[: len(forms)], made[len(forms) :]]
+    return made[: len(forms)], made[len(forms) :]
 
 
 def reads(loaded: Loaded, rounds: int) -> Reads:
