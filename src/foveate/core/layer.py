@@ -9,7 +9,7 @@ Axis letters, used in every signature of the package:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from foveate.core.slots import Slots, derived
+from foveate.errors import InvalidInput
 
 
 class WindowWeights(NamedTuple):
@@ -185,3 +186,48 @@ class Scored:
     def protected(self) -> Int[Tensor, "b h"]:
         """Slots that are kept whatever their score."""
         return (self.scores.values == float("inf")).sum(-1) if self.always is None else self.always
+
+
+def not_finite(layer: Layer, queries: int) -> Float[Tensor, ""]:
+    """NaN where a key, value or query may be no number (also at padding, where that does not
+    matter), otherwise zero; nothing is asked of the device. Of the queries the last so many count.
+    """
+    sums = _doubt(layer.k) + _doubt(layer.v)
+    return sums + _doubt(layer.q[:, :, -queries:]) if queries else sums
+
+
+def check_finite(layer: Layer, queries: int, user: object) -> None:
+    """Raises InvalidInput where any key, value or query is no number, which models make where
+    activations overflow, as a rule in float16: nothing that attends to what is kept of such a layer
+    would be a number either. ``user`` says what wanted them.
+    """
+    if bool(not_finite(layer, queries).isnan()):
+        refuse_not_finite(layer, queries, user)
+
+
+def refuse_not_finite(layer: Layer, queries: int, user: object) -> None:
+    """The same, with the layer and how many, of real tokens alone."""
+    for name, t, real in _parts(layer, queries):
+        broken = ~t.isfinite().all(-1) & real
+        if count := int(broken.flatten(0, -2).any(0).sum()):
+            kind = str(t.dtype).removeprefix("torch.")
+            raise InvalidInput(
+                f"the {name} of layer {layer.number} hold NaN or infinity at {count} of "
+                f"{t.shape[2]} tokens, which {user} cannot work on. Where a model overflows in "
+                f"its type (here {kind}), load it in bfloat16 or float32."
+            )
+
+
+def _parts(
+    layer: Layer, queries: int
+) -> Iterator[tuple[str, Float[Tensor, "b _h m _d"], Bool[Tensor, "b #_h m"]]]:
+    yield "keys", layer.k, layer.valid
+    yield "values", layer.v, layer.valid
+    if queries:
+        yield "queries", layer.q[:, :, -queries:], (layer.q_pos[:, -queries:] >= 0)[:, None]
+
+
+def _doubt(t: Float[Tensor, "b h m d"]) -> Float[Tensor, ""]:
+    """Times zero, every number is zero, and nothing else is."""
+    least, most = t.detach().aminmax()
+    return (most.float() - least.float()) * 0.0

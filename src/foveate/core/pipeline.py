@@ -12,9 +12,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from foveate.core import finite
 from foveate.core.byte_budget import Bytes
-from foveate.core.layer import Layer, Scored, Scores
+from foveate.core.layer import Layer, Scored, Scores, not_finite, refuse_not_finite
 from foveate.core.policy import Policy
 from foveate.core.protocols import AcrossLayers
 from foveate.core.slots import Slots, derived
@@ -106,7 +105,7 @@ def _scores(policy: Policy, layer: Layer, queries: int) -> Scores:
     try:
         return policy.score(layer)
     except Exception:
-        finite.refuse(layer, queries, policy)
+        refuse_not_finite(layer, queries, policy)
         raise
 
 
@@ -118,9 +117,9 @@ def _refuse_no_numbers(
     """
     highest = values.amax()  # which a NaN anywhere becomes
     if not alone:
-        if not isnan(highest + finite.doubt(layer, queries)):
+        if not isnan(highest + not_finite(layer, queries)):
             return
-        finite.refuse(layer, queries, policy)
+        refuse_not_finite(layer, queries, policy)
     if isnan(highest):
         raise InvalidParameter(f"the scores of layer {layer.number} contain NaN: {policy}.")
 

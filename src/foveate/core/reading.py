@@ -15,11 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from foveate.core import finite
 from foveate.core.between_passes import Pass, Phase, Remembered
 from foveate.core.budgeting import Budgeted, budgeted, raised, say_where_raised
 from foveate.core.byte_budget import Bytes, check_form
-from foveate.core.layer import Layer, Scored
+from foveate.core.layer import Layer, Scored, check_finite
 from foveate.core.pipeline import Kept, everything, keep, longest_budget, observed, score
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, EvenPruning, Moment, ReadsGradients
@@ -311,7 +310,7 @@ class PromptReading:
             kept_by_layer = {layer.ordinal: keep(policy, [scored], within)[0]}
         as_it_is = policy.store.exact and (within is None or within.stays(layer.slots))
         if scored is None and not as_it_is:
-            finite.check(layer, 0, policy)  # in codes it would reach others of its head
+            check_finite(layer, 0, policy)  # in codes it would reach others of its head
             kept_by_layer[layer.ordinal] = everything(layer)
         for ordinal, kept in kept_by_layer.items():
             memory = self.layers[ordinal]

@@ -17,10 +17,9 @@ from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, model_name
 from foveate.backends.hf.undone import undone
 from foveate.backends.hf.weights import weights_digest
-from foveate.core import finite
 from foveate.core.composition import name_and_arguments
 from foveate.core.gathering import GATHERINGS, Asked, Gathering, Sums, Targeted, targets_of
-from foveate.core.layer import Layer, Scores
+from foveate.core.layer import Layer, Scores, check_finite
 from foveate.core.ledger import fingerprint
 from foveate.core.method import METHODS
 from foveate.core.parameters import shown
@@ -65,7 +64,7 @@ class Gatherer(Observer):
 
     def observe(self, layer: Layer) -> Mapping[str, Tensor]:
         """Adds one pass of a layer, whose numbers are all numbers."""
-        finite.check(layer, layer.q.shape[2], "a profile")
+        check_finite(layer, layer.q.shape[2], "a profile")
         sums = self.gathering.gather(layer, self.turns[layer.ordinal] if self.turns else None)
         held = self.sums.get(layer.ordinal, {})
         self.sums[layer.ordinal] = {k: held[k] + t if held else t for k, t in sums.items()}

@@ -12,8 +12,7 @@ from transformers import PreTrainedConfig
 
 from foveate.backends.hf.record import record
 from foveate.backends.hf.support import check_model, text_config
-from foveate.core import finite
-from foveate.core.layer import Layer
+from foveate.core.layer import Layer, check_finite
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.ops.rotation import Rotation, halves, neighbours, turned
 
@@ -64,7 +63,7 @@ def _candidates(model: nn.Module) -> Iterator[Rotation]:
 
 def _found(model: nn.Module, first: Layer, second: Layer, known: list[Rotation]) -> Rotation:
     """The rotation that makes the queries at one place those at the other."""
-    finite.check(first, first.q.shape[2], "a profile")
+    check_finite(first, first.q.shape[2], "a profile")
     fitting = [one for one in known if 2 * len(one.frequencies) <= first.q.shape[-1]]
     errors = [_error(first.q, second.q, one) for one in fitting]
     least = min(errors)
