@@ -23,7 +23,7 @@ if HERE:  # one process and one thread, nothing measured at the start and nothin
 
 
 @pytest.fixture(scope="session")
-def llama(tmp_path_factory):
+def llama_of_four_layers(tmp_path_factory):
     """The folder of a tiny random Llama: 4 layers, 4 query heads, 2 KV heads."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -47,6 +47,12 @@ def llama(tmp_path_factory):
     folder = tmp_path_factory.mktemp("llama")
     LlamaForCausalLM(config).float().eval().save_pretrained(folder)
     return str(folder)
+
+
+@pytest.fixture(scope="session")
+def llama(llama_of_four_layers):
+    """The Llama of a file's tests; some have one of their own."""
+    return llama_of_four_layers
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ def one_by_one(llm, given, spec, salts, tokens=70):
     return served
 
 
-@pytest.mark.parametrize(("spec", "last"), zip(POLICIES, (256, 288, 256, 256), strict=True))
+@pytest.mark.parametrize(("spec", "last"), [*zip(POLICIES, (256, 288, 256, 256), strict=True)])
 def test_a_prompt_starts_at_the_last_boundary_that_it_has_in_common(llm, model, spec, last):
     """Prompts that begin alike | share | what is kept, under
     `when=over_budget(every=N,reading=true)`
@@ -135,13 +135,13 @@ def test_another_image_of_the_same_size_shares_nothing_of_it(tiny_folder):
     torch.testing.assert_close(second.answers[0].logprobs, first.answers[0].logprobs, **close)
 
 
-def test_another_adapter_shares_nothing(llama, tmp_path):
+def test_another_adapter_shares_nothing(llama_of_four_layers, tmp_path):
     from vllm.lora.request import LoRARequest
 
     adapter(tmp_path)
     (prompt,) = prompts([300])
     options = {"enable_prefix_caching": True, "max_lora_rank": 8, "max_loras": 2}
-    with engine(llama, KEYS, enable_lora=True, **options) as llm:
+    with engine(llama_of_four_layers, KEYS, enable_lora=True, **options) as llm:
         shared = []
         for name, mine in enumerate([True, False, True, False]):
             with_it = LoRARequest("mine", 1, str(tmp_path)) if mine else None

@@ -154,7 +154,7 @@ def test_boundaries_within_images_equal_the_transformers_backend(tiny_folder):
     every = "when=over_budget(every=32,reading=true,answering=false)"
     specs = [f"{name}:budget=48,{every}" for name in ("mixkv", "lookm", "david")]
     more = {"skip_tokenizer_init": False, "limit_mm_per_prompt": {"image": 2, "video": 0}}
-    with recorded() as kept, engine(llama, specs[0], policies=specs, **SIZES, **more) as llm:
+    with recorded() as kept, engine(folder, specs[0], policies=specs, **SIZES, **more) as llm:
         asked = [{"foveate_policy": spec} for spec in specs]
         answers = serve(llm, given, 40, asked=asked).answers
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
