@@ -50,10 +50,10 @@ ELSEWHERE = {
     "bench --dims": "the memory of a model of seven billion weights",
     "reproduce all --stand-in": "half an hour; tests/cli/test_reproduce.py has it",
     "reproduce mixkv:table1 --data": "the paper's weights and data; it runs as a stand-in",
-    "methods sliding_window": "a method that the reader writes",
-    "show sliding_window": "a method that the reader writes; tests/cli/test_new_method.py has it",
-    "cite sliding_window": "a method that the reader writes",
-    "run --method sliding_window": "a method that the reader writes",
+    "methods dilated_window": "a method that the reader writes",
+    "show dilated_window": "a method that the reader writes; tests/cli/test_new_method.py has it",
+    "cite dilated_window": "a method that the reader writes",
+    "run --method dilated_window": "a method that the reader writes",
 }
 """Commands that are only parsed, by how they begin, and what they would need."""
 QUICK = ("show", "cite", "methods", "reproduce --list")
