@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from statistics import mean, median
 from typing import Any
 
-from foveate.report.shown import without_folders
+from benchmarks.quality.named import name, short
 from foveate.report.summary import Estimate, estimate, mean_difference
 
 FULL, REFUSED = "full", "x"
@@ -92,14 +91,14 @@ def table(asked: Board) -> str:
         behind = mean_difference([a - b for a, b in zip(mine, best, strict=True)])
         cells = [
             "" if reference else str(place),
-            _name(method),
+            name(method),
             _share(estimate(mine)),
             "" if reference or place == 1 else _signed(behind),
             *(f"{mean(right(found[method][task])):.2f}" for task in tasks),
             "" if method == FULL else _cost(asked, method),
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    left = [_name(m) for m in found if refused(found[m])]
+    left = [name(m) for m in found if refused(found[m])]
     return "\n".join([*lines, *([f"\nRefused: {', '.join(left)}."] if left else [])])
 
 
@@ -112,7 +111,7 @@ def matrix(asked: Board) -> str:
     for i, one in enumerate(named, 1):
         cells = [_wins(over(found[one]), over(found[other])) for other in named]
         cells[i - 1] = ""
-        lines.append(f"| {i} | `{_short(one)}` | {' | '.join(cells)} |")
+        lines.append(f"| {i} | `{short(one)}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -126,19 +125,6 @@ def _wins(mine: list[float], theirs: list[float]) -> str:
 def _cost(asked: Board, method: str) -> str:
     costs = (cost for methods in asked.values() for cost in methods[method]["cost"])
     return f"{100 * median(costs):.1f} %"
-
-
-def _name(method: str) -> str:
-    """The spec, but for a policy that is put together by hand."""
-    if "best_heads" in method:
-        return "`duo_attention` with HeadKV's scores"
-    return f"`{without_folders(method)}`"
-
-
-def _short(method: str) -> str:
-    """Without its settings, and with a star for a profile."""
-    plain = "duo_attention" if "best_heads" in method else re.sub(r"\([^)]*\)|:.*", "", method)
-    return f"{plain}*" if "profile=" in method else plain
 
 
 def _share(x: Estimate) -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import foveate
 from foveate.report.front import Point, front
-from foveate.report.shown import without_folders
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.quality.named import name, short  # noqa: E402
+
+__all__ = ["name", "short"]
+
 REFERENCES = ("oracle", "random")
 """What is asked beside the methods: the best that can be kept, and the worst."""
 NOT_ASKED = {
@@ -42,21 +48,6 @@ def not_measured() -> list[str]:
     rows = " ".join(name(row["method"]) for board in boards().values() for row in board["methods"])
     named = {*re.findall(r"\w+", rows), *NOT_ASKED}
     return [one for one in foveate.METHODS if one not in named]
-
-
-def name(method: str) -> str:
-    """A row's name: the spec, but for a policy that is put together by hand."""
-    if "best_heads" in method:
-        return "`duo_attention` with HeadKV's scores"
-    return f"`{without_folders(method)}`"
-
-
-def short(method: str) -> str:
-    """The same without its settings, and with a star for a profile."""
-    if "best_heads" in method:
-        return "duo_attention*"
-    plain = re.sub(r"\([^)]*\)|:.*", "", method)
-    return f"{plain}*" if "profile=" in method else plain
 
 
 def mean(row: Board) -> float:

@@ -20,6 +20,12 @@ from foveate.eval.prompt import takes_videos
 from foveate.eval.sample import Sample, Span
 from foveate_demo import album
 
+SAMPLE_LINE = (
+    '{"prompt": TEXT, "images": [FILE, ...], "answer": TEXT, "spans": [{"text": TEXT, "image": 0, '
+    '"box": [LEFT, TOP, RIGHT, BOTTOM]}, ...]}, in pixels; without image and box, a text stands in '
+    "the prompt itself"
+)
+
 
 def check_writable(what: str, option: str, path: Path) -> None:
     """Raises InvalidInput, before any work is done, if the file could not be written there."""
@@ -142,13 +148,6 @@ def passages(count: int) -> list[str]:
 def _reading() -> str:
     text = files("foveate_demo").joinpath("reading.txt").read_text(encoding="utf-8")
     return text.strip()
-
-
-SAMPLE_LINE = (
-    '{"prompt": TEXT, "images": [FILE, ...], "answer": TEXT, "spans": [{"text": TEXT, "image": 0, '
-    '"box": [LEFT, TOP, RIGHT, BOTTOM]}, ...]}, in pixels; without image and box, a text stands in '
-    "the prompt itself"
-)
 
 
 def samples_of(path: Path, which: Which, *, outside: bool = False) -> Iterator[Sample]:

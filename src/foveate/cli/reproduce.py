@@ -128,7 +128,7 @@ def reproduce(
         reproduce_tables.show_list(names, json)
         return
     if names == [one for one in names if one in FACTS]:
-        reproduce_tables.facts(names)
+        reproduce_tables.show_facts(names)
         return
     if stand_in and (model or judge or device_map):
         raise InvalidInput(

@@ -17,6 +17,8 @@ from foveate.reproduce.costs import Costs
 from foveate.reproduce.experiment import Experiment
 from foveate.reproduce.registry import brought
 
+UNKNOWN = "unknown until the first answers"
+
 
 def show_check(checked: Sequence[Checked], json: bool) -> None:
     """Shows what was found. The exit code is 3 if something is missing."""
@@ -59,9 +61,6 @@ def _show_folders(folders: Sequence[BenchmarkFolder], checked: Sequence[Checked]
         said = f"missing: {', '.join(each.missing)}" if each.missing else "all there"
         listed.add_row(each.experiment.id, Text(said if each.folders else "reads none"))
     console.show(listed)
-
-
-UNKNOWN = "unknown until the first answers"
 
 
 def show_plan(costs: Costs, json: bool) -> None:
@@ -169,7 +168,7 @@ def _show_experiment(one: Experiment) -> None:
     console.show(Text("\n".join(lines) + "\n"))
 
 
-def facts(names: Sequence[str]) -> None:
+def show_facts(names: Sequence[str]) -> None:
     """Tables that hold no result."""
     for name in names:
         fact = FACTS[name]

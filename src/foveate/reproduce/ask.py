@@ -14,6 +14,8 @@ from foveate.data import read_record
 from foveate.eval.held import Key
 from foveate.eval.reading import FULL
 
+DRAWN = "drawn.json"
+
 
 class Ask(NamedTuple):
     """``samples`` of a benchmark, with prompts of at most ``longest_prompt`` tokens.
@@ -59,9 +61,6 @@ def keys(ask: Ask, specs: Mapping[str, str], names: tuple[str, ...], part: Part)
         if part.number == 1 if ask.timed else part.has(place):
             for spec in dict.fromkeys((FULL, *specs)):
                 yield ask.name, name, spec
-
-
-DRAWN = "drawn.json"
 
 
 class Drawn(NamedTuple):

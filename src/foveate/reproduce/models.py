@@ -15,6 +15,9 @@ from typing import NamedTuple
 from foveate.errors import InvalidInput, InvalidParameter, suggest
 from foveate.eval.model import SEES, DeviceMap, Loaded, is_shipped, load
 
+END = 2**20  # bytes at either end of a file of weights that its digest is of
+WEIGHTS = (".safetensors", ".bin")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
@@ -129,10 +132,6 @@ def where_found(names: Mapping[str, str] | Sequence[str]) -> list[str]:
         + (", converted with foveate convert" if MODELS[name].convert else "")
         for name in names
     ]
-
-
-END = 2**20  # bytes at either end of a file of weights that its digest is of
-WEIGHTS = (".safetensors", ".bin")
 
 
 class Place(NamedTuple):

@@ -43,7 +43,7 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
     """
     by_id = {one.experiment.id: one for one in outcomes}
     ran = {"stand_in": lab.small, "seed": lab.seed, "versions": versions()}
-    record = {**ran, "experiments": [in_numbers(one) for one in outcomes]}
+    record = {**ran, "experiments": [_in_numbers(one) for one in outcomes]}
     files.write(lab.out / NUMBERS, json.dumps(record, indent=1) + "\n")
     style: dict[str, Any] = {"style": text_of("reproduce.css"), "front": PAGE, **ran}
     fronts = []
@@ -57,7 +57,7 @@ def write(lab: Lab, outcomes: Sequence[Outcome]) -> Path:
     return lab.out / PAGE
 
 
-def in_numbers(one: Outcome) -> dict[str, Any]:
+def _in_numbers(one: Outcome) -> dict[str, Any]:
     """An experiment's tables, cell by cell, and the titles of its figures."""
     return {
         "id": one.experiment.id,

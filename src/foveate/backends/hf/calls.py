@@ -70,7 +70,7 @@ from foveate.errors import UnsupportedModel
 
 
 class Calls:
-    """The calls of one model under one policy. ``cache`` is that of the latest prompt.
+    """The calls of one model under one policy. ``notes`` are what its caches know of their passes.
 
     Prompts are taken where they pass through the decoder, whichever module around it was called;
     those around it tell the tokens' ids, and ``generate`` the prompt's length. What was told is of
@@ -103,9 +103,7 @@ class Calls:
         self._argument = cache_argument(self._place.decoder)
         self._reader = Reader(self._place.decoder, self.link)
         self._turn = CallTurn()
-        self._notes = PassNotes(
-            model, self._place, policy, self._next, self.link, asker, self._turn
-        )
+        self.notes = PassNotes(model, self._place, policy, self._next, self.link, asker, self._turn)
         self._inputs = CallInputs()  # by the innermost call
         self._undo = ExitStack()
 
@@ -136,7 +134,7 @@ class Calls:
                     wrap(undo, module, "generate", self._generate)
                     wrap(undo, module, "prepare_inputs_for_generation", self._prepare)
                 put(undo, module, "__deepcopy__", partial(self._copied, module))
-            self._notes.turns.follow(undo)
+            self.notes.turns.follow(undo)
             self._pruner.follow(undo)
             accept_both_names(undo)
             self._undo = undo.pop_all()
@@ -176,25 +174,6 @@ class Calls:
         """Declares the length of the prompt that comes next, unless ``generate`` does."""
         self._next.expected = Declared(tokens)
 
-    @property
-    def cache(self) -> DynamicCache | None:
-        """That of the latest prompt."""
-        return self._notes.latest
-
-    @cache.setter
-    def cache(self, cache: DynamicCache | None) -> None:
-        self._notes.latest = cache
-
-    def adopt(self, cache: DynamicCache) -> None:
-        """Makes a cache that holds a finished prompt the latest one."""
-        self._notes.adopt(cache)
-
-    def read_again(self, cache: DynamicCache) -> None:
-        """Where the policy asks for it: feeds a prompt that was read once more. The model's modules
-        are afterwards as they were.
-        """
-        self._notes.read_again(cache)
-
     # Around generate
 
     def _generate(self, generate: Any, *args: Any, **kwargs: Any) -> Any:
@@ -215,7 +194,7 @@ class Calls:
         if (cache := take_cache(kwargs)) is not None:
             kwargs[CACHE] = cache
         if (state := state_of(cache)) is not None:
-            restore_offsets(self._notes.offsets, state)
+            restore_offsets(self.notes.offsets, state)
         if call_inputs.of("generation").generation is not None:  # a model inside this one
             return generate(*args, **kwargs)
         call_inputs.generation = GenerateCall()
@@ -309,8 +288,8 @@ class Calls:
         if any(name in given for name in CACHE_NAMES):
             cache = take_cache(given)
             if (state := _any_state(cache)) is not None:
-                restore_offsets(self._notes.offsets, state)
-            given = self._notes.turns.placed(cache, given)
+                restore_offsets(self.notes.offsets, state)
+            given = self.notes.turns.placed(cache, given)
             args, kwargs = (), given
             if cache is not None:
                 kwargs[cache_argument(module)] = cache
@@ -337,17 +316,17 @@ class Calls:
         kwargs[self._argument] = cache
         self._pruner.leave()
         if _reads_again(call_inputs, cache):
-            return self._read(call, forward, self._notes.turns.behind_forgotten(cache, kwargs))
-        ongoing = self._notes.begin(call, call_inputs, cache, given, kwargs)
+            return self._read(call, forward, self.notes.turns.behind_forgotten(cache, kwargs))
+        ongoing = self.notes.begin(call, call_inputs, cache, given, kwargs)
         if ongoing is not None:
             ongoing.reads = True
-        kwargs = self._notes.turns.behind_forgotten(cache, kwargs)
+        kwargs = self.notes.turns.behind_forgotten(cache, kwargs)
         door = self._pruned(call_inputs, cache, kwargs)
         output = self._read(call, forward, door)
         if fixed.state_of(cache) is None:
             self._pruner.note(known_state(cache), door)
             self._pruner.leave()
-            self._notes.after(call_inputs, cache, kwargs)
+            self.notes.after(call_inputs, cache, kwargs)
         if ongoing is not None:
             ongoing.finish()
         return self._left(decoder, output)

@@ -138,12 +138,12 @@ class Session:
         Raises:
             NothingCompressed: no prompt has been read in this block.
         """
-        if self._calls.cache is None:
+        if self._calls.notes.latest is None:
             raise NothingCompressed(
                 "no prompt has been read in this block yet: call model.generate(...), "
                 "model(...) or session.prefill(...) inside it."
             )
-        return self._calls.cache
+        return self._calls.notes.latest
 
     @property
     def stats(self) -> Stats:
@@ -229,11 +229,11 @@ class Session:
 
     def adopt(self, cache: DynamicCache) -> None:
         """Makes a cache that holds a finished prompt the latest one."""
-        self._calls.adopt(cache)
+        self._calls.notes.adopt(cache)
 
     def read_again(self, cache: DynamicCache) -> None:
         """Feeds a recorded prompt once more, where the policy asks for it."""
-        self._calls.read_again(cache)
+        self._calls.notes.read_again(cache)
 
     def save(
         self,
@@ -267,7 +267,7 @@ class Session:
         persist.load(Path(path), cache, self.model, self.policy, tokenizer)
         for layer in foveate_layers(cache):
             layer.bound_room()
-        self._calls.cache = cache
+        self._calls.notes.latest = cache
         return cache
 
 

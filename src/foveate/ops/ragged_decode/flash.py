@@ -68,8 +68,8 @@ def _bodies(
     work = keys.shape[2] * queries.shape[2] * queries.shape[3]
     if min(lengths) and work <= FEW:
         return _under_a_mask(queries, keys, values, lengths, scale)
-    threads = 1 if torch.compiler.is_compiling() else torch.get_num_threads()
-    if threads > 1 and min(lengths) and work >= MANY:
+    threads = _threads()
+    if threads and threads > 1 and min(lengths) and work >= MANY:
         return _in_parts(queries, keys, values, lengths, scale, threads)
     return _one_by_one(queries, keys, values, lengths, scale)
 
@@ -149,8 +149,12 @@ def _folds(queries: Float[Tensor, "heads 1 g d"], longest: int) -> bool:
     """
     if queries.shape[2] >= 4 or queries.dtype != torch.float32:
         return True
-    compiling = torch.compiler.is_compiling()  # which cannot ask for threads
-    return longest >= 4096 and not compiling and torch.get_num_threads() == 1
+    return longest >= 4096 and _threads() == 1
+
+
+def _threads() -> int | None:
+    """None while a step is compiled, which cannot ask for them."""
+    return None if torch.compiler.is_compiling() else torch.get_num_threads()
 
 
 def _attended(
