@@ -9,19 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.quality.recipe import Run, answered, ask
 from benchmarks.written import demo
-from foveate.cli.eval import evaluate
 from foveate.eval.contenders import Named, contenders, named
-from foveate.eval.metrics import exact
+from foveate.eval.executors import versions
 from foveate.eval.reading import Protocol
-from foveate.eval.results import CONFIGURATION, read
-from foveate.eval.sample import Sample
 from foveate.report.page import blind
 from foveate.report.summary import FULL, Estimate, SummaryCell, cells, mean_difference
 
 TASKS = "three_documents,chart"
 PROFILES = "benchmarks/profiles"  # of the demo model, by `foveate calibrate`
 BUDGETS = "50%,33%,20%,10%,5%"
+SEED = 0  # the leaderboard's
 NOT_ASKED = {("query-agnostic", "chart"): ("5%",)}
 WHY = "No 5%: of the shortest, 99 tokens before the question, that is less than some always keep."
 METHODS = (  # prompts are short: windows are a quarter of the budget
@@ -158,13 +157,6 @@ def _verdict(found: Mapping[str, Estimate]) -> str:
     return "; ".join(said) or "no difference seen"
 
 
-def letter_by_letter(row: Mapping[str, Any]) -> float:
-    """1 if the answer is right. ANLS, the documents' own metric, gives most of the credit for the
-    name that stands before the value, which any cache gets right.
-    """
-    return exact(row["prediction"], Sample("", "", tuple(row["answers"])))
-
-
 def _share(x: Estimate) -> str:
     return f"{x.mean:.2f} ({x.low:.2f} to {x.high:.2f})"
 
@@ -216,29 +208,18 @@ def page(protocol: str, rows: Rows, budgets: Sequence[str]) -> Told:
 def measured(
     runs: Path, protocol: Protocol, tasks: str, budgets: str, limit: int
 ) -> dict[str, Any]:
-    """One protocol, asked with `foveate eval`, which goes on where it was broken off."""
+    """One protocol; goes on where it was broken off."""
     rows: list[Mapping[str, Any]] = []
-    configurations = []
     for task in tasks.split(","):
         folder, left_out = runs / protocol / task, NOT_ASKED.get((protocol, task), ())
-        evaluate(
-            folder,
-            tasks=task,
-            methods=",".join(METHODS),
-            budgets=",".join(b for b in budgets.split(",") if b not in left_out),
-            model="demo",
-            protocol=protocol,
-            limit=limit,
-            seed=0,
-            timed=0,
-            resume=(folder / CONFIGURATION).exists(),
-        )
-        configuration, found, _ = read(folder)
-        configurations.append(configuration)
-        rows += [{**row, "score": letter_by_letter(row)} for row in found]
+        asked = ",".join(b for b in budgets.split(",") if b not in left_out)
+        ask(Run("claims", task, METHODS, limit, asked), protocol, folder, SEED)
+        rows += answered(folder)
     summary = page(protocol, rows, budgets.split(","))
     return {
-        "configuration": _joined(configurations),
+        "demo": demo(),
+        "limit": limit,
+        "versions": versions(),
         "blind": summary.blind,
         "cells": [_plain(cell) for cell in summary.cells],
         "page": summary.lines,
@@ -247,27 +228,18 @@ def measured(
 
 def text(found: Mapping[str, Mapping[str, Any]]) -> str:
     """The page of all protocols."""
-    limit = next(iter(found.values()))["configuration"]["limit"]
+    first = next(iter(found.values()))
     head = [
         "# What the papers claim, and what is seen",
         "",
-        f"The {demo()} (SmolLM2-135M-Instruct with an eye), {limit} drawn questions of each "
-        "kind, every prompt read once, greedy answers, right letter by letter; means and 95 % "
-        "intervals. Prompts are short, so windows are a quarter of the budget. `oracle` keeps "
-        "what shows the answer. All methods, on fewer questions, stand in "
+        f"The {first['demo']} (SmolLM2-135M-Instruct with an eye), {first['limit']} drawn "
+        "questions of each kind, every prompt read once, greedy answers, right letter by letter; "
+        "means and 95 % intervals. Prompts are short, so windows are a quarter of the budget. "
+        "`oracle` keeps what shows the answer. All methods, on fewer questions, stand in "
         "[docs/quality.md](../../docs/quality.md).",
         "",
     ]
     return "\n".join([*head, *(line for one in found.values() for line in one["page"])])
-
-
-def _joined(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all tasks; they differ in what was asked, and under which policies."""
-    both = {
-        key: list(dict.fromkeys(x for each in configurations for x in each[key]))
-        for key in ("tasks", "specs")
-    }
-    return {**configurations[0], **both}
 
 
 def _plain(cell: SummaryCell) -> dict[str, Any]:
@@ -282,6 +254,4 @@ def _plain(cell: SummaryCell) -> dict[str, Any]:
         "difference": difference,
         "count": scored(cell).count,
         "bytes_share": cell.bytes_share,
-        "kl": cell.kl,
-        "agreement": cell.agreement.mean,
     }

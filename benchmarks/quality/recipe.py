@@ -83,13 +83,13 @@ def _loaded() -> Loaded:
     return load("demo")
 
 
-def ask(run: Run, protocol: Protocol, folder: Path) -> None:
+def ask(run: Run, protocol: Protocol, folder: Path, seed: int = SEED) -> None:
     """Whatever of a run has not been asked yet; one bit an answer (`asking.py`)."""
     made = {"weights": model_fingerprint(_loaded().model), **versions()}
-    about = {"tasks": [run.task], "protocol": protocol, "seed": SEED, "versions": made}
+    about = {"tasks": [run.task], "protocol": protocol, "seed": seed, "versions": made}
     specs = contenders(run.methods, run.budgets.split(","))
     with Results(folder, {"model": "demo", **about}, resume=True) as results:
-        for sample in TASKS[run.task].samples(run.limit, SEED):
+        for sample in TASKS[run.task].samples(run.limit, seed):
             wanted = [s for s in specs if (run.task, sample.name, s) not in results]
             if wanted:
                 for row in rows(_loaded(), TASKS[run.task], sample, wanted, protocol):
