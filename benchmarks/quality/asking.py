@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from foveate.backends.hf import Recording, Session, branch, compress
+from foveate.backends.hf.follow_up import ends
 from foveate.backends.hf.internals import CACHE
 from foveate.core.policy import Policy
 from foveate.core.pruning import Prune
@@ -109,11 +110,16 @@ def _right(question: Question, session: Session, recording: Recording, cache: An
         logits = session.model(input_ids=fed, **{CACHE: cache}).logits[0]
         ahead = torch.cat([recording.logits, logits])[-len(question.full) :]
         said = _until_it_differs(ahead.argmax(-1).tolist(), question.full)
-        if said == question.full or not _may_be_right(reading, said):
+        ended = said == question.full or said[-1] in ends(session.model)
+        if ended or not _may_be_right(reading, said):
             return _score(reading, said)
         cache = branch(session, recording)
     first = with_the_rest(session.model, cache, recording.logits, reading.rest)
-    tokens = greedy(session.model, cache, first, reading.task.longest)
+
+    def goes_on(said: Sequence[int]) -> bool:
+        return not question.full or _may_be_right(reading, said)
+
+    tokens = greedy(session.model, cache, first, reading.task.longest, goes_on)
     question.full = question.full or tokens
     return _score(reading, tokens)
 

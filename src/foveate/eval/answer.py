@@ -4,7 +4,7 @@ several at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -50,11 +50,15 @@ def with_the_rest(
 
 
 def greedy(
-    model: PreTrainedModel, cache: DynamicCache, first: Float[Tensor, "1 v"], longest: int
+    model: PreTrainedModel,
+    cache: DynamicCache,
+    first: Float[Tensor, "1 v"],
+    longest: int,
+    goes_on: Callable[[Sequence[int]], bool] = lambda _: True,
 ) -> list[int]:
-    """The tokens of the answer, the one that ends it included."""
+    """The tokens of the answer, the one that ends it included; or up to where it does not go on."""
     stop, answer = ends(model), [int(first.argmax(-1))]
-    while answer[-1] not in stop and len(answer) < longest:
+    while answer[-1] not in stop and len(answer) < longest and goes_on(answer):
         fed = torch.tensor([answer[-1:]], dtype=torch.long, device=first.device)
         logits = model(input_ids=fed, **{CACHE: cache}).logits[:, -1]
         answer.append(int(logits.argmax(-1)))
