@@ -1,7 +1,7 @@
 """A page among many, all with the same fields: which can still be asked for, by their number and
 by the place of the one that is asked for.
 
-    python -m benchmarks.quality.needle_map [--each 1] [--budget 10%]
+    python -m benchmarks.quality.needle_map [--each 2] [--budget 10%]
 
 The question is not known when the cache is compressed. Asks the demo model, which writes answers
 down one by one under benchmarks/runs/needle_map, and goes on where it was broken off. Writes
@@ -31,8 +31,8 @@ from foveate.report.heat import heat_maps
 ROOT = Path(__file__).parents[2]
 RUNS = ROOT / "benchmarks" / "runs" / "needle_map"
 PICTURE = ROOT / "docs" / "needle_map.svg"
-TASK = "pages(pages=4/8/12/16,place=0/33/67/100)"
-CELLS = 16
+TASK = "pages(pages=4/8/16/24/32/40,place=0/33/67/100)"
+CELLS = 24
 METHODS = (
     f"recommended:profile={PROFILES}/recommended.safetensors",
     "kvzip",
@@ -95,7 +95,7 @@ def page(answers: Sequence[Mapping[str, Any]], budget: str) -> str:
 def main() -> None:
     """Asks, and writes."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--each", type=int, default=1, help="questions of each cell")
+    parser.add_argument("--each", type=int, default=2, help="questions of each cell")
     parser.add_argument("--budget", default="10%")
     a = parser.parse_args()
     ask(a.each, contenders(METHODS, [a.budget]))
