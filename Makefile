@@ -130,7 +130,8 @@ chromium:
 
 # Models, caches, what is saved and loaded, evaluation and pages; the rest knows no transformers.
 MEETS_TRANSFORMERS := tests/zoo tests/census tests/conformance tests/backends tests/demo tests/report \
-	tests/eval/test_measure.py tests/eval/test_eval.py tests/cli/test_run.py
+	tests/eval/test_measure.py tests/eval/test_eval.py tests/cli/test_run.py \
+	tests/pruning/test_taken_over.py
 
 test-versions: $(VERSIONS:%=test-transformers-%)
 

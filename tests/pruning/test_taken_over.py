@@ -19,6 +19,7 @@ from tests import zoo
 from tests.conformance.compare import GREEDY, TOLERANCE, difference
 from tests.conformance.oracle import event_of, oracle, tied_rows
 from tests.pairs import by_turns
+from tests.zoo.limits import beams_limit, before
 from tests.zoo.vision_models import PINPOINTS
 
 from .compare import BATCHES, check_pruned, given, hidden_of, in_chunks, taking_over
@@ -71,11 +72,13 @@ def test_ends_of_lines_are_equally_near_to_those_around_them(cut):
     family, lengths = "llava_onevision", BATCHES["left-padded"]
     model, inputs = zoo.build(family), zoo.prompt(family, lengths=lengths)
     check_pruned(model, foveate.policy(f"{cut}+lookm:budget=60%"), inputs)
-    assert bool(tied_rows(3).any())
+    assert bool(tied_rows(3).any()) or before("5.10.4")  # 5.4.0 draws other weights
 
 
 @by_turns(2, family=LOOKED_AT, cut=[MERGED, RECYCLED["inside"]], behind=BEHIND)
 def test_beams_and_several_images(family, cut, behind):
+    if reason := beams_limit(images=2):
+        pytest.skip(reason)
     inputs = zoo.prompt(family, lengths=(60, 70), images=2)
     check_pruned(zoo.build(family), foveate.policy(f"{cut}+{behind}"), inputs, num_beams=2)
 

@@ -49,3 +49,10 @@ def step_limit(name: str) -> str | None:
     if name == "qwen2_5_vl" and before("5.10.4"):
         return "on 5.4.0 a step without position_ids has other positions than generate gives it"
     return None
+
+
+def beams_limit(images: int) -> str | None:
+    """Why beams of a prompt with so many images cannot be compared, if so."""
+    if images > 1 and before("5.10.4"):
+        return "on 5.4.0 a second beam has other images than the first"
+    return None
