@@ -33,7 +33,7 @@ from foveate.eval.contenders import contenders
 from foveate.eval.executors import versions
 from foveate.eval.model import load
 from foveate.eval.reading import FULL, Protocol
-from foveate.eval.sample import TASKS
+from foveate.eval.sample import TASKS, Sample
 
 FILE = RESULTS / "board.json"
 TASKS_ASKED = ("eight_people", "sixteen_people", "chart", "mixed")
@@ -86,10 +86,12 @@ def main() -> None:
     make_missing()
     loaded = load("demo")
     board = merged(board, _begun(loaded, a.budget), str(a.file))
+    drawn = {task: TASKS[task].samples(a.limit, 0) for task in a.tasks}
     for place in range(a.limit):
+        samples = {task: next(of_task) for task, of_task in drawn.items()}
         for protocol in a.protocols:
-            for task in a.tasks:
-                _ask(board, loaded, protocol, task, a.methods, place)
+            for task, sample in samples.items():
+                _ask(board, loaded, protocol, task, sample, a.methods, place)
                 files.write(a.file, json.dumps(board, indent=1) + "\n")
         _write(a.file, board)
         print(f"{place + 1} of {a.limit} questions of each task", flush=True)
@@ -122,11 +124,13 @@ def merged(mine: Board | None, theirs: Board, name: str) -> Board:
         if mine["made"].get(what) != theirs["made"].get(what)
     }:
         raise SystemExit(f"{name} was made otherwise (ours, theirs): {differing}.")
+    new = False
     for where, found in _cells(theirs):
         cell = _cell(mine, *where)
         if len(found["right"]) > len(cell["right"]):
             cell |= found
-    mine["seconds"] += theirs["seconds"]
+            new = True
+    mine["seconds"] += theirs["seconds"] if new else 0.0
     return mine
 
 
@@ -146,7 +150,13 @@ def _cell(board: Board, protocol: str, task: str, method: str) -> Board:
 
 
 def _ask(
-    board: Board, loaded: Any, protocol: Protocol, task: str, methods: Sequence[str], place: int
+    board: Board,
+    loaded: Any,
+    protocol: Protocol,
+    task: str,
+    sample: Sample,
+    methods: Sequence[str],
+    place: int,
 ) -> None:
     """One question, of those that were asked all before it and not this one."""
     start, budget = time.time(), board["made"]["budget"]
@@ -157,7 +167,6 @@ def _ask(
     }
     if not wanted:
         return
-    sample = list(TASKS[task].samples(place + 1, 0))[place]
     for row in rows(loaded, TASKS[task], sample, list(wanted), protocol):
         cell = _cell(board, protocol, task, wanted.get(row["spec"], FULL))
         if len(cell["right"]) == place:
