@@ -18,6 +18,7 @@ from typing import Any
 
 import foveate.eval.tasks  # noqa: F401  which registers the tasks
 from benchmarks.quality.asking import rows
+from benchmarks.quality.named import short
 from benchmarks.quality.profiles_made import PROFILES
 from benchmarks.quality.same_questions import results_of
 from benchmarks.written import demo, write
@@ -35,6 +36,7 @@ TASK = "pages(pages=4/8/16/24/32/40,place=0/33/67/100)"
 CELLS = 24
 METHODS = (
     f"recommended:profile={PROFILES}/recommended.safetensors",
+    "recommended",
     "kvzip",
     "snapkv:window=0.25",
     "mixkv:window=0.25",
@@ -55,9 +57,9 @@ def ask(each: int, specs: Sequence[str]) -> None:
 
 
 def drawn(answers: Sequence[Mapping[str, Any]]) -> str:
-    """The maps, of the full cache first; methods by their names alone, which fit above a map."""
+    """The maps, of the full cache first; methods by short names, which fit above a map."""
     scored = [
-        {**row, "score": row["right"], "spec": row["spec"].partition(":")[0]}
+        {**row, "score": row["right"], "spec": short(row["spec"])}
         for row in answers
         if "right" in row
     ]
