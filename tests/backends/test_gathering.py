@@ -68,6 +68,7 @@ def test_a_filter_is_the_first_singular_vector_of_the_queries(prompts):
     profile = foveate.calibrate(model, "q_filters", prompts)
     assert isinstance(profile, TensorProfile)
     assert (profile.method, profile.layers, profile.samples) == ("q_filters", LAYERS, len(prompts))
+    assert profile.longest == max(inputs["input_ids"].shape[1] for inputs in prompts)
     with other_side():
         literal = literal_filters(model, prompts)
     for ours, expected in zip(profile.by_layer, literal, strict=True):

@@ -1,5 +1,7 @@
 """Profiles of tensors belong to a method and a model, as profiles of numbers do."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -127,6 +129,16 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(InvalidInput, match=r"is not a profile of tensors: .*Make one with"):
         foveate.q_filters(budget="20%", profile=str(path))
+
+
+def test_the_length_of_the_longest_prompt_is_a_whole_number(tmp_path):
+    path = saved_tensors(tmp_path, "q_filters", filters())
+    profile = load_tensors(str(path), "q_filters")
+    assert profile.longest == 0
+    assert load_tensors(str(replace(profile, longest=40).save(path)), "q_filters").longest == 40
+    replace(profile, longest=-1).save(path)
+    with pytest.raises(InvalidInput, match=r"is not a profile of tensors: its longest is '-1'"):
+        load_tensors(str(path), "q_filters")
 
 
 @pytest.mark.parametrize(

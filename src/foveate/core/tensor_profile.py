@@ -6,9 +6,10 @@ is and the layer's place among those that are compressed: "filters.0".
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -26,18 +27,25 @@ from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
-LATER = ("weights", "target", "prompts")  # of which files of earlier versions say nothing
+LATER = ("weights", "target", "prompts", "longest")  # earlier files say nothing of these
+FARTHEST = 2
+"""Times the longest prompt of a profile of maps: keys are turned by their positions, and what maps
+say of positions that they never saw is worth less and less. Prompts of twice the length kept their
+answers; of three times the length they lost them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TensorProfile(Heading):
     """The tensors of every compressed layer, by name; ``target`` is what they were fitted to, where
-    their method has several, and ``prompts`` a digest of the prompts.
+    their method has several, ``prompts`` a digest of the prompts, and ``longest`` the tokens of the
+    longest, 0 where it is not known.
     """
 
     by_layer: Sequence[Mapping[str, Tensor]]
     target: str = ""
     prompts: str = ""
+    longest: int = 0
 
     def save(self, path: str | Path) -> Path:
         """Writes the file.
@@ -95,6 +103,22 @@ def load_tensors(path: str, method: str) -> TensorProfile:
     return profile
 
 
+def say_if_longer(path: str, profile: TensorProfile, tokens: int) -> None:
+    """The log says once of a profile, at WARNING, that a prompt is too long for its maps."""
+    if profile.longest and tokens > FARTHEST * profile.longest:
+        _say_once(path, profile.method, profile.longest)
+
+
+@cache
+def _say_once(path: str, method: str, longest: int) -> None:
+    logging.getLogger("foveate").warning(
+        f"{path} was made of prompts of up to {longest} tokens, and this one has more than "
+        f"{FARTHEST} times as many: it foretells little of keys that far away. Make one of prompts "
+        f"as long as yours ('foveate calibrate {method} --model MODEL --prompts FILE'), or take a "
+        "method that needs none ('kvzip', 'recommended' without a profile)."
+    )
+
+
 def method_of(path: str) -> str:
     """Whose profile of tensors a file is.
 
@@ -121,12 +145,11 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         raise InvalidInput(
             f"{path} has the profile schema {shown(note.get('schema'))}, expected {SCHEMA!r}."
         )
-    for name in FIELDS:
-        counts = name in ("layers", "samples")
-        if name not in note or (counts and not (note[name].isascii() and note[name].isdigit())):
-            raise InvalidInput(
-                f"{path} is not a profile of tensors: its {name} is {shown(note.get(name))}."
-            )
+    for name in (*FIELDS, "longest"):
+        said = note.get(name, "0" if name in LATER else None)
+        counts = name in ("layers", "samples", "longest")
+        if said is None or (counts and not (said.isascii() and said.isdigit())):
+            raise InvalidInput(f"{path} is not a profile of tensors: its {name} is {shown(said)}.")
     layers = int(note["layers"][:9])
     by_layer: list[dict[str, Tensor]] = [{} for _ in range(min(layers, len(tensors)))]
     for name, tensor in tensors.items():
@@ -143,6 +166,7 @@ def _read(path: Path, stamp: int) -> TensorProfile:
         weights=note.get("weights", ""),
         target=note.get("target", ""),
         prompts=note.get("prompts", ""),
+        longest=int(note.get("longest", "0")[:9]),
         by_layer=by_layer,
     )
     if profile.method in GATHERINGS:

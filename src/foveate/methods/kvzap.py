@@ -35,7 +35,7 @@ from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, Score
 from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.core.tensor_profile import TensorProfile, load_tensors, say_if_longer
 from foveate.errors import InvalidParameter
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
@@ -74,7 +74,8 @@ class SurrogateScore:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
+        (_, h, n, d), e = layer.k.shape, layer.v.shape[-1]
+        say_if_longer(self.profile, self.calibrated, n)
         of_key, of_value, offset = self.calibrated.of(
             layer, of_key=(h, d), of_value=(h, e), offset=(h,)
         )

@@ -134,7 +134,9 @@ def gather(
     sample = _Sampling(model, gathering)
     measured = sample.with_best_target(*first[-1])
     ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
+    longest = 0
     for inputs, question in chain(first, each):
+        longest = max(longest, _tokens(inputs))
         if ledger.lacks(fingerprint({**inputs, **_told(question)})):
             ledger.add(measured if inputs is first[-1][0] else sample.measured(inputs, question))
     profile = TensorProfile(
@@ -146,6 +148,7 @@ def gather(
         target=_reached(gathering, sample.target, ledger.by_layer),
         weights=weights_digest(check_model(model)),
         prompts=fingerprint(*ledger.samples),
+        longest=longest,
         by_layer=[
             gathering.finish(sums, sample.turns[layer] if sample.turns else None)
             for layer, sums in enumerate(ledger.by_layer)
@@ -153,6 +156,12 @@ def gather(
     )
     ledger.close()
     return profile
+
+
+def _tokens(inputs: Mapping[str, Any]) -> int:
+    """Of a prompt, padding included."""
+    given = next((inputs[name] for name in ("input_ids", "inputs_embeds") if name in inputs), None)
+    return 0 if given is None else int(given.shape[1])
 
 
 def _reached(gathering: Gathering, target: str, by_layer: Sequence[Sums]) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors
+from foveate.core.tensor_profile import TensorProfile, load_tensors, say_if_longer
 
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""
@@ -53,7 +53,8 @@ class ForetoldReconstruction:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
+        (_, h, n, d), e = layer.k.shape, layer.v.shape[-1]
+        say_if_longer(self.profile, self.calibrated, n)
         of_key, of_value, of_facts, offset = self.calibrated.of(
             layer, of_key=(h, d), of_value=(h, e), of_facts=(h, FACTS), offset=(h,)
         )
