@@ -115,7 +115,7 @@ def _say_once(path: str, method: str, longest: int) -> None:
         f"{path} was made of prompts of up to {longest} tokens, and this one has more than "
         f"{FARTHEST} times as many: it foretells little of keys that far away. Make one of prompts "
         f"as long as yours ('foveate calibrate {method} --model MODEL --prompts FILE'), or take a "
-        "method that needs none ('kvzip', 'recommended' without a profile)."
+        "method without one ('foveate methods')."
     )
 
 
