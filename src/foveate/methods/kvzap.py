@@ -75,10 +75,9 @@ class SurrogateScore:
 
     def __call__(self, layer: Layer) -> Scores:
         (_, h, n, d), e = layer.k.shape, layer.v.shape[-1]
-        say_if_longer(self.profile, self.calibrated, n)
-        of_key, of_value, offset = self.calibrated.of(
-            layer, of_key=(h, d), of_value=(h, e), offset=(h,)
-        )
+        profile = self.calibrated
+        say_if_longer(self.profile, profile, n)
+        of_key, of_value, offset = profile.of(layer, of_key=(h, d), of_value=(h, e), offset=(h,))
         values = offset[:, None] + (layer.k.float() @ of_key[..., None])[..., 0]
         values = values + (layer.v.float() @ of_value[..., None])[..., 0]
         return Scores(values, {"importance": values.exp()})

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from foveate.backends.hf.internals import GIVEN
 from foveate.backends.hf.observer import Observer, observing
 from foveate.backends.hf.rotation import counted, rotations
 from foveate.backends.hf.session import compress
@@ -160,7 +161,7 @@ def gather(
 
 def _tokens(inputs: Mapping[str, Any]) -> int:
     """Of a prompt, padding included."""
-    given = next((inputs[name] for name in ("input_ids", "inputs_embeds") if name in inputs), None)
+    given = next((inputs[name] for name in GIVEN if inputs.get(name) is not None), None)
     return 0 if given is None else int(given.shape[1])
 
 

@@ -54,8 +54,9 @@ class ForetoldReconstruction:
 
     def __call__(self, layer: Layer) -> Scores:
         (_, h, n, d), e = layer.k.shape, layer.v.shape[-1]
-        say_if_longer(self.profile, self.calibrated, n)
-        of_key, of_value, of_facts, offset = self.calibrated.of(
+        profile = self.calibrated
+        say_if_longer(self.profile, profile, n)
+        of_key, of_value, of_facts, offset = profile.of(
             layer, of_key=(h, d), of_value=(h, e), of_facts=(h, FACTS), offset=(h,)
         )
         values = offset[:, None] + (facts(layer) @ of_facts[..., None])[..., 0]
