@@ -38,7 +38,7 @@ from transformers.video_utils import VideoMetadata
 
 from tests import zoo
 from tests.zoo.family import AFTER_IMAGE, BEFORE_IMAGE, VIDEO
-from tests.zoo.limits import before, second_turn_limit
+from tests.zoo.limits import readers_limit, second_turn_limit
 from tests.zoo.vision_models import PATCH, PINPOINTS
 
 BOS, UNKNOWN, OPENS, CLOSES = 1, 2, 7, 8
@@ -295,7 +295,7 @@ def talker(name: str) -> Talker:
         try:
             processor = PROCESSORS[name]()
         except ImportError:
-            if not before("5.24"):
+            if not (reason := readers_limit()):
                 raise
-            pytest.skip("on 5.4.0 most readers of images need torchvision")
+            pytest.skip(reason)
     return Talker(zoo.build(name), processor, CLOSES)

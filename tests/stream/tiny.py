@@ -10,7 +10,7 @@ from PIL import Image
 from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration, Qwen2VLImageProcessorPil
 
 from tests.serving.tiny import QWEN_IMAGE, QWEN_TOKENS, bytes_tokenizer
-from tests.zoo.limits import before
+from tests.zoo.limits import readers_limit
 
 SIDE = 28  # pixels of a visual token's side
 RANGE = 4096
@@ -44,9 +44,9 @@ def processor() -> Processor:
     try:
         return Processor()
     except ImportError:
-        if not before("5.24"):
+        if not (reason := readers_limit()):
             raise
-        pytest.skip("on 5.4.0 most readers of images need torchvision")
+        pytest.skip(reason)
 
 
 def config(hidden=64, layers=3, heads=4, kv_heads=2, inner=96, vision=32, **text):

@@ -56,3 +56,8 @@ def beams_limit(images: int) -> str | None:
     if images > 1 and before("5.10.4"):
         return "on 5.4.0 a second beam has other images than the first"
     return None
+
+
+def readers_limit() -> str | None:
+    """Why a processor's reader of images may be missing, if so."""
+    return "on 5.4.0 most readers of images need torchvision" if before("5.24") else None
