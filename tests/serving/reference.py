@@ -93,18 +93,23 @@ def tie_fell_otherwise(kept, made, near):
     return unlike
 
 
+def settled(made, near=NEAR):
+    """Whether every choice would be the same on another CPU: no pair ties with one that is kept."""
+    return not any(bool(tie.any()) for choice in made for tie in ties(choice, near))
+
+
 def greedy(model, policy, prompt, tokens, lead):
     """The tokens that the transformers backend answers; None if one of them is not ahead of the
-    next best by that ``lead`` of its logit.
+    next best by that ``lead`` of its logit, or if a pair is kept by a tie.
     """
-    with foveate.compress(model, policy), torch.no_grad():
+    with foveate.compress(model, policy), torch.no_grad(), choices() as made:
         cache = DynamicCache()
 
         def passed(tokens):
             return model(torch.tensor([tokens]), **{CACHE: cache}, use_cache=True).logits[0, -1]
 
         answer = ahead(passed(prompt), lambda answer: passed(answer[-1:]), tokens, lead)
-    return answer if len(answer) == tokens else None
+    return answer if len(answer) == tokens and settled(made) else None
 
 
 def ahead(logits, following, tokens, lead):
@@ -124,13 +129,13 @@ def ahead(logits, following, tokens, lead):
 @torch.no_grad()
 def certain(model, inputs, policy, tokens, lead, context=None):
     """The tokens that the transformers backend answers, up to the first that is not ahead of the
-    next best by that ``lead`` of its logit. Of a prompt with a ``context``, these first tokens are
-    compressed, and then the rest is read.
+    next best by that ``lead`` of its logit; none where a pair is kept by a tie. Of a prompt with a
+    ``context``, these first tokens are compressed, and then the rest is read.
     """
     embeds, places = embedded(model, inputs)
     seen = visual_tokens(model.config, inputs["input_ids"])[:, :context]
     cache = DynamicCache()
-    with foveate.compress(model, policy, vision=seen):
+    with foveate.compress(model, policy, vision=seen), choices() as made:
 
         def passed(embeds, places):
             given = {"inputs_embeds": embeds, "position_ids": places, CACHE: cache}
@@ -144,7 +149,7 @@ def certain(model, inputs, policy, tokens, lead, context=None):
             one = model.get_input_embeddings()(torch.tensor([answer[-1:]]))
             return passed(one, places[..., -1:] + len(answer))
 
-        return ahead(logits, following, tokens, lead)
+        return ahead(logits, following, tokens, lead) if settled(made) else []
 
 
 def embedded(model, inputs):
