@@ -14,7 +14,6 @@ from foveate.core.pipeline import score
 from foveate.core.reading import PromptReading
 from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, InvalidParameter, ProfileMismatch
-from foveate.methods.kvzap import SurrogateScore
 from foveate.methods.recommended import VALUE, say_once
 from foveate.methods.recommended.fitting import RIDGE, SecondReading
 from foveate.methods.recommended.foretold import FACTS, LEAST, ForetoldReconstruction
@@ -23,7 +22,7 @@ from foveate.stages.score import KeyDifference
 from tests import zoo
 from tests.conformance.compare import check_generate
 from tests.core.users import unchecked
-from tests.profiles import saved_tensors, tensors_of
+from tests.profiles import saved_tensors
 from tests.stages.layers import random_layer
 
 ASKED = [Asked(((zoo.TEXT_FROM + 3, zoo.TEXT_FROM + 9), (zoo.TEXT_FROM + 5,)), after=30)]
@@ -112,21 +111,6 @@ def weights(heads=2, d=4, layers=1, seed=5):
         }
         for _ in range(layers)
     ]
-
-
-@pytest.mark.parametrize(
-    ("method", "score"), [("recommended", ForetoldReconstruction), ("kvzap", SurrogateScore)]
-)
-def test_prompts_far_longer_than_a_profiles_are_said_once(tmp_path, caplog, method, score):
-    maps = weights() if method == "recommended" else [tensors_of(method, heads=2, channels=4)]
-    path = str(saved_tensors(tmp_path, method, maps))
-    replace(load_tensors(path, method), longest=10).save(path)
-    said = []
-    for tokens in (20, 21, 22):
-        score(profile=path)(random_layer((tokens,), d=4, seed=3))
-        said.append(len(caplog.messages))
-    assert said == [0, 1, 1]
-    assert "prompts of up to 10 tokens" in caplog.messages[0]
 
 
 def test_a_score_is_its_heads_map_of_the_pair_whatever_the_padding(tmp_path):

@@ -51,17 +51,15 @@ def test_scores_are_those_of_the_authors_code(tmp_path):
 def test_centres_and_lengths_are_those_of_queries_that_are_turned_back():
     """In two passes, the second behind the first, with a row of padding in it."""
     golden, _ = load("triattention")
-    held, q, gathering = halves(golden["omega"]), golden["q"], Centres()
+    held, drawn, gathering = halves(golden["omega"]), golden["q"], Centres()
     sums = {}
     for some in (slice(0, 80), slice(80, 200)):
         places = torch.arange(200)[some]
-        ours = turned(q[:, some], places, held).float()[None]
-        padding = torch.full_like(ours, 9.0)
+        ours = turned(drawn[:, some], places, held).float()[None]
+        q = torch.cat([ours, torch.full_like(ours, 9.0)])
         q_pos = torch.stack([places, torch.full_like(places, -1)])
         slots = Slots(pos=q_pos[:, None], q_pos=q_pos)
-        layer = Layer(
-            q=torch.cat([ours, padding]), k=padding[:, :1], v=padding[:, :1], slots=slots, scale=1.0
-        )
+        layer = Layer(q=q, k=q[:, :1], v=q[:, :1], slots=slots, scale=1.0)
         for name, x in gathering.gather(layer, held).items():
             sums[name] = sums.get(name, 0) + x
     found = gathering.finish(sums, held)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from foveate.core.layer import Layer
@@ -13,6 +14,8 @@ from foveate.core.registry import Registry
 from foveate.ops.rotation import Rotation
 
 Sums = Mapping[str, Tensor]
+TURNS = ("frequencies", "pairs")
+"""The tensors of a profile that say how a layer turns keys and queries by their positions."""
 
 
 class Asked(NamedTuple):
@@ -64,6 +67,20 @@ class Targeted(Gathering, Protocol):
 def targets_of(gathering: Gathering) -> tuple[str, ...]:
     """What its tensors may be fitted to; nothing where there is no choice."""
     return gathering.targets if isinstance(gathering, Targeted) else ()
+
+
+def turns_far_keys(gathering: Gathering) -> bool:
+    """Whether its tensors are maps of keys as they are held, which ask of keys far behind its
+    prompts that they are turned back (``foveate.core.far_keys``): a class says so by
+    ``turns_far_keys = True``. Its profiles say how, of models whose rotation is known.
+    """
+    return bool(getattr(gathering, "turns_far_keys", False))
+
+
+def as_tensors(rotation: Rotation) -> Mapping[str, Tensor]:
+    """A rotation as a profile holds it."""
+    pairs = torch.stack([rotation.first, rotation.second])
+    return dict(zip(TURNS, (rotation.frequencies.cpu(), pairs.cpu()), strict=True))
 
 
 GATHERINGS: Registry[Gathering] = Registry()

@@ -6,10 +6,9 @@ is and the layer's place among those that are compressed: "filters.0".
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -18,21 +17,17 @@ from safetensors.torch import save
 from torch import Tensor
 
 from foveate.core import files
-from foveate.core.gathering import GATHERINGS, targets_of
+from foveate.core.gathering import GATHERINGS, TURNS, targets_of, turns_far_keys
 from foveate.core.heading import SCHEMA, Heading, check_there
 from foveate.core.layer import Layer
 from foveate.core.making import made_by
 from foveate.core.parameters import shown
 from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.ops.rotation import Rotation, halves
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
 LATER = ("weights", "target", "prompts", "longest")  # earlier files say nothing of these
-FARTHEST = 2
-"""Times the longest prompt of a profile of maps: keys are turned by their positions, and what maps
-say of positions that they never saw is worth less and less. Prompts of twice the length kept their
-answers; of three times the length they lost them.
-"""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,6 +77,25 @@ class TensorProfile(Heading):
                 )
         return [tensor[name].to(layer.k.device) for name in shapes]
 
+    def rotation(self, layer: Layer) -> Rotation:
+        """How the layer turns keys by their positions, on its device; of no channels where it does
+        not say.
+
+        Raises:
+            ProfileMismatch: it turns other channels than the keys have.
+        """
+        held = self.by_layer[layer.ordinal]
+        if not held.keys() >= set(TURNS):
+            return halves(layer.k.new_zeros(0, dtype=torch.float32))
+        frequencies, pairs = (held[name] for name in TURNS)
+        r, channels = len(frequencies), layer.k.shape[-1]
+        if pairs.shape != (2, r) or bool(((pairs < 0) | (pairs >= channels)).any()):
+            raise ProfileMismatch(
+                f"this {self.method} profile of {self.model!r} turns other channels than the "
+                f"{channels} of the keys of layer {layer.number}. {self.way_out}"
+            )
+        return Rotation(pairs[0], pairs[1], frequencies).to(layer.k.device)
+
 
 def load_tensors(path: str, method: str) -> TensorProfile:
     """Reads a profile of tensors; a file that has not changed is read once.
@@ -101,22 +115,6 @@ def load_tensors(path: str, method: str) -> TensorProfile:
             f"{path} is a profile of {profile.method}, not of {method}. {made_by(method)}."
         )
     return profile
-
-
-def say_if_longer(path: str, profile: TensorProfile, tokens: int) -> None:
-    """The log says once of a profile, at WARNING, that a prompt is too long for its maps."""
-    if profile.longest and tokens > FARTHEST * profile.longest:
-        _say_once(path, profile.method, profile.longest)
-
-
-@cache
-def _say_once(path: str, method: str, longest: int) -> None:
-    logging.getLogger("foveate").warning(
-        f"{path} was made of prompts of up to {longest} tokens, and this one has more than "
-        f"{FARTHEST} times as many: it foretells little of keys that far away. Make one of prompts "
-        f"as long as yours ('foveate calibrate {method} --model MODEL --prompts FILE'), or take a "
-        "method without one ('foveate methods')."
-    )
 
 
 def method_of(path: str) -> str:
@@ -176,7 +174,9 @@ def _read(path: Path, stamp: int) -> TensorProfile:
 
 def _check_tensors(path: Path, profile: TensorProfile) -> None:
     """Raises InvalidInput unless it holds what its method measures, in finite numbers."""
-    names, targets = GATHERINGS[profile.method].names, targets_of(GATHERINGS[profile.method])
+    gathering = GATHERINGS[profile.method]
+    names, targets = set(gathering.names), targets_of(gathering)
+    may_have = TURNS if turns_far_keys(gathering) else ()
     if targets and profile.target not in targets:
         raise InvalidInput(
             f"{path} is a profile of {profile.method} whose target is {shown(profile.target)}: it "
@@ -187,7 +187,7 @@ def _check_tensors(path: Path, profile: TensorProfile) -> None:
             f"{path} says {profile.layers} layers and holds tensors of {len(profile.by_layer)}."
         )
     for layer, held in enumerate(profile.by_layer):
-        if set(held) != set(names):
+        if not names <= set(held) <= names.union(may_have):
             raise InvalidInput(
                 f"{path} is not a profile of {profile.method}: layer {layer} has the tensors "
                 f"{sorted(held)} instead of {sorted(names)}."

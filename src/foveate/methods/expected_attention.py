@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.gathering import GATHERINGS, Sums
+from foveate.core.gathering import GATHERINGS, TURNS, Sums, as_tensors
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Count, Factor, Positive, Range
@@ -114,9 +114,7 @@ class ExpectedAttention:
         """The same of a profile, at the positions after the prompt."""
         hq, d = layer.q.shape[1], layer.k.shape[3]
         mean, spread = profile.of(layer, mean=(hq, d), covariance=(hq, d, d))
-        held = profile.by_layer[layer.ordinal]
-        first, second = held["pairs"]
-        rotation = Rotation(first, second, held["frequencies"]).to(mean.device)
+        rotation = profile.rotation(layer)
         turn = mean_rotation(layer.lengths, self.future, d, rotation)[:, None, None]
         mean = mean.double().view(-1, layer.groups, d)
         spread = spread.double().view(-1, layer.groups, d, d)
@@ -133,7 +131,7 @@ class StoredStatistics:
 
     turns_back: ClassVar[bool] = True
     watched: ClassVar[Score | None] = None
-    names: ClassVar[tuple[str, ...]] = ("mean", "covariance", "frequencies", "pairs")
+    names: ClassVar[tuple[str, ...]] = ("mean", "covariance", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
         if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
@@ -159,8 +157,7 @@ class StoredStatistics:
         return {
             "mean": mean.flatten(0, 1).float(),
             "covariance": (products / (count - 1)).flatten(0, 1).float(),
-            "frequencies": turns.frequencies.cpu(),
-            "pairs": torch.stack([turns.first, turns.second]).cpu(),
+            **as_tensors(turns),
         }
 
 

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from foveate.core.amount import Amount
+from foveate.core.far_keys import read_nearer
 from foveate.core.gathering import GATHERINGS, Asked, Sums
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
@@ -35,7 +36,7 @@ from foveate.core.parameters import Count, Recent
 from foveate.core.policy import Policy
 from foveate.core.protocols import Budget, Score
 from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors, say_if_longer
+from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import InvalidParameter
 from foveate.ops.ridge import ridge_regression
 from foveate.ops.rotation import Rotation
@@ -74,9 +75,9 @@ class SurrogateScore:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        (_, h, n, d), e = layer.k.shape, layer.v.shape[-1]
+        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
         profile = self.calibrated
-        say_if_longer(self.profile, profile, n)
+        layer = read_nearer(layer, profile, self.profile)
         of_key, of_value, offset = profile.of(layer, of_key=(h, d), of_value=(h, e), offset=(h,))
         values = offset[:, None] + (layer.k.float() @ of_key[..., None])[..., 0]
         values = values + (layer.v.float() @ of_value[..., None])[..., 0]
@@ -91,6 +92,7 @@ class SurrogateFit:
     """
 
     turns_back: ClassVar[bool] = False
+    turns_far_keys: ClassVar[bool] = True
     watched: ClassVar[Score | None] = None
     targets: ClassVar[tuple[str, ...]] = ("contribution", "attention")
     names: ClassVar[tuple[str, ...]] = ("of_key", "of_value", "offset")

@@ -29,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from foveate.core.amount import Amount
-from foveate.core.gathering import GATHERINGS, Sums
+from foveate.core.gathering import GATHERINGS, TURNS, Sums, as_tensors
 from foveate.core.layer import Layer, Scores
 from foveate.core.method import Paper, method
 from foveate.core.parameters import Positive, Recent
@@ -82,9 +82,7 @@ class DistancePreference:
     def expected(self, layer: Layer) -> Float[Tensor, "b h g n"]:
         """What queries to come are expected to pay, before it is made comparable over heads."""
         (b, h), g, d = layer.k.shape[:2], layer.groups, layer.k.shape[3]
-        held, k = self.calibrated.by_layer[layer.ordinal], layer.k.float()
-        first, second = held["pairs"]
-        turns = Rotation(first, second, held["frequencies"]).to(k.device)
+        k, turns = layer.k.float(), self.calibrated.rotation(layer)
         pairs = (h * g, len(turns.frequencies))
         centre, length = self.calibrated.of(layer, centre=(h * g, d), length=pairs)
         looking = _ahead(layer, centre, turns).view(b, h, g, d)
@@ -110,7 +108,7 @@ class Centres:
 
     turns_back: ClassVar[bool] = True
     watched: ClassVar[Score | None] = None
-    names: ClassVar[tuple[str, ...]] = ("centre", "length", "frequencies", "pairs")
+    names: ClassVar[tuple[str, ...]] = ("centre", "length", *TURNS)
 
     def gather(self, layer: Layer, rotation: Rotation | None) -> Sums:
         if layer.slots.image is not None and bool((layer.slots.image >= 0).any()):
@@ -132,8 +130,7 @@ class Centres:
         return {
             "centre": (sums["total"] / sums["count"]).float(),
             "length": (sums["lengths"] / sums["count"]).float(),
-            "frequencies": turns.frequencies.cpu(),
-            "pairs": torch.stack([turns.first, turns.second]).cpu(),
+            **as_tensors(turns),
         }
 
 

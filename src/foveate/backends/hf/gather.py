@@ -13,13 +13,22 @@ from torch import Tensor, nn
 
 from foveate.backends.hf.internals import GIVEN
 from foveate.backends.hf.observer import Observer, observing
-from foveate.backends.hf.rotation import counted, rotations
+from foveate.backends.hf.rotation import counted, rotations, rotations_if_counted
 from foveate.backends.hf.session import compress
 from foveate.backends.hf.support import check_model, model_name
 from foveate.backends.hf.undone import undone
 from foveate.backends.hf.weights import weights_digest
 from foveate.core.composition import name_and_arguments
-from foveate.core.gathering import GATHERINGS, Asked, Gathering, Sums, Targeted, targets_of
+from foveate.core.gathering import (
+    GATHERINGS,
+    Asked,
+    Gathering,
+    Sums,
+    Targeted,
+    as_tensors,
+    targets_of,
+    turns_far_keys,
+)
 from foveate.core.layer import Layer, Scores, check_finite
 from foveate.core.ledger import fingerprint
 from foveate.core.method import METHODS
@@ -151,7 +160,10 @@ def gather(
         prompts=fingerprint(*ledger.samples),
         longest=longest,
         by_layer=[
-            gathering.finish(sums, sample.turns[layer] if sample.turns else None)
+            {
+                **gathering.finish(sums, sample.turns[layer] if sample.turns else None),
+                **(as_tensors(sample.turns_far[layer]) if sample.turns_far else {}),
+            }
             for layer, sums in enumerate(ledger.by_layer)
         ],
     )
@@ -225,6 +237,7 @@ class _Sampling:
     gathering: Gathering
     target: str = ""
     turns: list[Rotation] = field(default_factory=list)
+    turns_far: list[Rotation] = field(default_factory=list)  # of the layers' keys
 
     def with_best_target(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
         """Of one prompt; the target is from now on the best that the model can give.
@@ -232,6 +245,8 @@ class _Sampling:
         Raises:
             UnsupportedModel: it can give none.
         """
+        if turns_far_keys(self.gathering):
+            self.turns_far = rotations_if_counted(self.model, inputs)
         targets = [
             one for one in targets_of(self.gathering) if questions.questions or one != "answers"
         ]

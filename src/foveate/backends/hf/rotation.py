@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,12 +11,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from foveate.backends.hf.internals import rope_offsets
 from foveate.backends.hf.record import record
 from foveate.backends.hf.support import check_model, text_config
+from foveate.backends.hf.undone import undone
 from foveate.core.layer import Layer, check_finite
 from foveate.errors import InvalidInput, UnsupportedModel
 from foveate.ops.rotation import Rotation, halves, neighbours, turned
 
+log = logging.getLogger("foveate")
 TOKENS, SHIFT = 32, 48
 NEAR = 0.2  # relative; half precision is off by some hundredths, another rotation by about 1
 
@@ -41,6 +45,18 @@ def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
         raise _unknown(model, repr(error)) from error
     known = list(_candidates(model))
     return [_found(model, a, b, known) for a, b in zip(first, second, strict=True)]
+
+
+def rotations_if_counted(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
+    """The same where positions count tokens and the rotation is known; nothing elsewhere."""
+    if rope_offsets(model):  # of M-RoPE, whose images take fewer positions than tokens
+        return []
+    try:
+        with undone(model):
+            return rotations(model, inputs)
+    except (InvalidInput, UnsupportedModel) as error:
+        log.info("the profile will not say how keys are turned by their positions: %s", error)
+        return []
 
 
 def counted(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ class SecondReading:
     """
 
     turns_back: ClassVar[bool] = False
+    turns_far_keys: ClassVar[bool] = True
     watched: ClassVar[Score | None] = None
     targets: ClassVar[tuple[str, ...]] = TARGETS
     names: ClassVar[tuple[str, ...]] = ("levels", "of_facts", "of_key", "of_value", "offset")

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from foveate.core.far_keys import read_nearer
 from foveate.core.layer import Layer, Scores
 from foveate.core.spec import stage
-from foveate.core.tensor_profile import TensorProfile, load_tensors, say_if_longer
+from foveate.core.tensor_profile import TensorProfile, load_tensors
 
 FACTS = 5
 """Beside the channels of key and value: see :func:`facts`."""
@@ -53,9 +54,9 @@ class ForetoldReconstruction:
         return 0
 
     def __call__(self, layer: Layer) -> Scores:
-        (_, h, n, d), e = layer.k.shape, layer.v.shape[-1]
+        (_, h, _, d), e = layer.k.shape, layer.v.shape[-1]
         profile = self.calibrated
-        say_if_longer(self.profile, profile, n)
+        layer = read_nearer(layer, profile, self.profile)
         of_key, of_value, of_facts, offset = profile.of(
             layer, of_key=(h, d), of_value=(h, e), of_facts=(h, FACTS), offset=(h,)
         )
