@@ -11,8 +11,10 @@ Departs from the authors' code in what the map reads: there the layer's hidden s
 head's own key and value, which are what a cache holds of them (the key turned by its position); it
 is linear, where theirs may have a hidden layer; and ``foveate calibrate kvzap`` fits it by ridge
 regression on the prompts that it is given, in minutes, where theirs were trained on 1.2 million
-samples for some models. Which thresholds suit is thus a question of the profile. Their threshold
-hides pairs that stay in memory; here they go. The first ``sinks`` tokens stay.
+samples for some models. Which thresholds suit is thus a question of the profile. Keys behind its
+longest prompt are read as if they stood at its end (:mod:`foveate.core.far_keys`), which hidden
+states, without positions, do not need. Their threshold hides pairs that stay in memory; here they
+go. The first ``sinks`` tokens stay.
 
 A model whose output projection cannot be read gets a profile of KVzip's own score, the attention
 alone: its target is then "attention".

@@ -9,6 +9,9 @@ budget, with the question known or not. One ranking over all heads and layers sa
 keeps, or where that has to be known before a prompt is read (inside vLLM, layer by layer), the
 ranking that comes out on average; the first token stays in all of them.
 
+Keys are turned by their positions, and the maps know those of the profile's prompts: a key behind
+the longest of them is read as if it stood at its end (:mod:`foveate.core.far_keys`).
+
 S and M are the sum and the maximum, over queries and query heads, of the damage d that a pair's
 loss does to the heads' outputs while the prompt is read a second time (:func:`squared_damage`); F
 is what it does to the model's own answers (:func:`answer_damage`), over the questions that are
