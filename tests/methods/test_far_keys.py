@@ -8,13 +8,13 @@ from torch.testing import assert_close
 
 import foveate
 from foveate.core.tensor_profile import load_tensors
-from foveate.errors import InvalidInput, ProfileMismatch
+from foveate.errors import InvalidInput, ProfileMismatch, UnsupportedModel
 from foveate.methods.expected_attention import ExpectedAttention
 from foveate.methods.kvzap import SurrogateScore
 from foveate.methods.recommended.foretold import FACTS, ForetoldReconstruction
 from foveate.methods.recommended.head_levels import LEVELS
 from foveate.methods.triattention import DistancePreference
-from tests import zoo
+from tests import census, zoo
 from tests.conformance.compare import check_generate
 from tests.profiles import saved_tensors, tensors_of
 from tests.stages.layers import random_layer
@@ -101,6 +101,17 @@ def test_a_profile_says_how_keys_are_turned_where_positions_count_tokens(tmp_pat
     path = profile.save(tmp_path / "p.safetensors")
     policy = foveate.policy(f"{method}:budget=40%,profile={path}")
     check_generate(model, policy, zoo.prompt(family, lengths=(40,), seed=3))
+
+
+def test_a_model_that_reads_no_text_from_other_positions_has_a_profile_that_does_not_say(caplog):
+    caplog.set_level("INFO", logger="foveate")
+    specimen = census.build("minimax_m3_vl")  # whose blocks are known by their positions
+    given = [specimen.prompt((40,))]
+    profile = foveate.calibrate(specimen.model, "kvzap", given)
+    assert all("pairs" not in held for held in profile.by_layer)
+    assert "will not say how keys are turned" in caplog.text
+    with pytest.raises(UnsupportedModel, match="Use this method without a profile"):
+        foveate.calibrate(specimen.model, "triattention", given)
 
 
 def test_a_profile_of_other_channels_is_refused(tmp_path):

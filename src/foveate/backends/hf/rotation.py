@@ -41,7 +41,8 @@ def rotations(model: nn.Module, inputs: Mapping[str, Any]) -> list[Rotation]:
             record(model, input_ids=ids, position_ids=places, sums=False).layers
             for places in (here, here + SHIFT)
         )
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        # it takes no position_ids, or reads no text that begins behind 0 (blocks by position)
         raise _unknown(model, repr(error)) from error
     known = list(_candidates(model))
     return [_found(model, a, b, known) for a, b in zip(first, second, strict=True)]
