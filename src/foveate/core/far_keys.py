@@ -20,7 +20,7 @@ from foveate.core.tensor_profile import TensorProfile
 from foveate.ops.rotation import turned
 
 FARTHEST = 2
-"""Times the longest prompt, up to where as many answers were kept as of short prompts."""
+"""Times the longest prompt: behind it answers get lost (docs/quality.md, a page among many)."""
 
 
 def read_nearer(layer: Layer, profile: TensorProfile, path: str) -> Layer:
