@@ -11,9 +11,7 @@ from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.vllm.tiers import by_head, rooms_of
 from tests.answers import certain
 from tests.jitter import other_side
-from tests.serving.reference import counted, counted_by_head
-
-NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transformers
+from tests.serving.reference import LEAD, NOISE, counted, counted_by_head
 
 
 class Expected(NamedTuple):
@@ -76,7 +74,7 @@ def check(served, all_expected):
                 continue
             for mine, head in zip(served.kept[name, place], positions, strict=True):
                 assert torch.equal(mine, head), (name, place)
-        sure = certain(wanted.logprobs, 2 * NOISE)  # then either may go on in another way
+        sure = certain(wanted.logprobs, LEAD)  # then either may go on in another way
         assert given.tokens[:sure] == wanted.tokens[:sure]
         assert len(given.tokens) == len(wanted.tokens)
         logprobs, likely = wanted.logprobs[: sure + 1], given.logprobs[: sure + 1]

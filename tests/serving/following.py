@@ -20,10 +20,8 @@ from foveate.core.amount import Amount
 from foveate.core.pipeline import keep
 from foveate.stages.when import OverBudget
 from tests.jitter import other_side
-from tests.serving.reference import embedded
+from tests.serving.reference import NOISE, embedded
 from tests.ties import Choice, ties
-
-NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transformers
 
 
 @contextmanager

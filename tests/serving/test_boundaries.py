@@ -10,7 +10,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from tests.answers import certain
 from tests.serving import tiny
 from tests.serving.engine import Traffic, check_alike, engine, greedy, serve
-from tests.serving.following import NOISE, recorded, same
+from tests.serving.following import recorded, same
+from tests.serving.reference import LEAD
 from tests.serving.test_images import prompts as shown
 from tests.serving.test_random import held
 from tests.serving.tiny_text import drawn
@@ -122,7 +123,7 @@ def test_requests_at_random_are_answered_as_those_that_were_compared(llm, served
     for outputs in traffic.steps(ask):
         for output in outputs:
             right, tokens = asked[output.request_id]
-            got, sure = list(output.outputs[0].token_ids), certain(right.logprobs, 2 * NOISE)
+            got, sure = list(output.outputs[0].token_ids), certain(right.logprobs, LEAD)
             assert got[:sure] == right.tokens[: min(sure, len(got))], output.request_id
             assert not output.finished or len(got) == tokens
             finished += output.finished

@@ -7,10 +7,9 @@ import foveate
 from foveate.backends.vllm.tiers import rooms_of
 from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
-from tests.serving.reference import by_transformers, counted_by_head
+from tests.serving.reference import NOISE, by_transformers, counted_by_head
 
 LENGTHS = (300, 333, 64, 511)
-NOISE = 1e-3
 LONGEST, LAYERS, HEADS = 1024, 4, 2
 SCORES = [[0.2, 3.0], [1.0, 0.1], [2.0, 0.4], [0.3, 0.5]]  # strong heads stand in every layer
 

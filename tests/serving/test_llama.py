@@ -7,10 +7,9 @@ import foveate
 from foveate.backends.vllm.gap import Room
 from foveate.core.amount import Amount
 from tests.serving.engine import check_same, engine, prompts, serve
-from tests.serving.reference import by_transformers
+from tests.serving.reference import NOISE, by_transformers
 
 LENGTHS = (300, 333, 64, 511)
-NOISE = 1e-3  # of log-probabilities, between vLLM's kernels and those of transformers
 
 
 @pytest.fixture(scope="module")

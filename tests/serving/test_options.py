@@ -20,7 +20,7 @@ from tests.serving.engine import (
     prompts,
     serve,
 )
-from tests.serving.reference import LEAD, by_transformers
+from tests.serving.reference import LEAD, NOISE, by_transformers
 from tests.serving.server import server
 from tests.serving.test_images import chat
 from tests.serving.test_requests import check
@@ -65,7 +65,7 @@ def test_several_answers_to_one_prompt_are_each_the_right_one(llama, model, cach
         answer = Answer(prompt, list(one.token_ids), None)
         _, _, logprobs = by_transformers(model, policy, answer)
         rows = torch.tensor([by_token(row) for row in one.logprobs])
-        torch.testing.assert_close(rows, logprobs, rtol=0, atol=1e-3)
+        torch.testing.assert_close(rows, logprobs, rtol=0, atol=NOISE)
 
 
 def adapter(folder, rank=4):

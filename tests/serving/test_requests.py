@@ -6,7 +6,7 @@ import torch
 import foveate
 from foveate.backends.vllm.gap import Room
 from tests.serving.engine import check_same, engine, greedy, prompts, serve
-from tests.serving.reference import by_transformers
+from tests.serving.reference import NOISE, by_transformers
 
 DEFAULT, OTHER, MERGING = "snapkv:budget=25%,window=8", "h2o:budget=40%", "lookm:budget=30%"
 ASKED = (  # by each request, and what it then is under
@@ -19,7 +19,6 @@ ASKED = (  # by each request, and what it then is under
     ({"foveate_budget": 3}, "snapkv:budget=3,window=8"),  # raised to the window
 )
 LENGTHS = (300, 135, 200, 97, 180, 160, 120)
-NOISE = 1e-3
 
 
 def check(model, served, policies, contexts=None, block=32):

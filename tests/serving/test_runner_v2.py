@@ -17,13 +17,13 @@ from tests.profiles import saved
 from tests.serving.engine import Answer, prompts
 from tests.serving.expected import under_blocks
 from tests.serving.following import same
-from tests.serving.reference import by_transformers
+from tests.serving.reference import NOISE, by_transformers
 from tests.serving.v2_interpreted import LENGTHS, SIZES
 
 SNAPKV, HEADKV = "snapkv:budget=50%,window=8", "headkv:budget=50%,window=8,profile={}"
 OTHER = "h2o:budget=30%"
 AGAIN = "snapkv:budget=24,window=8,when=over_budget(every=32,reading=true)"
-LAYERS, HEADS, NOISE = 2, 2, 1e-3
+LAYERS, HEADS = 2, 2
 FULL_POOL = {"lengths": [94] * 4, "tokens": 8, "num_gpu_blocks_override": 12}
 RUNS = {
     "stock": {},

@@ -12,7 +12,7 @@ import foveate
 from foveate.backends.vllm.gap import Room
 from tests.serving import tiny
 from tests.serving.engine import Traffic, engine, greedy
-from tests.serving.reference import certain
+from tests.serving.reference import NOISE, certain
 from tests.serving.test_images import noise
 
 DEFAULT, OTHERS = "mixkv:budget=30%,window=8", ("snapkv:budget=40%,window=8", "h2o:budget=50%")
@@ -26,7 +26,7 @@ CHOICES = (
     {"foveate_context": 64, "foveate_policy": OTHERS[0], "foveate_budget": 20},
 )
 PROMPTS, ANSWER, POOL, BLOCK = 20, 40, 22, 32
-CERTAIN = 5e-3  # of logits: more than the kernels differ by
+CERTAIN = 5 * NOISE  # of logits
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,9 @@ import foveate
 from foveate.backends.vllm.tiers import rooms_of
 from tests.profiles import saved
 from tests.serving.engine import engine, prompts, serve
-from tests.serving.reference import by_transformers, counted
+from tests.serving.reference import NOISE, by_transformers, counted
 
 LENGTHS = (300, 333, 64, 511)
-NOISE = 1e-3
 LONGEST = 1024
 
 
