@@ -2,7 +2,7 @@
 
 Where the last pair that is kept and the first that is not have nearly the same score, rounding
 decides. Such pairs are found by what noise on the scores would change, so this holds for every
-budget and selection.
+budget and selection; and those whose score is theirs.
 """
 
 from __future__ import annotations
@@ -86,13 +86,34 @@ def holds_best(kept: Tensor, scores: Tensor, count: int) -> bool:
 def ties(choice: Choice, near: float = NEAR) -> list[Tensor]:
     """Of every layer, the pairs [b, h, n] whose fate such noise changes."""
     found = [torch.zeros_like(one.mask) for one in choice.kept]
+    for changes in _with_noise(choice, near):
+        for tie, changed in zip(found, changes, strict=True):
+            tie |= changed
+    return [tie | _beside(tie, one, near) for tie, one in zip(found, choice.scored, strict=True)]
+
+
+def settled(choice: Choice, near: float = NEAR) -> bool:
+    """Whether no pair's fate is one that such noise changes."""
+    return not any(bool(one.any()) for changes in _with_noise(choice, near) for one in changes)
+
+
+def _with_noise(choice: Choice, near: float) -> Iterator[list[Tensor]]:
+    """Of every draw the pairs of every layer that stay or leave otherwise."""
     for draw in range(DRAWS):
         noisy = [_noisy(one, draw, near) for one in choice.scored]
-        for tie, one, again in zip(
-            found, choice.kept, keep(choice.policy, noisy, choice.within), strict=True
-        ):
-            tie |= one.mask ^ again.mask
-    return found
+        again = keep(choice.policy, noisy, choice.within)
+        yield [one.mask ^ other.mask for one, other in zip(choice.kept, again, strict=True)]
+
+
+def _beside(tie: Tensor, scored: Scored, near: float) -> Tensor:
+    """Pairs whose score is that of a tie of their head: of many that are equal, as keys of the same
+    token are in the first layer, noise may move some alone.
+    """
+    values = scored.scores.values
+    apart = (values[..., :, None] - values[..., None, :]).abs()
+    size = values.nan_to_num(0.0, 0.0, 0.0).abs()
+    size = torch.maximum(size, size.mean(-1, keepdim=True))
+    return ((apart <= near * size[..., None]) & tie[..., None, :]).any(-1)
 
 
 def _noisy(scored: Scored, draw: int, near: float) -> Scored:

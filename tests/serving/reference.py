@@ -11,7 +11,7 @@ from foveate.backends.hf.modality import visual_tokens
 from foveate.backends.hf.support import foveate_layers
 from foveate.core.amount import Amount
 from tests.jitter import WIDER, other_side
-from tests.ties import NEAR, choices, ties
+from tests.ties import NEAR, choices, settled, ties
 
 NOISE = 1e-3 + 10 * WIDER  # of log-probabilities, between vLLM's kernels and transformers'
 LEAD = 2 * NOISE
@@ -94,11 +94,6 @@ def tie_fell_otherwise(kept, made, near):
     return unlike
 
 
-def settled(made, near=NEAR):
-    """Whether every choice would be the same on another CPU: no pair ties with one that is kept."""
-    return not any(bool(tie.any()) for choice in made for tie in ties(choice, near))
-
-
 def greedy(model, policy, prompt, tokens, lead):
     """The tokens that the transformers backend answers; None if one of them is not ahead of the
     next best by that ``lead`` of its logit, or if a pair is kept by a tie.
@@ -110,7 +105,7 @@ def greedy(model, policy, prompt, tokens, lead):
             return model(torch.tensor([tokens]), **{CACHE: cache}, use_cache=True).logits[0, -1]
 
         answer = ahead(passed(prompt), lambda answer: passed(answer[-1:]), tokens, lead)
-    return answer if len(answer) == tokens and settled(made) else None
+    return answer if len(answer) == tokens and all(map(settled, made)) else None
 
 
 def ahead(logits, following, tokens, lead):
@@ -150,7 +145,7 @@ def certain(model, inputs, policy, tokens, lead, context=None):
             one = model.get_input_embeddings()(torch.tensor([answer[-1:]]))
             return passed(one, places[..., -1:] + len(answer))
 
-        return ahead(logits, following, tokens, lead) if settled(made) else []
+        return ahead(logits, following, tokens, lead) if all(map(settled, made)) else []
 
 
 def embedded(model, inputs):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import foveate
+from foveate.core.pipeline import keep
 from tests import jitter, zoo
 from tests.answers import DRAWN, LEAD, certain, same_answer
 from tests.ties import Choice, choices, holds_best, same_kept, ties
@@ -107,3 +108,16 @@ def test_the_best_are_held_but_for_ties() -> None:
     assert holds_best(torch.tensor([True, True, False, False]), scores, 2)
     assert not holds_best(torch.tensor([True, False, False, True]), scores, 2)
     assert not holds_best(torch.tensor([True, True, True, False]), scores, 2)
+
+
+def test_of_many_equal_pairs_each_may_be_the_one_that_leaves() -> None:
+    """As keys of one token in the first layer, whose norms differ in the last bit."""
+    one = chosen("knorm:budget=50%")[0]
+    (scored,), (kept,) = one.scored, one.kept
+    values, count = scored.scores.values.clone(), int(kept.mask[0, 0].sum())
+    equal = values[0, 0].topk(count + 1).indices[1:]  # all that stay but one, and one more
+    values[0, 0, equal] = float(values[0, 0, equal[-1]])
+    values[0, 0, equal[0]] += 2e-7  # behind which noise takes others
+    scored = replace(scored, raw=values, scores=scored.scores._replace(values=values))
+    one = one._replace(scored=[scored], kept=keep(one.policy, [scored], one.within))
+    assert bool(ties(one)[0][0, 0, equal].all())
