@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 import foveate
+from foveate.core import far_keys
 from foveate.core.tensor_profile import load_tensors
 from foveate.errors import InvalidInput, ProfileMismatch, UnsupportedModel
 from foveate.methods.expected_attention import ExpectedAttention
@@ -61,7 +62,8 @@ def literally_nearer(layer):
 
 
 @pytest.mark.parametrize("method", SCORES)
-def test_keys_behind_the_longest_prompt_are_turned_back_to_its_end(tmp_path, method):
+def test_keys_behind_the_longest_prompt_are_turned_back_to_its_end(tmp_path, monkeypatch, method):
+    monkeypatch.setattr(far_keys, "PIECE", 5)  # of 13 tokens
     score = made(tmp_path, method, {**drawn(method), **TURNS})
     layer = random_layer((33, 26), h=HEADS, d=SIZE, seed=2)
     (tmp_path / "plain").mkdir()

@@ -12,15 +12,15 @@ import logging
 from dataclasses import replace
 from functools import cache
 
-import torch
-
 from foveate.core.layer import Layer
-from foveate.core.slots import Slots, derived
+from foveate.core.slots import Slots, derived, once_for_heads
 from foveate.core.tensor_profile import TensorProfile
 from foveate.ops.rotation import turned
 
 FARTHEST = 2
 """Times the longest prompt: behind it answers get lost (docs/quality.md, a page among many)."""
+PIECE = 4096
+"""Tokens that are turned at a time: in double precision, so all would take a cache's memory."""
 
 
 def read_nearer(layer: Layer, profile: TensorProfile, path: str) -> Layer:
@@ -37,11 +37,14 @@ def read_nearer(layer: Layer, profile: TensorProfile, path: str) -> Layer:
     rotation = profile.rotation(layer)
     if not len(rotation.frequencies):
         return layer
-    back = (profile.longest - 1 - layer.pos).clamp_max(0)
-    # one head after the other: turning is done in double precision
-    heads = zip(layer.k.unbind(1), back.unbind(1), strict=True)
-    nearer = torch.stack([turned(k, by, rotation).to(k.dtype) for k, by in heads], dim=1)
-    return replace(layer, k=nearer)
+    # slots ascend in their positions, so no others than the last ones are behind
+    far = min(tokens - profile.longest, layer.k.shape[2])
+    back = (profile.longest - 1 - once_for_heads(layer.pos)).clamp_max(0)
+    keys = layer.k.clone()
+    for end in range(keys.shape[2], keys.shape[2] - far, -PIECE):
+        some = slice(max(end - PIECE, keys.shape[2] - far), end)
+        keys[:, :, some] = turned(keys[:, :, some], back[:, :, some], rotation)
+    return replace(layer, k=keys)
 
 
 @derived
