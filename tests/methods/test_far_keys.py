@@ -121,6 +121,9 @@ def test_a_profile_of_other_channels_is_refused(tmp_path):
     wrong = {**TURNS, "pairs": TURNS["pairs"] + 3}
     with pytest.raises(ProfileMismatch, match="turns other channels than the 6 of the keys"):
         made(tmp_path, "kvzap", {**drawn("kvzap"), **wrong})(layer)
+    for method in SCORES:
+        with pytest.raises(ProfileMismatch, match="1 layers, and 2 layers are to be compressed"):
+            made(tmp_path, method, drawn(method))(replace(layer, depth=2, ordinal=1))
     with pytest.raises(InvalidInput, match=r"not a profile of kvzap: layer 0 .*'more'"):
         made(tmp_path, "kvzap", {**drawn("kvzap"), "more": torch.ones(1)})
     held = {**tensors_of("triattention", HEADS, SIZE, 2 * HEADS), "pairs": torch.full((2, 3), -1)}

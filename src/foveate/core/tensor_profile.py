@@ -82,8 +82,9 @@ class TensorProfile(Heading):
         not say.
 
         Raises:
-            ProfileMismatch: it turns other channels than the keys have.
+            ProfileMismatch: it was made for other layers, or turns channels that keys do not have.
         """
+        self.check_layers(layer.depth)
         held = self.by_layer[layer.ordinal]
         if not held.keys() >= set(TURNS):
             return halves(layer.k.new_zeros(0, dtype=torch.float32))
