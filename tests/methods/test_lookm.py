@@ -117,7 +117,7 @@ def test_the_stages_do_what_the_equations_of_the_methods_file_say(how):
     ((q, k, v),) = given.layers
     causal = torch.ones(41, 41, dtype=torch.bool).tril()
     attention = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(~causal, -torch.inf).softmax(-1)
-    a_s = with_text_prior(importance(attention), given.vision[:, None])
+    a_s = with_text_prior(importance(attention), given.vision[:, None].expand(1, 3, 41))
     is_kept = kept_by(a_s, size, size)
     target, cosine = nearest(k, is_kept)
     policy = foveate.lookm(budget=2 * size, recent=size, merging=how)
