@@ -111,9 +111,7 @@ def _beside(tie: Tensor, scored: Scored, near: float) -> Tensor:
     """
     values = scored.scores.values
     apart = (values[..., :, None] - values[..., None, :]).abs()
-    size = values.nan_to_num(0.0, 0.0, 0.0).abs()
-    size = torch.maximum(size, size.mean(-1, keepdim=True))
-    return ((apart <= near * size[..., None]) & tie[..., None, :]).any(-1)
+    return ((apart <= near * _sizes(values)[..., None]) & tie[..., None, :]).any(-1)
 
 
 def _noisy(scored: Scored, draw: int, near: float) -> Scored:
@@ -123,13 +121,17 @@ def _noisy(scored: Scored, draw: int, near: float) -> Scored:
     return replace(scored, raw=raw, scores=scores._replace(values=values, parts=parts))
 
 
+def _sizes(values: Tensor) -> Tensor:
+    """What numbers are near by: themselves, or the mean of their head's where that is more."""
+    finite = values.nan_to_num(0.0, 0.0, 0.0).abs()
+    return torch.maximum(finite, finite.mean(-1, keepdim=True))
+
+
 def _off(values: Tensor, draw: int, near: float) -> Tensor:
     """Numbers that are a little more or a little less; what is infinite stays. Of equal numbers,
     which may not be equal where they are computed otherwise, each goes its own way.
     """
     if values.dtype != torch.float32:
         return values
-    finite = values.nan_to_num(0.0, 0.0, 0.0).abs()
-    size = torch.maximum(finite, finite.mean(-1, keepdim=True))
     places = torch.arange(values.shape[-1], dtype=torch.int32)
-    return values + near * size * noise(values, 7_919 * draw + 104_729 * places).sign()
+    return values + near * _sizes(values) * noise(values, 7_919 * draw + 104_729 * places).sign()

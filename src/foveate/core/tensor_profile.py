@@ -24,7 +24,7 @@ from foveate.core.making import made_by
 from foveate.core.parameters import shown
 from foveate.data.texts import check_file
 from foveate.errors import InvalidInput, ProfileMismatch
-from foveate.ops.rotation import Rotation, halves
+from foveate.ops.rotation import Rotation, no_rotation
 
 FIELDS = ("schema", "method", "model", "layers", "samples", "budget")
 LATER = ("weights", "target", "prompts", "longest")  # earlier files say nothing of these
@@ -87,7 +87,7 @@ class TensorProfile(Heading):
         self.check_layers(layer.depth)
         held = self.by_layer[layer.ordinal]
         if not held.keys() >= set(TURNS):
-            return halves(layer.k.new_zeros(0, dtype=torch.float32))
+            return no_rotation(layer.k.device)
         frequencies, pairs = (held[name] for name in TURNS)
         r, channels = len(frequencies), layer.k.shape[-1]
         if pairs.shape != (2, r) or bool(((pairs < 0) | (pairs >= channels)).any()):

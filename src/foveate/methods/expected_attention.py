@@ -29,7 +29,7 @@ from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import InvalidInput
 from foveate.ops.moments import moments
-from foveate.ops.rotation import Rotation, halves, mean_rotation, turned
+from foveate.ops.rotation import Rotation, mean_rotation, no_rotation, turned
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 
@@ -153,7 +153,7 @@ class StoredStatistics:
             )
         mean = sums["total"] / count
         products = sums["products"] - count * mean[..., :, None] * mean[..., None, :]
-        turns = halves(mean.new_zeros(0, dtype=torch.float32)) if rotation is None else rotation
+        turns = no_rotation(mean.device) if rotation is None else rotation
         return {
             "mean": mean.flatten(0, 1).float(),
             "covariance": (products / (count - 1)).flatten(0, 1).float(),

@@ -38,7 +38,7 @@ from foveate.core.protocols import Score
 from foveate.core.spec import stage
 from foveate.core.tensor_profile import TensorProfile, load_tensors
 from foveate.errors import InvalidInput
-from foveate.ops.rotation import Rotation, halves, turned
+from foveate.ops.rotation import Rotation, no_rotation, turned
 from foveate.stages.budget import Uniform
 from foveate.stages.select import TopK
 from foveate.stages.when import OverBudget
@@ -136,8 +136,7 @@ class Centres:
 
 def _known(rotation: Rotation | None, like: Tensor) -> Rotation:
     """The rotation, or one of no channels where a model has none."""
-    none = halves(like.new_zeros(0, dtype=torch.float32))
-    return none if rotation is None else rotation.to(like.device)
+    return no_rotation(like.device) if rotation is None else rotation.to(like.device)
 
 
 GATHERINGS["triattention"] = Centres()

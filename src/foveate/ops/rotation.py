@@ -21,6 +21,11 @@ class Rotation(NamedTuple):
         return Rotation(*(t.to(device) for t in self))
 
 
+def no_rotation(device: torch.device) -> Rotation:
+    """Of no channels."""
+    return halves(torch.zeros(0, dtype=torch.float32, device=device))
+
+
 def halves(frequencies: Float[Tensor, "r"]) -> Rotation:
     """Channel i and channel r + i are a pair."""
     first = torch.arange(len(frequencies), device=frequencies.device)

@@ -144,6 +144,7 @@ def gather(
     sample = _Sampling(model, gathering)
     measured = sample.with_best_target(*first[-1])
     ledger = SumsLedger(progress, {"calibrating": name, "model": title, "target": sample.target})
+    of_keys = rotations_if_counted(model, first[-1][0]) if turns_far_keys(gathering) else []
     longest = 0
     for inputs, question in chain(first, each):
         longest = max(longest, _tokens(inputs))
@@ -162,7 +163,7 @@ def gather(
         by_layer=[
             {
                 **gathering.finish(sums, sample.turns[layer] if sample.turns else None),
-                **(as_tensors(sample.turns_far[layer]) if sample.turns_far else {}),
+                **(as_tensors(of_keys[layer]) if of_keys else {}),
             }
             for layer, sums in enumerate(ledger.by_layer)
         ],
@@ -237,7 +238,6 @@ class _Sampling:
     gathering: Gathering
     target: str = ""
     turns: list[Rotation] = field(default_factory=list)
-    turns_far: list[Rotation] = field(default_factory=list)  # of the layers' keys
 
     def with_best_target(self, inputs: Mapping[str, Any], questions: Asked) -> list[Sums]:
         """Of one prompt; the target is from now on the best that the model can give.
@@ -245,8 +245,6 @@ class _Sampling:
         Raises:
             UnsupportedModel: it can give none.
         """
-        if turns_far_keys(self.gathering):
-            self.turns_far = rotations_if_counted(self.model, inputs)
         targets = [
             one for one in targets_of(self.gathering) if questions.questions or one != "answers"
         ]

@@ -17,7 +17,7 @@ from foveate.backends.hf.support import check_model, text_config
 from foveate.backends.hf.undone import undone
 from foveate.core.layer import Layer, check_finite
 from foveate.errors import InvalidInput, UnsupportedModel
-from foveate.ops.rotation import Rotation, halves, neighbours, turned
+from foveate.ops.rotation import Rotation, halves, neighbours, no_rotation, turned
 
 log = logging.getLogger("foveate")
 TOKENS, SHIFT = 32, 48
@@ -70,7 +70,7 @@ def counted(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _candidates(model: nn.Module) -> Iterator[Rotation]:
     """Frequencies that the model holds, with each way to pair channels; and none."""
-    yield halves(torch.zeros(0, dtype=torch.float32, device="cpu"))
+    yield no_rotation(torch.device("cpu"))
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and "original" not in name and buffer.ndim == 1:
             frequencies = buffer.detach().float().cpu()
