@@ -101,17 +101,15 @@ def serve(llm, given, tokens=24, logprobs=-1, asked=None):
         llm.llm_engine.add_request(str(name), prompt, greedy(tokens, extra, logprobs=logprobs))
     requests = list(scheduler.requests.values())
     done, free, running, kept, vision = {}, [], [], {}, {}
-    known = getattr(core.model_executor.driver_worker.worker, "prompts", None)
     while llm.llm_engine.has_unfinished_requests():
         for output in llm.llm_engine.step():
             if output.finished:
                 done[int(output.request_id.split("-")[0])] = output
         free.append(pool.get_num_free_blocks())
         running.append(len(scheduler.running))
-        for name, prompt in ({} if known is None else known._known).items():
-            vision[int(name.split("-")[0])] = prompt.vision
-            for place, positions in prompt.kept.items():
-                kept[int(name.split("-")[0]), place] = alike(positions)
+        for name, prompt in known_to(llm).items():
+            vision[int(name)] = prompt.vision
+            kept |= {(int(name), place): alike(one) for place, one in prompt.kept.items()}
     answers = []
     for name in range(len(given)):
         (answer,) = done[name].outputs
@@ -123,6 +121,16 @@ def serve(llm, given, tokens=24, logprobs=-1, asked=None):
     shared = [done[name].num_cached_tokens for name in range(len(given))]
     idle = pool.get_num_free_blocks()
     return Served(answers, free, running, kept, vision, preempted, idle, shared)
+
+
+def known_to(llm):
+    """What our worker knows of prompts, by request, until the step after their last; under stock
+    vLLM nothing.
+    """
+    core = llm.llm_engine.engine_core.engine_core
+    prompts = getattr(core.model_executor.driver_worker.worker, "prompts", None)
+    known = {} if prompts is None else prompts._known
+    return {name.split("-")[0]: prompt for name, prompt in known.items()}
 
 
 class Traffic:
