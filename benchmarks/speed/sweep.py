@@ -53,8 +53,9 @@ BUDGETS = ("33%", "20%", "10%")
 
 def together(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]:
     """Answers of all policies from one prefill."""
-    rows = measured(loaded, TASKS[TASK], sample, specs, PROTOCOL)
-    return [str(row["prediction"]) for row in rows][1:]
+    rows = measured(loaded, TASKS[TASK], sample, specs, PROTOCOL)  # by how policies read
+    said = {row["spec"]: str(row["prediction"]) for row in rows}
+    return [said[spec] for spec in specs]
 
 
 def apart(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]:
