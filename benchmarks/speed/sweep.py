@@ -53,7 +53,7 @@ BUDGETS = ("33%", "20%", "10%")
 
 def together(loaded: Loaded, sample: Sample, specs: Sequence[str]) -> list[str]:
     """Answers of all policies from one prefill."""
-    rows = measured(loaded, TASKS[TASK], sample, specs, PROTOCOL)  # by how policies read
+    rows = measured(loaded, TASKS[TASK], sample, specs, PROTOCOL)  # in an order of its own
     said = {row["spec"]: str(row["prediction"]) for row in rows}
     return [said[spec] for spec in specs]
 
