@@ -100,15 +100,16 @@ def ordering(settings, rooms, block):
 
     def order(prompt):
         plan = offer.plan(None, prompt)
-        return Order.of(plan._replace(shares={0: kept.share(plan.key)}), prompt, 100)
+        shares = {0: kept.share(plan.key)}
+        return Order.of(plan._replace(shares=shares, end=prompt + 99), prompt)
 
     return order
 
 
-def announced(requests, order, features=(), blocks=64):
+def announced(requests, order, features=(), blocks=64, block=32):
     """A step's ``SchedulerOutput``, by names: of prompts, tokens computed and new ones each. All
     have that many blocks, and ``order(prompt)`` says what they keep; of prompts that have been
-    read the scheduler holds what that leaves, of others all.
+    read the scheduler holds what that leaves, of others all. A ``block`` has that many tokens.
     """
     one, orders = SimpleNamespace, {name: order(prompt) for name, (prompt, *_) in requests.items()}
     read = {name for name, (prompt, computed, _) in requests.items() if computed >= prompt}
@@ -131,5 +132,11 @@ def announced(requests, order, features=(), blocks=64):
         ),
         num_scheduled_tokens={name: new for name, (_, _, new) in requests.items()},
     )
-    Orders(orders, held).send(told)
+    steps = {name: (computed, computed + new) for name, (_, computed, new) in requests.items()}
+    moves = {
+        name: order.shares[0].boundaries(order.length).move(*steps[name], block)
+        for name, order in orders.items()
+    }
+    moves = {name: {0: move} for name, move in moves.items() if move}
+    Orders(orders, held, moves=moves).send(told)
     return told

@@ -132,6 +132,8 @@ class Compressing:
         if prompts.records:
             rows[0].prompt.kept[ordinal] = [head for one in kept for head in one.positions]
         for cell, row, one in zip(cells, rows, kept, strict=True):
+            if not row.moves:
+                continue  # all of its pairs stay where they are, and others may read them
             slots = kept_slots(row.gap, row.until, block).to(cell.cache.device)
             k, v = one.k, one.v
             if codes is not None and one.moved:

@@ -62,14 +62,13 @@ class Beginnings:
             self._forget(key)  # the pool has handed one of its blocks on
         return None
 
-    def reached(self, request: Any, plan: Plan) -> int | None:
-        """The number under which workers are to hold what they remember of a request after the
-        step that was just scheduled; None if nothing of it can be shared, or is already. Its blocks
-        are named, as the next step must not write to them; nobody can know their names yet.
+    def reached(self, request: Any, plan: Plan, tokens: int) -> int | None:
+        """Return the number of the snapshot that workers make of a request after the step that was
+        just scheduled, in which it is compressed at a boundary of ``tokens``; None if others share
+        that beginning already, or never can. Its blocks are named, as the next step must not write
+        to them; nobody can know their names yet.
         """
-        tokens = request.num_computed_tokens
-        boundaries = _boundaries(plan) if tokens < plan.length else None
-        if not boundaries or next(iter(boundaries.begins(tokens)), None) != tokens:
+        if tokens >= plan.length or _boundaries(plan) is None:
             return None
         key = self._key(request, plan, tokens)
         if key in self._shared or key in self._awaited:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from foveate.backends.vllm.moves import Move
 from foveate.core.protocols import When
 from foveate.stages.when import OverBudget
 
@@ -109,6 +110,24 @@ class Boundaries(NamedTuple):
         tokens have been processed.
         """
         return max(0, self.reached(tokens) - self.stays(tokens)) // block
+
+    def move(
+        self, computed: int, end: int, block: int, *, last: int | None = None
+    ) -> Move | None:
+        """Return the move of a step that computes a request's tokens from ``computed`` to ``end``.
+
+        This is the only rule for it: the scheduler sends what it returns, and workers compare.
+        ``last`` is how many tokens the request computes at most, if that is known.
+
+        Returns:
+            None if the step reaches no boundary, if no block becomes free at the boundary, or if
+            the request ends there and nobody reads what would be moved.
+        """
+        boundary = self.after(computed)
+        if boundary is None or end < boundary or (last is not None and boundary >= last):
+            return None
+        first = self.gap(boundary, block)
+        return Move(first, boundary) if first > self.gap(computed, block) else None
 
     @property
     def untouched(self) -> int:

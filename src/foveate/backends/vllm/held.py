@@ -9,37 +9,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from foveate.backends.vllm.moves import Move
 from foveate.backends.vllm.orders import Orders
-from foveate.backends.vllm.replacing import Replacement
 
 
 @dataclass
 class Books:
     """Of one request, by KV cache group: how many ``blocks`` its table has, and which is the
-    ``first`` that is still held. Its first ``shared`` tokens lie where other requests may read as
-    well, but for its ``own`` blocks, which took the place of others; of those that did so in this
-    step ``read`` are the others. Both are blocks' numbers by group and place.
+    ``first`` that is still held, and the ``moves`` of this step. ``own`` are the numbers of the
+    blocks that replaced others, by group and place. Other requests may read the request's first
+    ``shared`` tokens as well, but for the places that are ``private`` since they were replaced.
     """
 
     shared: int
     blocks: list[int]
     first: Mapping[int, int] = field(default_factory=dict)
     own: dict[int, dict[int, int]] = field(default_factory=dict)
-    read: dict[int, dict[int, int]] = field(default_factory=dict)
+    private: dict[int, set[int]] = field(default_factory=dict)
+    moves: Mapping[int, Move] = field(default_factory=dict)
     following: int = 0  # ``shared`` once this step is over, after which a snapshot is made
 
-    def turn(self) -> None:
-        """A step is over."""
-        self.shared, self.read = max(self.shared, self.following), {}
+    def end_step(self) -> None:
+        """Forget the moves of a step; all that its snapshot covers is shared from then on."""
+        if self.following > self.shared:
+            self.shared, self.private = self.following, {}
+        self.moves = {}
 
-    def replace(self, group: int, blocks: Mapping[int, Replacement]) -> None:
-        """Blocks of that group take the place of others, by place; those before the first that is
-        held are read no more.
-        """
-        own, first = self.own.get(group, {}), self.first.get(group, 0)
-        self.own[group] = {place: block for place, block in own.items() if place >= first}
-        self.own[group] |= {place: one.after for place, one in blocks.items()}
-        self.read[group] = {place: one.before for place, one in blocks.items()}
+    def order(self, moves: Mapping[int, Move]) -> None:
+        """Note the moves of a step; blocks before the first that is held are forgotten."""
+        self.moves = moves
+        for group, move in moves.items():
+            own, first = self.own.get(group, {}), self.first.get(group, 0)
+            own = {place: block for place, block in own.items() if place >= first}
+            self.own[group] = own | {place: r.after for place, r in move.replaced.items()}
+            self.private.setdefault(group, set()).update(move.replaced)
 
 
 class RequestBooks:
@@ -51,7 +54,7 @@ class RequestBooks:
     def learn(self, output: Any, orders: Orders) -> None:
         """What a step's ``SchedulerOutput`` says of blocks."""
         for books in self._books.values():
-            books.turn()
+            books.end_step()
         for name in output.finished_req_ids:
             self._books.pop(name, None)
         for new in output.scheduled_new_reqs:
@@ -69,9 +72,8 @@ class RequestBooks:
         for name, first in orders.holds.items():
             if name in self._books:
                 self._books[name].first = first
-        for name, groups in orders.replaced.items():
-            for group, replaced in groups.items():
-                self._books[name].replace(group, replaced)
+        for name, moves in orders.moves.items():
+            self._books[name].order(moves)
         computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
         computed |= dict(zip(old.req_ids, old.num_computed_tokens, strict=True))
         for name in orders.saves:
@@ -94,19 +96,23 @@ class RequestBooks:
         books = self._books.get(name)
         return 0 if books is None else books.shared
 
-    def moves(self, name: str, group: int, first: int, block: int) -> str | None:
-        """What is wrong with writing a request's blocks from ``first`` on once more; None if no
-        other request reads them.
+    def moves(self, name: str, group: int, expected: Move | None, block: int) -> str | None:
+        """Return why this step's move must not be made; None if it is the one that is expected by
+        the step's tokens, and writes to no block that another request reads.
         """
         books = self._books[name]
-        own = books.own.get(group, {})
-        for place in range(first, -(-books.shared // block)):
-            if place not in own:
-                return (
-                    f"its token {place * block} would be moved, and others may read its first "
-                    f"{books.shared}"
-                )
+        ordered = books.moves.get(group)
+        if (expected and expected[:2]) != (ordered and ordered[:2]):
+            return f"its tokens mean {expected or 'no move'}, and its order {ordered or 'no move'}"
+        private = books.private.get(group, ())
+        written = range(ordered.first, -(-books.shared // block)) if ordered else ()
+        if common := [place for place in written if place not in private]:
+            return f"its order is {ordered}, and others may read its block {common[0]}"
         return None
+
+    def move(self, name: str, group: int) -> Move | None:
+        """Return the move that the scheduler ordered of a request in this step."""
+        return self._books[name].moves.get(group) if name in self._books else None
 
     def own(self, name: str, group: int) -> Mapping[int, int]:
         """The numbers of a request's blocks, by place, that took the place of those in vLLM's
@@ -118,4 +124,5 @@ class RequestBooks:
         """The numbers of the blocks that this step reads where later ones read the request's own,
         by place.
         """
-        return self._books[name].read.get(group, {})
+        move = self._books[name].moves.get(group)
+        return {} if move is None else {place: r.before for place, r in move.replaced.items()}

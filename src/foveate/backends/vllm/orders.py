@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from foveate.backends.vllm.moves import Move
 from foveate.backends.vllm.plans import Plan
-from foveate.backends.vllm.replacing import Replacement
 from foveate.backends.vllm.shares import Share
 from foveate.core.amount import Amount
 
@@ -35,13 +35,12 @@ class Order(NamedTuple):
     end: int | None = None
 
     @classmethod
-    def of(cls, plan: Plan, prompt: int, answer: int) -> Order:
-        """What a plan means to workers, for a prompt and an answer of so many tokens at most."""
+    def of(cls, plan: Plan, prompt: int) -> Order:
+        """Return the order that follows from a plan, for a prompt of that many tokens."""
         if plan.policy is None:
             return cls(prompt, plan.length)
         policy, shares = plan.policy, dict(plan.shares)
-        end = None if plan.context else prompt + answer - 1  # others read what a context keeps
-        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), shares, end)
+        return cls(prompt, plan.length, plan.chosen, policy.amount, str(policy), shares, plan.end)
 
 
 class Orders(NamedTuple):
@@ -50,8 +49,8 @@ class Orders(NamedTuple):
     ``holds`` in each KV cache group under policies. Of those that begin behind what another request
     has left compressed, ``starts`` is the number of its snapshot. ``saves`` are the numbers of
     snapshots to be made of requests after the step, and ``drops`` those that nobody needs any more.
-    ``replaced`` are blocks that a request writes to instead of some that others may read, by KV
-    cache group and place.
+    ``moves`` are the step's moves of kept pairs, by request and KV cache group; workers make no
+    other.
     """
 
     begin: Mapping[str, Order] = {}
@@ -59,7 +58,7 @@ class Orders(NamedTuple):
     starts: Mapping[str, int] = {}
     saves: Mapping[str, int] = {}
     drops: Sequence[int] = ()
-    replaced: Mapping[str, Mapping[int, Mapping[int, Replacement]]] = {}
+    moves: Mapping[str, Mapping[int, Move]] = {}
 
     def send(self, output: Any) -> None:
         """With vLLM's ``SchedulerOutput``, which reaches every worker as it is."""

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from foveate.backends.vllm.boundaries import Boundaries, Every
 from foveate.backends.vllm.gap import Room
+from foveate.backends.vllm.moves import Move
 from foveate.backends.vllm.settings import Settings, amounts_of_a_server
 from foveate.backends.vllm.shares import Key, Share
 from foveate.core.amount import Amount
@@ -41,7 +42,8 @@ class Plan(NamedTuple):
     engine's policies with the number ``chosen``, at an amount of its own. Without one all is kept.
 
     ``context`` says that more of the prompt follows, which reads them compressed. ``shares`` is
-    what the KV cache groups under policies keep, by their number.
+    what the KV cache groups under policies keep, by their number. The request computes at most
+    ``end`` tokens; None if what it keeps at its last token is read by others.
     """
 
     length: int
@@ -49,6 +51,7 @@ class Plan(NamedTuple):
     policy: Policy | None = None
     context: bool = False
     shares: Mapping[int, Share] = {}
+    end: int | None = None
 
     @property
     def key(self) -> Key | None:
@@ -64,6 +67,11 @@ class Plan(NamedTuple):
     def boundaries(self, group: int) -> Boundaries | None:
         """Where the request is compressed in that KV cache group; None if it is not."""
         return self.shares[group].boundaries(self.length) if group in self.shares else None
+
+    def move(self, group: int, computed: int, end: int, block: int) -> Move | None:
+        """Return the move of a step in that KV cache group, as :meth:`Boundaries.move` does."""
+        boundaries = self.boundaries(group)
+        return None if boundaries is None else boundaries.move(computed, end, block, last=self.end)
 
     @property
     def goes_on(self) -> bool:

@@ -20,6 +20,7 @@ from foveate.core.between_passes import Pass, Phase, Remembered
 from foveate.core.layer import Layer, Scored
 from foveate.core.protocols import Scope
 from foveate.core.slots import Slots
+from foveate.errors import FoveateError
 
 Pairs = tuple[Float[Tensor, "1 h n d"], Float[Tensor, "1 h n e"]]
 
@@ -87,8 +88,12 @@ def after_pass(
     given = Given(amount=prompt.policy.amount, tokens=each)
     stored = layer.slots.available
     kept_by_row = prompt.reading.read(layer, _at(row), stored, budget=given).get(ordinal)
-    if kept_by_row is None or not any(cell.gap > cell.before for cell in cells):
+    if not any(cell.moves for cell in cells):
         return None
+    if kept_by_row is None:
+        raise FoveateError(
+            f"the policy compresses nothing at token {row.until}, where the scheduler frees blocks"
+        )
     kept = [
         _part(kept_by_row, layer, slice(i * heads, (i + 1) * heads), cell.kept)
         for i, cell in enumerate(cells)

@@ -13,24 +13,26 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from foveate.backends.vllm.moves import Move, Replacement
 from foveate.backends.vllm.plans import Plan
 
 
-class Replacement(NamedTuple):
-    """The numbers of the block that a step reads at a place of a request's table, and of the one
-    that it writes to there, which is read from then on. They are equal where the block is the
-    request's own again.
+class DecidedMove(NamedTuple):
+    """A move of the step that vLLM allocates blocks for, with the places of the blocks that other
+    requests find by their name, and those of them that need another block.
     """
 
-    before: int
-    after: int
+    move: Move
+    named: list[int]
+    replaced: list[int]
 
 
 class Replacing:
-    """Before vLLM's manager of a KV cache group: of what is shared nothing is ever written to.
+    """Mixin for vLLM's manager of a KV cache group: decides the moves of each step, and replaces
+    shared blocks that a move would write to.
 
     A block that another request reads as well has to be replaced. One that merely has a name is
-    where there is room for that; else it loses its name.
+    replaced if the pool has room, and else loses its name.
     """
 
     plans: Mapping[str, Plan]
@@ -41,8 +43,8 @@ class Replacing:
     req_to_blocks: Any
 
     @cached_property
-    def _replaceable(self) -> dict[str, list[int]]:
-        """Places of which it has been decided, by request, as long as vLLM allocates for it."""
+    def _decided(self) -> dict[str, DecidedMove]:
+        """Moves by request, until vLLM has allocated the blocks of the step."""
         return {}
 
     @cached_property
@@ -51,13 +53,14 @@ class Replacing:
         return {}
 
     @cached_property
-    def _replacements(self) -> dict[str, dict[int, Replacement]]:
+    def _moves(self) -> dict[str, Move]:
+        """Moves by request, from the allocation of their blocks until the step is sent."""
         return {}
 
-    def take_replacements(self) -> dict[str, dict[int, Replacement]]:
-        """Those of each request, by place, since this was asked last."""
-        taken = dict(self._replacements)
-        self._replacements.clear()
+    def take_moves(self) -> dict[str, Move]:
+        """Return the moves decided since the last call, by request."""
+        taken = dict(self._moves)
+        self._moves.clear()
         return taken
 
     def get_num_blocks_to_allocate(
@@ -71,53 +74,50 @@ class Replacing:
         *more: Any,
         **options: Any,
     ) -> int:
-        """VLLM's, and one more for each block that is to be replaced."""
+        """Return vLLM's number, and one more for each block that the step's move replaces."""
         plain = super().get_num_blocks_to_allocate  # type: ignore[misc]
         computed = (total_computed_tokens, num_local_computed_tokens, num_tokens_main_model)
         needed = int(
             plain(request_id, num_tokens, new_computed_blocks, *computed, *more, **options)
         )
-        self._replaceable.pop(request_id, None)
-        if options.get("apply_admission_cap"):
+        self._decided.pop(request_id, None)
+        plan = self.plans.get(request_id)
+        if plan is None or options.get("apply_admission_cap"):
+            return needed
+        step = (total_computed_tokens, num_tokens_main_model)
+        if (move := plan.move(self.kv_cache_group_id, *step, self.block_size)) is None:
             return needed
         mine = self.req_to_blocks.get(request_id, ())
         blocks = [*mine, *new_computed_blocks]
-        places = self._written(request_id, blocks, num_tokens_main_model)
-        free = self.block_pool.get_num_free_blocks()
-        if self.groups * (needed + len(places)) > free:  # all groups need as many
-            read = 1 if mine else 0  # by this request itself
-            places = [place for place in places if blocks[place].ref_cnt > read]
-        self._replaceable[request_id] = places
-        return needed + len(places)
+        named = [place for place in range(move.first, len(blocks)) if blocks[place].block_hash]
+        replaced, free = named, self.block_pool.get_num_free_blocks()
+        if self.groups * (needed + len(named)) > free:  # all groups need as many
+            readers = 1 if mine else 0  # this request itself
+            replaced = [place for place in named if blocks[place].ref_cnt > readers]
+        self._decided[request_id] = DecidedMove(move, named, replaced)
+        return needed + len(replaced)
 
     def allocate_new_blocks(
         self, request_id: str, num_tokens: int, num_tokens_main_model: int
     ) -> Any:
-        """VLLM's; blocks that take the place of others are none of those that it returns."""
+        """Return vLLM's new blocks; those that replace others are not among them."""
         plain = super().allocate_new_blocks  # type: ignore[misc]
         new = plain(request_id, num_tokens, num_tokens_main_model)
-        blocks, places = self.req_to_blocks[request_id], self._replaceable.pop(request_id, ())
-        for place in self._written(request_id, blocks, num_tokens_main_model):
-            before = blocks[place]
-            if place in places:
-                (blocks[place],) = self.block_pool.get_new_blocks(1)
-                self._read.setdefault(request_id, []).append((num_tokens_main_model, before))
-            else:
-                self.block_pool._maybe_evict_cached_block(before)
-            numbers = Replacement(before.block_id, blocks[place].block_id)
-            self._replacements.setdefault(request_id, {})[place] = numbers
+        if (decided := self._decided.pop(request_id, None)) is not None:
+            replaced = {place: self._replace(request_id, place, decided) for place in decided.named}
+            self._moves[request_id] = decided.move._replace(replaced=replaced)
         return new
 
-    def _written(self, request_id: str, blocks: Sequence[Any], end: int) -> list[int]:
-        """The places of named blocks that a step writes to which ends after so many tokens."""
-        plan = self.plans.get(request_id)
-        boundaries = plan.boundaries(self.kv_cache_group_id) if plan and plan.goes_on else None
-        if boundaries is None or boundaries.after(end - 1) != end:
-            return []
-        first = boundaries.gap(end, self.block_size)
-        if first == boundaries.gap(end - 1, self.block_size):
-            return []  # nothing moves
-        return [place for place in range(first, len(blocks)) if blocks[place].block_hash]
+    def _replace(self, request_id: str, place: int, decided: DecidedMove) -> Replacement:
+        """Make the block at that place of a request's table one that no other request reads."""
+        blocks = self.req_to_blocks[request_id]
+        before = blocks[place]
+        if place in decided.replaced:
+            (blocks[place],) = self.block_pool.get_new_blocks(1)
+            self._read.setdefault(request_id, []).append((decided.move.end, before))
+        else:
+            self.block_pool._maybe_evict_cached_block(before)
+        return Replacement(before.block_id, blocks[place].block_id)
 
     def let_go(self, request_id: str, processed: int) -> None:
         """Gives those back that were replaced at one of the first ``processed`` tokens."""
@@ -131,6 +131,6 @@ class Replacing:
         """VLLM's, and those that steps in flight may still read."""
         plain = super().pop_blocks_for_free  # type: ignore[misc]
         read = [block for _, block in self._read.pop(request_id, ())]
-        self._replaceable.pop(request_id, None)
-        self._replacements.pop(request_id, None)
+        self._decided.pop(request_id, None)
+        self._moves.pop(request_id, None)
         return [*read, *plain(request_id)]

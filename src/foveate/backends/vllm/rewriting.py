@@ -238,11 +238,12 @@ def rows_of(
             continue
         boundaries = share.boundaries(order.length)
         gaps[place] = boundaries.gap(end - new, block)
-        until = prompts.seen(name, share, end - new, new)
+        move = prompts.held.move(name, group)
+        until = prompts.seen(name, share, end - new, new) if move is None else move.end
         if until is not None:
             gap, table = boundaries.gap(until, block), common.block_table_tensor[place]
             kept, budget = until - gap * block, share.budget_at(until, order.length)
-            now = (start, end - new, new, table, written[place])
+            now = (start, end - new, new, move is not None, table, written[place])
             rows.append(Row(prompts.prompt(name), gaps[place], gap, until, kept, budget, *now))
     return rows, gaps, barred
 
@@ -255,15 +256,15 @@ def wrong(
     """
     if (order := prompts.order(name)) is None:
         return "the scheduler has sent no order, or one for other policies than this worker has"
+    held = prompts.held
     if (share := order.shares.get(group)) is None:
-        return prompts.held.reads(name, group, 0, end, block)
+        return held.reads(name, group, 0, end, block) or held.moves(name, group, None, block)
     if share.gap * block + share.kept != order.length:
         return f"{share} of {order.length} tokens is not told in blocks of {block}"
     boundaries = share.boundaries(order.length)
     until = boundaries.after(computed)
     if share.every.tokens and until is not None and end > until:
         return f"{end} tokens would be read in a pass that has to end at {until}"
-    moved, before = None, boundaries.gap(computed, block)
-    if until is not None and (gap := boundaries.gap(until, block)) > before:
-        moved = prompts.held.moves(name, group, gap, block)
-    return prompts.held.reads(name, group, before, end, block) or moved
+    move = boundaries.move(computed, end, block, last=order.end)
+    before = boundaries.gap(computed, block)
+    return held.reads(name, group, before, end, block) or held.moves(name, group, move, block)

@@ -54,8 +54,8 @@ class Row(NamedTuple):
     of the pass's. ``table`` is its whole row of a group's block table, without whose first
     ``before`` blocks it is seen, and ``written`` the same where pairs that stay move to. Its next
     boundary is ``until`` so many tokens: then it leaves its
-    first ``gap`` blocks, and ``kept`` tokens stay, per KV head. ``budget`` is what scores are told
-    of.
+    first ``gap`` blocks, and ``kept`` tokens stay, per KV head. ``moves`` says whether the
+    scheduler ordered that for this pass. ``budget`` is what scores are told of.
     """
 
     prompt: RequestPrompt
@@ -67,6 +67,7 @@ class Row(NamedTuple):
     start: int
     computed: int
     new: int
+    moves: bool
     table: Int[Tensor, "c"]
     written: Int[Tensor, "c"]
 

@@ -12,14 +12,15 @@ one that would hold more at once than the pool has fails, or answers no further 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from math import lcm
 from typing import Any
 
 from foveate.backends.vllm.beginnings import Beginnings
 from foveate.backends.vllm.blocks import CompressedManager, asking
+from foveate.backends.vllm.moves import Move
 from foveate.backends.vllm.orders import Order, Orders
 from foveate.backends.vllm.plans import Offer, Plan
-from foveate.backends.vllm.replacing import Replacement
 from foveate.backends.vllm.settings import settings_from
 from foveate.backends.vllm.vllm_api import AsyncScheduler, Scheduler, init_logger
 from foveate.errors import FoveateError
@@ -71,6 +72,7 @@ class Planning:
         else:
             self.plans[request.request_id], why = self._planned(request)
             why = why or self._fitted(request)
+            self._set_end(request)
         if why and request.request_id in self.requests:
             logger.error("Request %s fails: %s", request.request_id, why)
             self.encoder_cache_mismatch_reqs.add(request.request_id)
@@ -80,6 +82,7 @@ class Planning:
         output = super().schedule(*args, **options)  # type: ignore[misc]
         begin = [new.req_id for new in output.scheduled_new_reqs]  # also resumed, under V2
         begin += output.scheduled_cached_reqs.resumed_req_ids
+        moves = self._moves(output)
         Orders(
             {name: self._order(name) for name in begin},
             {
@@ -87,35 +90,35 @@ class Planning:
                 for name in self._freed.union(begin)
             },
             {name: self._starts.pop(name) for name in begin if name in self._starts},
-            self._reached(output),
+            self._saves(moves),
             self._beginnings.take_dropped(),
-            self._replaced(output),
+            moves,
         ).send(output)
         self._freed.clear()
         return output
 
-    def _reached(self, output: Any) -> dict[str, int]:
-        """Of which requests of a step workers are to make a snapshot, and under which number."""
-        if not self._goes_on or not self._shares_contexts:
+    def _saves(self, moves: Mapping[str, Mapping[int, Move]]) -> dict[str, int]:
+        """Return the numbers of the snapshots that workers make after a step, by request."""
+        if not self._shares_contexts:
             return {}
-        each = {
-            name: self._beginnings.reached(self.requests[name], self.plans[name])
-            for name in output.num_scheduled_tokens
+        numbers = {
+            name: self._beginnings.reached(self.requests[name], self.plans[name], move.end)
+            for name, by_group in moves.items()
+            for move in list(by_group.values())[:1]
         }
-        return {name: number for name, number in each.items() if number is not None}
+        return {name: number for name, number in numbers.items() if number is not None}
 
-    def _replaced(self, output: Any) -> dict[str, dict[int, dict[int, Replacement]]]:
-        """The blocks that a step's requests write to instead of others, by group and place."""
-        each: dict[str, dict[int, dict[int, Replacement]]] = {}
+    def _moves(self, output: Any) -> dict[str, dict[int, Move]]:
+        """Return the moves of a step that was just scheduled, by request and KV cache group."""
+        moves: dict[str, dict[int, Move]] = {}
         for manager in self._compressed:
-            for name, blocks in manager.take_replacements().items():
+            for name, move in manager.take_moves().items():
                 if name in output.num_scheduled_tokens:
-                    each.setdefault(name, {})[manager.kv_cache_group_id] = blocks
-        return each
+                    moves.setdefault(name, {})[manager.kv_cache_group_id] = move
+        return moves
 
     def _order(self, name: str) -> Order:
-        request = self.requests[name]
-        return Order.of(self.plans[name], request.num_prompt_tokens, request.max_tokens)
+        return Order.of(self.plans[name], self.requests[name].num_prompt_tokens)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """After a step: prompts that could not be compressed fail, and contexts that have been are
@@ -148,6 +151,13 @@ class Planning:
         if request.max_tokens == 1 and not plan.context and not reading:
             return plan, ""  # it ends with its prompt: nobody would read what is kept
         return plan._replace(shares=shares), ""
+
+    def _set_end(self, request: Any) -> None:
+        """Note in a request's plan how many tokens it computes at most."""
+        plan = self.plans[request.request_id]
+        if not plan.context:  # what a context keeps at its last token, others read
+            end = request.num_prompt_tokens + request.max_tokens - 1
+            self.plans[request.request_id] = plan._replace(end=end)
 
     def _fitted(self, request: Any) -> str:
         """Lets a request answer as far as the pool goes, if it was started with more; says why it
